@@ -21,16 +21,31 @@ WIDTH = 192
 START = 2.0
 
 
-def throughputs(cluster: Cluster, jobs: int, devices: int, seconds: float, folder: Path) -> list[float]:
-    """Return the batches per second of each job, all under equal shares."""
+def run_jobs(cluster: Cluster, jobs: int, devices: int, seconds: float, folder: Path) -> list[np.ndarray]:
+    """Return the times of each job's batches, all under equal shares."""
     specs = {f"job{k}": job(WIDTH, folder / f"job{k}.npy", seconds + START) for k in range(jobs)}
     bundle = Bundle.from_dict({"pool": {"devices": devices}, "policy": "uniform", "jobs": specs})
     bundle.check()
     (folder / "run").mkdir(parents=True)
     cluster.run(bundle, folder / "run")
-    stamps = [read_stamps(folder / f"job{k}.npy") for k in range(jobs)]
-    begin, end = max(s[0] for s in stamps) + START / 2, min(s[-1] for s in stamps)
-    return [float(np.sum((s >= begin) & (s < end)) / (end - begin)) for s in stamps]
+    return [read_stamps(folder / f"job{k}.npy") for k in range(jobs)]
+
+
+def throughputs(stamps: list[np.ndarray]) -> list[float]:
+    """Return the batches per second of each job while all of them trained.
+
+    Raises:
+        RuntimeError: If a job trained no batch in that time.
+    """
+    begin = max((s[0] for s in stamps if len(s)), default=0.0) + START / 2
+    end = min((s[-1] for s in stamps if len(s)), default=0.0)
+    done = [int(np.sum((s >= begin) & (s < end))) for s in stamps]
+    if not all(done):
+        raise RuntimeError(
+            f"every job must train in the time that is measured, got {done} batches in {end - begin:.1f} s: run the "
+            "benchmark again while the machine is less busy"
+        )
+    return [batches / (end - begin) for batches in done]
 
 
 def measure(size: Size) -> Figures:
@@ -38,11 +53,11 @@ def measure(size: Size) -> Figures:
     seconds = {"quick": 4.0, "default": 12.0, "full": 30.0}[size]
     with Cluster(workers=4, devices=2) as cluster, tempfile.TemporaryDirectory() as temp:
         folder = Path(temp)
-        throughputs(cluster, 4, 2, 1.0, folder / "warm")  # a process's first seconds are slower
-        [before] = throughputs(cluster, 1, 1, seconds, folder / "before")
-        two = throughputs(cluster, 2, 2, seconds, folder / "two")
-        four = throughputs(cluster, 4, 2, seconds, folder / "four")
-        [after] = throughputs(cluster, 1, 1, seconds, folder / "after")
+        run_jobs(cluster, 4, 2, 1.0, folder / "warm")  # a process's first seconds are slower
+        [before] = throughputs(run_jobs(cluster, 1, 1, seconds, folder / "before"))
+        two = throughputs(run_jobs(cluster, 2, 2, seconds, folder / "two"))
+        four = throughputs(run_jobs(cluster, 4, 2, seconds, folder / "four"))
+        [after] = throughputs(run_jobs(cluster, 1, 1, seconds, folder / "after"))
     alone = (before + after) / 2
     rows = [
         ["alone, before and after", *(one / alone for one in (before, after)), "", ""],

@@ -24,7 +24,7 @@ from lightning_core.core.durations import WallTime, parse_duration, parse_when, 
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan, check_term
 from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES
 from lightning_core.core.names import NAME_RULE, is_name
-from lightning_core.core.numbers import positive_int
+from lightning_core.core.validation import positive_int
 
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
          "cell", "restarts", "retries", "location", "save_every", "keep_best")  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT
-from lightning_core.core.numbers import positive_int
+from lightning_core.core.validation import positive_int
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import Settings
 

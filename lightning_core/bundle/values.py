@@ -12,8 +12,8 @@ import numpy as np
 
 from lightning_core.core.limits import shown
 from lightning_core.core.names import did_you_mean
-from lightning_core.core.numbers import read_number
 from lightning_core.core.targets import TARGETS, Target, parse_target
+from lightning_core.core.validation import read_number
 
 E = TypeVar("E", bound=StrEnum)
 

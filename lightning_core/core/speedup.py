@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lightning_core.core.saved_state import Stateful
+
 # Seconds of training after which the weight of an observation has fallen to 1 / e.
 MEMORY = 60.0
 # Assumed fraction of a batch's time on one device that more devices do not shorten, until it is measured. It is rather
@@ -26,7 +28,7 @@ PRIOR_SECONDS = 0.5
 TRUST = 2.0
 
 
-class SpeedUp:
+class SpeedUp(Stateful):
     """Throughput of one job by number of devices.
 
     Args:
@@ -46,6 +48,7 @@ class SpeedUp:
     """
 
     __slots__ = ("_a", "_b", "_known", "_seen", "_stale", "_sums", "_useful", "sizes")
+    STATE = ("sizes", "_sums", "_seen", "_a", "_b", "_stale")
 
     def __init__(self, sizes: Sequence[int], throughputs: Sequence[float] = ()) -> None:
         self.sizes = tuple(sizes)

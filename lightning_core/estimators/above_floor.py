@@ -12,12 +12,14 @@ target and counts as that, but no power law passes through it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
 from lightning_core.core.protocols import Estimator
+from lightning_core.core.saved_state import Stateful, decode, restored
 
 # Part of the run so far after which its height is measured: the first losses of an untrained network may be spikes.
 EARLY_FRACTION = 1 / 32
@@ -31,7 +33,7 @@ MAX_CELLS = 512
 MAX_ABS_LOSS = 1e50
 
 
-class AboveFloor:
+class AboveFloor(Stateful):
     """A bank of an estimator for losses of any sign, with the rows of that bank.
 
     Args:
@@ -49,6 +51,8 @@ class AboveFloor:
             >>> curves.first_passage(np.array([0]), np.array([-3.0]))[0, [1, 10, 18]].round(-1)
             array([360., 410., 450.])
     """
+
+    STATE = ("bank", "_raised", "_other", "_used")
 
     def __init__(self, make: Callable[[], Estimator]) -> None:
         self.bank = make()
@@ -96,6 +100,12 @@ class AboveFloor:
             found[[k for k, _ in seen]] = self._other.first_passage(inner, goal)
         return found
 
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned."""
+        self._other = None if state["_other"] is None else self._make()
+        super().restore(state)
+        self._raised = {row: restored(_Raised(0.0), one) for row, one in decode(state["_raised"]).items()}
+
     def _follow(self, raised: _Raised) -> None:
         """Present the newest cell above the floor, or all cells above a new floor."""
         if not raised.positions:
@@ -117,8 +127,10 @@ class AboveFloor:
         raised.shown = len(raised.positions)
 
 
-class _Raised:
+class _Raised(Stateful):
     """A curve above a floor: its cells and its floor."""
+
+    STATE = ("threshold", "positions", "losses", "lowest", "floor", "distance", "row", "shown")
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold

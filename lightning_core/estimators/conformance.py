@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
-from lightning_core.core.conformance import require
+from lightning_core.core.conformance import require, saved_and_restored
 from lightning_core.core.protocols import Estimator
 
 Make = Callable[[], Estimator]
@@ -133,7 +133,7 @@ def check_batching(make: Make) -> None:
 
 
 def check_replay(make: Make) -> None:
-    """Check that two banks with the same cells are the same to the last bit, and that arguments are left alone."""
+    """Check that a bank is the same to the last bit as one that is saved and restored, and leaves arguments alone."""
     bank, twin = _bank(make), _bank(make)
     rows, threshold, ahead = np.array([1, 0]), np.array([0.2, 0.1]), np.array([900.0, 900.0])
     for position, losses in zip(*power_laws(2, 40), strict=True):
@@ -142,12 +142,13 @@ def check_replay(make: Make) -> None:
         kept = (rows, np.full(2, position), losses)
         require(all(map(np.array_equal, given, kept)), "observe() must not change its arguments")
         twin.observe(*kept)
+        twin = saved_and_restored(twin, make())
         bank.predict(rows, ahead)  # questions must not change the bank, so only one of the two is asked
         bank.first_passage(rows, threshold)
     require(threshold.tolist() == [0.2, 0.1], "first_passage() must not change its arguments")
     same = np.array_equal(bank.first_passage(rows, threshold), twin.first_passage(rows, threshold), equal_nan=True)
     same &= np.array_equal(bank.predict(rows, ahead), twin.predict(rows, ahead), equal_nan=True)
-    require(same, "the state of an estimator must come from its cells alone: a replay must restore it")
+    require(same, "the state of an estimator must come from its cells alone, and restore() must bring it back")
 
 
 def check_hostile_numbers(make: Make) -> None:

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
+from lightning_core.core.saved_state import Stateful
 
 # A position beyond e^40 batches counts as never reached; losses stay within e^+-50.
 MAX_LOG_POSITION = 40.0
@@ -30,7 +31,7 @@ KNOTS: FloatArray = np.linspace(0.0, 1.0, 48) ** 3
 FACTORIAL = (1.0, 1.0, 2.0)
 
 
-class Kalman:
+class Kalman(Stateful):
     """A bank of Kalman filters over power laws.
 
     Args:
@@ -61,6 +62,8 @@ class Kalman:
         >>> bank.first_passage(row, np.array([0.04]))[0, [0, 9, 10, 19]].round(-1)
         array([ 1990.,  2380.,  2610., 47040.])
     """
+
+    STATE = ("_belief", "_newest")
 
     def __init__(
         self,

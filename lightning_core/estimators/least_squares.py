@@ -14,12 +14,13 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import NORMAL, FloatArray, IntArray
+from lightning_core.core.saved_state import Stateful
 
 # A position beyond e^40 batches counts as never reached, which also avoids overflow.
 MAX_LOG_POSITION = 40.0
 
 
-class LeastSquares:
+class LeastSquares(Stateful):
     """A bank of power laws fitted by discounted least squares.
 
     Args:
@@ -58,12 +59,12 @@ class LeastSquares:
         self._newest, self._weight, self._weight2 = np.zeros((3, 0))
         self._mean_x, self._mean_y, self._xx, self._xy, self._yy = np.zeros((5, 0))
 
-    _MOMENTS = ("_newest", "_weight", "_weight2", "_mean_x", "_mean_y", "_xx", "_xy", "_yy")
+    STATE = ("_count", "_newest", "_weight", "_weight2", "_mean_x", "_mean_y", "_xx", "_xy", "_yy")
 
     def grow(self, rows: int) -> None:
         extra = rows - len(self._count)
         if extra > 0:
-            for name in ("_count", *self._MOMENTS):
+            for name in self.STATE:
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros(extra, column.dtype)]))
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray, IntArray
+from lightning_core.core.saved_state import Stateful
 
 # A position beyond e^40 times the first cell counts as never reached, which also avoids overflow.
 MAX_LOG_POSITION = 40.0
@@ -34,7 +35,7 @@ MIN_LOSS, MAX_LOSS = 1e-50, 1e50
 BLOCK = 256
 
 
-class Posterior:
+class Posterior(Stateful):
     """A bank of posteriors over shifted power laws with a floor.
 
     Args:
@@ -98,14 +99,14 @@ class Posterior:
         self._asked = np.zeros(0)
         self._passage = np.zeros((0, len(LEVELS)))
 
-    _COLUMNS = ("_count", "_unit", "_newest", "_weight", "_weight2", "_precision", "_mean_l", "_ll", "_mean_x", "_xx",
+    STATE = ("_count", "_unit", "_newest", "_weight", "_weight2", "_precision", "_mean_l", "_ll", "_mean_x", "_xx",
                 "_xl", "_asked", "_passage")  # fmt: skip
 
     def grow(self, rows: int) -> None:
         extra = rows - len(self._count)
         if extra > 0:
             extra = max(extra, len(self._count))  # amortised like a list, so that growing one by one is not quadratic
-            for name in self._COLUMNS:
+            for name in self.STATE:
                 column = getattr(self, name)
                 more = np.zeros((extra, *column.shape[1:]), column.dtype)
                 setattr(self, name, np.concatenate([column, more]))

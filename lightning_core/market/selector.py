@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
+from lightning_core.core.saved_state import Stateful
 from lightning_core.market.spot_job import SpotJob
 
 
@@ -27,7 +28,7 @@ def normalised(utility: FloatArray, job: SpotJob, on_demand: float = 1.0) -> Flo
     return np.clip((utility - lowest) / (job.value - lowest), 0.0, 1.0)
 
 
-class Selector:
+class Selector(Stateful):
     """Weights of policies, updated by feedback.
 
     Args:
@@ -48,6 +49,8 @@ class Selector:
         >>> selector.best, [round(weight, 2) for weight in selector.weights.tolist()]
         ('calm', [1.0, 0.0])
     """
+
+    STATE = ("feedback_count", "earned", "totals", "_lead", "_hedged")
 
     def __init__(self, names: Sequence[str], jobs: int | None = None, share: float = 0.0, seed: int = 0) -> None:
         if not names or len(set(names)) < len(names):

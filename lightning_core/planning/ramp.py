@@ -18,9 +18,11 @@ winds up), and while the last grant is not confirmed.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from lightning_core.core.saved_state import Stateful
 from lightning_core.core.speedup import SpeedUp
 
 # Both poles of the closed loop: an error falls to a tenth within about eight steps.
@@ -111,7 +113,7 @@ class RampSettings:
             raise ValueError(f"ramp must be rebased or origin, got {self.ramp!r}")
 
 
-class RampController:
+class RampController(Stateful):
     """The controller of one job.
 
     Args:
@@ -127,6 +129,8 @@ class RampController:
         0.6
     """
 
+    STATE = ("began", "output", "error", "_integral", "_deadline", "_ramp", "_stepped_at")
+
     def __init__(self, settings: RampSettings, began: float) -> None:
         self.settings = settings
         self.began = began
@@ -138,6 +142,11 @@ class RampController:
         self._deadline = math.nan
         self._ramp: Ramp | None = None
         self._stepped_at = -math.inf
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned."""
+        super().restore(state)
+        self._ramp = None if self._ramp is None else Ramp(*self._ramp)
 
     def end(self, deadline: float, now: float) -> float:
         """Return when the job should end: before its deadline by ``alpha``, or at it once that time has passed."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, IntArray
 from lightning_core.core.plans import JobView
+from lightning_core.core.saved_state import Stateful, decode, restored
 
 
-@dataclass(slots=True)
-class _Holder:
-    batches: int
-    """Batches at the last look."""
-    heard: float
-    """Scheduler time at which it became a holder or was last seen to progress."""
-    moves: bool = False
-    """Whether it has progressed."""
+class _Holder(Stateful):
+    STATE = ("batches", "heard", "moves")
+
+    def __init__(self, batches: int = 0, heard: float = 0.0) -> None:
+        self.batches = batches
+        """Batches at the last look."""
+        self.heard = heard
+        """Scheduler time at which it became a holder or was last seen to progress."""
+        self.moves = False
+        """Whether it has progressed."""
 
 
-class SliceHolders:
+class SliceHolders(Stateful):
     """The jobs that hold the devices now.
 
     A slice starts once all of its holders have progressed and all previous holders have reported that they stopped.
@@ -33,6 +37,8 @@ class SliceHolders:
         ValueError: If ``stall_timeout`` is not positive and finite.
     """
 
+    STATE = ("length", "_holders", "_stopping", "_since", "_silent")
+
     def __init__(self, stall_timeout: float) -> None:
         if not 0 < stall_timeout < np.inf:
             raise ValueError(f"stall_timeout must be positive and finite, got {stall_timeout}")
@@ -43,6 +49,11 @@ class SliceHolders:
         self._stopping: dict[int, float] = {}  # previous holders: until when the slice waits for them to stop
         self._since: float | None = None
         self._silent: dict[int, tuple[float, float]] = {}  # stalled jobs: until when they sit out, and for how long
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned."""
+        super().restore(state)
+        self._holders = {row: restored(_Holder(), one) for row, one in decode(state["_holders"]).items()}
 
     def observe(self, jobs: JobView, now: float) -> None:
         """Take in the progress of the holders; drop those that have left or stalled."""
@@ -98,7 +109,7 @@ class SliceHolders:
         return bool(self._holders) and not self._stopping and all(holder.moves for holder in self._holders.values())
 
 
-class SliceController:
+class SliceController(Stateful):
     """Controller of the slice length: when forecast errors grow, slices get shorter (LaiRA, "Adaptive Time Slicing").
 
     A proportional-derivative law in velocity form: from the third error on, the length changes by
@@ -125,6 +136,8 @@ class SliceController:
         >>> lengths
         [5, 5, 5, 2, 8]
     """
+
+    STATE = ("_length", "_errors")
 
     def __init__(self, initial_units: int, max_units: int, kp: float, kd: float) -> None:
         if not 1 <= initial_units <= max_units:

@@ -8,29 +8,32 @@ import numpy as np
 
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.sequencing import one_by_one, side_by_side
 from lightning_core.policies.round_robin import RoundRobin
 
 
-class Fifo:
+class Fifo(Stateful):
     """First come, first served: each job keeps its devices until it ends."""
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         return one_by_one(jobs, np.arange(len(jobs)), now)
 
 
-class Edf:
+class Edf(Stateful):
     """Earliest deadline first, whatever the forecasts say (LARA's Shortest Thread First); ties by submission."""
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         return one_by_one(jobs, np.argsort(jobs.deadline, kind="stable"), now)
 
 
-class Uniform:
+class Uniform(Stateful):
     """Equal shares for all (LARA's Uniform Allocation).
 
     A job of several devices cannot have a share of them; while there is one, round robin gives equal shares over time.
     """
+
+    STATE = ("_in_time",)
 
     def __init__(self) -> None:
         self._in_time = RoundRobin()
@@ -41,7 +44,7 @@ class Uniform:
         return side_by_side(jobs, np.arange(len(jobs)), now, "equal_share")
 
 
-class Fixed:
+class Fixed(Stateful):
     """Fixed shares, whatever happens; what a job leaves when it ends stays unused.
 
     Args:

@@ -14,7 +14,7 @@ from dataclasses import fields
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray
-from lightning_core.core.conformance import require
+from lightning_core.core.conformance import require, saved_and_restored
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import CODES, Reason
@@ -25,10 +25,10 @@ SEQUENCES = 40
 
 
 def check_policy(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, float]] | None = None) -> None:
-    """Check the plans of a policy, that it leaves its input alone, and that its state comes from ``plan`` alone.
+    """Check the plans of a policy, that it leaves its input alone, and that its state is saved and restored whole.
 
     Args:
-        make: Creates the policy; called twice a sequence, and both must plan alike.
+        make: Creates the policy; all that it creates must plan alike.
         rounds: Views with at least one job each and their scheduler times, increasing; None for 40 random sequences
             (:func:`random_rounds`).
 
@@ -54,7 +54,9 @@ def _check_sequence(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, 
         check_plan(plan, jobs, now)
         unchanged = all(np.array_equal(x, y, equal_nan=True) for x, y in zip(_columns(jobs), before, strict=True))
         require(unchanged, "plan() must not change the view")
-        require(_same(plan, twin.plan(jobs, now)), "the state of a policy must come from earlier calls of plan alone")
+        rule = "the state of a policy must come from earlier calls of plan alone, and restore() must bring it back"
+        require(_same(plan, twin.plan(jobs, now)), rule)
+        policy = saved_and_restored(policy, make())
 
 
 def check_plan(plan: Plan, jobs: JobView, now: float) -> None:

@@ -24,10 +24,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.saved_state import Stateful, decode, restored
 from lightning_core.planning.admission import admit
 from lightning_core.planning.backfill import backfill, end_time
 from lightning_core.planning.free_devices import EPSILON
@@ -44,7 +46,7 @@ MIN_TRIES = 5.0
 TRIAL, TRIAL_WITHIN = 2.0, 0.2
 
 
-class Decor:
+class Decor(Stateful):
     """As few devices as end each job at its deadline; as many jobs as possible where not all can.
 
     Args:
@@ -66,6 +68,7 @@ class Decor:
     """
 
     chooses_sizes = True
+    STATE = ("_controllers", "_not_admitted_before")
 
     def __init__(
         self,
@@ -117,6 +120,13 @@ class Decor:
         )
         again = min((next_change(need, on, now) for need, on in served), default=math.inf)
         return make_plan(jobs, rows, demands, plan_rows, again)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned."""
+        super().restore(state)
+        self._controllers = {
+            row: restored(RampController(self.settings, 0.0), one) for row, one in decode(state["_controllers"]).items()
+        }
 
     # ------------------------------------------------------------------------------------------ demand of a job
 

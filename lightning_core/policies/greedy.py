@@ -14,13 +14,14 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.exploration import Exploration
 from lightning_core.planning.sequencing import one_by_one
 
 Count = Literal["seconds", "data"]
 
 
-class LeastResourcesFirst:
+class LeastResourcesFirst(Stateful):
     """Least work left first (LARA's Least Resources First), after an exploration.
 
     Args:
@@ -43,7 +44,7 @@ class LeastResourcesFirst:
         return self._exploration.plan(jobs, now) or _smallest_first(jobs, key, needs, now, "least_work", "more_work")
 
 
-class EasiestFirst:
+class EasiestFirst(Stateful):
     """Least work relative to its total time first (LARA's Easiest Thread First), after an exploration.
 
     That time, d_k - b_k, runs from the job's first plan to its deadline.
@@ -57,6 +58,7 @@ class EasiestFirst:
     """
 
     estimator = "weighted"
+    STATE = ("_began",)
 
     def __init__(self, explore: int = 10, count: Count = "seconds") -> None:
         self._exploration = Exploration(explore)

@@ -10,11 +10,12 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.chance import Judge, Judgement, served_in_order
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 
 
-class GuardedEdf:
+class GuardedEdf(Stateful):
     """Earliest deadline first among the jobs that have a chance; the others get devices that no other job needs.
 
     :class:`~lightning_core.planning.chance.Judge` decides which jobs are given up for now. If no job passes, the

@@ -6,6 +6,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.chance import Judge, served_in_order
 from lightning_core.planning.sequencing import completion_times
 
@@ -13,7 +14,7 @@ from lightning_core.planning.sequencing import completion_times
 MAX_MISFITS = 50
 
 
-class IndexEdf:
+class IndexEdf(Stateful):
     """The jobs with the best chance for the work that they take, as many as fit; the most urgent of them first.
 
     A job's index is its weight times its chance over the seconds that it is expected to occupy devices, until its

@@ -33,6 +33,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Estimator
 from lightning_core.core.reasons import index
+from lightning_core.core.saved_state import Stateful
 from lightning_core.estimators.kalman import Kalman
 from lightning_core.estimators.ridge import Ridge
 from lightning_core.planning.exploration import MAX_BATCHES_PER_CELL
@@ -45,7 +46,7 @@ MIN_DISTANCE = 1e-9
 MAX_RATIO = 99.0
 
 
-class Laira:
+class Laira(Stateful):
     """Look-ahead and immediate Resource Allocation: time slices for the jobs that improve fastest for what they need.
 
     As printed, the score of a job falls to 0 towards its deadline, because the required rate then grows without bound:
@@ -75,6 +76,7 @@ class Laira:
     """
 
     positive_losses = True
+    STATE = ("_law", "_turns", "_forecasts", "_ranked", "_line", "_filter")
 
     def __init__(
         self,
@@ -115,6 +117,11 @@ class Laira:
         self._turns = SliceHolders(stall_timeout)
         self._forecasts: dict[int, _SliceForecast] = {}  # by row, for the jobs that have the slice
         self._ranked = _Ranking()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned."""
+        super().restore(state)
+        self._forecasts = {row: _SliceForecast(*one) for row, one in self._forecasts.items()}
 
     @property
     def banks(self) -> Sequence[Estimator]:
@@ -277,11 +284,13 @@ class _SliceForecast(NamedTuple):
     """Fall of ln l per unit of ln s."""
 
 
-class _Ranking:
+class _Ranking(Stateful):
     """The last decision about each job, by row; the order holds until the next decision.
 
     A new job comes before all others because it is explored next.
     """
+
+    STATE = ("rank", "ratio", "out", "none")
 
     def __init__(self) -> None:
         self.rank, self.ratio, self.out = np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)

@@ -12,6 +12,7 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.exploration import Exploration
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.planning.sequencing import completion_times, side_by_side
@@ -19,7 +20,7 @@ from lightning_core.planning.sequencing import completion_times, side_by_side
 Order = Literal["share", "edf"]
 
 
-class Lara:
+class Lara(Stateful):
     """Learning with Adaptive Resource Allocation: explore all, then keep the most jobs that can finish in time.
 
     Args:

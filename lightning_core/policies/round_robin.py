@@ -6,9 +6,10 @@ import numpy as np
 
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.saved_state import Stateful
 
 
-class RoundRobin:
+class RoundRobin(Stateful):
     """Each job in turn has whole devices for a fixed time (LaiRA's Round Robin).
 
     As many jobs as fit the pool have their turn at once, in the order of submission, cyclically. A turn ends early when
@@ -20,6 +21,8 @@ class RoundRobin:
     Raises:
         ValueError: If ``quantum`` is not positive and finite.
     """
+
+    STATE = ("_turn", "_ends")
 
     def __init__(self, quantum: float = 5.0) -> None:
         if not 0 < quantum < np.inf:

@@ -11,13 +11,14 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.saved_state import Stateful
 from lightning_core.policies.round_robin import RoundRobin
 
 # Maximum distance that a reason reports.
 MAX_DISTANCE = 99.0
 
 
-class SuccessiveHalving:
+class SuccessiveHalving(Stateful):
     """Rounds of equal length, after each of which only the better half goes on (LaiRA's Successive Halving).
 
     Of K jobs there are ceil(log2 K) rounds, from the first plan to the latest deadline. In a round all jobs that are
@@ -39,6 +40,7 @@ class SuccessiveHalving:
     """
 
     positive_losses = True
+    STATE = ("_in_turn", "_out", "_newest", "_ends")
 
     def __init__(self, quantum: float = 5.0) -> None:
         self._in_turn = RoundRobin(quantum)

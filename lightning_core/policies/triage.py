@@ -19,11 +19,12 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.chance import Judge, Judgement, served_in_order
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 
 
-class Triage:
+class Triage(Stateful):
     """The most jobs that may still finish in time, by an optimistic forecast; the most urgent of them first.
 
     :class:`~lightning_core.planning.chance.Judge` decides which jobs are given up for now; if no job passes, the
@@ -39,6 +40,8 @@ class Triage:
     Raises:
         ValueError: If an argument is out of its range.
     """
+
+    STATE = ("_slices",)
 
     def __init__(
         self,

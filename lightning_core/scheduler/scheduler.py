@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ from lightning_core.scheduler.requests import change, changed_job, steer, submit
 from lightning_core.scheduler.retry_budgets import launch_timed_out, worker_exited, workers_lost
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.state import SchedulerState
+from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
 from lightning_core.scheduler.status import job_forecast, job_status, judge, verdict_reason
 from lightning_core.scheduler.table import INFEASIBLE, MISSED
 
@@ -90,6 +91,14 @@ class Scheduler:
         self._table = self._state.table
         self._now = 0.0
         self._next_round: float | None = None
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values; a StateError says that the policy or the estimator cannot save its own."""
+        return state_to_dict(self._state, self._now, self._next_round)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned, in a new scheduler of the same settings; else a StateError."""
+        self._now, self._next_round = restore_state(self._state, state)
 
     # ------------------------------------------------------------------------------------------------ events
 

@@ -1,17 +1,50 @@
-"""The state of a scheduler: how a job ends in it, and what must always hold."""
+"""The state of a scheduler: how a job ends in it, what must always hold, and its form as JSON values.
+
+The names of the table's columns and of the attributes of each part are part of that form: a saved state of other names
+is refused.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 
-from lightning_core.core.answers import Accepted, Answer, End, Verdict
+from lightning_core.core.answers import Accepted, Answer, End, Grant, Verdict
+from lightning_core.core.codec import answer_from_dict, answer_to_dict, job_from_dict, job_to_dict
+from lightning_core.core.commands import Asker
+from lightning_core.core.events import BadLosses, Checkpoint
 from lightning_core.core.protocols import ChoosesSizes, LooksAtCurves
 from lightning_core.core.reasons import Reason
+from lightning_core.core.saved_state import Saves, StateError, decode, encode, restored
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.core.validation import checked
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.status import unmet_reason
-from lightning_core.scheduler.table import JobTable
+from lightning_core.scheduler.table import COLUMNS, JobTable
+
+# How the values of the table's lists and dictionaries are read, where they are not what JSON holds.
+_LISTS: dict[str, Callable[[Any], Any]] = {
+    "home": lambda devices: devices,
+    "recent": lambda losses: losses,
+    "waiting": lambda cells: cells,
+    "checkpoints": lambda kept: tuple(Checkpoint(*one) for one in kept),
+}
+_BY_ROW: dict[str, Callable[[Any], Any]] = {
+    "details": str,
+    "faults": lambda parts: Reason(*parts),
+    "spot_policies": lambda parts: Reason(*parts),
+    "bad_losses": lambda parts: BadLosses(*parts),
+    "alerted": int,
+    "alerts": lambda alerts: {code: Reason(*parts) for code, parts in alerts.items()},
+    "limits": str,
+    "paused_by": Asker,
+    "told_by": Asker,
+}
+_PARTS = ("curves", "policy", "selector")
 
 
 class SchedulerState:
@@ -139,6 +172,92 @@ class SchedulerState:
         _holds(not share or len(home) == 1 or share == 1, f"{name}: a share below 1 of several devices")
         where = table.jobs[row].location
         _holds(not where or set(home) <= set(self.settings.devices_at(where)), f"{name}: on {home}, not at {where}")
+
+
+def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -> dict[str, Any]:
+    """Return the state of a scheduler as JSON values.
+
+    Args:
+        state: What it remembers.
+        now: Scheduler time of its last event.
+        next_round: When its next round is due, scheduler time.
+
+    Raises:
+        StateError: If its policy or estimator cannot save its state.
+    """
+    parts: dict[str, Any] = {}
+    for name in _PARTS:
+        part = getattr(state, name)
+        if part is not None and not isinstance(part, Saves):
+            raise StateError(f"{type(part).__name__} must have the methods state and restore, to be saved")
+        parts[name] = None if part is None else part.state()
+    return parts | {
+        "now": now,
+        "next_round": next_round,
+        "table": _table_to_dict(state.table),
+        "awaiting_feedback": encode(state.awaiting_feedback),
+        "unavailable": encode(state.unavailable),
+        "closing": state.closing,
+    }
+
+
+def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[float, float | None]:
+    """Take on a state that :func:`state_to_dict` returned, in a new scheduler with the same settings.
+
+    Returns:
+        Scheduler time of the last event, and when the next round is due.
+
+    Raises:
+        StateError: If it is not the state of such a scheduler.
+    """
+    try:
+        for name in _PARTS:
+            part = getattr(state, name)
+            if (part is None) != (saved[name] is None):
+                raise StateError(f"a saved state must have a {name} as the settings do")
+            if part is not None:
+                part.restore(saved[name])
+        _restore_table(state.table, saved["table"])
+        state.awaiting_feedback = decode(saved["awaiting_feedback"])
+        state.unavailable = decode(saved["unavailable"])
+        state.closing = checked(saved["closing"], bool)
+        return checked(saved["now"], float), checked(saved["next_round"], float | None)
+    except StateError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"not the state of a scheduler: {type(error).__name__}: {error}") from None
+
+
+def _table_to_dict(table: JobTable) -> dict[str, Any]:
+    return {
+        "columns": {name: encode(getattr(table, name)) for name in COLUMNS},
+        "row_of": encode(table.row_of),
+        "names": table.names,
+        "jobs": [job_to_dict(job) for job in table.jobs],
+        "directives": [answer_to_dict(directive) for directive in table.directives],
+        "speedups": [speedup.state() for speedup in table.speedups],
+        **{name: encode(getattr(table, name)) for name in (*_LISTS, *_BY_ROW)},
+    }
+
+
+def _restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
+    if set(saved["columns"]) != set(COLUMNS):
+        raise StateError(f"the table must have the columns {sorted(COLUMNS)}, got {sorted(saved['columns'])}")
+    for name in COLUMNS:
+        setattr(table, name, decode(saved["columns"][name]))
+    table.row_of = decode(saved["row_of"])
+    table.names = list(saved["names"])
+    table.jobs = [job_from_dict(job) for job in saved["jobs"]]
+    directives = [answer_from_dict(directive) for directive in saved["directives"]]
+    table.directives = [one for one in directives if isinstance(one, Grant | End)]
+    table.speedups = [
+        restored(SpeedUp(decode(one["sizes"]), job.throughputs), one)
+        for one, job in zip(saved["speedups"], table.jobs, strict=True)
+    ]
+    for name, read in _LISTS.items():
+        setattr(table, name, [read(one) for one in decode(saved[name])])
+    for name, read in _BY_ROW.items():
+        setattr(table, name, {row: read(one) for row, one in decode(saved[name]).items()})
 
 
 def _holds(condition: bool, story: str) -> None:

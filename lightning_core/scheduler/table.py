@@ -119,7 +119,7 @@ class JobTable:
         self.speedups: list[SpeedUp] = []
         self.paused_by: dict[int, Asker] = {}
         self.told_by: dict[int, Asker] = {}  # who set told_size
-        for name, kind in _COLUMNS.items():
+        for name, kind in COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
 
     def __len__(self) -> int:
@@ -142,7 +142,7 @@ class JobTable:
         """Add a job; return its row. The name now means this row, even if an ended job had it before."""
         row = len(self)
         if row == len(self.active):
-            for name, kind in _COLUMNS.items():
+            for name, kind in COLUMNS.items():
                 setattr(self, name, np.concatenate([getattr(self, name), np.zeros(row, kind)]))
         self.row_of.pop(job.name, None)  # names stand in the order of their newest rows
         self.row_of[job.name] = row
@@ -277,6 +277,6 @@ class JobTable:
         return np.where(known, batches / np.where(known, busy, 1.0), np.nan)
 
 
-# The columns and their types stand once, in the class.
+# The types of the columns by name, from the class.
 _KINDS = {"BoolArray": np.bool_, "FloatArray": np.float64, "IntArray": np.int64}
-_COLUMNS = {name: _KINDS[kind] for name, kind in JobTable.__annotations__.items()}
+COLUMNS = {name: _KINDS[kind] for name, kind in JobTable.__annotations__.items()}

@@ -35,7 +35,7 @@ from lightning_core.bundle.problems import BundleError, Problems, require
 from lightning_core.bundle.settings_section import parse_policy, with_policy
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.jobs import Job
-from lightning_core.core.numbers import read_number
+from lightning_core.core.validation import read_number
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve, load_curve, load_curves, read_recording

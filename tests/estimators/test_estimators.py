@@ -160,7 +160,7 @@ class Wrong(LeastSquares):
         ("falling", check_quantiles, "quantiles must increase along each row"),
         ("rows", check_rows, "a row must not change with the cells of other rows"),
         ("changes", check_replay, r"observe\(\) must not change its arguments"),
-        ("random", check_replay, "a replay must restore it"),
+        ("random", check_replay, r"restore\(\) must bring it back"),
         ("warns", check_hostile_numbers, "NumPy must have nothing to warn of"),
         ("eager", check_constant_loss, "a constant loss must not be expected to fall soon"),
     ],

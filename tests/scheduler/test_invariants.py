@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Asker, Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
+from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.events import (
     Cell,
     Checkpoint,
@@ -177,13 +179,13 @@ class Teller:
 
 
 def live(story: bytes, policy: str) -> None:
-    """Run a story; one in four is also handled by a second scheduler by way of the codec, as from a journal."""
+    """Run a story; one in four is also handled by a second scheduler as from a journal, saved and restored midway."""
     teller = Teller(story)
     try:
         chosen, replayed = teller.settings(policy), teller.dice(4) == 0
         scheduler, twin, now = Scheduler(chosen), Scheduler(chosen), 0.0
         watch = Watch(scheduler)
-        while True:
+        for number in count():
             event = teller.event(scheduler) if scheduler.names() else teller.bundle(chosen.devices)
             now += SECONDS[teller.dice(len(SECONDS))]
             wakeup = scheduler.wakeup()
@@ -193,6 +195,9 @@ def live(story: bytes, policy: str) -> None:
                 if replayed:
                     again = twin.handle(_by_codec(happens), now)
                     assert encode_answers(again) == encode_answers(answers)
+                if replayed and number % 8 == story[0] % 8:
+                    twin = saved_and_restored(twin, Scheduler(chosen))
+                    assert twin.wakeup() == scheduler.wakeup()
     except StoryEnds:
         return
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from lightning_core.core.limits import MAX_COUNT, shown
-from lightning_core.core.numbers import positive_int
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_whole, line_int
+from lightning_core.core.validation import positive_int
 
 _LINE = re.compile(r"\s*(?P<batches>\S+)\s+batch(?:es)?\s*")
 

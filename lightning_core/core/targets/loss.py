@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from lightning_core.core.limits import check_length
-from lightning_core.core.numbers import positive_int, read_number
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number, is_whole, line_int, line_number
+from lightning_core.core.validation import positive_int, read_number
 
 MAX_EVALUATIONS = 1000
 _LINE = re.compile(
