@@ -114,10 +114,11 @@ class JobHistory:
         seen = self.seen()
         if self.window == 1 or self.evaluated or self.job.target.work is not None:
             return seen
-        total = np.concatenate([[0.0], np.cumsum(seen[:, 1])])
-        return np.column_stack(
-            [seen[self.window - 1 :, 0], (total[self.window :] - total[: -self.window]) / self.window]
-        )
+        if len(seen) < self.window:
+            return np.zeros((0, 2))
+        # Sums of a window each: in a difference of sums over all, one huge value would hide all that follow.
+        means = np.lib.stride_tricks.sliding_window_view(seen[:, 1], self.window).mean(axis=1)
+        return np.column_stack([seen[self.window - 1 :, 0], means])
 
     @property
     def reached(self) -> float | None:

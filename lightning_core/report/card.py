@@ -9,7 +9,7 @@ import numpy as np
 from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.core.targets import Target
-from lightning_core.report.svg import Scale, escape, line, number, thin
+from lightning_core.report.svg import Scale, escape, line, number, thin, value_scale
 
 WIDTH, HEIGHT = 320, 96
 LEFT, RIGHT, TOP, BOTTOM = 44, 312, 8, 76
@@ -106,7 +106,7 @@ def _chart(target: Target, points: Sequence[tuple[float, float]]) -> str:
     values = kept[:, 1] if goal is None else np.append(kept[:, 1], goal)
     low, high = float(values.min()), float(values.max())
     log = low > 0 and (target.work is not None or not target.grows)
-    y = _vertical(low, high, log=log)
+    y = value_scale(low, high, BOTTOM, TOP, log=log)
     x = Scale(float(min(kept[0, 0], 0.0)), float(max(kept[-1, 0], 1.0)), LEFT, RIGHT)
     path = line((x(at), y(value)) for at, value in (np.vstack([kept, kept]) if len(kept) == 1 else kept).tolist())
     found = [
@@ -129,11 +129,3 @@ def _chart(target: Target, points: Sequence[tuple[float, float]]) -> str:
         f"{escape(target.observed)} over {kept[-1, 0]:.0f} batches</text></svg>"
     )
     return "".join(found)
-
-
-def _vertical(low: float, high: float, *, log: bool) -> Scale:
-    if log:
-        room = max(high / low, 1.2) ** 0.1
-        return Scale(low / room, high * room, BOTTOM, TOP, log=True)
-    room = 0.1 * (high - low) or 0.1
-    return Scale(low - room, high + room, BOTTOM, TOP)

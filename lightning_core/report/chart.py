@@ -10,7 +10,18 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import Forecast
-from lightning_core.report.svg import Scale, boxes, escape, line, number, steps, thin, time_ticks, time_words
+from lightning_core.report.svg import (
+    Scale,
+    boxes,
+    escape,
+    line,
+    number,
+    steps,
+    thin,
+    time_ticks,
+    time_words,
+    value_scale,
+)
 from lightning_core.view.job_line import SYMBOLS
 
 # The chart is as wide as a narrow phone, so that its text is hardly ever scaled down.
@@ -82,11 +93,7 @@ class _Chart:
         low, high = float(values.min()), float(values.max())
         if self.job.job.target.work is not None:
             return Scale(0.0, 1.08 * high, BOTTOM, TOP)
-        if low > 0 and not self.job.job.target.grows:
-            room = max(high / low, 1.2) ** 0.1
-            return Scale(low / room, high * room, BOTTOM, TOP, log=True)
-        room = 0.1 * (high - low) or 0.1
-        return Scale(low - room, high + room, BOTTOM, TOP)
+        return value_scale(low, high, BOTTOM, TOP, log=low > 0 and not self.job.job.target.grows)
 
     def _axes(self) -> list[str]:
         found = []
@@ -167,10 +174,11 @@ class _Chart:
         if target.work is None and end == math.inf:
             values = np.full(len(times), value)
         elif target.work is None and target.falling(value) > target.threshold > 0 and time > origin:
-            here, there = target.falling(value), target.threshold
-            slope = math.log(here / there) / math.log(max(end - origin, time - origin + 1e-3) / (time - origin))
-            falling = np.maximum(here * ((times - origin) / (time - origin)) ** -slope, there)
-            values = np.array([target.logged(v) for v in falling.tolist()])
+            # In logarithms: a ratio of losses may be too large for a float.
+            here, there = math.log(target.falling(value)), math.log(target.threshold)
+            far = math.log(max(end - origin, time - origin + 1e-3) / (time - origin))
+            falling = np.maximum(here + (there - here) * np.log((times - origin) / (time - origin)) / far, there)
+            values = np.array([target.logged(v) for v in np.exp(falling).tolist()])
         else:
             fraction = np.clip((times - time) / max(end - time, 1e-3), 0.0, 1.0)
             values = value + fraction * (job.goal - value)

@@ -19,8 +19,8 @@ from lightning_core.storage.journal import Journal
 from lightning_core.view.text import clean
 
 TIMES = 1200
-# A logarithmic axis has no zero.
-MIN_DISTANCE = 1e-3
+# A logarithmic axis has no zero, and one beyond these shows nothing of the other jobs.
+MIN_DISTANCE, MAX_DISTANCE = 1e-3, 1e9
 
 
 def draw(journal: Journal, path: Path) -> None:
@@ -81,10 +81,10 @@ def _distance(job: JobHistory) -> FloatArray:
         goal, losses = target.threshold, [target.falling(point.value) for point in job.points]
         # For a target that is not above zero, the distance is measured in units of the distance of the first loss.
         unit = goal if goal > 0 or not losses else abs(losses[0] - goal) or 1.0
-        distances = [
-            (p.time, max(1.0 + (loss - goal) / unit, MIN_DISTANCE)) for p, loss in zip(job.points, losses, strict=True)
-        ]
-    return np.array(distances, float).reshape(-1, 2)
+        distances = [(p.time, 1.0 + (loss - goal) / unit) for p, loss in zip(job.points, losses, strict=True)]
+    found = np.array(distances, float).reshape(-1, 2)
+    found[:, 1] = np.clip(found[:, 1], MIN_DISTANCE, MAX_DISTANCE)
+    return found
 
 
 def _label(history: History, job: JobHistory) -> str:

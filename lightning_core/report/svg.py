@@ -12,6 +12,10 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray
 from lightning_core.view.text import clean
 
+# The smallest positive float, and one near the largest.
+SMALLEST, LARGEST = 5e-324, 1e308
+# Values that differ by a smaller fraction cannot be told apart on a chart.
+RESOLUTION = 1e-12
 # Seconds between two ticks of a time axis.
 _ROUND = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
@@ -32,7 +36,7 @@ class Scale:
     def __call__(self, value: float) -> float:
         low, high = self.low, self.high
         if self.log:
-            low, high, value = math.log(low), math.log(high), math.log(max(value, self.low * 1e-3))
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-3, SMALLEST))
         fraction = (value - low) / (high - low) if high > low else 0.5
         return self._start + fraction * (self._end - self._start)
 
@@ -41,19 +45,36 @@ class Scale:
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             for digits in ((1, 2, 5), (1, 3), (1,)):
-                found = [d * 10.0**e for e in range(first, last + 1) for d in digits]
+                found = [float(f"{d}e{e}") for e in range(first, last + 1) for d in digits]  # no power overflows
                 found = [value for value in found if self.low <= value <= self.high]
                 if len(found) <= max_ticks:
                     break
             if len(found) >= 2:
                 return found[:: math.ceil(len(found) / max_ticks)]
         span = self.high - self.low
-        if not span > 0:
+        if not span > max(RESOLUTION * max(abs(self.low), abs(self.high)), 1 / LARGEST):
             return [self.low]
         size = 10.0 ** math.floor(math.log10(span / max_ticks))
         step = next(k * size for k in (1, 2, 5, 10) if span / (k * size) <= max_ticks)
         first = math.ceil(self.low / step - 1e-9)
         return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def value_scale(low: float, high: float, bottom: float, top: float, *, log: bool) -> Scale:
+    """Return a vertical scale for values from ``low`` to ``high``, with some room above and below.
+
+    Args:
+        low: Lowest value; positive on a logarithmic scale.
+        high: Highest value.
+        bottom: Pixels of the lower end.
+        top: Pixels of the upper end.
+        log: Whether the scale is logarithmic.
+    """
+    if log:
+        room = math.exp(0.1 * max(math.log(high) - math.log(low), math.log(1.2)))
+        return Scale(max(low / room, SMALLEST), min(high * room, LARGEST), bottom, top, log=True)
+    room = 0.1 * (high - low) or 0.1
+    return Scale(low - room, high + room, bottom, top)
 
 
 def time_ticks(end: float, max_ticks: int = 5) -> list[float]:

@@ -110,7 +110,7 @@ def _batches_left(
     """Return the batches left: all quantiles, shape ``(n, 20)``, and the low, middle and high one, shape ``(n,)``."""
     table, rows = round.table, round.rows
     batches = table.batches[rows].astype(np.float64)
-    left = (goal - batches)[:, None] * THROUGHPUT_ERROR
+    left = (np.where(exact, goal, batches) - batches)[:, None] * THROUGHPUT_ERROR  # of a loss, it follows below
     table.reach[rows] = goal
     low, mid, high = (between(left, level) for level in (LOW, MID, HIGH))
     if len(by_loss := np.flatnonzero(~exact)):
