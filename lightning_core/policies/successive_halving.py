@@ -96,6 +96,7 @@ def distances(jobs: JobView) -> FloatArray:
     A loss of 0.8 with a goal of 0.4 is at 2, and so is a job that has done half of its batches.
     """
     done = np.maximum(jobs.batches, 1).astype(np.float64)
-    distance = np.where(jobs.exact, jobs.remaining / done + 1.0, jobs.loss / jobs.goal)
+    with np.errstate(over="ignore"):  # a factor that no float can hold is infinite
+        distance = np.where(jobs.exact, jobs.remaining / done + 1.0, jobs.loss / jobs.goal)
     distance[np.isnan(distance)] = np.inf
     return distance

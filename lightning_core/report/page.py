@@ -201,11 +201,20 @@ def _card(history: History, job: JobHistory, key: int) -> str:
         f'<article class="card" id="job{key}"><header><h3>{swatch(history, job)}{escape(label)}</h3>'
         f"{_badge(job.verdict)}</header>"
         f'<p class="soft">{escape(job.job.target)}: {escape(_ending(job))}.{bad}</p>'
-        f"{chart(job, label, history.last, key)}"
+        f"{_chart(history, job, key)}"
         f"<details><summary>verdicts and commands ({len(story)})</summary>{_table(story)}</details>"
         f"<details><summary>grants ({len(grants)}{hidden})</summary>{shown}</details>"
         f"{detail}</article>"
     )
+
+
+def _chart(history: History, job: JobHistory, key: int) -> str:
+    """Return the chart of a job; if it cannot be drawn, its name and why, so that the others are shown."""
+    label = history.label(job)
+    try:
+        return chart(job, label, history.last, key)
+    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+        return f'<p class="soft">The chart of {escape(label)} cannot be drawn: {escape(error)}.</p>'
 
 
 def _table(found: list[Row], *, shares: bool = False) -> str:

@@ -14,6 +14,8 @@ from lightning_core.view.text import clean
 
 # The smallest positive float, and one near the largest.
 SMALLEST, LARGEST = 5e-324, 1e308
+# How far beyond its range a scale maps a value, in multiples of the range; all of that is clipped.
+FAR = 1000.0
 # Values that differ by a smaller fraction cannot be told apart on a chart.
 RESOLUTION = 1e-12
 # Seconds between two ticks of a time axis.
@@ -38,6 +40,7 @@ class Scale:
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-3, SMALLEST))
         fraction = (value - low) / (high - low) if high > low else 0.5
+        fraction = min(max(fraction, -FAR), FAR)
         return self._start + fraction * (self._end - self._start)
 
     def ticks(self, max_ticks: int = 4) -> list[float]:

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from lightning_core.core.limits import check_length
-from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number, is_whole, line_int, line_number
+from lightning_core.core.targets.base import (
+    MAX_LOSS,
+    STEP_LOSS,
+    Target,
+    is_loss,
+    is_number,
+    is_whole,
+    line_int,
+    line_number,
+)
 from lightning_core.core.validation import positive_int, read_number
 
 MAX_EVALUATIONS = 1000
@@ -75,6 +84,10 @@ class LossTarget(Target):
                 f"target at_least must be below the best there can be, {self.best:g}, got {self.at_least:g}; "
                 f"a metric in per cent is '{self.metric} >= {self.at_least:g} of 100' (best: 100)"
             )
+        for name in ("at_least", "best"):
+            value = getattr(self, name)
+            if value is not None and not is_loss(value):
+                raise ValueError(f"target {name} must be above {-MAX_LOSS:g} and below {MAX_LOSS:g}, got {value:g}")
         self._check_evaluations()
 
     def _check_metric(self) -> None:
