@@ -1,4 +1,4 @@
-"""The demo: what its seeds draw, the recordings that its targets are read off, and what it makes of the figures."""
+"""The demo: the draws of its seeds, the recordings from which its targets are read, and its output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_seed_draws_each_training_once_and_more_work_than_fits() -> None:
         assert sorted(job.name for job in jobs) == sorted(TRAININGS)
         assert all(0.08 * SECONDS <= job.deadline <= SECONDS for job in jobs)
         work = sum(job.work for job in jobs if job.work < np.inf)
-        # Recordings end, cells are whole, and a curve that lies still has its lowest loss earlier.
+        # Recordings end, cells are whole, and a flat curve has its lowest loss earlier.
         assert work <= 1.05 * LOAD * SECONDS
         hopeless += sum(job.work == np.inf for job in jobs)
         assert 0 <= ceiling(jobs) <= sum(job.work <= job.deadline for job in jobs)
@@ -96,7 +96,7 @@ def test_a_recorded_training_is_reproduced() -> None:
 
 
 def test_all_five_seeds_show_a_difference_in_virtual_time() -> None:
-    """What a live run of minutes should come to, on any machine: the demo's own seeds, none left out."""
+    """The expected result of a live run on any machine, for all of the demo's seeds."""
     played = [play(("fifo", "triage"), seed) for seed in range(1, 6)]
     for most, *met in played:
         assert max(met) <= most <= 10

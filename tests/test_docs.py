@@ -1,4 +1,4 @@
-"""The documentation says what is: links, commands, bundles, code and figures in it hold."""
+"""The documentation is true: its links, commands, bundles, code and figures are checked."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def name_of(path: Path) -> str:
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
-    """Every code block of a language, with its page and number."""
+    """Return every code block of a language, with its page and number."""
     return [
         (f"{name_of(path)}[{number}]", match["text"])
         for path in PAGES
@@ -61,7 +61,7 @@ def section(page: str, heading: str) -> str:
 
 
 def first_column(text: str) -> list[str]:
-    """The words in backquotes in the first column of a table."""
+    """Return the words in backquotes in the first column of a table."""
     return [
         word
         for row in re.findall(r"^\| ([^|]*`[^|]*) \|", text, re.MULTILINE)
@@ -172,7 +172,7 @@ def test_every_conformance_suite_is_in_the_guide() -> None:
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Every line of a shell in the documentation, with its page."""
+    """Return every shell command in the documentation, with its page."""
     for where, text in blocks("bash"):
         for line in re.sub(r"\\\n\s*", " ", text).splitlines():
             if line.strip() and not line.lstrip().startswith("#"):
@@ -209,11 +209,11 @@ def test_commands_in_running_text_exist() -> None:
             assert command in known, (path, command)
 
 
-# ---------------------------------------------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------------------------------------------- printed output
 
 
 def test_the_simulation_runs_as_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On three seeds: the form, and the policies that meet the same on every seed, are as printed."""
+    """On three seeds the layout, and the results of policies that are the same on every seed, are as printed."""
     text = (DOCS / "policies.md").read_text()
     [(command, printed)] = re.findall(r"```bash\nlightning-core (simulate [^`]*)\n```\n\n```text\n([^`]*)\n```", text)
     monkeypatch.chdir(ROOT)

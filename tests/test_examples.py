@@ -1,4 +1,4 @@
-"""The examples run, small; the digit models are of some size, and able to learn."""
+"""Small runs of the examples; the digit models are not trivial, and able to learn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lightning_core.cluster.cluster import Cluster
 
 STEPS = {"vit": 300, "lstm": 1400, "cnn": 250, "resnet_narrow": 100, "resnet_wide": 60}
-# Nightly: they need as long as the others together.
+# Nightly: they take as long as all others together.
 LONG = ("lstm", "vit")
 
 
@@ -56,7 +56,7 @@ def test_the_bundle_runs(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_language_model_is_trained_on_nodes_that_come_and_go(tmp_path: Path) -> None:
-    """Two spot nodes for five intervals of twenty seconds, none for eight: it ends in time, and has learnt."""
+    """Two spot nodes for five intervals of twenty seconds, none for eight: it ends in time, and has learned."""
     pytest.importorskip("peft", reason="make setup-lora")
     run = tmp_path / "run"
     words = ["examples/spot_lora.py", "--interval", "20", "--batches", "300", "--run-dir", str(run)]

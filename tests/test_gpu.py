@@ -1,4 +1,4 @@
-"""What only a GPU can show: ``make gpu-check``. None of it runs where there is none."""
+"""Tests that need a GPU: ``make gpu-check``. They are skipped where there is none."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def fit(callbacks: list[pl.Callback], batches: int = BATCHES) -> None:
 
 
 def waits(callbacks: list[pl.Callback]) -> dict[str, int]:
-    """How often the host waited for the device, by the profiler."""
-    fit(callbacks, 20)  # what is set up once
+    """Return how often the host waited for the device, by the profiler."""
+    fit(callbacks, 20)  # one-time set-up
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         fit(callbacks)
     found = {event.key: event.count for event in profiled.key_averages() if event.key in WAITS}
@@ -69,7 +69,7 @@ def waits(callbacks: list[pl.Callback]) -> dict[str, int]:
 
 
 def test_the_callback_does_not_wait_for_the_device_every_batch() -> None:
-    """Beside the same training without it; its waits for batches that were handed over long ago are events."""
+    """Compared with the same training without it; it waits only for events of batches that were submitted long ago."""
     without = waits([])
     ours = waits([ConnectedScript("job", BatchTarget(10**9), client=Script(grant(1, 1.0)), growth=0.0)])
     extra = {name: ours[name] - without[name] for name in WAITS}
@@ -88,7 +88,7 @@ def test_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
 
 
 def test_memory_is_freed_on_release(tmp_path: Path) -> None:
-    """A job that is granted no device saves and leaves; what it held on the device is free."""
+    """A job that is granted no device saves and leaves, and its memory on the device is freed."""
     from lightning_core.callbacks.control.fit_signals import JobReleased
 
     gc.collect()
@@ -121,7 +121,7 @@ def gpu_cluster(local_ray: None) -> Any:
 
 
 def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) -> None:
-    """Equal work a batch: progress in proportion to the shares."""
+    """With equal work per batch, progress is proportional to the shares."""
     job = {
         "model": {"class_path": "tests.test_gpu.Wide"},
         "trainer": {"logger": False},

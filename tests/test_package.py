@@ -1,4 +1,4 @@
-"""What is promised of the package as a whole."""
+"""Rules of the package as a whole: rooms, imports, sizes and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-# Who may import whom: a room those of the lines above its own, whether at the top of a module, in a function or for
+# Allowed imports: a room may import those of the lines above it, whether at the top of a module, in a function or for
 # types alone. Folders are rooms, and so is each file beside them.
 ROOMS = (
     "errors",
@@ -52,7 +52,7 @@ def sources() -> dict[str, Path]:
     for top, prefix in ((ROOT / "lightning_core", PACKAGE), (ROOT / "callbacks", f"{PACKAGE}.callbacks")):
         for path in top.rglob("*.py"):
             parts = path.relative_to(top).with_suffix("").parts
-            if parts[0] != "template":  # what `init` copies is its user's
+            if parts[0] != "template":  # the files that `init` copies belong to the user
                 found[".".join((prefix, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
     return found
 
@@ -101,7 +101,7 @@ def test_rooms_import_those_above_them_alone() -> None:
 
 
 def test_the_wheel_has_every_package() -> None:
-    """Packages are listed one by one: one that is missing from the list is silently missing from the wheel."""
+    """Packages are listed one by one; a package that is not listed would be missing from the wheel without an error."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {name for name, path in sources().items() if path.name == "__init__.py"}
     data = {f"{PACKAGE}.{name}" for name in ("recorded", "template", "template.curves", "market.data")}

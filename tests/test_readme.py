@@ -1,4 +1,4 @@
-"""The README's section on bundles, line by line, with Ctrl-C in the middle: in a pool that is up, and alone."""
+"""The README's section on bundles, line by line, with Ctrl-C in between: in a running pool, and in its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOB = {
 
 
 def lines() -> list[list[str]]:
-    """The commands of the section, without their comments."""
+    """Return the commands of the section, without their comments."""
     section = (ROOT / "README.md").read_text().split("## A bundle of jobs")[1].split("\n## ")[0]
     found = [shlex.split(line, comments=True)[1:] for line in re.findall(r"^lightning-core .*$", section, re.MULTILINE)]
     assert [words[0] for words in found] == ["plan", "run", "run", "report", "why", "replay"]
@@ -51,12 +51,12 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
 
 
 def batches_in(run_dir: Path, job: str) -> int:
-    """As far as a job was, by the journal of a run; 0 if it is not there."""
+    """Return the progress of a job by the journal of a run; 0 if there is none."""
     try:
         with Journal.open(run_dir / "journal.db", read_only=True) as journal:
             progress = History.read(journal).of(job).progress
         return progress[-1].batches if progress else 0
-    except Exception:  # it is being begun
+    except Exception:  # it is being created
         return 0
 
 
@@ -74,7 +74,7 @@ def test_the_readme_s_commands_on_a_bundle_run(shell: Shell) -> None:
     )
     if in_pool:
         until(lambda: (run_dir / "pool.json").exists() and batches(shell, "vit") > 30, 90)
-        shell.command(*report)  # while it goes on
+        shell.command(*report)  # while it runs
         assert batches_in(run_dir, "vit") > 0
     else:
         until(lambda: batches_in(run_dir, "vit") > 30, 90)
@@ -97,7 +97,7 @@ def test_the_readme_s_commands_on_a_bundle_run(shell: Shell) -> None:
     (run_dir / "report.html").unlink()
     shell.command(*report)
     page = (run_dir / "report.html").read_text()
-    assert ("stopped by" in page or "Stopped by" in page) is not in_pool  # the pool's jobs have not heard of it
+    assert ("stopped by" in page or "Stopped by" in page) is not in_pool  # the pool's jobs are unaffected
     assert "the pool was down" not in page
     assert "target met" in shell.command(*why)
     assert '"identical": true' in shell.command(*replay)

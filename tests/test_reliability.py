@@ -1,4 +1,4 @@
-"""docs/reliability.md says what the tests said, and its tests are there."""
+"""docs/reliability.md agrees with the outcomes of the tests, and its tests exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.table import RECORD, TABLE, result_of, written
 
 
 def promised() -> Iterator[tuple[str, str]]:
-    """Every test that names rows, with each of them."""
+    """Return every test that names rows, with its rows."""
     for path in (ROOT / "tests").glob("**/test_*.py"):
         tree = ast.parse(path.read_text())
         every = [node.value for node in tree.body if isinstance(node, ast.Assign)

@@ -1,5 +1,5 @@
-"""What is promised of security (SECURITY.md): nothing of ours unpickles or evaluates, what is ours is private and stays
-in its place, and no word from outside is active where people read it."""
+"""Promises of SECURITY.md: the package neither unpickles nor evaluates, its files are private and written in place,
+and untrusted text is inactive wherever people read it."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ RUNS = {
     "subprocess.getstatusoutput", "tempfile.mktemp", "lightning.pytorch.cli.instantiate_class",
     *(f"yaml.{name}" for name in YAML_READERS),
 }  # fmt: skip
-# What may stand somewhere all the same, by file and danger, and why.
+# Exceptions by file and danger, with the reason.
 ALLOWED: dict[tuple[str, str], str] = {}
 
 
 def dangers(code: str) -> Iterator[str]:
-    """What must not stand in our code, as often as it does."""
+    """Return the forbidden calls in code, once for each occurrence."""
     tree = ast.parse(code)
     names: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -143,7 +143,7 @@ def test_the_search_ignores_harmless_calls(code: str) -> None:
     assert not list(dangers(code))
 
 
-# ------------------------------------------------------------------------------------------------ words from outside
+# ------------------------------------------------------------------------------------------------ untrusted text
 
 WORDS = (
     "<script>alert(1)</script>",
@@ -163,7 +163,7 @@ CONTROLS = {*map(chr, range(32)), *map(chr, range(127, 160))} - {"\n"}
 
 
 def told(words: str) -> tuple[Scheduler, History]:
-    """A pool in which every word from outside is this one."""
+    """Return a pool in which every untrusted text is the given one."""
     scheduler, history = Scheduler(Settings()), History(Settings())
 
     def take(event: Submit | Report | WorkerExited, now: float) -> None:
@@ -197,7 +197,7 @@ def test_terminals_get_plain_text_only(words: str, tmp_path: Path) -> None:
     assert not [line for line in text.splitlines() if line.startswith("[INFO]")]
     assert not {"\u202e", "\u2066", "\u200b"} & set(text)
     if "[bold" in words:
-        assert "[bold red]" in text  # shown, not obeyed
+        assert "[bold red]" in text  # shown, not interpreted
 
 
 @pytest.mark.promise("S8")
@@ -275,7 +275,7 @@ def test_invalid_names_are_refused(name: object) -> None:
     assert not is_name(name)
     with pytest.raises(ValueError, match="invalid job name") as caught:
         check_name(name)
-    assert str(caught.value).isascii()  # what only looks like another letter is told apart
+    assert str(caught.value).isascii()  # look-alike letters are refused
     assert len(str(caught.value)) < 300
 
 
@@ -302,7 +302,7 @@ def test_links_that_a_job_makes_are_kept(tmp_path: Path) -> None:
     check_folder(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ who may read it
+# ------------------------------------------------------------------------------------------------ file modes
 
 
 def mode(path: Path) -> int:
@@ -311,7 +311,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def open_to_all() -> Iterator[None]:
-    """The mask of a careless user."""
+    """Set a permissive umask."""
     before = os.umask(0)
     yield
     assert os.umask(before) == 0
@@ -364,7 +364,7 @@ def test_secrets_are_not_shown() -> None:
     found = Problems(Position("b"))
     found.at("model", "init_args", "api_key", "inner").add("expected int, got 'hunter2'")
     found.at("model", "init_args", "lr").add("expected int, got 'hunter2'")
-    given = {"kind": 7, "token": "hunter2"}  # the parser says again all that it was given
+    given = {"kind": 7, "token": "hunter2"}  # the parser's message repeats its input
     check_config({"model": {"class_path": "tests.bundle.test_yaml_loader.Choosy", "init_args": given}}, found)
     assert found.messages[:2] == [
         "b: model.init_args.api_key.inner: expected int, got what is not shown here",
@@ -373,11 +373,11 @@ def test_secrets_are_not_shown() -> None:
     assert len(found.messages) == 3
     assert "'token': '...'" in found.messages[2]
     assert "hunter2" not in found.messages[2]
-    with pytest.raises(BundleError, match="got 'hunter2'"):  # a job's name hides nothing
+    with pytest.raises(BundleError, match="got 'hunter2'"):  # the name of a job is not hidden
         Bundle.from_dict({"jobs": {"token": {"model": "a.B", "deadline": "hunter2", "target": {"batches": 1}}}})
 
 
-# ------------------------------------------------------------------------------------------------ what we install
+# ------------------------------------------------------------------------------------------------ dependencies
 
 
 @pytest.mark.promise("S10")
@@ -414,7 +414,7 @@ def test_the_lock_file_is_complete_and_agrees_with_the_requirements() -> None:
     for requirement in map(Requirement, asked):
         assert locked[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     assert not {"file:", "git+", "http:"} & set(re.findall(r"file:|git\+|http:", text))
-    # What pip would install by itself on Linux with the CPU build is all there.
+    # Everything that pip would install on Linux with the CPU build is locked.
     assert len(locked) > 80
 
 
@@ -442,7 +442,7 @@ def test_every_ray_that_is_started_has_a_token(mode: str, tmp_path: Path, monkey
 
 @pytest.mark.promise("S1")
 def test_a_ray_without_token_authentication_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray looks at its mode once, when it is imported."""
+    """Ray reads its mode once, when it is imported."""
     from lightning_core.cloud import ray_cluster
 
     done: list[str] = []
@@ -529,7 +529,7 @@ def test_the_token_does_not_leak_and_a_run_is_private(
     assert made.met == 1
     session = Path(ray._private.worker._global_node.get_session_dir_path())  # type: ignore[attr-defined]
     [top] = [folder for folder in session.parents if folder.name.startswith("lc-")]
-    assert mode(top) == 0o700  # Ray opens what is in it to all
+    assert mode(top) == 0o700  # Ray makes its contents readable by all
     written = list((tmp_path / "run").glob("**/*"))
     assert {path.name for path in written} >= {"bundle.yaml", "journal.db", "summary.json", "jobs", "spec.json"}
     for path in (tmp_path / "run", *written):

@@ -1,4 +1,4 @@
-"""The built pages in a browser: each shows itself whole on a wide screen and on a phone, and asks no other host."""
+"""The built pages in a browser: each fits wide and narrow screens, and loads nothing from another host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import ROOT, debian
 
 WIDTHS = {"wide": 1400, "phone": 400}
-# Loads each page in a frame of each width, and notes what is wrong with it.
+# Loads each page in a frame of each width, and records its problems.
 LOOK = """<!doctype html><meta charset="utf-8"><pre id="found">not done</pre><script>
 const pages = %s, widths = %s, found = {};
 async function look(page, name) {
@@ -46,7 +46,7 @@ async function look(page, name) {
 
 
 class Site(ThreadingHTTPServer):
-    """Serves the pages to this machine, and takes note of what was refused."""
+    """Serves the pages to this machine, and records refused requests."""
 
     def __init__(self, folder: Path) -> None:
         self.pages = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html") if path.name != "404.html")
@@ -100,7 +100,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_no_page_loads_anything_from_another_host(site: Site) -> None:
-    """Links to other hosts are for people to follow: whatever a browser loads by itself is here."""
+    """Links to other hosts are for readers to follow; a browser loads nothing from them by itself."""
     folder = Path(site.RequestHandlerClass.keywords["directory"])  # type: ignore[attr-defined]
     for page in site.pages:
         text = (folder / page).read_text()

@@ -1,4 +1,4 @@
-"""The wheel as a newcomer has it: unpacked, outside the repository, with and without the extras."""
+"""The wheel as a new user has it: unpacked, outside the repository, with and without the extras."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Python:
     """Python with the wheel first on its path, in an empty folder.
 
     Args:
-        wheel: that is unpacked.
-        folder: for it.
+        wheel: Folder of the unpacked wheel.
+        folder: Working directory.
     """
 
     def __init__(self, wheel: Path, folder: Path) -> None:
@@ -50,7 +50,7 @@ class Python:
     def __call__(
         self, *words: str, without: Iterable[str] = (), more: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Runs it to its end, as if some modules were not installed, with more in the environment."""
+        """Run Python to its end, as if some modules were not installed, with additional variables."""
         (self.site / "sitecustomize.py").write_text(HIDDEN.format(names=set(without)))
         env = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
         env |= {"PYTHONPATH": str(self.site), "LIGHTNING_CORE_HOME": str(self.home), "OMP_NUM_THREADS": "1"} | dict(
@@ -65,7 +65,7 @@ def python(wheel: Path, tmp_path: Path) -> Python:
     return Python(wheel, tmp_path)
 
 
-# To import such a module fails, and to look for it finds none.
+# Importing such a module fails, and searching for it finds none.
 HIDDEN = "import sys; sys.modules.update(dict.fromkeys({names}))"
 
 
@@ -107,7 +107,7 @@ print("stopped", trainer.should_stop, "after epoch", trainer.current_epoch)
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
-    """A pool that scripts find by its folder."""
+    """Provide a pool that scripts find by its folder."""
     with tempfile.TemporaryDirectory(prefix="lc-") as folder:
         made = Pool(tmp_path / "pool", Path(folder) / "door")
         body = {"pid": os.getpid(), "started": started(os.getpid()), "temp": "/nowhere", "socket": str(made.path)}
@@ -136,10 +136,10 @@ def test_a_trainer_of_the_other_package_takes_the_callback_in_a_list_only(python
     assert last.startswith("TypeError: pass CoreCallback in a list, callbacks=[CoreCallback(...)]")
 
 
-# ---------------------------------------------------------------------------------------------------- what is missing
+# ---------------------------------------------------------------------------------------------------- missing packages
 
 
-# What the extras bring, directly or not.
+# Packages that the extras install, directly or not.
 EXTRAS = ("torch", "lightning", "lightning_utilities", "typing_extensions", "ray", "jsonargparse", "filterpy",
           "matplotlib", "rich", "argcomplete")  # fmt: skip
 BUNDLE = """
@@ -186,7 +186,7 @@ def test_the_other_project_of_that_import_name_is_warned_about(python: Python) -
     words = "the package lightning-core 0.5.7 is also installed: another project with a module called lightning_core"
     done = python("-m", "lightning_core.cli.main", "policies")
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert done.stderr.startswith(f"warning: {words} as well; which of the two")
+    assert done.stderr.startswith(f"warning: {words}; which of the two")
     assert words in python("-c", "import lightning_core.callbacks", without=EXTRAS).stderr
 
 
@@ -205,7 +205,7 @@ def test_init_writes_an_example_that_runs_as_it_says(python: Python) -> None:
     done = python("-m", "lightning_core.cli.main", *simulate, "--json", "all.json", without=EXTRAS)
     assert done.returncode == 3, done.stderr
     met = {name: told["met"] for name, told in json.loads((python.here / "all.json").read_text())["policies"].items()}
-    assert met["fifo"] < met["triage"] == 4  # what the example is to show
+    assert met["fifo"] < met["triage"] == 4  # the point of the example
     done = python(*script)
     assert done.returncode == 0, done.stderr
     assert "script: target met" in done.stderr
@@ -222,7 +222,7 @@ def test_the_example_s_bundle_runs_as_init_says(python: Python) -> None:
     assert "The last two need" not in done.stdout
     [run] = [shlex.split(words) for _, words in NEXT.findall(done.stdout) if words.startswith("run ")]
     bundle = python.here / "my example" / "bundle.yaml"
-    bundle.write_text(re.sub(r"deadline: .*", "deadline: 20s", bundle.read_text()))  # it ends, whatever is met
+    bundle.write_text(re.sub(r"deadline: .*", "deadline: 20s", bundle.read_text()))  # it ends in any case
     bundle.write_text(re.sub(r"target: .*", "target: {batches: 20}", bundle.read_text()))
     done = python("-m", "lightning_core.cli.main", *run)
     assert "5 of 5 met" in done.stdout, done.stdout + done.stderr

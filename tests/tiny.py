@@ -24,15 +24,15 @@ QUIET: dict[str, Any] = {
 
 
 class Line(pl.LightningModule):
-    """Fits a line; its loss falls from about 1 to nothing.
+    """Fits a line; its loss falls from about 1 to 0.
 
     Args:
-        lr: learning rate.
-        pause: seconds that a batch sleeps.
-        bad_after: batch from which the loss is NaN for three batches.
-        raise_at: batch at which it raises.
-        die_at: batch at which its process dies without a word.
-        log: name under which it logs its loss.
+        lr: Learning rate.
+        pause: Seconds that a batch sleeps.
+        bad_after: Batch from which the loss is NaN for three batches.
+        raise_at: Batch at which it raises.
+        die_at: Batch at which its process dies without an error.
+        log: Name under which it logs its loss.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class Points(pl.LightningDataModule):
 
 
 class ValidatedPoints(Points):
-    """... with a validation set."""
+    """Noisy points with a validation set."""
 
     def val_dataloader(self) -> DataLoader[Any]:
         return DataLoader(self.points, batch_size=64)
 
 
 class Noisy(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
-    """Points to which each fetch adds noise of three libraries: an augmentation in the main process."""
+    """Points to which each fetch adds noise of three libraries, like an augmentation in the main process."""
 
     def __init__(self, points: int = 40) -> None:
         draw = torch.Generator().manual_seed(0)
@@ -121,13 +121,13 @@ class Noisy(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
 
 
 class PlacedLoader:
-    """A shuffling loader that can say where it is, and go on from there.
+    """A shuffling loader with a state from which it can continue.
 
     Args:
-        data: what it loads.
-        batch_size: points in a batch.
-        seed: of the order, another one each epoch.
-        sized: whether it says how many batches it has.
+        data: Data set.
+        batch_size: Points in a batch.
+        seed: Seed of the order, which differs each epoch.
+        sized: Whether it has a length.
     """
 
     def __init__(self, data: Noisy, batch_size: int = 4, seed: int = 0, sized: bool = True) -> None:
@@ -167,8 +167,8 @@ class NoisyPoints(pl.LightningDataModule):
     """Ten batches an epoch, shuffled, with noise; and two batches of validation.
 
     Args:
-        placed: whether the training loader can say where it is.
-        sized: whether it says how many batches it has.
+        placed: Whether the training loader has a state.
+        sized: Whether it has a length.
     """
 
     def __init__(self, placed: bool = True, sized: bool = True) -> None:
@@ -187,10 +187,10 @@ class NoisyPoints(pl.LightningDataModule):
 class Net(pl.LightningModule):
     """Two layers with dropout and batch norm, Adam, and schedules by step, by epoch and by plateau.
 
-    It writes down which samples it saw, and keeps a moving average of its weights in a hook of its own.
+    It records its samples, and keeps a moving average of its weights in a hook.
 
     Args:
-        plateau: whether the rate falls when the validation loss does not, and not by epoch.
+        plateau: Whether the rate falls when the validation loss does not, instead of by epoch.
         manual: Whether it runs the optimizer's steps itself.
     """
 

@@ -26,7 +26,7 @@ class OnMiss(StrEnum):
     """What becomes of a job whose deadline has passed before its target was met."""
 
     CONTINUE = "continue"
-    """It goes on with devices that no other job needs: a run at 99 % is not killed."""
+    """It continues on devices that no other job needs: a run at 99 % is not killed."""
     STOP = "stop"
     HOLD = "hold"
     """It is held until a person gives it a new deadline, or cancels it."""

@@ -44,7 +44,7 @@ def test_the_ceiling_is_the_best_of_all_sets(pool: list[Recording], kind: str) -
 
 
 def test_the_work_of_each_job_is_its_time_alone(pool: list[Recording]) -> None:
-    """The scheduler notices a target exactly when the bundle says that it is reached, and never an impossible one."""
+    """The scheduler notices a target exactly when the bundle says that it is reached, and never an unreachable one."""
     for seed in range(3):
         bundle = draw(pool, 6, pure=True, kind="load 1.2", seed=seed)
         for one, work in zip(bundle.jobs, bundle.work.tolist(), strict=True):
@@ -70,7 +70,7 @@ def test_a_bundle_is_drawn_reproducibly_and_by_its_rules(pool: list[Recording]) 
 
 
 def test_deadlines_are_short_medium_and_long_in_a_ratio_of_two_six_two(pool: list[Recording]) -> None:
-    """The long ones are easier: of the last fifth by deadline all can be done, of the rest not all."""
+    """Long deadlines are easier: all of the last fifth by deadline can be met, but not all of the rest."""
     possible = []
     for seed in range(8):
         bundle = draw(pool, 20, pure=False, kind="terms", seed=seed)
@@ -81,7 +81,7 @@ def test_deadlines_are_short_medium_and_long_in_a_ratio_of_two_six_two(pool: lis
 
 
 def test_cells_cover_equal_numbers_of_batches() -> None:
-    """A hundred single steps and then every 500th: the first hundred are one cell."""
+    """Of a log with a hundred single steps and then every 500th, the first hundred are one cell."""
     steps = np.concatenate([np.arange(1.0, 101.0), np.arange(500.0, 200_001.0, 500.0)])
     [cut] = recordings([Curve("a", "cv", "a", "a", steps, 1.0 / np.sqrt(steps))])
     assert np.all(np.diff(cut.position) >= 499)

@@ -29,7 +29,7 @@ COLUMNS = ["job_id", "submit_time", "iteration", "model_name", "ddl", "batch_siz
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two traces and two tables, one of which lacks a model."""
+    """Write two traces and two tables, one of which lacks a model."""
     write(tmp_path / "large.csv", COLUMNS, [
         [0, 1000, 100, "bert", 1110, 64, 1],  # 100 s on one, 50 s on four
         [1, 1000, 100, "bert", 1060, 64, 1],  # only on four
@@ -124,7 +124,7 @@ def test_rounds_are_timed() -> None:
     assert 0 < round_ms(10, 8, crowded=True, repeats=2) < 1000
 
 
-# ------------------------------------------------------------------------------------------------- the others
+# ------------------------------------------------------------------------------------------------- published policies
 
 
 def job(left: float, deadline: float, *throughputs: float, holds: int = 0, move: float = 0.0) -> Known:
@@ -146,7 +146,7 @@ def test_progressive_filling_of_slots() -> None:
 
 
 def test_an_admitted_job_keeps_its_guarantee() -> None:
-    """Two jobs fill the pool; a third, more urgent one is dropped for good, though it alone could be in time."""
+    """Two jobs fill the pool; a third, more urgent one is dropped for good, although it alone could end in time."""
     throughputs = {1: 1.0, 2: 1.0}
     first = [Wanted(name, "ncf", 0.0, 1100.0, 1000, 1, throughputs) for name in ("a", "b")]
     urgent = Wanted("c", "ncf", 100.0, 700.0, 600, 1, throughputs)
@@ -162,7 +162,7 @@ def test_spare_devices_go_where_they_save_the_most_time() -> None:
     assert sizes == [1, 2]
     ElasticFlowLike._spend(what, [0, 1], sizes, 5, 0.0)
     assert sizes == [2, 2]
-    sizes = [1]  # a restart that costs more than it brings is not made
+    sizes = [1]  # a restart that costs more than it gains is avoided
     ElasticFlowLike._spend([job(100, 1000, 1.0, 1.9, holds=1, move=60.0)], [0], sizes, 5, 0.0)
     assert sizes == [1]
 
@@ -174,7 +174,7 @@ def test_spare_devices_go_where_they_save_the_most_time() -> None:
         ([20, 50], False, [0.2, 0.5]),
         ([80, 300], False, [0.8, 0.0]),  # an infeasible job has no claim
         ([80, 80], False, [0.0, 0.0]),  # not all can be kept: none is asked for
-        ([80, 40], True, [0.6, 0.2]),  # as little is missing as can be
+        ([80, 40], True, [0.6, 0.2]),  # the shortage is minimal
     ],
 )
 def test_gavel_s_linear_program(work: list[float], relaxed: bool, least: list[float]) -> None:

@@ -100,7 +100,7 @@ def test_where_this_package_cannot_be_imported_no_job_can_train(
     missing = "lightning_core.callbacks.launched"
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(Worker, "__init__", lambda self: None)
-    assignment = Assignment("a", 3, BatchTarget(1), {}, 10, "nobody", str(tmp_path), (), "cpu")
+    assignment = Assignment("a", 3, BatchTarget(1), {}, 10, "no-arbiter", str(tmp_path), (), "cpu")
     left = Worker()._train(assignment)  # type: ignore[call-arg]
     assert (left.job, left.incarnation, left.cause) == ("a", 3, ExitCause.BROKEN)
     assert left.detail.splitlines()[-1].startswith("ModuleNotFoundError: ")

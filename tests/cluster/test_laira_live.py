@@ -77,7 +77,7 @@ def _granted(event: Event, answers: list[Answer], some: bool) -> Grant | None:
 
 
 def test_a_slice_counts_from_the_stop_report_of_the_job_before(cluster: Cluster, tmp_path: Path) -> None:
-    # Three alike, with so much doubt that who was explored less goes first: they change places slice by slice.
+    # Three equal jobs with so much uncertainty that the less explored one goes first: they alternate slice by slice.
     policy = {
         "name": "laira",
         "look_ahead": False,

@@ -47,7 +47,7 @@ ROW = np.array([1])
 
 @pytest.fixture(autouse=True)
 def no_warning(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
-    """NumPy warns of nothing, in any test here."""
+    """Check that NumPy issues no warning in any test of this file."""
     yield
     assert [str(warning.message) for warning in recwarn if warning.category is RuntimeWarning] == []
 
@@ -58,7 +58,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 def feed(bank: Estimator, positions: FloatArray, losses: FloatArray) -> None:
-    """Cells of shape ``(cells,)``."""
+    """Feed cells of shape ``(cells,)`` into a bank."""
     for s, y in zip(positions, losses, strict=True):
         bank.observe(ROW, np.array([s]), np.array([y]))
 
@@ -195,7 +195,7 @@ def test_recursive_least_squares_equal_the_batch_fit(power: float, gamma: float 
 
 
 def test_a_long_run_does_not_lose_the_slope() -> None:
-    """Ten million cells behind, gamma 0.9 sees ln s move by 1e-7 a cell; the noise-free slope must still be right."""
+    """After ten million cells, ln s moves by 1e-7 a cell at gamma 0.9; the noise-free slope must still be right."""
     bank = LeastSquares(gamma=0.9)
     bank.grow(2)
     s = 1e7 + np.arange(1.0, 400.0)
@@ -288,9 +288,9 @@ def test_quantiles_are_where_the_filter_s_error_bands_cross(make_filter: Callabl
 
 
 def test_a_large_covariance_stays_positive_definite() -> None:
-    """Coarse steps and much noise do in 3,000 cells what usual ones do in millions: P grows beyond 16 digits.
+    """Coarse steps and much noise make P grow beyond 16 digits within 3,000 cells; usual ones take millions.
 
-    Kept in the paper's coordinates, it is no number any more after 1,864 of these cells.
+    In the paper's coordinates it is not a number after 1,864 of these cells.
     """
     bank = Kalman(delta=1.0, process=10.0)
     bank.grow(2)

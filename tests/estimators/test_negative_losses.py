@@ -1,4 +1,4 @@
-"""Losses that can be negative: as targets, in forecasts, under every policy, and in what people are shown."""
+"""Losses that can be negative: as targets, in forecasts, under every policy, and in views."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lightning_core.storage.replay import replay
 from tests.conftest import ROOT
 
 NLL = LossTarget("nll", -3.0)
-# Policies that reckon with ratios of losses, or whose own estimator does.
+# Policies that use ratios of losses, or whose own estimator does.
 OF_RATIOS = {"laira", "successive_halving", "lara", "lrf", "etf"}
 
 
@@ -145,7 +145,7 @@ def shown(bank: AboveFloor, row: int, position: FloatArray, loss: FloatArray) ->
 
 
 def medians(moved: float, part: float) -> tuple[FloatArray, FloatArray]:
-    """Forecast of the work left to a later loss, and the truth; of all recordings with so much seen, moved down."""
+    """Return the forecast and the true work left to a later loss, for all recordings, moved down."""
     from benchmarks.curves.bundles import recordings
     from lightning_core.simulation.recorded_curves import load_curves
 
@@ -171,7 +171,7 @@ def test_a_recorded_curve_moved_below_zero_is_forecast_nearly_as_the_original(pa
     said, true = medians(0.0, part)
     moved, same = medians(2.0, part)
     further, _ = medians(10.0, part)
-    np.testing.assert_allclose(further, moved, rtol=1e-3)  # how far it was moved makes no difference
+    np.testing.assert_allclose(further, moved, rtol=1e-3)  # the distance by which it was moved does not matter
     assert same == pytest.approx(true)
     errors = [float(np.median(np.abs(np.log(forecast / true)))) for forecast in (said, moved)]
     print(f"{part:.0%} seen: median |ln error| of the work left {errors[1]:.2f} moved down, {errors[0]:.2f} as it was")
@@ -223,7 +223,7 @@ def test_forecasts_are_nan_while_unknown_and_follow_a_changed_target() -> None:
     assert near[1, 9] < far[1, 9]
     bank.aim(2, 0.5)
     shown(bank, 2, position[:5], loss[:5])
-    bank.aim(2, -3.0)  # what was seen without a floor is no longer known
+    bank.aim(2, -3.0)  # the cells from before the floor was known are gone
     assert np.isnan(bank.first_passage(rows, np.array([0.5, -3.05, -3.0]))[2]).all()
 
 
@@ -264,7 +264,7 @@ def test_a_long_curve_is_kept_short() -> None:
     assert np.diff(kept.positions).min() > 0
 
 
-# ---------------------------------------------------------------------------------------------------------- to look at
+# ---------------------------------------------------------------------------------------------------------- views
 
 
 def test_a_run_with_negative_losses_is_shown(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The posterior: its candidates against fits in one go, its doubt, and that a forecast is made once a cell."""
+"""The posterior: its candidates against batch fits, its uncertainty, and one forecast for each cell."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_candidates_equal_weighted_fits() -> None:
 
 
 def test_posterior_odds_follow_the_misfit() -> None:
-    """Of two candidates without a floor the odds are the misfits' to the power of minus half the evidence."""
+    """The odds of two candidates without a floor are the ratio of misfits to the power of minus half the evidence."""
     s, losses = noisy()
     scale, _, belief = fed(s, losses, evidence=3.0)._candidates(ROW)
     weight = (s / s[-1]) ** POWERS[0]

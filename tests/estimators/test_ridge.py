@@ -1,4 +1,4 @@
-"""Least squares with a ridge: by hand, against the printed formulas, and over hard numbers."""
+"""Ridge regression: values worked by hand, the published formulas, and ill-conditioned data."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_asynchronous_saves_are_all_written_in_order(tmp_path: Path, monkeypatch
         began = time.monotonic()
         io.save_checkpoint(state(number), tmp_path / f"{number}.ckpt")
         took.append(time.monotonic() - began)
-    assert max(took[:2]) < 0.05 < max(took[2:])  # two are under way at most: who saves a third waits
+    assert max(took[:2]) < 0.05 < max(took[2:])  # at most two are in progress: a third save waits
     assert io.load_checkpoint(tmp_path / "3.ckpt")["number"] == 3  # loading waits for it
     io.remove_checkpoint(tmp_path / "0.ckpt")
     io.teardown()

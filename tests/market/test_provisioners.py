@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def count(file: Path) -> NodeCounts:
-    """Nodes of a cloud that is a file with two numbers."""
+    """Return a function that counts the nodes of a cloud that is a file with two numbers."""
     text = file.read_text().split() if file.is_file() else []
     return NodeCounts(*map(int, text)) if len(text) == 2 else NodeCounts(-1, -1) if text else NodeCounts()
 

@@ -85,7 +85,7 @@ def test_the_step_grows_where_one_policy_is_always_better() -> None:
     bold, printed = Selector([str(k) for k in range(112)]), Selector([str(k) for k in range(112)], jobs=500)
     better = np.linspace(0.6, 0.62, 112)
     for _ in range(500):
-        utilities = better + draw.uniform(-0.2, 0.2)  # good days and bad ones, for all of them
+        utilities = better + draw.uniform(-0.2, 0.2)  # good and bad days for all policies
         bold.update(utilities)
         printed.update(utilities)
     assert bold.best == printed.best == "111"

@@ -1,4 +1,4 @@
-"""The market interval by interval: the same decisions as when a recording is played, by what has really been done."""
+"""A live market interval by interval: the decisions equal those on a recording, given the progress really made."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nodes_lost_within_an_interval_are_replaced_only_without_slack() -> None
     assert early == NodeCounts(0, 0)  # 50 in 7 intervals: on-demand ones can still do it
     late = plan.must_have(PAPER, trace, 0, 5, 30.0, NodeCounts(1, 0), elapsed=0.5)
     assert late == NodeCounts(1, 11)  # 49.5 left for 4 intervals of 12, the first at 0.9
-    # What the next interval brings is not looked at.
+    # The next interval is not known.
     none = market([9] * 6 + [0] * 6)
     lossy = replace(PAPER, preemption_cost=0.5)
     for known in (trace, none):
@@ -183,7 +183,7 @@ def test_a_run_holds_its_planned_nodes_and_returns_them() -> None:
     run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]))
     world.live(run, 60.0)
     assert [event.devices for event in world.told if isinstance(event, SetDevices)][:3] == [1, 2, 0]
-    # The first interval is spent on learning how fast it is.
+    # The first interval measures its throughput.
     assert [(row.spot, row.on_demand) for row in run.rows[:3]] == [(0, 1), (2, 0), (0, 0)]
     assert run.rows[1].batches == pytest.approx(20, abs=2)
     assert run.rows[1].cost == pytest.approx(0.8)
@@ -198,7 +198,7 @@ def test_nodes_are_released_once_their_replacement_is_ready() -> None:
     run = spot_run(world, market([2] * 12))
     world.live(run, 9.9)
     assert world.nodes == NodeCounts(0, 1)
-    world.spot = 0  # they take their time
+    world.spot = 0  # they start slowly
     world.live(run, 3.0)
     assert world.requests[-1] == NodeCounts(2, 1) != world.nodes == NodeCounts(0, 1)
     world.spot = 2
@@ -214,7 +214,7 @@ def test_nodes_stay_if_no_replacement_comes() -> None:
     world.live(run, 14.0)
     assert world.requests[-1] == NodeCounts(2, 1)
     world.live(run, 2.0)
-    assert world.requests[-1] == NodeCounts(2, 1)  # nothing has come: the old one stays, and is paid for
+    assert world.requests[-1] == NodeCounts(2, 1)  # no node has come: the old one stays, and is paid for
     world.live(run, 5.0)
     assert (run.rows[1].spot, run.rows[1].on_demand, run.rows[1].cost) == (0, 1, 1.0)
 
@@ -228,7 +228,7 @@ def test_a_known_throughput_skips_the_learning_interval() -> None:
 
 @pytest.mark.parametrize(("batches", "come"), [(100, NodeCounts()), (180, NodeCounts(0, 4))])
 def test_preempted_spot_nodes_are_replaced_on_demand_without_slack(batches: int, come: NodeCounts) -> None:
-    """After three of fifty seconds, on at most four nodes: 88 more batches can wait, 168 cannot."""
+    """After three of fifty seconds, on at most four nodes: 88 batches more can wait, 168 cannot."""
     world = World({"a": elastic("a", batches, 50.0)})
     run = spot_run(world, market([4] * 8), initial_throughput=1.0)
     world.live(run, 3.0)
@@ -242,14 +242,14 @@ def test_several_jobs_share_the_available_nodes() -> None:
     world = World({"a": elastic("a", 200, 100.0), "b": elastic("b", 200, 60.0)})
     run = spot_run(world, market([5] * 10), initial_throughput=1.0)
     world.live(run, 1.0)
-    # The more urgent one first: four of five; what the net asks for beside it is on demand.
+    # The more urgent job gets four of five spot nodes; the safety net requests on-demand nodes beside them.
     assert world.nodes.spot == 5
     assert {event.job for event in world.told if isinstance(event, SetDevices)} == {"a", "b"}
 
 
 @pytest.mark.parametrize(("batches", "come"), [(30, NodeCounts()), (185, NodeCounts(0, 4))])
 def test_each_job_without_time_to_wait_gets_its_own_replacement(batches: int, come: NodeCounts) -> None:
-    """Both have four spot nodes, which all go: 181 batches in nine intervals of 20 at most cannot wait."""
+    """Both have four spot nodes, which are all preempted: 181 batches in nine intervals of at most 20 cannot wait."""
     world = World({"a": elastic("a", batches, 50.0), "b": elastic("b", 20, 80.0)})
     run = spot_run(world, market([8] * 8, seconds=5.0), initial_throughput=1.0)
     world.live(run, 1.0)
@@ -274,7 +274,7 @@ def test_a_resumed_run_keeps_its_ledger_and_its_plans() -> None:
     assert [row.number for row in second.rows[:4]] == [0, 1, 2, 4]
     assert sum(row.batches for row in second.rows) == 70
     assert state[-1].rows == tuple(second.rows)
-    # It has as long as it had, and is compared with what all of it would have cost.
+    # It has the same time, and is compared with the cost of the whole run.
     assert [job.deadline for job in second.jobs] == [3, 8]
     assert second.reference_costs() is not None
     assert not any(isinstance(event, SetDevices) and event.job == "a" for event in world.told[2:])
@@ -321,7 +321,7 @@ def test_start_up_time_of_a_node_is_measured_and_charged() -> None:
 
 
 def test_unsaved_batches_count_as_work_left() -> None:
-    """Left are 118 of 130 batches, not 102: some 112 can be done on on-demand nodes if this interval is let go."""
+    """Of 130 batches 118 are left, not 102: without this interval on-demand nodes can do about 112."""
     several: list[dict[str, int]] = [{}, {"a": 12}]
     for recovering in several:
         world = World({"a": elastic("a", 130, 60.0)}, nodes=NodeCounts(0, 1))
@@ -352,7 +352,7 @@ def test_one_node_counts_for_one_job() -> None:
     world = World(jobs, nodes=NodeCounts(0, 1), warm_up=4.0, trains_at=4.0)
     run = spot_run(world, market([0] * 6), setup=3.0)
     world.live(run, 15.0)
-    # For one it took the time until the run began and 5 s, for the other 5 s and not both.
+    # For one job it took the time until the run began and 5 s, for the other only 5 s.
     assert run.jobs[0].preemption_cost == pytest.approx(0.5, abs=0.06)
 
 
@@ -368,7 +368,7 @@ def test_nodes_given_to_another_job_are_not_preempted() -> None:
 
 
 def test_nodes_preempted_at_the_start_of_an_interval_count_once() -> None:
-    """Left are 224 batches, 266 can be done: 38 are for those that go and for those that stay, who may go as well."""
+    """224 batches are left and 266 possible: 38 are reserved for preemptions of the lost and of the remaining nodes."""
     world = World({"a": elastic("a", 341, 100.0)}, nodes=NodeCounts(0, 1), saves=2.0)
     run = spot_run(world, market([4, 4, 4, 2, 2, 2, 2, 2, 2, 2]), initial_throughput=1.0, setup=3.0)
     world.live(run, 30.0)
@@ -400,7 +400,7 @@ def test_start_up_is_timed_from_the_first_node() -> None:
 def test_on_demand_nodes_meet_the_deadline_after_any_preemptions(
     name: str, counts: list[int], preemption_cost: float, growth_fraction: float, work: int, fates: list[str]
 ) -> None:
-    """In each interval with spot nodes they may be lost once: within it, or as the next one begins, seen or not."""
+    """Spot nodes may be preempted once an interval: within it, or at the start of the next one, observed or not."""
     trace = market(counts)
     job = SpotJob(
         float(work),
@@ -438,7 +438,7 @@ def test_spot_nodes_are_given_up_without_time_for_a_preemption() -> None:
     assert plan.decide(replace(job, preemption_cost=0.0), trace, 0, 2, 3.9, NodeCounts(4, 0)) == NodeCounts(4, 0)
     assert plan.decide(job, trace, 0, 2, -2.0, NodeCounts(4, 0)) == NodeCounts(0, 4)  # late, but not by a whole loss
     assert plan.decide(job, trace, 0, 2, -5.0, NodeCounts(4, 0)) == NodeCounts(4, 0)
-    # One would end it in this interval, but must not be lost.
+    # One node would complete it in this interval, but must not be preempted.
     assert plan.decide(job, trace, 0, 11, 39.0, NodeCounts(4, 0)) == NodeCounts(0, 2)
 
 
@@ -495,7 +495,7 @@ BUNDLE: dict[str, Any] = {
 
 
 def test_a_bundle_on_a_market_has_twice_the_devices_that_its_jobs_can_use(tmp_path: Path) -> None:
-    """So those that come are warm before others go; the terms are those of a bundle that has a market."""
+    """New nodes are warm before old ones leave; the terms are those of a bundle with a market."""
     trace = tmp_path / "market.csv"
     trace.write_text("available,price\n4,0.3\n")
     placed = MarketOptions(trace, interval="20s", policy="chain").apply(
@@ -521,14 +521,14 @@ def test_jobs_without_preemption_notices_save_several_times_an_interval(tmp_path
         300.0,
         300.0,
     ]
-    # Gone on with, it is what it was.
+    # A resumed run has the same figure.
     assert not differences(Bundle.from_dict(placed.to_dict()), asked.apply(Bundle.from_dict(content)))
 
 
 def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # a Ray that is begun here has a token of its own
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # a Ray that is started here has its own token
         monkeypatch.setenv(name, os.environ.get(name, ""))
     path, trace = tmp_path / "b.yaml", tmp_path / "market.csv"
     body: Any = {"jobs": {"a": {**BUNDLE["jobs"]["b"], "target": {"loss": 0.1}}}}

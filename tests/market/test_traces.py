@@ -1,4 +1,4 @@
-"""Recordings of markets: what is read, interval by interval, and what is refused."""
+"""Recordings of markets: values by interval, and refused files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_invalid_intervals_are_refused(tmp_path: Path, text: str, words: str) ->
 def test_spot_traces_have_the_minimum_count_of_each_interval(tmp_path: Path) -> None:
     body = {"metadata": {"gap_seconds": 600}, "data": [1, 1, 1, 4, 0, 4, 2, 3, 2, 1]}
     market = read_spot_traces(written(tmp_path / "zone.json", json.dumps(body)), price=0.33)
-    assert market.available.tolist() == [1, 0, 2]  # what is left does not fill an interval
+    assert market.available.tolist() == [1, 0, 2]  # the rest does not fill an interval
     assert market.price.tolist() == [0.33] * 3
     for wrong in ("[]", "{", '{"metadata": {}, "data": []}', '{"metadata": {"gap_seconds": 1}, "data": ["x"]}'):
         with pytest.raises(ValueError, match=r"must be an object of metadata.gap_seconds and data"):
@@ -108,7 +108,7 @@ def test_snapshots_of_spotlake_are_read(tmp_path: Path) -> None:
         30: "1,0,5,3.0,4.0,-1,",  # no price: missing
         40: "3,20,50,3.0,4.0,1.0,75",
         180: "3,30,50,3.0,4.0,2.0,50",
-        190: "1,0,50,3.0,4.0,2.0,50",  # none is a value
+        190: "1,0,50,3.0,4.0,2.0,50",  # none is a valid count
     }
     paths = []
     for minutes, line in lines.items():

@@ -53,7 +53,7 @@ time.sleep(60)
 
 
 class Busy:
-    """A process that never rests and a child of it that does not either."""
+    """A process that keeps its core busy, and a child that does the same."""
 
     def __init__(self, when: str = "before") -> None:
         self._process = subprocess.Popen(
@@ -78,8 +78,8 @@ class Busy:
             stream.close()
 
 
-def test_what_never_rests_ends_with_whoever_started_it() -> None:
-    """A test run that is killed leaves no process that spins for ever."""
+def test_busy_processes_end_with_the_process_that_started_them() -> None:
+    """A test run that is killed leaves no busy process."""
     code = "import os; from tests.node.test_cpu_quota import Busy; b = Busy(); print(b.pid, b.child, flush=True)"
     code += "; os._exit(1)"
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False).stdout
@@ -89,7 +89,7 @@ def test_what_never_rests_ends_with_whoever_started_it() -> None:
 
 @pytest.fixture(scope="module")
 def kernel() -> None:
-    """Skips where this process may not limit anybody."""
+    """Skip the tests if this process must not set limits."""
     reasons: list[str] = []
     busy = Busy()
     try:
@@ -593,7 +593,7 @@ def test_only_empty_groups_of_this_package_are_removed(tmp_path: Path, monkeypat
     assert made is not None
     for name in ("lightning_core-5-6", "lightning_core-mine", "lightning_core-5-6-7", "docker"):
         os.mkdir(fake.root / "c" / name)
-    monkeypatch.setattr(os, "getpid", lambda: PID)  # who sweeps is in a group itself
+    monkeypatch.setattr(os, "getpid", lambda: PID)  # the sweeping process is in a group itself
     sweep(tmp_path)
     left = {path.name for path in (tmp_path / "c").iterdir() if path.is_dir()}
     assert left == {"lightning_core-mine", "lightning_core-5-6-7", "docker", f"lightning_core-{PID}-5005"}

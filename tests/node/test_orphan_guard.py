@@ -40,7 +40,7 @@ def test_killing_a_process_ends_its_children(tmp_path: Path, killed: bool) -> No
         if killed:
             parent.kill()
             until(lambda: started(child) is None and not folder.exists())
-        else:  # he cleans up by himself
+        else:  # it ends its children itself
             parent.stdin.close()
             assert parent.stdout.readline() == "over\n"
             assert folder.exists()

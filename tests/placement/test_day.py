@@ -46,7 +46,7 @@ def test_a_surge_is_served_from_the_step_that_forecasts_it() -> None:
         results = simulate_day(PLACED, {"a": FLAT, "b": surge}, forecaster)
         assert results.served == pytest.approx(1 - missing / asked)
         costs.append(results.cost)
-    assert costs[0] < costs[1] == pytest.approx(costs[2])  # persistence gives back as late as it takes
+    assert costs[0] < costs[1] == pytest.approx(costs[2])  # persistence releases as late as it grows
 
 
 def test_low_demand_releases_nothing_that_was_planned() -> None:
@@ -71,7 +71,7 @@ def test_perfect_foresight_serves_the_most_and_the_plan_costs_the_least(
     results = simulate_day(PLACED, arrivals, forecaster, ReconfigurationLimits(cost=0.0))
     assert 0 < results.served <= 1
     assert results.cost >= PLACED.cost - 1e-9
-    assert results.served <= known.served + 0.02  # who moved for nothing may be lucky later
+    assert results.served <= known.served + 0.02  # an unnecessary move may turn out well later
     unchanged = simulate_day(PLACED, arrivals, None)
     assert results.served >= unchanged.served - 1e-9
 

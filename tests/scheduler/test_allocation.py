@@ -42,7 +42,7 @@ class Pool:
     scripts: set[int] = field(default_factory=set)
     apart: set[int] = field(default_factory=set)
 
-    def deal(self, wanted: Plan) -> list[tuple[float, Devices]]:
+    def allocate(self, wanted: Plan) -> list[tuple[float, Devices]]:
         rows = range(len(wanted.share))
         allocator = Allocator(
             self.devices, self.slots, self.home or [()] * len(rows), [row in self.stays for row in rows],
@@ -56,105 +56,105 @@ class Pool:
 
 
 def test_the_first_job_gets_the_device_and_the_others_start_on_the_emptiest() -> None:
-    assert Pool().deal(plan([1, 1, 1, 1], order=[2, 0, 1, 3])) == [(1, (1,)), (0, (0,)), (1, (0,)), (0, (1,))]
+    assert Pool().allocate(plan([1, 1, 1, 1], order=[2, 0, 1, 3])) == [(1, (1,)), (0, (0,)), (1, (0,)), (0, (1,))]
 
 
 def test_a_process_stays_on_its_device_and_a_new_one_goes_elsewhere() -> None:
-    assert Pool(home=[(), (0,)]).deal(plan([1, 1])) == [(1, (1,)), (1, (0,))]
+    assert Pool(home=[(), (0,)]).allocate(plan([1, 1])) == [(1, (1,)), (1, (0,))]
 
 
 def test_a_new_job_takes_the_device_with_the_least_urgent_waiter() -> None:
-    """On device 0 the second of the order waits for it, on device 1 the third."""
-    assert Pool(home=[(), (0,), (1,)]).deal(plan([1, 1, 1]))[:2] == [(1, (1,)), (1, (0,))]
+    """The second job in order waits for device 0, the third for device 1."""
+    assert Pool(home=[(), (0,), (1,)]).allocate(plan([1, 1, 1]))[:2] == [(1, (1,)), (1, (0,))]
 
 
 def test_movable_jobs_go_to_a_free_device() -> None:
-    assert Pool(home=[(0,), (0,)]).deal(plan([1, 1])) == [(1, (0,)), (1, (1,))]
+    assert Pool(home=[(0,), (0,)]).allocate(plan([1, 1])) == [(1, (0,)), (1, (1,))]
 
 
 def test_an_immovable_job_waits_and_the_free_device_goes_to_the_next() -> None:
     pool = Pool(home=[(0,), (0,), (0,)], stays={1})
-    assert pool.deal(plan([1, 1, 1])) == [(1, (0,)), (0, (0,)), (1, (1,))]
+    assert pool.allocate(plan([1, 1, 1])) == [(1, (0,)), (0, (0,)), (1, (1,))]
 
 
 def test_a_job_of_several_devices_has_all_of_them_or_none() -> None:
-    assert Pool(devices=3, size={1: 3}).deal(plan([1, 1, 1])) == [(1, (0,)), (0, (0, 1, 2)), (1, (1,))]
-    assert Pool(devices=3, size={0: 2}).deal(plan([1, 1, 1])) == [(1, (0, 1)), (1, (2,)), (0, (0,))]
+    assert Pool(devices=3, size={1: 3}).allocate(plan([1, 1, 1])) == [(1, (0,)), (0, (0, 1, 2)), (1, (1,))]
+    assert Pool(devices=3, size={0: 2}).allocate(plan([1, 1, 1])) == [(1, (0, 1)), (1, (2,)), (0, (0,))]
 
 
 def test_a_job_of_several_devices_stays_at_home_and_moves_no_further_than_it_must() -> None:
-    assert Pool(devices=4, home=[(1, 3), ()], size={0: 2}).deal(plan([1, 1])) == [(1, (1, 3)), (1, (0,))]
+    assert Pool(devices=4, home=[(1, 3), ()], size={0: 2}).allocate(plan([1, 1])) == [(1, (1, 3)), (1, (0,))]
     pool = Pool(devices=4, home=[(1,), (1, 3)], stays={0}, size={1: 2})
-    assert pool.deal(plan([1, 1])) == [(1, (1,)), (1, (0, 3))]
+    assert pool.allocate(plan([1, 1])) == [(1, (1,)), (1, (0, 3))]
     pool.stays.add(1)
-    assert pool.deal(plan([1, 1])) == [(1, (1,)), (0, (1, 3))]
+    assert pool.allocate(plan([1, 1])) == [(1, (1,)), (0, (1, 3))]
 
 
 def test_a_script_of_several_devices_keeps_the_one_that_it_was_found_on() -> None:
     pool = Pool(devices=3, home=[(2,)], size={0: 2}, stays={0}, scripts={0})
-    assert pool.deal(plan([1])) == [(1, (0, 2))]
+    assert pool.allocate(plan([1])) == [(1, (0, 2))]
 
 
 def test_shares_that_fit_lie_side_by_side_and_fill_the_device() -> None:
-    assert Pool(devices=1).deal(plan([0.5, 0.25])) == [(0.666667, (0,)), (0.333333, (0,))]
-    assert Pool(devices=1).deal(plan([0.5, 0.25], work_conserving=False)) == [(0.5, (0,)), (0.25, (0,))]
+    assert Pool(devices=1).allocate(plan([0.5, 0.25])) == [(0.666667, (0,)), (0.333333, (0,))]
+    assert Pool(devices=1).allocate(plan([0.5, 0.25], work_conserving=False)) == [(0.5, (0,)), (0.25, (0,))]
 
 
 def test_shares_that_do_not_fit_are_scaled_down_in_proportion() -> None:
-    assert Pool(devices=1).deal(plan([0.6, 0.3, 0.6])) == [(0.4, (0,)), (0.2, (0,)), (0.4, (0,))]
+    assert Pool(devices=1).allocate(plan([0.6, 0.3, 0.6])) == [(0.4, (0,)), (0.2, (0,)), (0.4, (0,))]
 
 
 def test_shares_that_do_not_fit_are_spread_over_the_devices() -> None:
-    dealt = Pool().deal(plan([0.6] * 6))
-    assert [share for share, _ in dealt] == pytest.approx([1 / 3] * 6, abs=1e-6)
+    allocated = Pool().allocate(plan([0.6] * 6))
+    assert [share for share, _ in allocated] == pytest.approx([1 / 3] * 6, abs=1e-6)
 
 
 def test_an_owner_of_a_whole_device_shares_with_no_job() -> None:
-    dealt = Pool().deal(plan([1.0, 0.6, 0.6, 0.6]))
-    assert dealt[0] == (1, (0,))
-    assert [share for share, _ in dealt[1:]] == pytest.approx([1 / 3] * 3, abs=1e-6)
+    allocated = Pool().allocate(plan([1.0, 0.6, 0.6, 0.6]))
+    assert allocated[0] == (1, (0,))
+    assert [share for share, _ in allocated[1:]] == pytest.approx([1 / 3] * 3, abs=1e-6)
 
 
 def test_the_rest_of_a_device_satisfies_a_request_for_a_whole_one() -> None:
-    assert Pool(devices=1).deal(plan([0.7, 1.0, 1.0])) == [(0.7, (0,)), (0.3, (0,)), (0, (0,))]
-    assert Pool(devices=1).deal(plan([0.99, 1.0])) == [(1, (0,)), (0, (0,))]  # a crumb is not worth a switch
+    assert Pool(devices=1).allocate(plan([0.7, 1.0, 1.0])) == [(0.7, (0,)), (0.3, (0,)), (0, (0,))]
+    assert Pool(devices=1).allocate(plan([0.99, 1.0])) == [(1, (0,)), (0, (0,))]  # a tiny rest is not worth a switch
 
 
 def test_spare_time_goes_to_the_next_job_that_can_use_it() -> None:
-    assert Pool(devices=1).deal(plan([0, 0])) == [(1, (0,)), (0, (0,))]
-    assert Pool(devices=3).deal(plan([1, 0, 0.5, 0])) == [(1, (0,)), (1, (2,)), (1, (1,)), (0, (0,))]
-    assert Pool(devices=1).deal(plan([0, 0], work_conserving=False)) == [(0, (0,)), (0, (0,))]
+    assert Pool(devices=1).allocate(plan([0, 0])) == [(1, (0,)), (0, (0,))]
+    assert Pool(devices=3).allocate(plan([1, 0, 0.5, 0])) == [(1, (0,)), (1, (2,)), (1, (1,)), (0, (0,))]
+    assert Pool(devices=1).allocate(plan([0, 0], work_conserving=False)) == [(0, (0,)), (0, (0,))]
 
 
 def test_slots_are_kept_and_the_last_makes_room() -> None:
     pool = Pool(devices=1, slots=2, home=[(), (0,), (0,)])
-    assert pool.deal(plan([1, 1, 1])) == [(1, (0,)), (0, (0,)), (0, ())]
+    assert pool.allocate(plan([1, 1, 1])) == [(1, (0,)), (0, (0,)), (0, ())]
     pool.stays.add(2)
-    assert pool.deal(plan([1, 1, 1])) == [(1, (0,)), (0, ()), (0, (0,))]
+    assert pool.allocate(plan([1, 1, 1])) == [(1, (0,)), (0, ()), (0, (0,))]
     pool.stays.add(1)
-    assert pool.deal(plan([1, 1, 1])) == [(0, ()), (1, (0,)), (0, (0,))]
+    assert pool.allocate(plan([1, 1, 1])) == [(0, ()), (1, (0,)), (0, (0,))]
 
 
 def test_no_job_makes_room_for_a_later_one() -> None:
     pool = Pool(devices=1, slots=1, home=[(0,), ()], apart=set())
-    assert pool.deal(plan([0.5, 0.5])) == [(1, (0,)), (0, ())]
+    assert pool.allocate(plan([0.5, 0.5])) == [(1, (0,)), (0, ())]
 
 
 def test_a_job_off_its_device_keeps_its_slot_until_it_is_needed() -> None:
     pool = Pool(devices=1, slots=2, home=[(0,), (0,)], apart={0})
-    assert pool.deal(plan([1, 1])) == [(0, (0,)), (1, (0,))]
+    assert pool.allocate(plan([1, 1])) == [(0, (0,)), (1, (0,))]
     pool.home.append(())
-    assert pool.deal(plan([1, 1, 1], order=[0, 2, 1])) == [(0, ()), (0, (0,)), (1, (0,))]
+    assert pool.allocate(plan([1, 1, 1], order=[0, 2, 1])) == [(0, ()), (0, (0,)), (1, (0,))]
 
 
 def test_scripts_take_no_slot() -> None:
     pool = Pool(devices=1, slots=1, home=[(0,), (0,), ()], stays={0, 1}, scripts={0, 1})
-    assert pool.deal(plan([1, 1, 1])) == [(1, (0,)), (0, (0,)), (0, (0,))]
+    assert pool.allocate(plan([1, 1, 1])) == [(1, (0,)), (0, (0,)), (0, (0,))]
 
 
 def test_the_next_job_starts_in_an_empty_slot() -> None:
     pool = Pool(devices=2, slots=2, home=[(0,), (1,), (), (), ()])
-    assert pool.deal(plan([1] * 5)) == [(1, (0,)), (1, (1,)), (0, (0,)), (0, (1,)), (0, ())]
+    assert pool.allocate(plan([1] * 5)) == [(1, (0,)), (1, (1,)), (0, (0,)), (0, (1,)), (0, ())]
 
 
 # ----------------------------------------------------------------------------------------------------- one device
@@ -181,8 +181,8 @@ def simple_plans(draw: st.DrawFn) -> Plan:
 def test_vectorised_allocation_of_one_device_equals_the_general_one(wanted: Plan) -> None:
     assert is_simple(wanted)
     share = allocate_one(wanted)
-    dealt = Pool(devices=1).deal(wanted)
-    assert share == pytest.approx([part for part, _ in dealt], abs=2e-6)
+    allocated = Pool(devices=1).allocate(wanted)
+    assert share == pytest.approx([part for part, _ in allocated], abs=2e-6)
     assert share.sum() <= 1 + 1e-9
 
 
@@ -226,14 +226,14 @@ def _requests(draw: st.DrawFn, n: int, devices: int) -> list[float]:
 def test_with_as_many_movable_jobs_as_devices_no_device_stands_idle(case: tuple[Pool, Plan]) -> None:
     pool, wanted = case
     load = np.zeros(pool.devices)
-    for part, home in pool.deal(wanted):
+    for part, home in pool.allocate(wanted):
         load[list(home)] += part
     assert load == pytest.approx(np.ones(pool.devices), abs=1e-4)
 
 
 @dataclass
 class Trainee:
-    """A worker in virtual time: it trains at its share, leaves when granted other devices, and comes back."""
+    """A worker in virtual time: it trains at its share, leaves when granted other devices, and resumes there."""
 
     batches: float = 0.0
     incarnation: int = 1
@@ -250,7 +250,7 @@ SPEED = 10.0
 
 
 def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> tuple[float, float, dict[str, Trainee]]:
-    """Granted and available device-seconds while at least as many jobs as devices were unfinished; and the workers."""
+    """Return granted and available device-seconds while each device could have a job, and the workers."""
     scheduler = Scheduler(settings)
     team = {job.name: Trainee() for job in jobs}
     granted = available = now = 0.0
@@ -325,7 +325,7 @@ def test_pools_with_process_groups_and_scripts_stay_busy(policy: str) -> None:
 
 
 def test_a_warm_job_moves_to_a_device_that_becomes_free() -> None:
-    """It was building behind another one, and has nothing to lose."""
+    """It was starting behind another one, and has not trained yet."""
     scheduler = Scheduler(Settings(policy="fifo", devices=2))
     scheduler.handle(Submit(tuple(Job(name, 1e3, BatchTarget(10)) for name in "abc")), 0.0)
     assert [s.devices for s in scheduler.status()] == [(0,), (1,), (0,)]

@@ -73,7 +73,7 @@ def test_a_target_beyond_the_end_of_its_training_is_infeasible_and_says_so(polic
         "its training ends at max_epochs=3 after 300 batches, but the target is forecast at 1,"
     )
     if policy in ("triage", "guarded_edf", "index_edf", "lara", "laira", "decor", "lrf", "etf"):
-        assert (a.share, b.share) == (0.0, 1.0)  # nothing is spent on what will not be
+        assert (a.share, b.share) == (0.0, 1.0)  # no time is spent on an infeasible job
     scheduler.check()
 
 
@@ -228,7 +228,7 @@ HALF: dict[str, Any] = {"max_epochs": 3, "limit_train_batches": 0.5}
 )
 def test_the_horizon_is_the_end_of_the_training(options: dict[str, Any], batches: int, by: str) -> None:
     class Look(pl.Callback):
-        """Notes what is reported of the end, at each batch."""
+        """Records the reported horizon at each batch."""
 
         seen: set[Any]
 

@@ -63,7 +63,7 @@ def test_a_moved_job_saves_leaves_and_resumes_at_the_new_location() -> None:
     scheduler = Scheduler(EDGE)
     tell(scheduler, Submit((job("one", "a"),)), 0.0)
     tell(scheduler, Report("one", 1, 1, 1, 5, 0.5), 1.0)
-    # It has begun to train there only now: a person may move it all the same.
+    # It has only begun to train there; a user's command moves it nevertheless.
     answers = tell(scheduler, SetLocation("one", "cloud"), 2.0)
     assert [answer.devices for answer in answers if isinstance(answer, Grant)] == [(3,)]
     tell(scheduler, WorkerExited("one", 1, ExitCause.RELEASED), 2.5)

@@ -126,7 +126,7 @@ def test_pauses_grow_to_a_maximum_and_start_over_after_a_calm_time(scheduler: Sc
     scheduler.handle(report(700, incarnation=10), now)  # 70 seconds at work
     scheduler.handle(lost(10), now)
     assert (scheduler.wakeup() or 0.0) - now == pytest.approx(restart_delay("a", 1))
-    assert restart_delay("a", 3) != restart_delay("b", 3)  # not all come back in one moment
+    assert restart_delay("a", 3) != restart_delay("b", 3)  # jobs do not all resume at the same moment
 
 
 @pytest.mark.promise("R5", "F12")
@@ -136,7 +136,7 @@ def test_a_finished_incarnation_is_refused_with_all_that_it_saves(scheduler: Sch
     scheduler.handle(report(20, 2, checkpoint=save(20, "b")), 2.0)
     scheduler.handle(report(30, 3, checkpoint=save(30, "c")), 3.0)
     assert scheduler.checkpoints("a") == (save(30, "c"), save(20, "b"))
-    scheduler.handle(lost(checkpoint=save(35, "d")), 4.0)  # what it saved in its last moment counts
+    scheduler.handle(lost(checkpoint=save(35, "d")), 4.0)  # a checkpoint of its last moment counts
     known = (save(35, "d"), save(30, "c"))
     [end] = scheduler.handle(report(90, 9, checkpoint=save(90, "e")), 5.0)
     assert isinstance(end, End)
@@ -220,7 +220,7 @@ def test_workers_that_become_ready_late_are_available_again(scheduler: Scheduler
     scheduler.handle(report(1), 50.0)
     assert scheduler.handle(LaunchTimedOut("a", 1, "late"), 60.0) == []
     assert scheduler.handle(LaunchTimedOut("a", 2, "of another incarnation"), 60.0) == []
-    assert scheduler.handle(LaunchTimedOut("stranger", 1, "who?"), 60.0) == []
+    assert scheduler.handle(LaunchTimedOut("stranger", 1, "a rank is missing"), 60.0) == []
 
 
 @pytest.mark.promise("F22")

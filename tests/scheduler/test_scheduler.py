@@ -29,7 +29,7 @@ def scheduler() -> Iterator[Scheduler]:
 
 
 def batches(name: str, deadline: float = 100.0, n: int = 100) -> Job:
-    """A job that its deadline ends."""
+    """Return a job that is stopped at its deadline."""
     return Job(name, deadline, BatchTarget(n), on_miss=OnMiss.STOP)
 
 
@@ -38,12 +38,12 @@ def loss(name: str, deadline: float = 100.0, at_most: float = 0.1) -> Job:
 
 
 def directives(answers: Sequence[Answer]) -> list[Directive]:
-    """What workers obey; notices are for people."""
+    """Return the directives, without notifications."""
     return [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert)]
 
 
 def notices(answers: Sequence[Answer]) -> list[tuple[str, str, str]]:
-    """Who is told what, and why."""
+    """Return the notifications with their reasons."""
     return [(a.job, str(a.verdict), str(a.reason)) for a in answers if isinstance(a, VerdictChanged)]
 
 
@@ -58,7 +58,7 @@ def report(job: str, number: int, batches: int = 0, busy: float = 0.0, version: 
 def test_the_earliest_deadline_gets_the_device_and_the_other_is_held(scheduler: Scheduler) -> None:
     grants = scheduler.handle(Submit((batches("late", 90), batches("soon", 50))), 0.0)
     assert [(g.job, g.version, g.share) for g in grants if isinstance(g, Grant)] == [
-        ("late", 1, 0.0),  # no part of the device, and a place on it
+        ("late", 1, 0.0),  # no share of the device, but a worker slot on it
         ("soon", 1, 1.0),
     ]
     held = scheduler.directive("late")
@@ -141,7 +141,7 @@ def test_verdicts_of_known_work(scheduler: Scheduler, done: int, verdict: Verdic
     status = scheduler.status()[0]
     assert status.verdict == verdict
     if done == 60:
-        assert status.finish == pytest.approx((7.8, 8.0, 8.2), abs=0.02)  # the speed wanders by 5 %
+        assert status.finish == pytest.approx((7.8, 8.0, 8.2), abs=0.02)  # the throughput varies by 5 %
         assert str(status.reason) == "on time with 2.0s to spare"
     else:
         assert str(status.reason) == words
@@ -272,13 +272,13 @@ _SENT = [
 @given(order=st.lists(st.sampled_from(range(len(_SENT))), min_size=1, max_size=30))
 @settings(max_examples=60, deadline=None)
 def test_duplicates_losses_and_reordering_leave_the_same_estimate(order: list[int]) -> None:
-    """Cells numbered, progress cumulative: what counts is what has arrived, not how."""
+    """Cells are numbered and progress is cumulative: the order of arrival does not matter."""
     messy, tidy = (Scheduler(Settings(policy="fifo")) for _ in range(2))
     for made in (messy, tidy):
         made.handle(Submit((loss("a", at_most=1e-6),)), 0.0)
     for at in order:
         messy.handle(_SENT[at], 1.0)
-    # A later number may come first; what it has brought is not taken back by an older one.
+    # A later report may arrive first; an older one does not take its progress back.
     tidy.handle(_SENT[max(order)], 1.0)
     for made in (messy, tidy):
         made.handle(Tick(), 2.0)

@@ -1,4 +1,4 @@
-"""What the tests of the server and its clients share."""
+"""Fixtures of the tests of the server and its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool's door: who may come in, what may be said, and that a process that is gone has gone."""
+"""The pool's server: access, validation of requests, and detection of processes that have exited."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def report(number: int = 1, **changed: Any) -> Report:
 
 
 def say(path: Path, *lines: bytes, answers: int = 1) -> list[dict[str, Any]]:
-    """What a stranger hears who sends these lines as they are."""
+    """Return the answers to lines that are sent unchanged."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
         connection.connect(str(path))
@@ -59,7 +59,7 @@ def say(path: Path, *lines: bytes, answers: int = 1) -> list[dict[str, Any]]:
 
 
 def is_hung_up_on(connection: socket.socket, text: bytes) -> bool:
-    """Whether the door closes the connection instead of taking in all that is said."""
+    """Return whether the server closes the connection instead of reading everything."""
     try:
         connection.sendall(text)
         while connection.recv(65536):
@@ -75,7 +75,7 @@ def request(call: str, protocol: int = PROTOCOL, **args: Any) -> bytes:
     return json.dumps({"id": 1, "protocol": protocol, "call": call, "args": args}).encode() + b"\n"
 
 
-# ---------------------------------------------------------------------------------------------------- what is said
+# ---------------------------------------------------------------------------------------------------- requests
 
 
 def test_every_call_of_the_protocol(client: SocketClient) -> None:
@@ -192,7 +192,7 @@ def test_invalid_requests_are_refused_and_change_nothing(pool: Pool, client: Soc
     assert pool.is_current("job")
     with Journal.open(pool.folder / "journal.db", read_only=True) as journal:
         after = replay(journal)
-    # Time has been told to it, and nothing else.
+    # Only time has passed for it.
     assert {status.name for status in after.scheduler.status()} == {"job"}
     assert after.scheduler.status()[0].batches == before.scheduler.status()[0].batches == 5
 
@@ -211,7 +211,7 @@ def test_jobs_are_transferred_unchanged(client: SocketClient, pool: Pool) -> Non
     assert client.job("odd") == job
 
 
-# ---------------------------------------------------------------------------------------------------- who may
+# ---------------------------------------------------------------------------------------------------- access
 
 
 def test_only_the_user_can_open_the_socket(pool: Pool) -> None:
@@ -260,7 +260,7 @@ def test_a_late_exit_of_an_old_incarnation_does_no_harm(pool: Pool, client: Sock
     assert end.reason.code == "superseded"
     assert pool.is_current("job", 2)
     heir.close()
-    until(lambda: pool.crashed("job"))  # the heir's hanging up still counts
+    until(lambda: pool.crashed("job"))  # the end of the newer connection still counts
 
 
 def test_a_client_that_reads_no_answers_is_disconnected(pool: Pool, client: SocketClient) -> None:
@@ -291,7 +291,7 @@ def test_an_incomplete_line_is_no_request(pool: Pool, client: SocketClient) -> N
     assert pool.is_current("x")
 
 
-# ---------------------------------------------------------------------------------------------------- who is there
+# ---------------------------------------------------------------------------------------------------- processes
 
 
 def test_a_disconnected_script_has_a_grace_period(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

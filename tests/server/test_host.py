@@ -1,4 +1,4 @@
-"""What every driver of a live scheduler shares, when its disk is in trouble."""
+"""The host of a live scheduler when its disk fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lightning_core.storage.replay import replay
 def test_with_a_full_disk_events_are_refused_and_queries_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One replay for each time that it is tried, not for each event; when there is room again it goes on."""
+    """Each attempt replays once, not each event; with free space the host continues."""
     now = 0.0
     host = Host(Settings("edf"), tmp_path / "journal.db", clock=lambda: now)
     host.handle(Submit((Job("a", 900.0, BatchTarget(5000)),)))

@@ -1,4 +1,4 @@
-"""The in-process driver and the host's clock."""
+"""The in-process client and the host's clock."""
 
 from __future__ import annotations
 

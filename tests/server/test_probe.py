@@ -1,4 +1,4 @@
-"""An address that is no pool, a token that is none: what is wrong is said within seconds, and a script trains on."""
+"""A wrong address or token is reported within seconds, and the script trains without a pool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def answering(listener: socket.socket, words: bytes) -> str:
-    """The address; the first who calls is answered so, and hung up on."""
+    """Return the address of a listener that answers the first connection with given bytes and closes it."""
 
     def serve() -> None:
         line, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""The recorded curves that ship: complete, as their index says, and made by code that still works."""
+"""The shipped curves: complete, in agreement with their index, and made by code that still works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_core.simulation.recorded_curves import SHIPPED as CURVES
 
 
 def read(folder: Path) -> dict[str, tuple[dict[str, str], list[int], list[float]]]:
-    """File name to its row of the index, its steps and its losses."""
+    """Return the row of the index, the steps and the losses of each file, by file name."""
     with (folder / "index.csv").open(newline="") as opened:
         index = {row["file"]: row for row in csv.DictReader(opened)}
     found = {}
@@ -30,7 +30,7 @@ def read(folder: Path) -> dict[str, tuple[dict[str, str], list[int], list[float]
 
 
 def check(about: dict[str, str], steps: list[int], losses: list[float]) -> None:
-    """A CSV is what its row of the index says, and can be replayed."""
+    """Check that a CSV agrees with its row of the index, and can be replayed."""
     assert tuple(about) == COLUMNS
     assert [len(steps), steps[0], steps[-1]] == [int(about[key]) for key in ("rows", "first_step", "last_step")]
     assert all(a < b for a, b in pairwise(steps))
@@ -55,7 +55,7 @@ def test_the_shipped_curves_are_varied_and_small() -> None:
     assert len({about["task"] for about, _, _ in shipped.values()}) >= 6
     assert len({about["domain"] for about, _, _ in shipped.values()}) >= 4
     assert sum(file.stat().st_size for file in CURVES.iterdir()) <= 600_000
-    # Most learn, and a few are there because they do not.
+    # Most learn, and a few are included because they do not.
     learned = [sum(losses[-20:]) < 0.8 * sum(losses[:20]) for _, _, losses in shipped.values()]
     assert sum(learned) / len(learned) > 0.6
     assert not all(learned)
@@ -86,7 +86,7 @@ def test_an_unknown_run_is_refused() -> None:
 def test_a_missing_data_set_is_an_error_that_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # no apt-get there
+    monkeypatch.setenv("PATH", str(tmp_path))  # a path without apt-get
     with pytest.raises(FileNotFoundError, match="run `apt-get download dataset-fashion-mnist` elsewhere"):
         record_into(tmp_path / "out", chosen(["fashion_mnist"]), tmp_path / "data", seed=1)
 

@@ -1,4 +1,4 @@
-"""Recordings are read as they are written, and what is wrong with one is told by file and line."""
+"""Recordings are read as they are written, and problems are reported with file and line."""
 
 from __future__ import annotations
 

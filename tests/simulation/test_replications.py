@@ -1,4 +1,4 @@
-"""Many seeds of one bundle: means with their errors, each seed as it is alone, and what is refused."""
+"""Many seeds of one bundle: means with their errors, each seed as if alone, and invalid options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def done(*met: tuple[int, int]) -> list[Replication]:
-    """Seeds in which fifo and triage met so many."""
+    """Return replications in which fifo and triage met given numbers of targets."""
     return [
         Replication(seed, 4, {"fifo": Figures(a, float(a), 1), "triage": Figures(b, 2.0 * b, 3)})
         for seed, (a, b) in enumerate(met)

@@ -1,4 +1,4 @@
-"""Virtual time: what a run comes to can be worked out by hand, and each delay moves it by what it should."""
+"""Virtual time: end times agree with values worked by hand, and each delay has its expected effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 
 
 def known(name: str, seconds: float, deadline: float = 100.0, submitted: float = 0.0, **terms: Any) -> SimulatedJob:
-    """A job of known work, a cell each tenth of a second."""
+    """Return a job of known work with a cell every tenth of a second."""
     batches = round(seconds * SPEED)
     position = list(range(10, batches + 1, 10))
     job = Job(name, deadline, BatchTarget(batches), **terms)
@@ -70,7 +70,7 @@ def events(path: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in every if event["kind"] == kind]
 
 
-# ---------------------------------------------------------------------------------------------------- who trains when
+# ---------------------------------------------------------------------------------------------------- order of jobs
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_fixed_shares() -> None:
         (Delays(switch=0.5), [3.0, 5.5]),
         # Both are launched at once.
         (Delays(start=0.5), [3.5, 5.5]),
-        # a hears 0.5 late that it is placed, asks and has its grant after 1 more, and is heard 0.5 late at the end. b
-        # is there already: it hears 0.5 late.
+        # a learns of its placement 0.5 late, gets its grant after 1 more, and its end is known 0.5 late. b is resident
+        # and gets its grant 0.5 late.
         (Delays(report=0.5), [3.0 + 2.0, 5.0 + 3.0]),
         (Delays(release=0.5), [3.0, 5.0]),
     ],
@@ -166,7 +166,7 @@ def test_switches_that_take_all_the_time_leave_none_to_train() -> None:
 
 def test_an_interrupted_switch_is_wasted() -> None:
     outcome = play("rr", known("a", 2), known("b", 1), delays=Delays(switch=1.0), policy_args={"quantum": 1.0})
-    # After a's first second all go to switches, until the deadlines at 100 have passed and one may stay.
+    # After the first second of a all time goes to switches, until the deadlines at 100 have passed and one job stays.
     assert ends(outcome) == [100.0 + 1.0 + 1.0, 102.0 + 1.0 + 1.0]
     assert switches(outcome) == [50, 51]
 
@@ -191,7 +191,7 @@ def test_a_device_with_one_worker_slot(tmp_path: Path) -> None:
 
 
 def test_a_warm_job_moves_to_a_free_device(tmp_path: Path) -> None:
-    """c is warm beside a when b's device becomes free: it leaves, without having trained, and is launched there."""
+    """c is warm on a's device when b's device becomes free: it leaves without having trained, and is launched there."""
     jobs = known("a", 4), known("b", 2), known("c", 2)
     delays = Delays(release=0.5, start=0.25)
     outcome = play("fifo", *jobs, delays=delays, journal=tmp_path / "j.db", devices=2)
@@ -219,7 +219,7 @@ def test_scripts_stay_on_their_device() -> None:
     assert ends(play("fifo", *jobs, devices=2)) == [2.0, 4.0, 2.0]
 
 
-# ---------------------------------------------------------------------------------------------------- what is said
+# ---------------------------------------------------------------------------------------------------- reports
 
 
 def test_reports_of_a_single_job(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_job_that_stops_reports_it(tmp_path: Path) -> None:
     reports = [(r["now"], r["batches"], r["version"]) for r in events(tmp_path / "j.db", "report") if r["job"] == "a"]
     assert (0.95, 95, 2) in reports
     after = [report for report in reports if report[0] > 0.95]
-    assert after[0] == (2.0, 100, 3)  # the first cell after it goes on
+    assert after[0] == (2.0, 100, 3)  # the first cell after it continues
 
 
 def test_a_batch_target_between_two_cells_is_reported_when_it_is_reached(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_past_its_recording_a_job_repeats_the_last_tenth(tmp_path: Path) -> None
 
 
 def test_a_training_ends_when_deadline_and_recording_are_over() -> None:
-    """a is first when b's deadline has passed, and meets its target late; b goes on to the end of its recording."""
+    """a goes first once b's deadline has passed, and meets its target late; b continues to the end of its recording."""
     outcome = play("edf", falling("a", [3.0, 2.0, 1.0], 1.0, 2.0), falling("b", [3.0, 2.0, 1.0], 0.5, 1.5))
     assert (ends(outcome), verdicts(outcome)) == ([4.5, 6.0], ["missed", "missed"])
     assert [str(job.reason) for job in outcome.summary.jobs] == [
@@ -339,7 +339,7 @@ ROUGH = Delays(report=0.05, switch=0.1, release=0.4, start=0.7)
 def test_every_policy_runs_in_virtual_time_and_replays(
     policy: str, devices: int, resident: int | None, tmp_path: Path
 ) -> None:
-    """Its journal replays to the bit, without one it is the same, no device did more than there was time for."""
+    """The journal replays bit for bit, a run without a journal is the same, and no device is oversold."""
     jobs = draw(devices, devices=devices)
     settings = Settings(policy=policy, devices=devices, resident=resident, window=2, stay=2.0)
     for delays in (Delays(), ROUGH):
@@ -368,7 +368,7 @@ def test_every_policy_runs_in_virtual_time_and_replays(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_simulated_workers_report_like_live_ones(seed: int, tmp_path: Path) -> None:
-    """Numbers without a gap within an incarnation, counts that only grow, incarnations one after the other."""
+    """Report numbers have no gaps within an incarnation, counts only grow, and incarnations follow each other."""
     path = tmp_path / "j.db"
     jobs = draw(seed, devices=2)
     Simulation(Settings(policy="edf", devices=2, resident=2, window=2, stay=0.5), jobs, ROUGH, path).run()
