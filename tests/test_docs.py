@@ -342,7 +342,7 @@ def test_a_run_replaces_the_same_figures_of_the_same_command(tmp_path: Path) -> 
     assert runs[0]["cores"] >= 1
 
 
-def test_a_quick_run_keeps_what_a_full_run_measured_and_says_so(tmp_path: Path) -> None:
+def test_a_quick_run_keeps_the_figures_of_a_full_run(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     results.merge("spot", "full", "a --full", {"x": 1.0}, path)
     told = results.merge("spot", "quick", "a --quick", {"x": 2.0}, path)

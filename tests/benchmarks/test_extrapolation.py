@@ -1,4 +1,4 @@
-"""How forecasts of recorded curves are judged: what is asked, what was seen by then, and the marks by hand."""
+"""Evaluation of forecasts of recorded curves: the targets, the cells seen by then, and the scores by hand."""
 
 from __future__ import annotations
 

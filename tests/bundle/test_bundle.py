@@ -363,7 +363,7 @@ def test_a_config_is_quoted_where_it_is_wrong(tmp_path: Path) -> None:
     assert "x.yaml:2:23: YAML reads 12:30 as 750" in said
 
 
-def test_a_config_in_place_of_a_bundle_is_told_once(tmp_path: Path) -> None:
+def test_a_config_in_place_of_a_bundle_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "cnn.yaml").write_text(
         "seed_everything: 1\ntrainer: {max_epochs: 3}\nmodel: {class_path: mine.Cnn}\ndata: {class_path: mine.Data}\n"
         "optimizer: {class_path: torch.optim.SGD}\n"

@@ -352,7 +352,7 @@ def test_allow_import_applies_to_text_values() -> None:
 
 
 def test_the_parser_itself_is_unchanged() -> None:
-    """What is private to it and stood on here is still there; a person's own use of it is not changed."""
+    """The private functions that the loader uses still exist, and a user's own use of the parser is unchanged."""
     settings, number = dict(_common.parsing_settings), _typehints.basic_json_or_yaml_load  # type: ignore[attr-defined]
     problems(config(number="x"))
     problems(config(), ["mine"])

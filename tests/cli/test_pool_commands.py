@@ -312,7 +312,7 @@ def test_a_pool_that_closes_and_reopens(scheduler: Scheduler) -> None:
     assert scheduler.status()[0].batches == 30
 
 
-def test_what_is_submitted_to_a_closing_pool_waits(scheduler: Scheduler) -> None:
+def test_jobs_submitted_to_a_closing_pool_wait(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"),)), 0.0)
     scheduler.handle(Close(), 1.0)
     scheduler.handle(Submit((job("b"),)), 2.0)

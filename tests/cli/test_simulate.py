@@ -44,7 +44,7 @@ def read(text: str, *, curves: bool = True, seed: int = 0, devices: int | None =
 
 
 def job(terms: str, seed: int = 0) -> tuple[str, float, float]:
-    """Of a bundle of one job: its recording, batches a second, seconds that it needs."""
+    """Return recording, throughput and seconds of work of a bundle's only job."""
     [played] = read(f"jobs: {{a: {{deadline: 100s, {terms}}}}}", seed=seed).jobs
     return played.recording, round(played.given.throughput, 6), round(played.needs, 6)
 

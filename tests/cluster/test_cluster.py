@@ -49,13 +49,13 @@ def bundle(policy: str = "lara", **jobs: Any) -> Bundle:
 
 
 def with_restarts(made: Bundle, job: str, restarts: int) -> Bundle:
-    """As often as that, and no more, the job comes back."""
+    """Return a bundle whose job resumes at most a number of times."""
     specs = [replace(s, job=replace(s.job, restarts=restarts)) if s.job.name == job else s for s in made.jobs]
     return replace(made, jobs=tuple(specs))
 
 
 def pid_of(actor: Any) -> int:
-    """Of the process of an actor."""
+    """Return the id of an actor's process."""
     import ray
 
     pid: int = ray.get(actor.pid.remote(), timeout=2.0)
@@ -63,7 +63,7 @@ def pid_of(actor: Any) -> int:
 
 
 class Seen:
-    """A watcher that remembers, and may act once."""
+    """A watcher that records statuses, and may act once."""
 
     def __init__(self, act: Any = None) -> None:
         self.frames: list[tuple[float, list[JobStatus]]] = []
@@ -75,7 +75,7 @@ class Seen:
             self._act = None
 
     def close(self) -> None:
-        """Nothing to put away."""
+        """Do nothing."""
 
 
 def test_jobs_meet_their_targets_in_turns_and_the_journal_replays(cluster: Cluster, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_killed_scheduler_restarts_while_training_continues(cluster: Cluster, 
     summary = made.run(run_dir=tmp_path, cluster=cluster, watcher=seen)
     assert killed["back"] - killed["at"] < 10
     assert summary.exit_code == 0
-    assert summary.wall < 20  # both trained on while it was away: 1,400 batches of 5 ms and more
+    assert summary.wall < 20  # both continued to train meanwhile: 1,400 batches of at least 5 ms
     with Journal.open(tmp_path / "journal.db") as journal:
         again = replay(journal)
         assert again.digest == journal.digest

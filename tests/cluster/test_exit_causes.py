@@ -93,9 +93,7 @@ def raised(error: BaseException, context: BaseException | None = None) -> BaseEx
 
 
 @pytest.mark.promise("R10")
-def test_where_this_package_cannot_be_imported_no_job_can_train(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_without_this_package_trains_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the worker's fault, which has a limit of its own, and not the job's."""
     missing = "lightning_core.callbacks.launched"
     monkeypatch.setitem(sys.modules, missing, None)

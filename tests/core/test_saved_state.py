@@ -65,7 +65,7 @@ def test_a_deque_keeps_its_size() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), np.array(["a"]), 1j, np.float32(1.0), b"x"])
-def test_what_is_no_state_is_refused(value: Any) -> None:
+def test_invalid_state_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="state"):
         encode(value)
 
@@ -118,7 +118,7 @@ def _without(kind: type, name: str) -> type:
     ("policy", "attribute"),
     [(name, attribute) for name, kind in sorted(POLICIES.items()) for attribute in kind.STATE],  # type: ignore[attr-defined]
 )
-def test_the_suite_of_policies_notices_what_is_not_saved(policy: str, attribute: str) -> None:
+def test_the_suite_of_policies_detects_unsaved_state(policy: str, attribute: str) -> None:
     if (policy, attribute) in RARE:
         pytest.skip("held by the stories of the scheduler")
     with pytest.raises((AssertionError, KeyError)):
@@ -129,7 +129,7 @@ def test_the_suite_of_policies_notices_what_is_not_saved(policy: str, attribute:
     ("estimator", "attribute"),
     [(name, attribute) for name, make in sorted(ESTIMATORS.items()) for attribute in type(make()).STATE],  # type: ignore[attr-defined]
 )
-def test_the_suite_of_estimators_notices_what_is_not_saved(estimator: str, attribute: str) -> None:
+def test_the_suite_of_estimators_detects_unsaved_state(estimator: str, attribute: str) -> None:
     mutant = _without(type(ESTIMATORS[estimator]()), attribute)
     with pytest.raises((AssertionError, IndexError)):
         check_replay(mutant)

@@ -28,10 +28,10 @@ class Mutant(NamedTuple):
     guard: str
     """Text that stands once in the file."""
     gone: str
-    """What stands there instead."""
+    """Code in its place."""
     test: str
     more: str = ""
-    """Of a test with parameters, those that show it (pytest's ``-k``)."""
+    """Parameters of the test that show it (pytest's ``-k``)."""
 
 
 MUTANTS = (

@@ -10,7 +10,7 @@ class Row(NamedTuple):
 
     words: str
     open: str = ""
-    """What of it is not held, or why it does not apply; empty if its tests say all."""
+    """The part that does not hold, or why it does not apply; empty if the tests cover the row."""
     applies: bool = True
 
 

@@ -118,7 +118,7 @@ def test_no_child_of_a_command_that_is_given_up_rents_nodes_beside_the_next_one(
     wait_for(lambda: started(child) is None)
 
 
-def test_what_a_command_that_succeeds_has_started_lives_on(
+def test_processes_that_a_successful_command_started_survive(
     tmp_path: Path, provisioned: Callable[..., CommandProvisioner]
 ) -> None:
     """It may have started a node on this machine."""

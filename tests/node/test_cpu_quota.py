@@ -359,7 +359,7 @@ class Fake:
         patch.setattr(os, "rmdir", self.rmdir)
 
     def folder(self, controllers: str) -> Path:
-        """Of the process's group at first."""
+        """Limit of the process's group at the beginning."""
         [(top, group)] = [(top, group) for name, _, top, group in self._hierarchies if name == controllers]
         return self._mount(controllers) / Path(group).relative_to(top)
 

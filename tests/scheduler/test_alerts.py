@@ -1,4 +1,4 @@
-"""Losses that are NaN and trainings that stand still are told at once, and what was asked for is done about them."""
+"""Alerts about NaN losses and stalled trainings, and the actions that were requested for them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def alerts(answers: list[Answer]) -> list[str]:
 # ------------------------------------------------------------------------------------------------ losses
 
 
-def test_the_first_bad_loss_is_told_at_once_and_that_it_went_away_clears_it(tmp_path: Path) -> None:
+def test_the_first_bad_loss_raises_an_alert_which_a_good_one_clears(tmp_path: Path) -> None:
     told = Told(tmp_path, job(OnNan.STOP))
     assert alerts(told.report()) == []
     assert alerts(told.report(BadLosses(12))) == ["its losses have been NaN or infinite since batch 12"]
@@ -122,7 +122,7 @@ def test_the_first_bad_loss_is_told_at_once_and_that_it_went_away_clears_it(tmp_
     assert re.search(r"alert +its losses have been NaN or infinite since batch 12\n", told.why())
 
 
-def test_losses_that_stay_bad_are_told_again_and_left_alone_unless_told_otherwise(tmp_path: Path) -> None:
+def test_persistent_bad_losses_raise_another_alert_and_nothing_else_by_default(tmp_path: Path) -> None:
     told = Told(tmp_path, job())
     told.report(BadLosses(3))
     told.report(BadLosses(3, 1, over=True))
@@ -142,7 +142,7 @@ def test_on_nan_stop_ends_the_job_with_the_reason(can: Any, tmp_path: Path) -> N
     assert told.status.alert is None
 
 
-def test_on_nan_restart_goes_back_to_what_was_saved_before_and_not_for_ever(tmp_path: Path) -> None:
+def test_on_nan_restart_returns_to_an_earlier_checkpoint_a_limited_number_of_times(tmp_path: Path) -> None:
     told = Told(tmp_path, job(OnNan.RESTART))
     told.report(checkpoint=save(5))
     told.report(checkpoint=save(19))
@@ -182,7 +182,7 @@ def test_a_checkpoint_is_good_only_if_a_number_followed_on_it(tmp_path: Path) ->
     assert told.scheduler.checkpoints("a") == (save(19),)
 
 
-def test_restart_is_for_launched_jobs_and_says_so() -> None:
+def test_restart_is_refused_for_scripts() -> None:
     with pytest.raises(ValueError, match="on_nan must be 'continue' or 'stop' for a script, got 'restart'"):
         job(OnNan.RESTART, can=SCRIPT)
     with pytest.raises(ValueError, match="in a script, got 'restart': only a job launched by a pool"):
@@ -191,7 +191,7 @@ def test_restart_is_for_launched_jobs_and_says_so() -> None:
         CoreCallback("a", "1h", "loss<=0.1", on_nan="halt")
 
 
-def test_what_is_new_travels_and_hostile_numbers_change_nothing() -> None:
+def test_alerts_round_trip_and_hostile_numbers_change_nothing() -> None:
     report = Report("a", 1, 1, 1, 9, 1.0, bad_losses=BadLosses(3, 1, True), in_slow_phase=True)
     assert decode_event(encode_event(report)) == report
     assert checked(report, Report) == report
@@ -247,7 +247,7 @@ class Broken(Line):
 
 
 @pytest.mark.parametrize("target", ["loss<=1e-30", "accuracy>=0.9", "100000 batches"])
-def test_a_script_is_told_and_stopped_whatever_its_target_is(
+def test_a_script_with_bad_losses_is_alerted_and_stopped_for_any_target(
     target: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     callback = CoreCallback("a", "10m", target, pool="local", on_nan="stop")
@@ -262,7 +262,7 @@ def test_a_script_is_told_and_stopped_whatever_its_target_is(
 # ------------------------------------------------------------------------------------------------ stalls
 
 
-def test_a_training_that_stands_still_is_told_once_and_cleared_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_stalled_training_raises_one_alert_which_progress_clears(tmp_path: Path) -> None:
     told = Told(tmp_path, job())
     for _ in range(20):
         told.report()
@@ -281,7 +281,7 @@ def test_a_training_that_stands_still_is_told_once_and_cleared_when_it_goes_on(t
     assert "no batch for 61.0s" in told.why()
 
 
-def test_nothing_at_all_from_its_process_is_a_stall_too(tmp_path: Path) -> None:
+def test_a_silent_process_is_a_stall(tmp_path: Path) -> None:
     told = Told(tmp_path, job())
     for _ in range(20):
         told.report()
@@ -302,7 +302,7 @@ def test_a_stall_is_reported_beside_losses_that_are_still_bad(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("why_not", ["slow phase", "paused", "slow", "scheduler away", "never"])
-def test_what_takes_long_for_a_reason_is_no_stall(why_not: str, tmp_path: Path) -> None:
+def test_known_causes_of_delay_are_no_stall(why_not: str, tmp_path: Path) -> None:
     told = Told(tmp_path, job(), **({"stall": None} if why_not == "never" else {}))
     for _ in range(20):
         told.take(Tick(), 50.0 if why_not == "slow" else 0.0)
@@ -317,7 +317,7 @@ def test_what_takes_long_for_a_reason_is_no_stall(why_not: str, tmp_path: Path) 
     assert [words for _ in range(100) for words in alerts(told.take(Tick(), 1.0))] == []
 
 
-def test_a_job_that_was_lost_is_not_said_to_stand_still(tmp_path: Path) -> None:
+def test_a_lost_job_is_not_reported_as_stalled(tmp_path: Path) -> None:
     told = Told(tmp_path, job())
     for _ in range(20):
         told.report()

@@ -82,7 +82,7 @@ def test_a_job_of_several_devices_has_all_of_them_or_none() -> None:
     assert Pool(devices=3, size={0: 2}).allocate(plan([1, 1, 1])) == [(1, (0, 1)), (1, (2,)), (0, (0,))]
 
 
-def test_a_job_of_several_devices_stays_at_home_and_moves_no_further_than_it_must() -> None:
+def test_a_job_of_several_devices_moves_as_little_as_possible() -> None:
     assert Pool(devices=4, home=[(1, 3), ()], size={0: 2}).allocate(plan([1, 1])) == [(1, (1, 3)), (1, (0,))]
     pool = Pool(devices=4, home=[(1,), (1, 3)], stays={0}, size={1: 2})
     assert pool.allocate(plan([1, 1])) == [(1, (1,)), (1, (0, 3))]
@@ -353,7 +353,7 @@ def test_a_job_is_not_moved_before_it_has_stayed() -> None:
         last[name] = second
 
 
-def test_a_job_that_makes_room_is_told_so() -> None:
+def test_a_job_that_makes_room_gets_a_reason() -> None:
     scheduler = Scheduler(Settings(policy="edf", resident=1))
     scheduler.handle(Submit((Job("a", 100.0, BatchTarget(100)),)), 0.0)
     scheduler.handle(Report("a", 1, 1, 1, 10, 1.0), 1.0)

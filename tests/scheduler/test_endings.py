@@ -59,7 +59,7 @@ def test_a_forecast_between_reached_and_never_needs_no_invalid_product(monkeypat
 
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"fixed"}))
-def test_a_target_beyond_the_end_of_its_training_is_infeasible_and_says_so(policy: str) -> None:
+def test_a_target_beyond_the_end_of_its_training_is_infeasible_with_a_reason(policy: str) -> None:
     scheduler = Scheduler(Settings(policy=policy))
     jobs = Job("a", 1000.0, LossTarget("loss", 0.01)), Job("b", 1000.0, BatchTarget(100))
     scheduler.handle(Submit(jobs), 0.0)

@@ -355,7 +355,7 @@ def test_invalid_settings_and_jobs_are_refused() -> None:
         ("batches", 100, "met but not ended"),
     ],
 )
-def test_check_finds_what_is_broken(column: str, value: float, story: str) -> None:
+def test_check_finds_broken_invariants(column: str, value: float, story: str) -> None:
     scheduler = Scheduler(Settings(policy="uniform"))
     scheduler.handle(Submit((batches("a"), batches("b"))), 0.0)
     scheduler.check()

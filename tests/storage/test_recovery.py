@@ -258,7 +258,7 @@ def test_a_journal_that_was_moved_away_leaves_no_anchor_for_the_next(path: Path,
     assert read(path) == 0
 
 
-def test_deadlines_go_on_from_the_last_good_event(path: Path) -> None:
+def test_deadlines_continue_from_the_last_good_event(path: Path) -> None:
     anchor = read_anchor(path)
     assert anchor is not None
     with AnchorFile(anchor_path(path)) as file:

@@ -109,7 +109,7 @@ def report(number: int, cells: list[tuple[int, int, float]], incarnation: int = 
     )
 
 
-def test_what_the_scheduler_did_not_accept_is_left_out() -> None:
+def test_events_that_the_scheduler_did_not_accept_are_left_out() -> None:
     """The history shows what the scheduler accepted: it has no rules of its own for what is stale or repeated."""
     scheduler = Scheduler(Settings("fifo"))
     history = History(scheduler.settings)

@@ -1,4 +1,4 @@
-"""What is made of a journal: the report, TensorBoard files, the picture."""
+"""Views of a journal: the report, TensorBoard files and the picture."""
 
 from __future__ import annotations
 

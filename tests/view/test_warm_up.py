@@ -1,4 +1,4 @@
-"""What is shown while a run or a pool starts."""
+"""Output while a run or a pool starts."""
 
 from __future__ import annotations
 
