@@ -14,6 +14,7 @@ import os
 import pickletools
 import re
 import stat
+import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -178,7 +179,7 @@ def check_archive(file: IO[bytes], *, content: bool = False) -> None:
             _check_entries(archive, size)
             if content and (damaged := archive.testzip()):
                 raise CorruptCheckpointError(f"damaged: {damaged} is not what was saved")
-    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile) as error:
         if isinstance(error, CorruptCheckpointError):
             raise
         raise CorruptCheckpointError(f"cannot be read: {error}") from None
