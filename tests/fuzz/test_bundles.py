@@ -29,12 +29,56 @@ KEYS = (*BUNDLE_KEYS, *JOB_KEYS, *target_keys(), "devices", "kind", "cores", "re
         "callbacks", "logger", "at_most", "at_least", "best")  # fmt: skip
 NUMBERS = (0, -1, 1, 10**26, -(10**26), 2**53, 2**63, 0.0, -0.0, 1e308, 5e-324, 1e-9, float("nan"), float("inf"),
            float("-inf"), True, False)  # fmt: skip
-TEXTS = ("", "a", "x" * 5000, "12:30", "18:00", "24:60", "2026-02-30T18:00", "9999-12-31T23:59", "0001-01-01T00:00",
-         "1h30m", "99999999999999h", "-5m", "1e999s", "nan", "inf", "1e308", "loss<=nan", "val_acc>=0.9 for 0 evaluations",
-         "loss<=1e-400", "10 batches", "99999999999999999999999 batches", "triage", "lara:order=edf", "laira:explore=1e9",
-         "log_time", "stop", "hold", "gpu", "cpu", f"{TRAP}.Model", "os.system", "/dev/zero", "/dev/null", "/etc/passwd",
-         ".", "..", "a\0b", "\x1b[31m", "\u202e", "\u2028", "\ud7ff", "../" * 500, "cnn.yaml", "bundle.yaml", "~", "=",
-         "http://[::1", "file:///x")  # fmt: skip
+TEXTS = (
+    "",
+    "a",
+    "x" * 5000,
+    "12:30",
+    "18:00",
+    "24:60",
+    "2026-02-30T18:00",
+    "9999-12-31T23:59",
+    "0001-01-01T00:00",
+    "1h30m",
+    "99999999999999h",
+    "-5m",
+    "1e999s",
+    "nan",
+    "inf",
+    "1e308",
+    "loss<=nan",
+    "val_acc>=0.9 for 0 evaluations",
+    "loss<=1e-400",
+    "10 batches",
+    "99999999999999999999999 batches",
+    "triage",
+    "lara:order=edf",
+    "laira:explore=1e9",
+    "log_time",
+    "stop",
+    "hold",
+    "gpu",
+    "cpu",
+    f"{TRAP}.Model",
+    "os.system",
+    "/dev/zero",
+    "/dev/null",
+    "/etc/passwd",
+    ".",
+    "..",
+    "a\0b",
+    "\x1b[31m",
+    "\u202e",
+    "\u2028",
+    "\ud7ff",
+    "../" * 500,
+    "cnn.yaml",
+    "bundle.yaml",
+    "~",
+    "=",
+    "http://[::1",
+    "file:///x",
+)
 # With these as jobs, all below is reached: a job without deadline and target is refused at once.
 GOOD = {"model": f"{TRAP}.Model", "deadline": "1h", "target": {"loss": 0.5}}
 
@@ -53,9 +97,42 @@ bundles = st.builds(
 )
 structures = st.one_of(bundles, jobs, st.dictionaries(keys, values, max_size=5), values)
 
-TOKENS = (b":", b"- ", b"\n", b"  ", b"[", b"]", b"{", b"}", b"&a ", b"*a", b"<<: *a", b"!!python/object:os.system ",
-          b"'", b'"', b"|", b">", b"#", b"%", b"\t", b"\r", b"---", b"...", b"\0", b"\xff", b"\xef\xbb\xbf", b"9" * 4400,
-          b"1e999", b".nan", b"0x_", b"12:30", b"? ", b"=", b"\xe2\x80\xa8", b"[" * 60)  # fmt: skip
+TOKENS = (
+    b":",
+    b"- ",
+    b"\n",
+    b"  ",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"&a ",
+    b"*a",
+    b"<<: *a",
+    b"!!python/object:os.system ",
+    b"'",
+    b'"',
+    b"|",
+    b">",
+    b"#",
+    b"%",
+    b"\t",
+    b"\r",
+    b"---",
+    b"...",
+    b"\0",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"9" * 4400,
+    b"1e999",
+    b".nan",
+    b"0x_",
+    b"12:30",
+    b"? ",
+    b"=",
+    b"\xe2\x80\xa8",
+    b"[" * 60,
+)
 edits = st.lists(
     st.tuples(st.sampled_from(("cut", "insert", "flip", "copy")), st.integers(0, 2000), st.integers(0, 60),
               st.one_of(st.sampled_from(TOKENS), st.binary(max_size=4))),
@@ -105,17 +182,21 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
             BundleSpec.from_dict(read_bundle.to_dict(), tmp_path)
             read_bundle.submit(NOW)
         except BundleError as error:
-            assert error.problems
-            for problem in error.problems:
-                check(problem, content)
+            problems = error.problems or [""]
+        else:
+            problems = []
+        for problem in problems:
+            check(problem, content)
         assert TRAP not in sys.modules
         assert {file.name for file in tmp_path.iterdir()} == before
 
     def check(problem: str, content: bytes) -> None:
+        assert problem
         assert problem.isprintable(), problem
         assert len(problem) <= MAX_PROBLEM_LENGTH + 4, problem
         if place := re.match(r".*?/(?:bundle|cnn)\.yaml:(\d+):(\d+): ", problem):
-            assert int(place[1]) <= len(content.splitlines()) + 1, problem
+            lines = len(content.decode().splitlines())  # as YAML counts them, at U+2028 too
+            assert int(place[1]) <= lines + 1, problem
 
     return read
 

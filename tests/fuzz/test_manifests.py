@@ -7,8 +7,9 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import strategies as st
@@ -44,12 +45,16 @@ texts: st.SearchStrategy[Callable[[bytes], bytes]] = st.one_of(
 damages = st.lists(st.tuples(st.integers(0, 1), st.booleans(), texts), min_size=1, max_size=3)
 
 
+def _write(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
+
+
 @pytest.fixture
 def generations(tmp_path: Path) -> Target:
     path = tmp_path / "last.ckpt"
     saver = Generations()
     for content in CONTENTS:
-        saver.save(path, lambda file, content=content: file.write(content), step=3, batches=3, value=0.5)
+        saver.save(path, partial(_write, content), step=3, batches=3, value=0.5)
     files = [path for path in tmp_path.iterdir() if path.is_file()]
     whole = {file: file.read_bytes() for file in files}
     assert len(files) == 4
