@@ -65,13 +65,15 @@ class Pool:
         throughputs = []
         for name in NAMES:
             for other in NAMES:
-                self.client.event(Resume(other) if other == name else Pause(other))
+                if other != name:
+                    self.client.event(Pause(other))
             time.sleep(0.7)
             begin, before = time.monotonic(), self.batches()[name]
             time.sleep(seconds)
             throughputs.append((self.batches()[name] - before) / (time.monotonic() - begin))
-        for name in NAMES:
-            self.client.event(Resume(name))
+            for other in NAMES:
+                if other != name:
+                    self.client.event(Resume(other))
         return throughputs
 
     def cancel_jobs(self) -> None:

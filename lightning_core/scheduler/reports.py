@@ -6,7 +6,7 @@ from math import isnan
 
 import numpy as np
 
-from lightning_core.core.answers import Accepted, Alert, End, Verdict
+from lightning_core.core.answers import Accepted, Alert, Answer, End, Verdict
 from lightning_core.core.events import BadLosses, Horizon, Report
 from lightning_core.core.jobs import OnNan
 from lightning_core.core.limits import MAX_COUNT
@@ -25,11 +25,19 @@ THROUGHPUT_MEMORY = 30.0
 MIN_TIMED_PERIOD = 0.15
 
 
+def row_of_report(table: JobTable, report: Report) -> int | None:
+    """Return the row of the job that a report is about; None if it is stale, repeated or malformed."""
+    row = table.find_active(report.job, report.incarnation)
+    if row is None or report.number <= table.last_report[row] or not is_countable(report):
+        return None
+    return row
+
+
 def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     """Take in a report; return whether a round is needed. A stale, repeated or malformed report changes nothing."""
     table = state.table
-    row = table.find(report.job, report.incarnation)
-    if row is None or not table.active[row] or report.number <= table.last_report[row] or not is_countable(report):
+    row = row_of_report(table, report)
+    if row is None:
         return False
     batches_at_start = None if table.last_report[row] else report.batches_at_start
     record_progress(table, row, report, now)
@@ -61,19 +69,18 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     return bool(sooner and table.exact[row] and table.goal[row] > table.ends_at[row])
 
 
-def answer_report(state: SchedulerState, report: Report) -> None:
-    """Answer a report: the newest directive if the worker's is older, an end if another incarnation is current."""
-    table = state.table
+def answer_report(table: JobTable, report: Report, answers: list[Answer]) -> None:
+    """Add the answer to a report: the newest directive if the worker's is older, an end if its incarnation is over."""
     if report.job not in table.row_of:
-        state.answers.append(End(report.job, 0, Verdict.CANCELLED, Reason("unknown_job")))
+        answers.append(End(report.job, 0, Verdict.CANCELLED, Reason("unknown_job")))
         return
     row = table.find(report.job, report.incarnation)
     if row is None:
-        state.answers.append(End(report.job, 0, Verdict.CANCELLED, Reason("superseded")))
+        answers.append(End(report.job, 0, Verdict.CANCELLED, Reason("superseded")))
         return
     directive = table.directives[row]
-    if directive.version > report.version and directive not in state.answers:
-        state.answers.append(directive)
+    if directive.version > report.version and directive not in answers:
+        answers.append(directive)
 
 
 def is_countable(report: Report) -> bool:

@@ -1,10 +1,14 @@
-"""What people, plans and the market ask for: new jobs, other terms, pause, resume, cancel, and feedback."""
+"""What people, plans and the market ask for: new jobs, other terms, pause, resume, cancel, and feedback.
+
+And which events change nothing. They are answered from what is there, and need no place in the journal: anyone who may
+speak to the pool can send them without end.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.core.answers import Grant, Verdict
+from lightning_core.core.answers import Answer, Grant, Verdict
 from lightning_core.core.commands import (
     Cancel,
     Change,
@@ -15,10 +19,12 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.events import SelectorFeedback
+from lightning_core.core.events import Close, Event, LaunchTimedOut, Report, SelectorFeedback, Submit, WorkerExited
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.reasons import Reason
 from lightning_core.market.selector import Selector
+from lightning_core.scheduler.reports import answer_report, row_of_report
+from lightning_core.scheduler.retry_budgets import launching_row
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.table import NONE, UNKNOWN
 
@@ -75,8 +81,8 @@ def _spot_policy(selector: Selector, number: int) -> Reason:
 def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> bool:
     """Cancel, pause or resume a job; return whether a round is needed."""
     table = state.table
-    row = table.row_of.get(event.job)
-    if row is None or not table.active[row]:
+    row = table.find_active(event.job)
+    if row is None:
         return False
     state.accept(row)
     match event:
@@ -97,8 +103,8 @@ def change(state: SchedulerState, event: Change, now: float) -> bool:
     What does not fit the job or the pool changes nothing.
     """
     table = state.table
-    row = table.row_of.get(event.job)
-    if row is None or not table.active[row]:
+    row = table.find_active(event.job)
+    if row is None:
         return False
     try:
         job = changed_job(state, row, event, now)
@@ -166,3 +172,55 @@ def take_feedback(state: SchedulerState, feedback: SelectorFeedback) -> None:
         return
     if len(feedback.utilities) == len(selector.names) and all(0 <= one <= 1 for one in feedback.utilities):
         selector.update(np.array(feedback.utilities))
+
+
+# ------------------------------------------------------------------------------------------- events that change nothing
+
+
+def answers_to_no_op(state: SchedulerState, event: Event, now: float) -> list[Answer] | None:
+    """Return the answers to an event that changes nothing; None for one that may change something.
+
+    Args:
+        state: State of the scheduler; it is not changed.
+        event: The event.
+        now: Scheduler time in seconds.
+    """
+    if not _is_no_op(state, event, now):
+        return None
+    answers: list[Answer] = []
+    if isinstance(event, Report):
+        answer_report(state.table, event, answers)
+    if isinstance(event, Submit):
+        answers += [state.table.directives[state.table.row_of[job.name]] for job in event.jobs]
+    return answers
+
+
+def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
+    table = state.table
+    match event:
+        case Report():
+            return row_of_report(table, event) is None
+        case WorkerExited():
+            return table.find_active(event.job, event.incarnation) is None
+        case LaunchTimedOut():
+            return launching_row(table, event) is None
+        case Submit(jobs):
+            return all(table.find_active(job.name) is not None for job in jobs)
+        case SelectorFeedback(job):
+            return state.selector is None or job not in state.awaiting_feedback
+        case Close():
+            return state.closing
+        case Cancel() | Pause():
+            return table.find_active(event.job) is None
+        case Resume():
+            row = table.find_active(event.job)
+            return row is None or not (table.paused[row] or table.evicted[row])
+        case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
+            row = table.find_active(event.job)
+            if row is None:
+                return True
+            try:
+                changed_job(state, row, event, now)
+            except ValueError:
+                return True
+    return False

@@ -41,8 +41,8 @@ FAULT_CODES = {
 def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> bool:
     """Take in that a worker has exited; return whether a round is needed."""
     table = state.table
-    row = table.find(event.job, event.incarnation)
-    if row is None or not table.active[row]:
+    row = table.find_active(event.job, event.incarnation)
+    if row is None:
         return False
     if is_valid(event.checkpoint):
         table.accept(row, event.checkpoint)
@@ -105,14 +105,23 @@ def _count_fault(table: JobTable, row: int, cause: ExitCause) -> int:
     return int(column[row])
 
 
+def launching_row(table: JobTable, event: LaunchTimedOut) -> int | None:
+    """Return the row of a job whose launch has timed out; None if it is not being launched.
+
+    Its devices may have been taken back already, or its workers have become ready after all.
+    """
+    row = table.find_active(event.job, event.incarnation)
+    if row is None or not table.launched[row] or not table.home[row] or table.last_report[row]:
+        return None
+    return row
+
+
 def launch_timed_out(state: SchedulerState, event: LaunchTimedOut, now: float) -> bool:
     """Take the devices of a job back whose workers were not ready in time; return whether a round is needed."""
     table = state.table
-    row = table.find(event.job, event.incarnation)
-    if row is None or not table.active[row]:
+    row = launching_row(table, event)
+    if row is None:
         return False
-    if not table.launched[row] or not table.home[row] or table.last_report[row]:
-        return False  # its devices were taken back already, or its workers became ready after all
     state.accept(row)
     table.launch_timeouts[row] += 1
     _resize_failed(table, row, now)

@@ -56,7 +56,7 @@ from lightning_core.scheduler.alerts import forgive_absence, look_for_stalls
 from lightning_core.scheduler.forecasting import forecast
 from lightning_core.scheduler.grants import allocate, grant
 from lightning_core.scheduler.reports import answer_report, take_report
-from lightning_core.scheduler.requests import change, changed_job, steer, submit, take_feedback
+from lightning_core.scheduler.requests import answers_to_no_op, change, changed_job, steer, submit, take_feedback
 from lightning_core.scheduler.retry_budgets import launch_timed_out, worker_exited, workers_lost
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
@@ -119,7 +119,7 @@ class Scheduler:
         if self._take(event, now):
             self._round(now)
         if isinstance(event, Report):
-            answer_report(state, event)
+            answer_report(self._table, event, state.answers)
         return state.answers
 
     def _take(self, event: Event, now: float) -> bool:
@@ -151,6 +151,10 @@ class Scheduler:
                 pass
         return True
 
+    def answers_to_no_op(self, event: Event, now: float) -> list[Answer] | None:
+        """Return the answers to an event that changes nothing, which need not be handled; None for any other event."""
+        return answers_to_no_op(self._state, event, max(now, self._now))
+
     @property
     def accepted(self) -> list[Accepted]:
         """What was taken in of the last event, job by job; journals keep it, and views show nothing else."""
@@ -171,6 +175,9 @@ class Scheduler:
             raise ValueError(f"no job {event.job!r}")
         if isinstance(event, Change) and self._table.active[row]:
             changed_job(self._state, row, event, max(now, self._now))
+        # A plan says which jobs should train, whether they were paused or not.
+        if event == Resume(event.job) and self.answers_to_no_op(event, now) is not None:
+            raise ValueError(f"{event.job} is not paused")
 
     # ------------------------------------------------------------------------------------------------ the round
 

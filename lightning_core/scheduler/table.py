@@ -132,6 +132,13 @@ class JobTable:
             return None
         return row
 
+    def find_active(self, name: str, incarnation: int | None = None) -> int | None:
+        """Return the row of a job that has not ended, if it is in this incarnation; in any for None."""
+        row = self.row_of.get(name)
+        if row is None or not self.active[row] or incarnation not in (None, self.incarnation[row]):
+            return None
+        return row
+
     def active_rows(self) -> IntArray:
         """Return the rows of the jobs that have not ended."""
         return np.flatnonzero(self.active[: len(self)])

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning_core.core.answers import Answer, Directive
-from lightning_core.core.events import Event, Tick
+from lightning_core.core.answers import Answer, Directive, End
+from lightning_core.core.events import Event, Report, Tick
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -66,9 +66,13 @@ class Host:
         return self._clock() - self._origin
 
     def handle(self, event: Event) -> list[Answer]:
-        """Catch up with the time, handle the event, and commit both before returning the answers."""
-        answers = self.catch_up()
-        return answers + self._handle(event, self.now())
+        """Catch up with the time, handle the event, and commit both before returning the answers.
+
+        An event that changes nothing is answered and not committed: a journal that replays without it is the same.
+        """
+        answers, now = self.catch_up(), self.now()
+        known = self.scheduler.answers_to_no_op(event, now)
+        return answers + (self._handle(event, now) if known is None else known)
 
     def catch_up(self) -> list[Answer]:
         """Wake the scheduler if it asked to be woken by now."""
@@ -84,6 +88,18 @@ class Host:
         """Return the current directive of a job, if it is newer than ``version``."""
         directive = self.scheduler.directive(job)
         return directive if directive is not None and directive.version > version else None
+
+    def directive_for(self, report: Report, answers: Sequence[Answer]) -> Directive | None:
+        """Return the directive that answers a report: the newest one of its job, if the sender's is older.
+
+        Args:
+            report: The report.
+            answers: What the scheduler answered. An unknown job and an older incarnation get an end of version 0.
+        """
+        ends = [
+            answer for answer in answers if isinstance(answer, End) and (answer.job, answer.version) == (report.job, 0)
+        ]
+        return ends[0] if ends else self.newer(report.job, report.version)
 
     def close(self) -> None:
         """Close the journal."""

@@ -90,10 +90,7 @@ class SchedulerActor:
         if connection is not None and isinstance(event, Report | WorkerExited):
             self._sessions.check_reporter(event, connection)
         if isinstance(event, Report):
-            answer = self._handle(event)
-            # An unknown job or an ended incarnation gets an answer that is not stored.
-            unknown = [d for d in answer if isinstance(d, Directive) and d.job == event.job and d.version == 0]
-            return unknown[0] if unknown else self._host.newer(event.job, event.version)
+            return self._host.directive_for(event, self._handle(event))
         if isinstance(event, Command):
             self._known(event.job)
             self._host.scheduler.check_command(event, self._host.now())

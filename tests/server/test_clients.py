@@ -27,7 +27,7 @@ from tests.socket_servers import Pool
 JOB = Job("job", 600.0, BatchTarget(10**6), can=frozenset({Capability.TIME_SLICE, Capability.HOLD}))
 
 
-def cancelled_in(client: LocalClient) -> Callable[[], None]:
+def cancelled_in(client: LocalClient) -> Callable[[], object]:
     return lambda: client.event(Cancel(JOB.name))
 
 

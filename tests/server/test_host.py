@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from lightning_core.core.events import Report, Submit
+from lightning_core.core.answers import End
+from lightning_core.core.commands import Cancel, Resume
+from lightning_core.core.events import Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
@@ -52,3 +54,28 @@ def test_with_a_full_disk_events_are_refused_and_queries_answered(
     host.close()
     with Journal.open(tmp_path / "journal.db") as journal:
         assert replay(journal).digest == journal.digest
+
+
+@pytest.mark.promise("R1")
+def test_an_event_that_changes_nothing_is_answered_and_not_written(tmp_path: Path) -> None:
+    now = 0.0
+    host = Host(Settings("edf"), tmp_path / "journal.db", clock=lambda: now)
+    host.handle(Submit((Job("a", 900.0, BatchTarget(5000)), Job("b", 900.0, BatchTarget(5000)))))
+    host.handle(Cancel("b"))
+    size = (tmp_path / "journal.db-wal").stat().st_size
+    now = 0.5
+    for number in range(100):
+        [end] = host.handle(Report("x" * 1000, 1, number, 0, 5, 1.0))
+        assert isinstance(end, End)
+        assert end.reason.code == "unknown_job"
+        assert host.handle(WorkerExited("a", 7)) == host.handle(Resume("b")) == host.handle(Cancel("b")) == []
+    assert (tmp_path / "journal.db-wal").stat().st_size == size
+    now = 1.0
+    host.handle(Report("a", 1, 1, 1, 10, 0.5))
+    alive = host.scheduler.status()
+    host.close()
+    with Journal.open(tmp_path / "journal.db") as journal:
+        assert [entry.event.split('"')[3] for entry in journal.entries()] == ["submit", "cancel", "tick", "report"]
+        replayed = replay(journal)
+        assert replayed.digest == journal.digest
+    assert replayed.scheduler.status() == alive

@@ -46,6 +46,8 @@ def check_client(client: Client, job: Job, cancel: Callable[[], object], *, join
         following = client.join(job, "cpu").incarnation
         rule = f"a job that joins after its worker has exited must be incarnation {incarnation + 1}"
         require(following == incarnation + 1, f"{rule}, got {following}")
+        answer = client.report(Report(job.name, incarnation, 9, 0, 20, 2.0))
+        require(isinstance(answer, End), f"a report of an older incarnation must be answered with an End, got {answer}")
         incarnation = following
     _check_end(client, job.name, incarnation, cancel)
     client.close()

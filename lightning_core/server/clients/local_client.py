@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from lightning_core.core.answers import Directive, End, JobForecast, JobStatus, JoinReply
+from lightning_core.core.answers import Answer, Directive, End, JobForecast, JobStatus, JoinReply
 from lightning_core.core.events import Event, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import JoinRefusedError
@@ -43,8 +43,8 @@ class LocalClient:
             return JoinReply(self._host.scheduler.incarnation(job.name), ())
 
     def report(self, report: Report) -> Directive | None:
-        self.event(report)
-        return self._host.newer(report.job, report.version)
+        with self._news:
+            return self._host.directive_for(report, self.event(report))
 
     def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         with self._news:
@@ -62,11 +62,12 @@ class LocalClient:
     def left(self, event: WorkerExited) -> None:
         self.event(event)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: Event) -> list[Answer]:
         """Hand an event to the scheduler, from any thread: a report, or what a person asks for."""
         with self._news:
-            if self._host.handle(event):
+            if answers := self._host.handle(event):
                 self._news.notify_all()
+            return answers
 
     def status(self) -> list[JobStatus]:
         """Return the status of every job as of now."""
