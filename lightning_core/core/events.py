@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lightning_core.core.commands import Command
 from lightning_core.core.jobs import Job
-from lightning_core.core.limits import MAX_ITEMS, check_at_most
+from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most
 
 
 class ExitCause(StrEnum):
@@ -149,6 +149,7 @@ class WorkerExited:
         incarnation: Incarnation of the job that exited.
         cause: Why it exited.
         detail: Traceback, with the error in its last line; for a training that ended or was interrupted, what ended it.
+            Of a long one, the end is kept.
         checkpoint: Newest checkpoint of this incarnation.
     """
 
@@ -157,6 +158,9 @@ class WorkerExited:
     cause: ExitCause = ExitCause.DONE
     detail: str = ""
     checkpoint: Checkpoint | None = None
+
+    def __post_init__(self) -> None:
+        _shorten_detail(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,9 @@ class LaunchTimedOut:
     incarnation: int
     detail: str
 
+    def __post_init__(self) -> None:
+        _shorten_detail(self)
+
 
 @dataclass(frozen=True, slots=True)
 class DevicesUnavailable:
@@ -185,6 +192,9 @@ class DevicesUnavailable:
 
     devices: tuple[int, ...]
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        _shorten_detail(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +235,10 @@ Event = (
     Submit | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost | Close | Command
     | SelectorFeedback | Tick
 )  # fmt: skip
+
+
+def _shorten_detail(event: WorkerExited | LaunchTimedOut | DevicesUnavailable) -> None:
+    """Keep the end of a long detail, without halves of characters: the last line has the error."""
+    if isinstance(event.detail, str):
+        detail = event.detail if len(event.detail) <= MAX_TEXT else f"[...]{event.detail[5 - MAX_TEXT :]}"
+        object.__setattr__(event, "detail", detail.encode(errors="replace").decode())

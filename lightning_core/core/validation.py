@@ -7,6 +7,7 @@ journal, so it is checked first.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -18,6 +19,8 @@ from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, shown
 
 # Largest integer that is accepted: beyond it, floats cannot tell neighbouring integers apart.
 MAX_INTEGER = 2**53
+# Halves of a character: JSON can hold them, and no file or terminal can.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Check = Callable[[Any], str | None]
 """Returns what is wrong with a value; None if nothing is."""
@@ -145,7 +148,11 @@ def _check_any_value(_: Any) -> None:
 def _check_text(value: Any) -> str | None:
     if not isinstance(value, str):
         return f"expected str, got {shown(value)}"
-    return None if len(value) <= MAX_TEXT else f"expected at most {MAX_TEXT:,} characters, got {len(value):,}"
+    if len(value) > MAX_TEXT:
+        return f"expected at most {MAX_TEXT:,} characters, got {len(value):,}"
+    if not value.isascii() and _SURROGATE.search(value):
+        return f"expected characters of UTF-8, got {ascii(value[:20])}"
+    return None
 
 
 def _check_int(value: Any) -> str | None:

@@ -33,5 +33,11 @@ def process_watch(connection: Any) -> int:
     Raises:
         OSError: If that process is not visible from here.
     """
+    return os.pidfd_open(peer_of(connection))
+
+
+def peer_of(connection: Any) -> int:
+    """Return the id of the process that opened the other end of a Unix socket; 0 if it is not visible from here."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return os.pidfd_open(struct.unpack("3i", credentials)[0])
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid

@@ -21,6 +21,8 @@ UNKNOWN, FEASIBLE, AT_RISK, INFEASIBLE, MISSED = range(5)
 MAX_KEPT_CHECKPOINTS = 2
 # Reported ends of a training that differ by no more seconds are the same.
 END_TOLERANCE = 1.0
+# Characters of what ends a training by itself, such as `max_epochs=3`.
+MAX_LIMIT_LENGTH = 200
 # `told_size` of a job that must hold no devices for now.
 NONE = -1
 
@@ -252,7 +254,7 @@ class JobTable:
         """Record where a training ends by itself; return whether that is earlier than was known."""
         batches, by, seconds = horizon or Horizon()
         before, self.ends_at[row] = float(self.ends_at[row]), np.inf if batches is None else float(batches)
-        self.limits[row] = by
+        self.limits[row] = by[:MAX_LIMIT_LENGTH]
         known, until = float(self.ends_by[row]), np.inf if seconds is None else now + seconds
         # The time that a report takes varies; without a tolerance every report would bring a new end.
         self.ends_by[row] = known if isclose(until, known, rel_tol=0.0, abs_tol=END_TOLERANCE) else until

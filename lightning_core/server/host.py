@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning_core.core.answers import Answer, Directive, End
+from lightning_core.core.answers import Answer, Directive, End, JobStatus
 from lightning_core.core.events import Event, Report, Tick
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
@@ -43,6 +43,7 @@ class Host:
     def __init__(self, settings: Settings, journal: Path | None = None, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._trouble = ""
+        self._status: list[JobStatus] | None = None
         self._refuses_until = -math.inf
         self._journal: Journal | None = None
         past = 0.0
@@ -101,6 +102,12 @@ class Host:
         ]
         return ends[0] if ends else self.newer(report.job, report.version)
 
+    def status(self) -> list[JobStatus]:
+        """Return the status of every job as of the last event: the same list until the next one."""
+        if self._status is None:
+            self._status = self.scheduler.status()
+        return self._status
+
     def close(self) -> None:
         """Close the journal."""
         if self._journal is not None:
@@ -108,6 +115,7 @@ class Host:
             self._journal = None
 
     def _handle(self, event: Event, now: float) -> list[Answer]:
+        self._status = None
         if (left := self._refuses_until - self._clock()) > 0:
             raise EventNotPersistedError(f"{self._trouble}; the next attempt is in {left:.0f} s")
         try:

@@ -157,7 +157,7 @@ class SchedulerActor:
     async def status(self) -> tuple[float, list[JobStatus]]:
         """Return the scheduler time, and the status of every job as of the last event."""
         await self._ready()
-        return self._host.now(), self._host.scheduler.status()
+        return self._host.now(), self._host.status()
 
     async def job(self, name: str) -> Job:
         """Return a job with its current terms."""

@@ -8,66 +8,36 @@ Rules
    value is checked for its type. An invalid line is refused and changes nothing.
 3. Every request names its protocol version. If the versions differ, the request is refused and nothing is done.
 4. A connection that reports for a job stands for its process: when it closes, the process counts as gone.
+5. No client makes another wait: what each may send, hold and ask for is limited (:mod:`.connections`,
+   :mod:`lightning_core.core.json_limits`), and one request of each is read at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
-import socket
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Protocol
 
-from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
-from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
-from lightning_core.core.commands import Command
-from lightning_core.core.events import Close, Event, Report, WorkerExited
-from lightning_core.core.jobs import Job
-from lightning_core.core.validation import checked
-from lightning_core.node.processes import process_watch
-from lightning_core.server.clients.socket_client import PROTOCOL, REFUSALS
+from lightning_core.core import json_limits
+from lightning_core.node.processes import peer_of, process_watch
+from lightning_core.node.unix_sockets import BACKLOG, listen, max_connections
+from lightning_core.server.calls import BYTES_PER_VALUE, Calls, Pool, read_id, write_answer
+from lightning_core.server.clients.socket_client import REFUSALS
+from lightning_core.server.connections import MAX_CONNECTIONS, Connection, Connections
+from lightning_core.storage.job_specs import MAX_SPEC_BYTES
 
-# Events that clients may send; the scheduler's own events are not among them.
-EVENTS = Report | WorkerExited | Close | Command
-MAX_LINE_BYTES = 16 * 2**20
+# Bytes of a request: the largest is one spec. And bytes that are read from a connection before it is others' turn.
+MAX_LINE_BYTES, CHUNK_BYTES = MAX_SPEC_BYTES + 2**16, 2**16
 # A client makes one request at a time; one with so many unanswered requests is disconnected.
 MAX_PENDING_CALLS = 16
-MAX_WAIT = 60.0
+# Seconds within which a request that has begun must be complete, a new connection must make a valid one, and answers
+# must be read. A connection that has made one may be idle for ever: its job may hold.
+LINE_TIMEOUT, PROOF_TIMEOUT, READ_TIMEOUT = 10.0, 10.0, 60.0
 
 
-class Pool(Protocol):
-    """What a server serves: a scheduler's actor, or a proxy of one."""
-
-    async def join(self, job: Job, device: str, incarnation: int | None, connection: int) -> JoinReply:
-        """Add or recognise the job of a script, for which the connection of this number reports from now on."""
-
-    async def event(self, event: Event, connection: int) -> Directive | None:
-        """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
-
-    async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
-        """Return the next directive of the job."""
-
-    async def job_forecast(self, job: str) -> JobForecast | None:
-        """Return the forecast of the job."""
-
-    async def status(self) -> tuple[float, list[JobStatus]]:
-        """Return the scheduler time and the status of all jobs."""
-
-    async def launch(self, specs: list[Any]) -> None:
-        """Submit jobs for the pool to launch."""
-
-    async def job(self, name: str) -> Job:
-        """Return a job with its current terms."""
-
-    async def about(self) -> dict[str, Any]:
-        """Return a description of the pool."""
-
-    async def disconnected(self, connection: int) -> None:
-        """Take note that a connection has closed."""
+class RequestTooLargeError(ValueError):
+    """A request is longer than any may be."""
 
 
 class SocketServer:
@@ -81,9 +51,9 @@ class SocketServer:
     def __init__(self, pool: Pool, path: Path) -> None:
         self._pool = pool
         self._path = path
-        self._connections = 0
+        self._calls = Calls(pool)
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.WriteTransport] = set()
+        self._connections = Connections(max_connections(MAX_CONNECTIONS))
 
     async def open(self) -> None:
         """Begin to listen; the socket of an earlier process is replaced.
@@ -91,120 +61,107 @@ class SocketServer:
         Raises:
             OSError: If the path is too long, or its folder cannot be written.
         """
-        self._path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(self._path))
-        except OSError:
-            listener.close()
-            raise
-        finally:
-            os.umask(before)
-        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=MAX_LINE_BYTES)
+        listener = listen(self._path)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=CHUNK_BYTES, backlog=BACKLOG)
 
     async def close(self) -> None:
         """Remove the socket and close all connections."""
         if self._server is not None:
             self._server.close()
             self._path.unlink(missing_ok=True)
-        for transport in self._open:
-            transport.abort()
+        self._connections.drop_all()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
-        connection = self._connections
-        calls: set[asyncio.Task[None]] = set()
+        loop, calls = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        connection = self._connections.admit(peer_of(writer.get_extra_info("socket")), writer.transport, loop.time())
+        if connection is None:
+            words = f"the pool's server has {len(self._connections)} connections, which is its limit; try again later"
+            writer.write(write_answer(None, "failed", words))
+            writer.close()
+            return
         watch = _watch_process(writer)
-        self._open.add(writer.transport)
+        proof = loop.call_later(PROOF_TIMEOUT, self._connections.drop_unproven, connection)
         try:
-            while (text := await reader.readline()).endswith(b"\n") and len(calls) < MAX_PENDING_CALLS:
-                call = asyncio.create_task(self._answer(text, connection, writer))
+            async for line in self._lines(reader, connection):
+                await asyncio.sleep(self._connections.delay(connection, len(line), loop.time()))
+                if len(calls) >= MAX_PENDING_CALLS:
+                    break
+                call = asyncio.create_task(self._answer(line, connection, writer))
                 calls.add(call)
                 call.add_done_callback(calls.discard)
-        except (OSError, ValueError):  # it died in the middle of a line, or sent an endless one
+        except RequestTooLargeError as error:
+            writer.write(write_answer(None, "refused", str(error)))
+        except OSError:  # it died in the middle of a line, or took too long over one
             pass
         finally:
+            proof.cancel()
             for call in calls:
                 call.cancel()
             if watch is not None:
-                asyncio.get_running_loop().remove_reader(watch)
+                loop.remove_reader(watch)
                 os.close(watch)
-            writer.transport.abort()
-            self._open.discard(writer.transport)
-            await self._pool.disconnected(connection)
+            self._connections.drop(connection)
+            await self._pool.disconnected(connection.number)
 
-    async def _answer(self, text: bytes, connection: int, writer: asyncio.StreamWriter) -> None:
+    async def _lines(self, reader: asyncio.StreamReader, connection: Connection) -> AsyncIterator[bytes]:
+        """Yield the lines that arrive.
+
+        Raises:
+            RequestTooLargeError: If one is too long.
+            TimeoutError: If one takes too long.
+        """
+        line, until = bytearray(), None
+        while True:
+            async with asyncio.timeout_at(until):
+                chunk = await reader.read(CHUNK_BYTES)
+            if not chunk:
+                return
+            first, *more = chunk.split(b"\n")
+            line += first
+            for following in more:
+                yield bytes(line)
+                line[:] = following
+            if len(line) > MAX_LINE_BYTES:
+                raise RequestTooLargeError(f"a request must be at most {MAX_LINE_BYTES:,} bytes")
+            if not line:
+                until = None
+            elif until is None or more:
+                until = asyncio.get_running_loop().time() + LINE_TIMEOUT
+            connection.unfinished = len(line)
+            self._connections.limit_memory()
+
+    async def _answer(self, line: bytes, connection: Connection, writer: asyncio.StreamWriter) -> None:
         number = None
         try:
-            request = json.loads(text, parse_constant=_refuse)
-            number = request["id"]
-            if request["protocol"] != PROTOCOL:
-                raise ValueError(f"scheduler protocol {PROTOCOL}, client {request['protocol']}: upgrade the older one")
-            asked = self._parse(request["call"], request["args"], connection)
+            body = json_limits.loads(line)
+            number = read_id(body)
+            size = len(line) + BYTES_PER_VALUE * json_limits.weigh(line)
+            asked = self._calls.parse(body, size, connection)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             # A plain ValueError has a message for people; that of a KeyError, say, has none.
             words = str(error) if type(error) is ValueError else f"invalid request: {type(error).__name__}: {error}"
-            answer: dict[str, Any] = {"id": number, "refused": words}
+            answer = write_answer(number, "refused", words)
         else:
+            connection.proven = True
             try:
-                answer = {"id": number, "value": await asked()}
+                answer = write_answer(number, "value", await asked())
             except ValueError as error:  # JoinRefusedError is one
                 because = [name for name, kind in REFUSALS.items() if isinstance(error, kind)]
-                answer = {"id": number, "refused": str(error)} | ({"because": because[0]} if because else {})
+                answer = write_answer(number, "refused", str(error), **({"because": because[0]} if because else {}))
             except Exception as error:  # the pool is in trouble; the client may ask again
-                answer = {"id": number, "failed": f"{type(error).__name__}: {error}"}
-        with contextlib.suppress(OSError):  # the client is gone
-            writer.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
-            await writer.drain()
+                answer = write_answer(number, "failed", f"{type(error).__name__}: {error}")
+        await self._send(answer, connection, writer)
 
-    def _parse(self, call: str, args: Mapping[str, Any], connection: int) -> Callable[[], Awaitable[Any]]:
-        """Return the call that a request asks for; nothing has been done yet."""
-        pool = self._pool
-        match call:
-            case "join":
-                job, device = job_from_dict(args["job"]), checked(args["device"], str)
-                incarnation = checked(args["incarnation"], int | None)
-                return partial(pool.join, checked(job, Job), device, incarnation, connection)
-            case "event":
-                event = decode_event(args["event"])
-                if not isinstance(event, EVENTS):
-                    raise ValueError(f"{type(event).__name__} is not for clients to send")
-                return partial(_directive, pool.event, checked(event, type(event)), connection)
-            case "wait":
-                name, version = checked(args["job"], str), checked(args["version"], int)
-                timeout = min(checked(args["timeout"], float), MAX_WAIT)
-                return partial(_directive, pool.wait, name, version, timeout)
-            case "job_forecast":
-                return partial(pool.job_forecast, checked(args["job"], str))
-            case "status":
-                return partial(_status, pool)
-            case "launch":
-                return partial(pool.launch, checked(args["specs"], list))
-            case "job":
-                return partial(_terms, pool, checked(args["job"], str))
-            case "about":
-                return pool.about
-            case _:
-                raise ValueError(f"unknown call {call!r}")
-
-
-async def _directive(ask: Callable[..., Awaitable[Directive | None]], *args: Any) -> dict[str, Any] | None:
-    directive = await ask(*args)
-    return None if directive is None else answer_to_dict(directive)
-
-
-async def _status(pool: Pool) -> list[Any]:
-    now, jobs = await pool.status()
-    return [now, [status_to_dict(job) for job in jobs]]
-
-
-async def _terms(pool: Pool, name: str) -> dict[str, Any]:
-    return job_to_dict(await pool.job(name))
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"numbers must be finite, got {constant}")
+    async def _send(self, answer: bytes, connection: Connection, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(answer)
+            self._connections.limit_memory()
+            async with asyncio.timeout(READ_TIMEOUT):
+                await writer.drain()
+        except TimeoutError:
+            self._connections.drop(connection)
+        except OSError:  # the client is gone
+            pass
 
 
 def _watch_process(writer: asyncio.StreamWriter) -> int | None:

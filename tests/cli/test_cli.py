@@ -26,7 +26,7 @@ from lightning_core.node.processes import started
 from lightning_core.policies import summaries
 from lightning_core.pool import pool as pool_client
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server import server
+from lightning_core.server import calls
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.host import Host
 from tests.conftest import ROOT
@@ -201,7 +201,7 @@ def test_an_unreadable_head_file_is_refused(
 def test_a_pool_of_another_protocol_is_refused(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(server, "PROTOCOL", PROTOCOL + 1)
+    monkeypatch.setattr(calls, "PROTOCOL", PROTOCOL + 1)
     said = Said(capsys, "status")
     assert (said.code, said.err) == (
         2,

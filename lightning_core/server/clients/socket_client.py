@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -14,9 +15,12 @@ from lightning_core.core.codec import answer_from_dict, encode_event, job_from_d
 from lightning_core.core.events import Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
+from lightning_core.node.unix_sockets import connect
 
 PROTOCOL = 5
 CALL_TIMEOUT = 10.0
+# Bytes of specs in one request, unless one spec is larger.
+PART_BYTES = 2**17
 # Codes that tell refusals apart, sent beside their messages.
 REFUSALS: dict[str, type[JoinRefusedError]] = {"name": NameTakenError, "device": DeviceNotSharedError}
 # Incarnation by process, pool and job, so that a process that reconnects is recognised.
@@ -33,7 +37,7 @@ class SocketClient:
     def __init__(self, path: Path) -> None:
         self.path = path
         """Path of the pool's socket."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._socket: socket.socket | None = None
         self._answers: BinaryIO | None = None
         self._number = 0
@@ -76,8 +80,14 @@ class SocketClient:
         return now, [status_from_dict(job) for job in jobs]
 
     def launch(self, specs: list[dict[str, Any]]) -> None:
-        """Submit jobs for the pool to launch."""
-        self.call("launch", specs=specs)
+        """Submit jobs for the pool to launch: all of them at once, though no request is large."""
+        with self._lock:
+            sent = 0
+            *parts, last = _parts(specs)
+            for part in parts:
+                self.call("prepare", specs=part, after=sent)
+                sent += len(part)
+            self.call("launch", specs=last, after=sent)
 
     def job(self, name: str) -> Job:
         """Return a job with its current terms."""
@@ -105,7 +115,8 @@ class SocketClient:
             try:
                 connection, answers = self._connected()
                 connection.settimeout(patience)
-                connection.sendall(json.dumps(request, separators=(",", ":")).encode() + b"\n")
+                with contextlib.suppress(BrokenPipeError):  # the answer says why
+                    connection.sendall(json.dumps(request, separators=(",", ":")).encode() + b"\n")
                 text = answers.readline()
                 if not text.endswith(b"\n"):
                     raise OSError("it closed the connection")
@@ -124,13 +135,7 @@ class SocketClient:
 
     def _connected(self) -> tuple[socket.socket, BinaryIO]:
         if self._socket is None or self._answers is None:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                connection.settimeout(CALL_TIMEOUT)
-                connection.connect(str(self.path))
-            except BaseException:
-                connection.close()
-                raise
+            connection = connect(self.path, CALL_TIMEOUT)
             self._socket, self._answers = connection, connection.makefile("rb")
         return self._socket, self._answers
 
@@ -139,6 +144,19 @@ class SocketClient:
             self._answers.close()
             self._socket.close()
         self._socket = self._answers = None
+
+
+def _parts(specs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return specs in parts that are sent one after the other; the last one may be empty."""
+    parts: list[list[dict[str, Any]]] = [[]]
+    size = 0
+    for spec in specs:
+        size += len(json.dumps(spec))
+        if size > PART_BYTES and parts[-1]:
+            parts.append([])
+            size = len(json.dumps(spec))
+        parts[-1].append(spec)
+    return parts
 
 
 def _directive_from_dict(value: dict[str, Any] | None) -> Directive | None:

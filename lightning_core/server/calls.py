@@ -1,0 +1,231 @@
+"""What can be asked of a pool through its server: requests are read and checked, and answers written, as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from lightning_core.core import json_limits
+from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
+from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
+from lightning_core.core.commands import Command
+from lightning_core.core.events import Close, Event, Report, WorkerExited
+from lightning_core.core.jobs import Job
+from lightning_core.core.names import check_name
+from lightning_core.core.validation import MAX_INTEGER, checked
+from lightning_core.server.clients.socket_client import PROTOCOL
+from lightning_core.server.connections import Connection
+
+# Events that clients may send; the scheduler's own events are not among them.
+EVENTS = Report | WorkerExited | Close | Command
+MAX_WAIT = 60.0
+# Characters of an id, and of the words of a refusal, which may repeat what was sent.
+MAX_ID_LENGTH, MAX_WORDS_LENGTH = 64, 2000
+# Jobs and bytes of one launch; a value of its JSON counts as so many bytes.
+MAX_LAUNCHED_JOBS, MAX_LAUNCH_BYTES, BYTES_PER_VALUE = 1000, 64 * 2**20, 64
+# Jobs whose status is written in one go; others are served in between.
+STATUS_PART = 50
+
+
+class Pool(Protocol):
+    """What a server serves: a scheduler's actor, or a proxy of one."""
+
+    async def join(self, job: Job, device: str, incarnation: int | None, connection: int) -> JoinReply:
+        """Add or recognise the job of a script, for which the connection of this number reports from now on."""
+
+    async def event(self, event: Event, connection: int) -> Directive | None:
+        """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
+
+    async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+        """Return the next directive of the job."""
+
+    async def job_forecast(self, job: str) -> JobForecast | None:
+        """Return the forecast of the job."""
+
+    async def status(self) -> tuple[float, list[JobStatus]]:
+        """Return the scheduler time and the status of all jobs; the same list while nothing has changed."""
+
+    async def launch(self, specs: list[Any]) -> None:
+        """Submit jobs for the pool to launch."""
+
+    async def job(self, name: str) -> Job:
+        """Return a job with its current terms."""
+
+    async def about(self) -> dict[str, Any]:
+        """Return a description of the pool."""
+
+    async def disconnected(self, connection: int) -> None:
+        """Take note that a connection has closed."""
+
+
+class Json(str):
+    """A value that is JSON already."""
+
+
+def read_id(body: Any) -> int | str:
+    """Return the id of a request, under which it is answered.
+
+    Raises:
+        ValueError: If it is of another type, or too long to be repeated.
+    """
+    number = body["id"]
+    if type(number) is int and abs(number) <= MAX_INTEGER:
+        return number
+    if isinstance(number, str) and len(number) <= MAX_ID_LENGTH:
+        return number
+    raise ValueError(f"id must be a whole number or a text of at most {MAX_ID_LENGTH} characters")
+
+
+def write_answer(number: int | str | None, kind: str, value: Any, **more: Any) -> bytes:
+    """Return an answer as a line: a ``"value"``, or words of why it was ``"refused"`` or has ``"failed"``."""
+    if isinstance(value, Json):
+        return f'{{"id":{json.dumps(number)},"{kind}":{value}}}\n'.encode()
+    if kind != "value":
+        value = value if len(value) <= MAX_WORDS_LENGTH else f"{value[:MAX_WORDS_LENGTH]}..."
+    body = {"id": number, kind: value, **more}
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+class Calls:
+    """The calls of a pool.
+
+    Args:
+        pool: The pool.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._status = _SharedStatus(pool)
+
+    def parse(self, body: Any, size: int, connection: Connection) -> Callable[[], Awaitable[Any]]:
+        """Return the call that a request asks for, checked; nothing has been done yet.
+
+        Args:
+            body: The request.
+            size: Number of bytes that it is taken to hold.
+            connection: Connection on which it was made.
+
+        Raises:
+            ValueError: If it is of another protocol version, or a value in it is not what it must be. Values of the
+                wrong type may raise KeyError, TypeError or AttributeError.
+        """
+        if body["protocol"] != PROTOCOL:
+            raise ValueError(f"scheduler protocol {PROTOCOL}, client {body['protocol']}: upgrade the older one")
+        pool, call, args = self._pool, body["call"], body["args"]
+        match call:
+            case "join":
+                job, device = job_from_dict(args["job"]), checked(args["device"], str)
+                incarnation = checked(args["incarnation"], int | None)
+                return partial(pool.join, checked(job, Job), device, incarnation, connection.number)
+            case "event":
+                return partial(_directive, pool.event, _event(args["event"]), connection.number)
+            case "wait":
+                name, version = _name(args), checked(args["version"], int)
+                timeout = min(checked(args["timeout"], float), MAX_WAIT)
+                return partial(_directive, pool.wait, name, version, timeout)
+            case "job_forecast":
+                return partial(pool.job_forecast, _name(args))
+            case "status":
+                return self._status.text
+            case "prepare":
+                _add_specs(args, size, connection)
+                return _nothing
+            case "launch":
+                _add_specs(args, size, connection)
+                specs, connection.specs, connection.prepared = connection.specs, [], 0
+                return partial(pool.launch, specs)
+            case "job":
+                return partial(_terms, pool, _name(args))
+            case "about":
+                return pool.about
+            case _:
+                raise ValueError(f"unknown call {call!r}")
+
+
+class _SharedStatus:
+    """The status of all jobs as JSON, made once for all who ask at the same time.
+
+    Args:
+        pool: The pool.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._making = asyncio.Lock()
+        self._next: asyncio.Task[Json] | None = None
+        self._jobs: list[JobStatus] | None = None
+        self._text = ""
+
+    async def text(self) -> Json:
+        """Return the status as of a time after this call."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._make())
+        return await asyncio.shield(self._next)
+
+    async def _make(self) -> Json:
+        async with self._making:
+            self._next = None  # those who ask from here on may know of later events
+            now, jobs = await self._pool.status()
+            if jobs is not self._jobs:
+                self._text = await _statuses(jobs)
+                self._jobs = jobs
+            return Json(f"[{json.dumps(now, allow_nan=False)},{self._text}]")
+
+
+async def _statuses(jobs: list[JobStatus]) -> str:
+    texts = []
+    for start in range(0, len(jobs), STATUS_PART):
+        part = [status_to_dict(job) for job in jobs[start : start + STATUS_PART]]
+        texts.append(json.dumps(part, separators=(",", ":"), allow_nan=False)[1:-1])
+        await asyncio.sleep(0)
+    return f"[{','.join(texts)}]"
+
+
+def _name(args: Mapping[str, Any]) -> str:
+    return check_name(checked(args["job"], str))
+
+
+def _event(text: Any) -> Event:
+    if not isinstance(text, str):
+        raise ValueError(f"an event must be a text of JSON, got {type(text).__name__}")
+    json_limits.check(text)
+    event = decode_event(text)
+    if not isinstance(event, EVENTS):
+        raise ValueError(f"{type(event).__name__} is not for clients to send")
+    checked(event, type(event))
+    if not isinstance(event, Close):
+        check_name(event.job)
+    return event
+
+
+def _add_specs(args: Mapping[str, Any], size: int, connection: Connection) -> None:
+    """Add specs to the launch that a connection prepares; the first part of one replaces what was there."""
+    specs, after = checked(args["specs"], list), checked(args.get("after", 0), int)
+    if after == 0:
+        connection.specs, connection.prepared = [], 0
+    elif after != len(connection.specs):
+        raise ValueError(f"{after} specs must have been prepared before these, got {len(connection.specs)}")
+    prepared, count = connection.prepared + size, after + len(specs)
+    if count > MAX_LAUNCHED_JOBS or prepared > MAX_LAUNCH_BYTES:
+        connection.specs, connection.prepared = [], 0
+        raise ValueError(
+            f"a launch must have at most {MAX_LAUNCHED_JOBS:,} jobs and {MAX_LAUNCH_BYTES:,} bytes, got {count:,} and "
+            f"{prepared:,}; launch fewer at a time"
+        )
+    connection.specs, connection.prepared = [*connection.specs, *specs], prepared
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _directive(ask: Callable[..., Awaitable[Directive | None]], *args: Any) -> dict[str, Any] | None:
+    directive = await ask(*args)
+    return None if directive is None else answer_to_dict(directive)
+
+
+async def _terms(pool: Pool, name: str) -> dict[str, Any]:
+    return job_to_dict(await pool.job(name))

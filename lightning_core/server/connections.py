@@ -1,0 +1,149 @@
+"""The connections of a server, and what each process at their other ends may use of it.
+
+Rules
+
+1. Budgets are per process where that is possible: opening more connections gains nothing.
+2. Where room is short, the process that takes most of it gives way.
+3. What is slow is delayed, what is too large is refused, and what holds on to room is disconnected: never another
+   client's request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+# Connections at a time: each is a training, or a command that a person has typed.
+MAX_CONNECTIONS = 512
+# Bytes that all connections hold together: unfinished requests, prepared launches, and answers that nobody reads.
+MAX_HELD_BYTES = 128 * 2**20
+# Calls of a process per second, and at once after a pause. A training makes some five per second.
+CALLS_PER_SECOND, MAX_BURST = 100.0, 1000.0
+# Bytes of a request that count as one call.
+BYTES_PER_CALL = 2**14
+
+
+@dataclass(eq=False)
+class Process:
+    """A process, and what its connections have used."""
+
+    connections: set[Connection] = field(default_factory=set)
+    paid_until: float = float("-inf")
+    """Time until which its calls so far would have taken at the permitted rate."""
+
+    @property
+    def held(self) -> int:
+        """Bytes that its connections hold."""
+        return sum(connection.held for connection in self.connections)
+
+
+@dataclass(eq=False)
+class Connection:
+    """One connection.
+
+    Args:
+        number: Number of the connection: 1, 2, 3, ...
+        process: Process at its other end.
+        transport: Its transport.
+        used_at: Time of its newest request.
+    """
+
+    number: int
+    process: Process
+    transport: asyncio.WriteTransport
+    used_at: float
+    unfinished: int = 0
+    """Bytes of a request that has not arrived completely."""
+    specs: list[Any] = field(default_factory=list)
+    """Specs of a launch that has not been asked for completely."""
+    prepared: int = 0
+    """Bytes that these take."""
+    proven: bool = False
+    """Whether it has made a valid request."""
+
+    @property
+    def held(self) -> int:
+        """Bytes that the server holds for it."""
+        return self.unfinished + self.prepared + self.transport.get_write_buffer_size()
+
+
+class Connections:
+    """All connections of a server.
+
+    Args:
+        max_connections: Maximum number of connections.
+    """
+
+    def __init__(self, max_connections: int = MAX_CONNECTIONS) -> None:
+        self._max = max_connections
+        self._count = 0
+        self._open: set[Connection] = set()
+        self._processes: dict[int, Process] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, pid: int, transport: asyncio.WriteTransport, now: float) -> Connection | None:
+        """Return a new connection; None if there is no room.
+
+        Args:
+            pid: Process at its other end; 0 if it is not visible from here, and counts as another one each time.
+            transport: Its transport.
+            now: Time in seconds.
+        """
+        self._processes = {
+            key: process for key, process in self._processes.items() if process.connections or process.paid_until > now
+        }
+        process = self._processes.setdefault(pid or -1 - self._count, Process())
+        if len(self._open) >= self._max and not self._make_room(process):
+            return None
+        self._count += 1
+        connection = Connection(self._count, process, transport, now)
+        self._open.add(connection)
+        process.connections.add(connection)
+        return connection
+
+    def _make_room(self, newcomer: Process) -> bool:
+        """Disconnect the least recently used connection of the process with most, if it has more than the newcomer."""
+        crowd = max(self._processes.values(), key=lambda process: len(process.connections))
+        if len(crowd.connections) <= len(newcomer.connections) + 1:
+            return False
+        self.drop(min(crowd.connections, key=lambda connection: connection.used_at))
+        return True
+
+    def delay(self, connection: Connection, size: int, now: float) -> float:
+        """Count a request of a connection; return the seconds after which it may be answered.
+
+        Args:
+            connection: The connection.
+            size: Bytes of the request.
+            now: Time in seconds.
+        """
+        process, connection.used_at = connection.process, now
+        earliest = now - MAX_BURST / CALLS_PER_SECOND
+        process.paid_until = max(process.paid_until, earliest) + (1 + size / BYTES_PER_CALL) / CALLS_PER_SECOND
+        return max(process.paid_until - now, 0.0)
+
+    def limit_memory(self) -> None:
+        """Disconnect what holds most of the process that holds most, until all hold no more than they may."""
+        while sum(connection.held for connection in self._open) > MAX_HELD_BYTES:
+            greedy = max((process for process in self._processes.values()), key=lambda process: process.held)
+            self.drop(max(greedy.connections, key=lambda connection: connection.held))
+
+    def drop(self, connection: Connection) -> None:
+        """Disconnect at once, whatever has not been sent yet."""
+        connection.transport.abort()
+        self._open.discard(connection)
+        connection.process.connections.discard(connection)
+        connection.specs, connection.prepared, connection.unfinished = [], 0, 0
+
+    def drop_unproven(self, connection: Connection) -> None:
+        """Disconnect if there was no valid request."""
+        if not connection.proven:
+            self.drop(connection)
+
+    def drop_all(self) -> None:
+        """Disconnect all."""
+        for connection in list(self._open):
+            self.drop(connection)
