@@ -15,6 +15,7 @@ import time
 
 from lightning_core.core.answers import JobForecast
 from lightning_core.core.events import Cell, Checkpoint, WorkerExited
+from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.view.console_lines import inform, logger
 
@@ -180,12 +181,14 @@ class Mailbox:
             self._wake.clear()
 
     def _report(self, connection: Connection) -> None:
-        report = self.outbox.make_report(self._job, connection.incarnation, self.inbox.version)
-        if report is not None:
+        """Report what there is to report: after a long silence, more cells than one report may have."""
+        more = True
+        while more and (report := self.outbox.make_report(self._job, connection.incarnation, self.inbox.version)):
             self.inbox.take(connection.client.report(report))
             self.inbox.renumbered = False
             self.outbox.note_arrival(report)
             self.inbox.set_answered()
+            more = len(report.cells) == MAX_REPORTED_CELLS
 
     def _listen(self) -> None:
         """Wait for news in the second thread."""

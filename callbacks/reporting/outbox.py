@@ -7,6 +7,7 @@ import time
 from collections import deque
 
 from lightning_core.core.events import BadLosses, Cell, Checkpoint, Horizon, Report
+from lightning_core.core.limits import MAX_REPORTED_CELLS
 
 
 class Outbox:
@@ -60,7 +61,7 @@ class Outbox:
         progress = self.progress
         if progress is None:
             return None
-        waiting = tuple(self._cells)  # in one step: the training thread adds to them
+        waiting = tuple(self._cells)[:MAX_REPORTED_CELLS]  # in one step: the training thread adds to them
         cells = tuple(cell._replace(number=cell.number - self._before) for cell in waiting)
         batches, busy, rejected = self._sent = progress
         if self._began is None:

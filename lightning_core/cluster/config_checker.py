@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import asdict
@@ -25,6 +24,8 @@ from socketserver import ForkingMixIn, StreamRequestHandler, UnixStreamServer
 from typing_extensions import override
 
 from lightning_core.bundle.config_check import ConfigProblem, ConfigsToCheck, check_configs
+from lightning_core.core import json_limits
+from lightning_core.node.unix_sockets import BACKLOG, connect
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,9 @@ log = logging.getLogger(__name__)
 SOCKET_NAME = "checker"
 # Seconds that a check may take, including the imports of the checker.
 CHECK_TIMEOUT = 120.0
-MAX_REQUEST_BYTES = 16 * 2**20
+MAX_REQUEST_BYTES, MAX_VALUES = 16 * 2**20, 1_000_000
+# Seconds within which a request must have arrived.
+REQUEST_TIMEOUT = 2
 
 
 class _Request(StreamRequestHandler):
@@ -40,8 +43,9 @@ class _Request(StreamRequestHandler):
 
     @override
     def handle(self) -> None:
+        signal.alarm(REQUEST_TIMEOUT)  # one that sends nothing must not keep others waiting
+        request = json_limits.loads(self.rfile.readline(MAX_REQUEST_BYTES), MAX_VALUES)
         signal.alarm(int(CHECK_TIMEOUT))  # the import of a module may never end
-        request = json.loads(self.rfile.readline(MAX_REQUEST_BYTES))
         if (folder := Path(request.pop("cwd"))).is_dir():
             os.chdir(folder)
         found = check_configs(ConfigsToCheck(**request))
@@ -57,6 +61,7 @@ class ConfigChecker(ForkingMixIn, UnixStreamServer):
     """
 
     max_children = 4
+    request_queue_size = BACKLOG
 
     def __init__(self, path: Path, parent: int) -> None:
         self._parent = parent
@@ -93,9 +98,7 @@ def ask(path: Path, configs: ConfigsToCheck) -> list[ConfigProblem]:
     """
     request = json.dumps({**asdict(configs), "cwd": os.getcwd()}).encode() + b"\n"
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(CHECK_TIMEOUT)
-            connection.connect(str(path))
+        with connect(path, CHECK_TIMEOUT) as connection:
             connection.sendall(request)
             with connection.makefile("rb") as answers:
                 found = json.loads(answers.readline())

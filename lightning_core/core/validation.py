@@ -151,7 +151,7 @@ def _check_text(value: Any) -> str | None:
     if len(value) > MAX_TEXT:
         return f"expected at most {MAX_TEXT:,} characters, got {len(value):,}"
     if not value.isascii() and _SURROGATE.search(value):
-        return f"expected characters of UTF-8, got {ascii(value[:20])}"
+        return f"expected characters of UTF-8, got {value[:20]!a}"
     return None
 
 

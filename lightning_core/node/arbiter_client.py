@@ -12,6 +12,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from lightning_core.node.unix_sockets import connect
+
 log = logging.getLogger(__name__)
 
 # A request: its kind, the share, and its number. The grant repeats the number, so that a grant that answers a
@@ -21,6 +23,8 @@ ACQUIRE, RELEASE = b"w", b"g"
 GRANTED = struct.Struct("<Q")
 # Seconds between two attempts to connect.
 RECONNECT_INTERVAL = 1.0
+# Seconds that an attempt may take while many processes connect; it is the training thread that waits.
+CONNECT_TIMEOUT = 0.25
 
 
 class ArbiterClient:
@@ -97,9 +101,12 @@ class ArbiterClient:
         if time.monotonic() < self._reconnect_at:
             return False
         self._reconnect_at = time.monotonic() + RECONNECT_INTERVAL
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            connection.connect(str(self._path))
+            connection = connect(self._path, CONNECT_TIMEOUT, socket.SOCK_SEQPACKET)
+        except OSError:
+            return False
+        try:
+            connection.settimeout(None)
             with waiting_file(self._path).open("rb") as file:
                 self._waiting = mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
         except OSError:

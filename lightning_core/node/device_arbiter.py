@@ -26,11 +26,14 @@ import time
 from pathlib import Path
 
 from lightning_core.node.arbiter_client import ACQUIRE, GRANTED, REQUEST, waiting_file
-from lightning_core.node.processes import process_watch
+from lightning_core.node.processes import peer_of, process_watch
+from lightning_core.node.unix_sockets import listen, max_connections
 
 log = logging.getLogger(__name__)
 
 MIN_SHARE = 1e-3
+# Connections that are served, and those of one process; others are closed.
+MAX_PROCESSES, MAX_CONNECTIONS_PER_PROCESS = 512, 64
 # Seconds after which the loop looks for a holder that hangs, and pauses after a failed accept.
 POLL_INTERVAL = 0.2
 ACCEPT_RETRY_DELAY = 0.1
@@ -39,8 +42,9 @@ ACCEPT_RETRY_DELAY = 0.1
 class _Process:
     """A process connected to the arbiter."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, pid: int) -> None:
         self.connection = connection
+        self.pid = pid
         self.share = MIN_SHARE
         self.virtual_time = 0.0
         self.waits = False
@@ -59,11 +63,8 @@ class DeviceArbiter:
     def __init__(self, path: Path, hang_timeout: float = 30.0) -> None:
         self.path = path
         self._hang_timeout = hang_timeout
-        path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(str(path))
-        os.chmod(path, 0o600)
-        self._listener.listen()
+        self._listener = listen(path, socket.SOCK_SEQPACKET)
+        self._max_processes = max_connections(MAX_PROCESSES)
         byte = waiting_file(path)
         byte.write_bytes(b"\0")
         with byte.open("r+b") as file:
@@ -110,8 +111,13 @@ class DeviceArbiter:
             log.warning("the device arbiter %s cannot accept another process: %s", self.path, error)
             time.sleep(ACCEPT_RETRY_DELAY)
             return
+        pid = peer_of(connection)
+        of_it = sum(process.pid == pid for process in self._processes) if pid else 0
+        if of_it >= MAX_CONNECTIONS_PER_PROCESS or len(self._processes) >= self._max_processes:
+            connection.close()  # it trains without time slicing
+            return
         connection.setblocking(False)  # never wait for a process that does not read
-        process = _Process(connection)
+        process = _Process(connection, pid)
         self._processes.append(process)
         self._selector.register(connection, selectors.EVENT_READ, process)
         with contextlib.suppress(OSError):  # without a watch, only the socket can tell that the process has died
@@ -132,7 +138,7 @@ class DeviceArbiter:
         held = process is self._holder
         if held:
             self._end_quantum()  # charged at the share under which it was granted, not at the new one
-        process.share = max(share, MIN_SHARE) if share == share else MIN_SHARE
+        process.share = min(max(share, MIN_SHARE), 1.0) if share == share else MIN_SHARE
         process.request = request
         if kind == ACQUIRE and not held and not process.waits:
             process.virtual_time = max(process.virtual_time, self._virtual_floor)

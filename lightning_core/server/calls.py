@@ -14,6 +14,7 @@ from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dic
 from lightning_core.core.commands import Command
 from lightning_core.core.events import Close, Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
+from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.names import check_name
 from lightning_core.core.validation import MAX_INTEGER, checked
 from lightning_core.server.clients.socket_client import PROTOCOL
@@ -195,9 +196,10 @@ def _event(text: Any) -> Event:
     event = decode_event(text)
     if not isinstance(event, EVENTS):
         raise ValueError(f"{type(event).__name__} is not for clients to send")
-    checked(event, type(event))
     if not isinstance(event, Close):
         check_name(event.job)
+    if isinstance(event, Report) and len(event.cells) > MAX_REPORTED_CELLS:
+        raise ValueError(f"a report must have at most {MAX_REPORTED_CELLS:,} cells, got {len(event.cells):,}")
     return event
 
 

@@ -21,7 +21,7 @@ MAX_HELD_BYTES = 128 * 2**20
 # Calls of a process per second, and at once after a pause. A training makes some five per second.
 CALLS_PER_SECOND, MAX_BURST = 100.0, 1000.0
 # Bytes of a request that count as one call.
-BYTES_PER_CALL = 2**14
+BYTES_PER_CALL = 2**13
 
 
 @dataclass(eq=False)
