@@ -24,8 +24,8 @@ from socketserver import ForkingMixIn, StreamRequestHandler, UnixStreamServer
 from typing_extensions import override
 
 from lightning_core.bundle.config_check import ConfigProblem, ConfigsToCheck, check_configs
-from lightning_core.core import json_limits
 from lightning_core.node.unix_sockets import BACKLOG, connect
+from lightning_core.server import json_limits
 
 log = logging.getLogger(__name__)
 

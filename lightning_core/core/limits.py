@@ -32,7 +32,7 @@ MAX_FACTOR = 1e9
 MAX_NAME = 200
 """Characters of the name of a metric, a location, an argument."""
 MAX_TEXT = 2**13
-"""Characters of a text: the path of a file, or the end of a traceback, which stays in the journal and in every status."""
+"""Characters of a text, such as a path, or the end of a traceback, which stays in the journal and in every status."""
 MAX_SEED = 2**64 - 1
 """Seeds."""
 MAX_ITEMS = 100_000

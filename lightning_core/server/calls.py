@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from lightning_core.core import json_limits
 from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
 from lightning_core.core.commands import Command
@@ -17,6 +16,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.names import check_name
 from lightning_core.core.validation import MAX_INTEGER, checked
+from lightning_core.server import json_limits
 from lightning_core.server.clients.socket_client import PROTOCOL
 from lightning_core.server.connections import Connection
 

@@ -9,7 +9,7 @@ Rules
 3. Every request names its protocol version. If the versions differ, the request is refused and nothing is done.
 4. A connection that reports for a job stands for its process: when it closes, the process counts as gone.
 5. No client makes another wait: what each may send, hold and ask for is limited (:mod:`.connections`,
-   :mod:`lightning_core.core.json_limits`), and one request of each is read at a time.
+   :mod:`.json_limits`), and one request of each is read at a time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from lightning_core.core import json_limits
 from lightning_core.node.processes import peer_of, process_watch
 from lightning_core.node.unix_sockets import BACKLOG, listen, max_connections
+from lightning_core.server import json_limits
 from lightning_core.server.calls import BYTES_PER_VALUE, Calls, Pool, read_id, write_answer
 from lightning_core.server.clients.socket_client import REFUSALS
 from lightning_core.server.connections import MAX_CONNECTIONS, Connection, Connections
@@ -34,10 +34,6 @@ MAX_PENDING_CALLS = 16
 # Seconds within which a request that has begun must be complete, a new connection must make a valid one, and answers
 # must be read. A connection that has made one may be idle for ever: its job may hold.
 LINE_TIMEOUT, PROOF_TIMEOUT, READ_TIMEOUT = 10.0, 10.0, 60.0
-
-
-class RequestTooLargeError(ValueError):
-    """A request is longer than any may be."""
 
 
 class SocketServer:
@@ -89,7 +85,7 @@ class SocketServer:
                 call = asyncio.create_task(self._answer(line, connection, writer))
                 calls.add(call)
                 call.add_done_callback(calls.discard)
-        except RequestTooLargeError as error:
+        except ValueError as error:
             writer.write(write_answer(None, "refused", str(error)))
         except OSError:  # it died in the middle of a line, or took too long over one
             pass
@@ -107,7 +103,7 @@ class SocketServer:
         """Yield the lines that arrive.
 
         Raises:
-            RequestTooLargeError: If one is too long.
+            ValueError: If one is too long.
             TimeoutError: If one takes too long.
         """
         line, until = bytearray(), None
@@ -122,7 +118,7 @@ class SocketServer:
                 yield bytes(line)
                 line[:] = following
             if len(line) > MAX_LINE_BYTES:
-                raise RequestTooLargeError(f"a request must be at most {MAX_LINE_BYTES:,} bytes")
+                raise ValueError(f"a request must be at most {MAX_LINE_BYTES:,} bytes")
             if not line:
                 until = None
             elif until is None or more:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from lightning_core.autojoin import read
+from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.commands import SetDeadline, SetTerms
-from lightning_core.core.events import Report, Submit, WorkerExited
+from lightning_core.core.events import Close, Event, LaunchTimedOut, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_DEVICES, MAX_ITEMS, MAX_NAME, MAX_SECONDS, MAX_TEXT
 from lightning_core.core.targets import BatchTarget, LossTarget, parse_target
@@ -102,12 +103,25 @@ def test_bounds_themselves_are_allowed() -> None:
 
 
 def test_texts_and_lists_of_events_are_bounded() -> None:
-    assert checked(WorkerExited("a", 1, detail="x" * MAX_TEXT), WorkerExited)
-    with pytest.raises(ValueError, match="detail: expected at most 1,048,576 characters, got 1,048,577"):
-        checked(WorkerExited("a", 1, detail="x" * (MAX_TEXT + 1)), WorkerExited)
+    assert checked(Close("x" * MAX_TEXT), Close)
+    with pytest.raises(ValueError, match="by: expected at most 8,192 characters, got 8,193"):
+        checked(Close("x" * (MAX_TEXT + 1)), Close)
+    with pytest.raises(ValueError, match=r"by: expected characters of UTF-8, got 'a.ud800'"):
+        checked(Close("a\ud800"), Close)
     cells: Any = ((1, 1, 0.5),) * (MAX_ITEMS + 1)
     with pytest.raises(ValueError, match="cells: expected at most 100,000 values, got 100,001"):
         checked(Report("a", 1, 1, 1, 1, 1.0, cells), Report)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda text: WorkerExited("a", 1, detail=text), lambda text: LaunchTimedOut("a", 1, text)]
+)
+def test_the_end_of_a_long_detail_is_kept(make: Callable[[str], Event]) -> None:
+    event: Any = make("x" * MAX_TEXT + "\nValueError: \ud800 it is the last line that counts")
+    assert len(event.detail) == MAX_TEXT
+    assert event.detail.startswith("[...]xxx")
+    assert event.detail.endswith("ValueError: ? it is the last line that counts")
+    assert decode_event(encode_event(event)) == event
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ class SocketClient:
             try:
                 connection, answers = self._connected()
                 connection.settimeout(patience)
-                with contextlib.suppress(BrokenPipeError):  # the answer says why
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the answer says why
                     connection.sendall(json.dumps(request, separators=(",", ":")).encode() + b"\n")
                 text = answers.readline()
                 if not text.endswith(b"\n"):
@@ -130,6 +130,8 @@ class SocketClient:
         if "refused" in answer:
             raise REFUSALS.get(answer.get("because", ""), JoinRefusedError)(answer["refused"])
         if "failed" in answer:
+            if answer["id"] is None:  # the server has no room for another connection, and has closed this one
+                self.close()
             raise ConnectionError(answer["failed"])
         return answer["value"]
 
