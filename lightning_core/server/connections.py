@@ -16,7 +16,7 @@ from typing import Any
 
 # Connections at a time: each is a training, or a command that a person has typed.
 MAX_CONNECTIONS = 512
-# Bytes that all connections hold together: unfinished requests, prepared launches, and answers that nobody reads.
+# Bytes that all connections hold together: unfinished requests, prepared launches, and answers that are not read.
 MAX_HELD_BYTES = 128 * 2**20
 # Calls of a process per second, and at once after a pause. A training makes some five per second.
 CALLS_PER_SECOND, MAX_BURST = 100.0, 1000.0

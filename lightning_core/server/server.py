@@ -80,7 +80,7 @@ class SocketServer:
         try:
             async for line in self._lines(reader, connection):
                 await asyncio.sleep(self._connections.delay(connection, len(line), loop.time()))
-                if len(calls) >= MAX_PENDING_CALLS:
+                if len(calls) >= MAX_PENDING_CALLS or writer.is_closing():
                     break
                 call = asyncio.create_task(self._answer(line, connection, writer))
                 calls.add(call)
@@ -149,6 +149,8 @@ class SocketServer:
         await self._send(answer, connection, writer)
 
     async def _send(self, answer: bytes, connection: Connection, writer: asyncio.StreamWriter) -> None:
+        if writer.is_closing():
+            return
         try:
             writer.write(answer)
             self._connections.limit_memory()

@@ -218,7 +218,7 @@ def test_the_process_with_most_connections_makes_room_for_another() -> None:
     assert newcomer.number == 5
     assert [transport.aborted for _, transport in crowd] == [False, True, False, False]  # the least recently used
     assert admitted(room, 9)[0] is not None
-    assert admitted(room, 8)[0] is None  # nobody has more than one more than it would have
+    assert admitted(room, 8)[0] is None  # no process has two more than it
     assert len(room) == 4
 
 
@@ -273,7 +273,7 @@ def test_unfinished_lines_hold_no_more_than_the_budget(pool: Pool, monkeypatch: 
     honest.close()
 
 
-def test_answers_that_nobody_reads_are_dropped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_are_not_read_are_dropped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_HELD_BYTES", 2 * MB)
 
     async def about() -> dict[str, str]:
