@@ -22,7 +22,9 @@ KNOWN = {
     # Read by scripts and commands.
     "POOL": "pool to join: auto, local, a folder or host:port",
     "HOME": "folder of this user's pool",
+    "TRUST": "other users, and groups with an @, whose folders are trusted as this user's: 1000,@team",
     # Set for processes that the package starts.
+    "HEAD": "for the processes of a pool: the mark by which `down` recognises them",
     "EVENT": "for an on_verdict command: verdict or alert",
     "VERDICT": "for an on_verdict command: the job's new verdict; empty for an alert",
     "REASON": "for an on_verdict command: reason of the verdict or alert",

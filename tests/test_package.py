@@ -22,6 +22,7 @@ from tests.conftest import ROOT
 # types alone. Folders are rooms, and so is each file beside them.
 ROOMS = (
     "errors",
+    "regular_files",
     "core name_conflict",
     "variables planning estimators",
     "policies market placement",

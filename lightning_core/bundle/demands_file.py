@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from lightning_core.bundle.yaml_loader import load_yaml
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import parse_duration
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
+from lightning_core.regular_files import MAX_TABLE_BYTES, read_text
 
 T = TypeVar("T")
 KEYS = tuple(field.name for field in fields(Demands))
@@ -73,8 +75,10 @@ def read_arrivals(path: Path, demands: Demands) -> dict[str, FloatArray]:
     Raises:
         BundleError: With every problem found, each with its line.
     """
-    with path.open(newline="") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
+    try:
+        header, *rows = list(csv.reader(StringIO(read_text(path, MAX_TABLE_BYTES), newline=""))) or [[]]
+    except (OSError, ValueError, csv.Error) as error:
+        raise BundleError([f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
     if sorted(header) != sorted(demands.jobs):
         problem = f"expected a column for each of {', '.join(demands.jobs)}, got {', '.join(header) or 'none'}"
         raise BundleError([f"{path}:1: {problem}"])

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from lightning_core.bundle.problems import BundleError, Position, Problems
+from lightning_core.regular_files import read_text
 
 MAX_FILE_BYTES = 2**20
 MAX_DEPTH = 50
@@ -169,11 +170,7 @@ def load_yaml(path: Path, empty: str = "file is empty", *, quoting: bool = True)
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)  # a device or a pipe has no size
-        if len(data) > MAX_FILE_BYTES:
-            raise BundleError([f"{path}: larger than {MAX_FILE_BYTES:,} bytes"])
-        return data.decode("utf-8")
+        return read_text(path, MAX_FILE_BYTES)
     except FileNotFoundError:
         raise BundleError([f"{path}: not found"]) from None
     except UnicodeDecodeError as error:

@@ -15,6 +15,7 @@ from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET
 from lightning_core.storage.excerpt import compare
 from lightning_core.storage.journal import Journal
+from lightning_core.storage.ownership import is_ours
 from lightning_core.storage.replay import replay
 
 
@@ -56,6 +57,8 @@ def _report(arguments: argparse.Namespace) -> int:
     from lightning_core.report.page import write
 
     path = journal_path(arguments.run_dir)
+    if arguments.out is None and not is_ours(path.parent):
+        raise ValueError(f"{path.parent}: another user can change this folder; name the report's file with --out FILE")
     out = arguments.out or path.with_name("report.html")
     with Journal.open(path, read_only=True) as journal:
         write(journal, out, path.parent.resolve().name)

@@ -21,6 +21,7 @@ from lightning_core.market.optimum import optimum
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
+from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 
@@ -153,7 +154,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
         f"{len(starts)} starts, forecast: {arguments.forecaster}; gap closed: from on-demand only to the optimum",
     )  # fmt: skip
     if arguments.json:
-        arguments.json.write_text(json.dumps({"optimum": cost, "policies": body}, indent=2, allow_nan=False) + "\n")
+        write_whole(arguments.json, json.dumps({"optimum": cost, "policies": body}, indent=2, allow_nan=False) + "\n")
     if arguments.picture:
         from lightning_core.report.market_plots import draw_backtest
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_core.cli.arguments import new_file
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
+from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 
@@ -111,7 +112,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     if solution is not None:
         _compare(solution, weights, accuracy, baselines=arguments.baselines)
     if arguments.json:
-        arguments.json.write_text(json.dumps(_body(placement), indent=2, allow_nan=False) + "\n")
+        write_whole(arguments.json, json.dumps(_body(placement), indent=2, allow_nan=False) + "\n")
     if arguments.picture:
         from lightning_core.report.placement_plots import draw
 
@@ -147,7 +148,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         body = {name: {key: value for key, value in one._asdict().items() if key != "loads"}
                 for name, one in results.items()}  # fmt: skip
-        arguments.json.write_text(json.dumps(body, indent=2, allow_nan=False) + "\n")
+        write_whole(arguments.json, json.dumps(body, indent=2, allow_nan=False) + "\n")
     if arguments.picture:
         from lightning_core.report.placement_plots import draw_day
 

@@ -17,8 +17,10 @@ from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError
+from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.journal_errors import DamagedJournalError, JournalError
+from lightning_core.storage.private_files import private_folder
 from lightning_core.storage.recovery import HINT, recover_folder
 from lightning_core.storage.replay import replay
 
@@ -184,7 +186,7 @@ def _run_in(
         print(resume_with, flush=True)
         raise
     if arguments.json:
-        summary.write(arguments.json)
+        write_whole(arguments.json, summary.to_json())
     if summary.interrupted is not None:  # an interrupted run does not wait for a report
         print(f"journal, spec and summary: {run_dir}\n{resume_with}")
         return summary.exit_code
@@ -221,6 +223,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         if not run_dir.exists() and has_job(arguments.pool, name := str(arguments.resume)):
             raise ValueError(f"{name} is a job in the pool: `lightning-core resume {name}` resumes it if it is paused")
         raise ValueError(f"{arguments.resume}: there is no interrupted run here: no bundle.yaml")
+    private_folder(run_dir)  # refuses one that another user can change
     if (note := PoolReference.read(run_dir)) is not None:
         return resume_in_pool(run_dir, note, arguments)
     before = BundleSpec.from_file(run_dir / "bundle.yaml")

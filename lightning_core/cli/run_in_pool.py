@@ -21,6 +21,7 @@ from lightning_core.run.pool_reference import JOURNAL, PoolReference, copy_resul
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError, Summary
 from lightning_core.server.discovery import AUTO, home, is_address
+from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.excerpt import find, with_workers
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.journal_errors import JournalError
@@ -163,7 +164,7 @@ def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.
     summary = _write(run_dir, note, settings, now, jobs, newest, number)
     print_summary(summary, sys.stdout)
     if arguments.json:
-        summary.write(arguments.json)
+        write_whole(arguments.json, summary.to_json())
     if number is not None:
         names = ", ".join(job.name for job in jobs if job.state is not State.ENDED)
         print(f"still running in the pool: {names}; `lightning-core status` shows them, `cancel` ends them\n"
@@ -184,7 +185,7 @@ def _after(run_dir: Path, note: PoolReference, arguments: argparse.Namespace, *,
                 summary = _write(run_dir, note, again.scheduler.settings, again.now, jobs, status, None)
                 print_summary(summary, sys.stdout)
                 if arguments.json:
-                    summary.write(arguments.json)
+                    write_whole(arguments.json, summary.to_json())
                 return summary.exit_code
     if up:
         raise PoolGoneError(f"{run_dir}: its jobs are not in the pool at {note.pool} any more")
@@ -230,7 +231,7 @@ def _write(
                     write(journal, run_dir / "report.html", run_dir.name)
     summary = Summary.of(settings, now, jobs, run_dir, number, down=down)
     with owner_only():
-        summary.write(run_dir / "summary.json")
+        write_whole(run_dir / "summary.json", summary.to_json())
     if number is None and not missing:
         replace(note, ended=True).write(run_dir)
     for problem in problems:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -30,6 +29,7 @@ from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.replications import Experiment, print_seeds, sums, to_dict
 from lightning_core.simulation.scenario import Delays, Outcome
 from lightning_core.simulation.simulation import Simulation
+from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journal import Journal
 from lightning_core.view.progress import print_summary
 
@@ -195,7 +195,7 @@ def play(
     jobs = [job.given for job in bundle.jobs]
     simulation = Simulation(settings, jobs, delays, folder / "journal.db", losses=losses, save_every=save_every)
     outcome = simulation.run()
-    outcome.summary.write(folder / "summary.json")
+    write_whole(folder / "summary.json", outcome.summary.to_json())
     with Journal.open(folder / "journal.db") as journal:
         write_report(journal, folder / "report.html", folder.name)
     return outcome
@@ -255,6 +255,4 @@ def _write(path: Path, bundle: PlayedBundle, outcomes: Mapping[str, Outcome], se
 
 
 def _write_json(path: Path, body: Mapping[str, Any]) -> None:
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(json.dumps(body, indent=2, allow_nan=False) + "\n")
-    os.replace(beside, path)
+    write_whole(path, json.dumps(body, indent=2, allow_nan=False) + "\n")

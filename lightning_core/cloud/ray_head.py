@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -21,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.errors import LightningCoreError
-from lightning_core.node.processes import is_alive
+from lightning_core.node.processes import is_alive, is_marked
 from lightning_core.node.signals import SignalReceivedError, protected_from_ray
 from lightning_core.server.ray_settings import NAMESPACE, WORKER_NICENESS
+from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.ownership import read_own
 from lightning_core.storage.private_files import owner_only
 
 # Seconds that the head may take to start, and to end.
@@ -31,6 +35,9 @@ START_TIMEOUT, END_TIMEOUT = 60.0, 15.0
 # A socket's path has at most 107 characters; Ray needs the rest for its own names.
 TEMP_PREFIX = "lc-"
 MAX_TEMP_LENGTH = 40
+# Variable and file with the mark of a head, and what it looks like.
+MARK, MARK_FILE = "LIGHTNING_CORE_HEAD", "mark"
+_MARK = re.compile("[0-9a-f]{32}")
 
 
 class HeadError(LightningCoreError, RuntimeError):
@@ -48,6 +55,22 @@ def new_temp_folder() -> Path:
         temp.rmdir()
         raise HeadError(f"{temp.parent} is too long a path for Ray's sockets; set TMPDIR to a shorter path")
     return temp
+
+
+def new_head(devices: int, kind: str) -> dict[str, Any]:
+    """Return the content of ``head.json`` before the head has started, with a new folder for its files.
+
+    A random mark is in it, in a file of the folder and in the environment of the head's processes: :func:`end_ray` ends
+    and removes nothing else.
+
+    Raises:
+        HeadError: If no such folder can be made.
+    """
+    temp, mark = new_temp_folder(), secrets.token_hex(16)
+    with owner_only():
+        write_whole(temp / MARK_FILE, mark)
+    return {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "socket"), "token": str(temp / "token"),
+            "devices": devices, "kind": kind, "mark": mark}  # fmt: skip
 
 
 def start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
@@ -69,7 +92,8 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: there is nothing to drain.
-    environment = os.environ | WORKER_NICENESS | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+    quick = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+    environment = os.environ | WORKER_NICENESS | quick | {MARK: head["mark"]}
     with owner_only(), (folder / "head.log").open("ab") as log:
         return subprocess.Popen(
             command,
@@ -122,7 +146,13 @@ def joined(head: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def end_ray(head: Mapping[str, Any]) -> None:
-    """End the process group of the head, and remove its files."""
+    """End the process group of the head, and remove its files.
+
+    Raises:
+        HeadError: If the process is not a head that this version has started; nothing is ended or removed then.
+    """
+    if is_alive(head):
+        check_head(head)
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not is_alive(head):
             break
@@ -130,5 +160,43 @@ def end_ray(head: Mapping[str, Any]) -> None:
         until = time.monotonic() + END_TIMEOUT
         while is_alive(head) and time.monotonic() < until:
             time.sleep(0.1)
-    if Path(head["temp"]).name.startswith(TEMP_PREFIX):  # head.json may hold anything
-        shutil.rmtree(head["temp"], ignore_errors=True)
+    _remove_temp(Path(head["temp"]), _mark_of(head))
+
+
+def check_head(head: Mapping[str, Any]) -> None:
+    """Check that the process that ``head.json`` names is the head of a pool.
+
+    Raises:
+        HeadError: If it is not.
+    """
+    if not (mark := _mark_of(head)) or not is_marked(head["pid"], MARK, mark):
+        raise HeadError(
+            f"head.json names process {head['pid']}, which is not the head of this pool, or was started by another "
+            "version of lightning_core: nothing was ended or removed; end it with that version, or remove head.json"
+        )
+
+
+def _mark_of(head: Mapping[str, Any]) -> str:
+    mark = head.get("mark")
+    return mark if isinstance(mark, str) and _MARK.fullmatch(mark) else ""
+
+
+def _remove_temp(temp: Path, mark: str) -> None:
+    """Remove the folder of a head's files, if it is one: ``head.json`` may hold anything."""
+    if not os.path.lexists(temp):
+        return
+    try:
+        if not temp.is_absolute() or not temp.name.startswith(TEMP_PREFIX) or not mark:
+            raise ValueError("a head's folder has another name")
+        parent = os.open(temp.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            status = os.stat(temp.name, dir_fd=parent, follow_symlinks=False)
+            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
+                raise ValueError("it is not a private folder of this user")
+            if read_own(temp, MARK_FILE, len(mark)).decode() != mark:
+                raise ValueError("its mark is not that of head.json")
+            shutil.rmtree(temp.name, ignore_errors=True, dir_fd=parent)
+        finally:
+            os.close(parent)
+    except (OSError, ValueError) as error:
+        print(f"{temp} was not removed: it was not made by this pool: {error}", file=sys.stderr)

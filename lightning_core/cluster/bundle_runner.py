@@ -21,6 +21,7 @@ from lightning_core.run.run_folder import write_spec
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import PoolLostError, Summary
 from lightning_core.server.ray_settings import Actor
+from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import owner_only
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class BundleRunner:
             down = 0.0 if before is None else seconds_down(run_dir)
             summary = Summary.of(settings, now, jobs, run_dir, number, lost=lost, down=down)
             with owner_only():
-                summary.write(run_dir / "summary.json")
+                write_whole(run_dir / "summary.json", summary.to_json())
             call(scheduler, "close", until=until + CLOSE_TIMEOUT)
             return summary
         except RayTaskError as error:  # refused by the scheduler

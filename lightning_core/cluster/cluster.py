@@ -245,7 +245,8 @@ class Cluster:
         """
         settings = self.settings(bundle)
         check_folder(run_dir)
-        write_spec(bundle, run_dir)
+        if before is None:  # a resumed run's own is replaced once the changes are in the journal
+            write_spec(bundle, run_dir)
         name = f"{self._name}-{uuid.uuid4().hex[:8]}"
         self._save_every = {spec.job.name: spec.save_interval for spec in bundle.jobs}
         self.scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)

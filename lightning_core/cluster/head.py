@@ -2,7 +2,8 @@
 
 Rules
 
-1. The head is a process group of its own, identified by process id and start time: ``down`` ends it, and no other Ray.
+1. The head is a process group of its own, identified by process id, start time and a random mark in its environment:
+   ``down`` ends it, and nothing else. The folder of its files has the same mark.
 2. Ray's token and all folders are readable by their user only. Ray listens on the machine's address in any case, so the
    token keeps others out.
 3. The pool's folder outlives the head, with journal, specs and checkpoints. A pool that is started again resumes.
@@ -21,15 +22,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lightning_core.cloud.ray_head import HeadError, await_address, end_ray, joined, new_temp_folder, start_ray
+from lightning_core.cloud.ray_head import HeadError, await_address, check_head, end_ray, joined, new_head, start_ray
 from lightning_core.core.events import Close, WorkersLost
 from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
-from lightning_core.server.discovery import read_head
+from lightning_core.server.discovery import HEAD, read_head
 from lightning_core.server.proxy import POOL
 from lightning_core.storage.anchor import anchor_path
+from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.private_files import owner_only, private_folder
@@ -38,6 +40,7 @@ from lightning_core.storage.replay import replay
 
 # Seconds that the devices may take to start, jobs to write a checkpoint and leave, and actors to end.
 UP_TIMEOUT, LEAVE_TIMEOUT, CLOSE_TIMEOUT = 60.0, 60.0, 15.0
+LOCK_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def up(
@@ -74,9 +77,7 @@ def up(
         if recover_journal:
             _recover(folder)
         resumes = _unfinished(folder)
-        temp = new_temp_folder()
-        head = {"pid": 0, "started": 0, "temp": str(temp), "socket": str(temp / "socket"), "token": str(temp / "token"),
-                "devices": settings.devices, "kind": kind}  # fmt: skip
+        head = new_head(settings.devices, kind)
         try:
             with recorded_signals() as received:
                 process = start_ray(folder, head)
@@ -111,6 +112,7 @@ def down(folder: Path, *, now: bool = False) -> None:
         head = read_head(folder)
         if head is None or not is_alive(head):
             raise HeadError(f"{folder}: no pool is up")
+        check_head(head)
         with recorded_signals() as received:
             try:
                 _close_pool(head, now, received)
@@ -131,7 +133,7 @@ def _alone(folder: Path) -> Iterator[None]:
     """
     try:
         with owner_only():
-            lock = (private_folder(folder) / "head.lock").open("w")
+            lock = os.fdopen(os.open(private_folder(folder) / "head.lock", LOCK_FLAGS, 0o600), "w")
     except ValueError as error:
         raise HeadError(str(error)) from None
     except OSError as error:
@@ -238,7 +240,5 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
 
 
 def _write(folder: Path, head: Mapping[str, Any]) -> None:
-    beside = folder / "head.json.new"
-    beside.touch(mode=0o600)
-    beside.write_text(json.dumps(head, indent=2))
-    os.replace(beside, folder / "head.json")
+    with owner_only():
+        write_whole(folder / HEAD, json.dumps(head, indent=2))

@@ -30,6 +30,7 @@ from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_from_dict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
+from lightning_core.regular_files import read_text
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.server.stall_aware_clock import MAX_WAKEUP_DELAY, StallAwareClock
 from lightning_core.storage import job_specs
@@ -48,6 +49,7 @@ RETRY_INTERVAL = 0.5
 # File in a job's folder with the last incarnation launched, and the word for a launch that is not complete.
 LAUNCH_FILE = "launched"
 BEGUN = "begun"
+MAX_LAUNCH_BYTES = 100
 
 
 class Launcher:
@@ -145,8 +147,10 @@ class Launcher:
                     incarnation, ExitCause.LOST, "its worker died while no pool manager was running"
                 )
             return None
+        scheduler = ray.get_actor(incarnation.scheduler, namespace=NAMESPACE)
+        digest: str = await scheduler.spec_sha256.remote(incarnation.job)
         try:
-            alone = await asyncio.to_thread(self._assignment, placement, home)
+            alone = await asyncio.to_thread(self._assignment, placement, digest)
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             detail = f"its spec cannot be read: {type(error).__name__}: {error}"
             await deliver(
@@ -215,8 +219,8 @@ class Launcher:
         slot.assign(worker, incarnation)  # this process did not know of its job
         return ""
 
-    def _assignment(self, placement: Placement, home: Path) -> Assignment:
-        spec = job_specs.read(home)
+    def _assignment(self, placement: Placement, digest: str) -> Assignment:
+        spec = job_specs.read(self._folder, placement.job, digest)
         job = job_from_dict(spec["job"])
         return Assignment(
             job=placement.job,
@@ -227,7 +231,7 @@ class Launcher:
             save_every=spec["save_every"],
             keep_best=spec.get("keep_best", False),  # absent in specs of earlier versions
             scheduler=self._scheduler,
-            folder=str(home),
+            folder=str(home_of(self._folder, placement.job)),
             paths=tuple(spec["paths"]),
             kind=self._slots.kind,
             devices=placement.devices,
@@ -248,7 +252,7 @@ def _join(found: Iterable[tuple[int, WorkerSlot | str | None]]) -> str:
 def _read_launch(home: Path) -> tuple[int, bool]:
     """Return the last incarnation launched, 0 for none, and whether its launch may be incomplete."""
     try:
-        number, _, state = (home / LAUNCH_FILE).read_text().partition(" ")
+        number, _, state = read_text(home / LAUNCH_FILE, MAX_LAUNCH_BYTES).partition(" ")
         return int(number), state == BEGUN
     except FileNotFoundError:
         return 0, False

@@ -32,6 +32,7 @@ from lightning_core.core.answers import Placement
 from lightning_core.server.ray_settings import NAMESPACE, Actor
 from lightning_core.server.start_scheduler import this_node
 from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.ownership import read_own
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 NEWS_TIMEOUT, REPLY_TIMEOUT = 5.0, 10.0
 # Seconds before a scheduler that does not answer is asked again, and before a retry after an unexpected error.
 AWAY_PAUSE, ERROR_PAUSE = 0.5, 2.0
+# Maximum size of the file in which the scheduler is recorded.
+MAX_MEMORY_BYTES = 2**16
 
 
 class PoolManager:
@@ -178,7 +181,7 @@ class PoolManager:
                 return
             if self._memory.exists():
                 await self._slots.wait_until_settled()
-                scheduler, folder = json.loads(self._memory.read_text())
+                scheduler, folder = json.loads(read_own(self._memory.parent, self._memory.name, MAX_MEMORY_BYTES))
                 self._follow(scheduler, Path(folder))
             self._resumed = True
 

@@ -76,6 +76,8 @@ def _text(value: Any) -> str:
 def job_to_dict(job: Job) -> dict[str, Any]:
     """Return a job as JSON values."""
     body = {f.name: getattr(job, f.name) for f in fields(job)}
+    if not job.spec_sha256:  # scripts have none
+        del body["spec_sha256"]
     return body | {"target": job.target.to_dict(), "can": sorted(job.can)}
 
 

@@ -187,6 +187,7 @@ class SetTerms:
         retries: Limit of restarts after errors of its own code.
         work: Seconds of work expected by a person.
         resize_seconds: Seconds that a resize costs.
+        spec_sha256: SHA-256 of the text of a new spec.
         by: Who asked.
 
     Raises:
@@ -203,6 +204,7 @@ class SetTerms:
     retries: int | Unchanged = UNCHANGED
     work: float | Unchanged | None = UNCHANGED
     resize_seconds: float | Unchanged | None = UNCHANGED
+    spec_sha256: str | Unchanged = UNCHANGED
     by: Asker = Asker.PERSON
 
     def __post_init__(self) -> None:

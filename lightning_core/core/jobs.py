@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -91,6 +92,7 @@ class Job:
         resize_seconds: Seconds lost when it is moved or resized, if known beforehand.
         location: Location of the pool that it trains at, as its settings spell it; empty for any.
         on_nan: What becomes of it when its losses are NaN or infinite.
+        spec_sha256: SHA-256 of the text of its spec, if the pool launches it: no other spec is launched.
 
     Raises:
         ValueError: If the name is empty, the target cannot be read, or a number is out of its range.
@@ -114,6 +116,7 @@ class Job:
     resize_seconds: float | None = None
     location: str = ""
     on_nan: OnNan = OnNan.CONTINUE
+    spec_sha256: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -182,6 +185,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "restarts": (_is_count, "at least 0"),
     "retries": (_is_count, "at least 0"),
     "throughputs": (lambda values: all(map(_is_positive, values)), "positive and finite"),
+    "spec_sha256": (lambda value: re.fullmatch("([0-9a-f]{64})?", value) is not None, "64 hexadecimal digits or empty"),
     "resize_seconds": (lambda value: value is None or 0 <= value < math.inf, "at least 0 and finite"),
 }
 

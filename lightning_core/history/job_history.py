@@ -10,6 +10,7 @@ import numpy as np
 from lightning_core.core.answers import Accepted, Alert, Answer, End, Verdict, VerdictChanged
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.commands import (
+    UNCHANGED,
     Asker,
     Cancel,
     Change,
@@ -209,8 +210,9 @@ class JobHistory:
                 changes = [
                     f"{name.replace('_', ' ')} {_words(getattr(before, name))} to {_words(value)}"
                     for name, value in event.terms().items()
-                    if value != getattr(before, name)
+                    if value != getattr(before, name) and name != "spec_sha256"
                 ]
+                changes += ["another spec"] if event.spec_sha256 is not UNCHANGED else []
                 words = "new terms: " + (", ".join(changes) or "the same as before")
                 self.job = event.apply(before)
         self.remarks.append(Remark(now, event.by, words))

@@ -10,22 +10,26 @@ import csv
 import gzip
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import resources
+from io import BytesIO, StringIO
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.resampling import resample
 from lightning_core.market.spot_market import Market
+from lightning_core.regular_files import MAX_TABLE_BYTES, read_regular
 
 INTERVAL = 1800.0
 # Column names in the recordings that exist.
 COUNTS, PRICES = ("available", "avail", "count"), ("price", "price_p10", "spot_price")
+# Rows of a file: a year in intervals of half a minute.
+MAX_ROWS = 1_000_000
 # Seconds without a record after which an interval is taken to have no spot nodes.
 GAP = 3600.0
 
@@ -60,8 +64,7 @@ def read_trace(
     """
     if path.suffix == ".json":
         return read_spot_traces(path, _require_price(path, price), on_demand, interval or INTERVAL)
-    with _open(path) as file:
-        header = set(file.readline().strip().split(","))
+    header = set(_text(path).partition("\n")[0].strip().split(","))
     if "InstanceType" in header:
         instance, _, zone = pool.partition("@")
         if not (instance and zone):
@@ -97,8 +100,7 @@ def read_intervals(
     Raises:
         ValueError: If a column is missing, or a value is not a number.
     """
-    with _open(path) as file:
-        rows = list(csv.DictReader(file))
+    rows = list(_rows(path))
     if not rows:
         raise ValueError(f"{path}: must have at least one interval, got none")
     counts = _column(path, rows, COUNTS)
@@ -129,11 +131,11 @@ def read_spot_traces(path: Path, price: float, on_demand: float = 1.0, interval:
         ValueError: If it is not such a file.
     """
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(_text(path))
         gap, data = float(body["metadata"]["gap_seconds"]), np.array([float(count) for count in body["data"]])
         if not (0 < gap < math.inf and np.isfinite(data).all()):
             raise ValueError("gap_seconds must be positive, and all counts finite")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: must be an object of metadata.gap_seconds and data: {error}") from None
     counts = _whole(path, data)
     times: FloatArray = np.arange(len(counts), dtype=float) * gap
@@ -153,8 +155,7 @@ def read_events(path: Path, price: float, on_demand: float = 1.0, interval: floa
     Raises:
         ValueError: If a column is missing, the times fall, or the count becomes negative.
     """
-    with _open(path) as file:
-        rows = list(csv.DictReader(file))
+    rows = list(_rows(path))
     times, changes = _column(path, rows, ("time",)), _column(path, rows, ("change",))
     if times is None or changes is None or len(rows) < 2:
         raise ValueError(f"{path}: must have at least two rows with the columns time and change")
@@ -186,19 +187,18 @@ def read_spotlake(
     """
     found: dict[float, tuple[int, float]] = {}
     for path in paths:
-        with _open(path) as file:
-            for row in csv.DictReader(file):
-                if row.get("InstanceType") != instance or row.get("AZ") != zone:
-                    continue
-                try:
-                    when = datetime.strptime(row["Time"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
-                    count, spot, full = (_parse_cell(row[name]) for name in (score, "SpotPrice", "OndemandPrice"))
-                except KeyError as error:
-                    raise ValueError(f"{path}: must have a column {error}") from None
-                if count is None or not spot or not full:
-                    continue
-                before = found.get(when, (int(count), 0.0))
-                found[when] = min(before[0], int(count)), max(before[1], spot / full)
+        for row in _rows(path):
+            if row.get("InstanceType") != instance or row.get("AZ") != zone:
+                continue
+            try:
+                when = datetime.strptime(row["Time"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+                count, spot, full = (_parse_cell(row[name]) for name in (score, "SpotPrice", "OndemandPrice"))
+            except KeyError as error:
+                raise ValueError(f"{path}: must have a column {error}") from None
+            if count is None or not spot or not full:
+                continue
+            before = found.get(when, (int(count), 0.0))
+            found[when] = min(before[0], int(count)), max(before[1], spot / full)
     if not found:
         raise ValueError(f"no snapshot has a count and prices of {instance} in {zone}")
     times = np.array(sorted(found))
@@ -210,11 +210,28 @@ def read_spotlake(
     return Market(highest, lowest, 1.0, interval, f"{instance} {zone}")
 
 
-def _open(path: Path) -> TextIO:
-    """Open a text file, compressed or not, with or without a byte order mark."""
+def _text(path: Path) -> str:
+    """Return the text of a file, compressed or not, with or without a byte order mark."""
+    content = read_regular(path, MAX_TABLE_BYTES)
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", newline="", encoding="utf-8-sig")
-    return path.open(newline="", encoding="utf-8-sig")
+        try:
+            with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+                content = file.read(MAX_TABLE_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path}: cannot be decompressed: {error}") from None
+        if len(content) > MAX_TABLE_BYTES:
+            raise ValueError(f"{path}: larger than {MAX_TABLE_BYTES:,} bytes when it is decompressed")
+    return content.decode("utf-8-sig")
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    try:
+        for number, row in enumerate(csv.DictReader(StringIO(_text(path), newline=""))):
+            if number >= MAX_ROWS:
+                raise ValueError(f"{path}: must have at most {MAX_ROWS:,} rows")
+            yield row
+    except csv.Error as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _parse_cell(text: str | None) -> float | None:

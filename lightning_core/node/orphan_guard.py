@@ -44,18 +44,27 @@ def main(name: str, folder: str) -> None:
     sys.stdin.buffer.read()
     mark = f"{name}={folder}".encode()
     for _ in range(PASSES):  # a process that is just being started is seen in the next pass
-        for pid in _marked(mark):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for pid in _processes():
+            with suppress(OSError):  # it has just ended, or is another user's
+                _kill_if_marked(pid, mark)
         time.sleep(PASS_INTERVAL)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _marked(mark: bytes) -> Iterator[int]:
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # it has just ended, or is another user's
-            if path.parent.name != str(os.getpid()) and mark in path.read_bytes().split(b"\0"):
-                yield int(path.parent.name)
+def _processes() -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*"):
+        if path.name != str(os.getpid()):
+            yield int(path.name)
+
+
+def _kill_if_marked(pid: int, mark: bytes) -> None:
+    process = os.pidfd_open(pid)  # stands for this process even if its id is used again
+    try:
+        folder = Path(f"/proc/{pid}")
+        if folder.stat().st_uid == os.geteuid() and mark in (folder / "environ").read_bytes().split(b"\0"):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+    finally:
+        os.close(process)
 
 
 if __name__ == "__main__":

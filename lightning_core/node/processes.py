@@ -25,6 +25,19 @@ def started(pid: int) -> int | None:
     return None if state == "Z" else int(rest[18])
 
 
+def is_marked(pid: int, name: str, value: str) -> bool:
+    """Return whether a process of this user leads its process group and was started with a variable of this value.
+
+    Its environment can be read by its user alone, so that no other user knows a random value in it.
+    """
+    folder = Path(f"/proc/{pid}")
+    try:
+        ours = folder.stat().st_uid == os.geteuid() and os.getpgid(pid) == pid
+        return ours and f"{name}={value}".encode() in (folder / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def process_watch(connection: Any) -> int:
     """Return a file descriptor that becomes readable when the process at the other end of a Unix socket ends.
 

@@ -183,9 +183,13 @@ def descendants(mark: str = "") -> dict[int, int]:
 def kill_all(processes: Mapping[int, int]) -> None:
     """Kill the processes that still run, in order: with parents first, a dead parent starts no more children."""
     for pid, when in processes.items():
-        if started(pid) == when:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            process = os.pidfd_open(pid)  # stands for this process even if its id is used again
+            try:
+                if started(pid) == when:
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+            finally:
+                os.close(process)
 
 
 def _command_line(pid: int) -> str:

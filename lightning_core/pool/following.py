@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightning_core.core.answers import JobStatus
+from lightning_core.regular_files import open_regular
 from lightning_core.view.log_lines import LogLines
 
 # Seconds between two looks at a log that is followed, and until a progress bar that is being drawn there is shown.
@@ -33,7 +34,7 @@ def follow_log(path: Path, last: int | None, ended: Callable[[], bool] | None) -
         ended: Tells whether the job has ended, up to which the log is followed; None to stop at the end of the log.
     """
     log = LogLines()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         lines = [*log.feed(file.read()), *(log.rest() if ended is None else [])]
         yield from lines if last is None else lines[max(len(lines) - last, 0) :]
         quiet = 0.0

@@ -6,11 +6,11 @@ A content security policy forbids scripts and addresses. All text from outside i
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from lightning_core.report.style import STYLE
 from lightning_core.report.svg import escape
+from lightning_core.storage.atomic_files import write_whole
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -32,6 +32,4 @@ def document(title: str, body: str) -> str:
 
 def write_document(path: Path, text: str) -> None:
     """Write a page, completely or not at all."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    write_whole(path, text)

@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market import JobBatch, Ledger
+from lightning_core.report.figure_file import save_figure
 
 SPOT, ON_DEMAND, IDLE, OFFERED, INK = "#1f5f8b", "#e8a33d", "#d5dae1", "#8fb8d0", "#17202a"
 
@@ -53,7 +54,7 @@ def draw_plan(batch: JobBatch, ledger: Ledger, path: Path, title: str, now: bool
     """
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     _draw_series(figure.subplots(), _of(batch, ledger, 0), title, now)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def draw_backtest(
@@ -95,7 +96,7 @@ def draw_backtest(
     _draw_series(right, _of(batch, guarded[name], row), words)
     for text in (*legend.get_texts(), right.title):
         text.set_parse_math(False)  # names are not formulas
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def draw_intervals(series: IntervalSeries, path: Path, title: str) -> None:
@@ -108,7 +109,7 @@ def draw_intervals(series: IntervalSeries, path: Path, title: str) -> None:
     """
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     _draw_series(figure.subplots(), series, title)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def _of(batch: JobBatch, ledger: Ledger, row: int) -> IntervalSeries:

@@ -14,6 +14,7 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
+from lightning_core.report.figure_file import save_figure
 from lightning_core.report.gantt import colour
 from lightning_core.storage.journal import Journal
 from lightning_core.view.text import clean
@@ -58,7 +59,7 @@ def draw(journal: Journal, path: Path) -> None:
     if history.jobs:
         for text in below.legend(loc="upper right", fontsize="small", ncols=2).get_texts():
             text.set_parse_math(False)  # a name is not a formula
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path, dpi=110)
     plt.close(figure)
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from lightning_core.placement import CLOUD, Placement
 from lightning_core.placement.day_simulation import DayResult
+from lightning_core.report.figure_file import save_figure
 
 COLOURS = ("#1f5f8b", "#e8a33d", "#007a59", "#8a6d3b")
 INK = "#17202a"
@@ -50,7 +51,7 @@ def draw(placement: Placement, path: Path) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
                   title="level (black: capacity of a node)", title_fontsize=8, fontsize=8)  # fmt: skip
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def draw_day(placement: Placement, results: Mapping[str, DayResult], path: Path) -> None:
@@ -84,7 +85,7 @@ def draw_day(placement: Placement, results: Mapping[str, DayResult], path: Path)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
                   title="GPUs by location (black: capacity of a node)", title_fontsize=8, fontsize=8)  # fmt: skip
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def _units(placement: Placement, location: str, period: int, level: str) -> float:

@@ -13,6 +13,10 @@ from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.planning.feasibility import JobRequest, check_feasibility
+from lightning_core.regular_files import read_text
+
+# A summary has some kilobytes for each job, and the last lines of its errors.
+MAX_SUMMARY_BYTES = 64 * 2**20
 
 
 def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[str], bool]:
@@ -66,8 +70,8 @@ def earlier_runs(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the content of every readable ``summary.json`` below a folder, the newest first."""
     for path in sorted(folder.rglob("summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            content = json.loads(read_text(path, MAX_SUMMARY_BYTES))
+        except (OSError, ValueError, RecursionError):
             continue
         if isinstance(content, dict):
             yield content

@@ -29,10 +29,12 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import home_of
 from lightning_core.storage.journal_database import JournalPart
 from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.ownership import NotOursError, check_ours, is_ours, read_own
 from lightning_core.storage.private_files import owner_only
 
 FILE = "pool.json"
 JOURNAL = "journal.db"
+MAX_REFERENCE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,16 @@ class PoolReference:
         """Read the reference in a folder; None if the run is in no pool, or the folder is none of a run.
 
         Raises:
+            NotOursError: If another user could have written it.
             ValueError: If the reference is malformed.
         """
         try:
-            body = json.loads((run_dir / FILE).read_text())
+            body = json.loads(read_own(run_dir, FILE, MAX_REFERENCE_BYTES))
             return checked(cls(**body | {"jobs": tuple(body["jobs"])}), cls)  # type: ignore[no-any-return]
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except NotOursError:
+            raise
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{run_dir / FILE} is no reference to a pool: {error}") from None
 
@@ -93,6 +98,8 @@ class PoolReference:
 def journal_path(path: Path) -> Path:
     """Return the path of the journal of a run or a pool, brought up to date if possible.
 
+    A folder of another user is only read: what lies in it names no other folder, and nothing is written.
+
     Args:
         path: Folder of a run or a pool, or its journal.
 
@@ -102,6 +109,8 @@ def journal_path(path: Path) -> Path:
     if not path.is_dir():
         return path
     journal = path / JOURNAL
+    if not is_ours(path):
+        return journal
     note = PoolReference.read(path)
     if note is None or note.ended:
         return journal
@@ -129,9 +138,10 @@ def copy_results(
         A line for each thing that could not be copied.
     """
     try:
+        check_ours(Path(note.folder))
         with owner_only():
             excerpt.write(note.journal_part, run_dir / JOURNAL)
-    except JournalError as error:
+    except (JournalError, NotOursError) as error:
         return [f"no journal, logs or checkpoints can be copied: {error}"]
     again = {job.name for job in newest} - {job.name for job in note.own_jobs(newest)}
     problems = []

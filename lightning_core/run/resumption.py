@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.core.commands import Cancel, SetDeadline, SetLocation, SetTerms
 from lightning_core.core.events import Event, WorkersLost
 from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.job_specs import FILE, home_of, sha256
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.private_files import owner_only
@@ -41,11 +43,14 @@ def changes(before: BundleSpec, now: BundleSpec, run_dir: Path) -> list[Event]:
         job, was = new[name].job, old[name].job
         if job.deadline != was.deadline:
             events.append(SetDeadline(name, job.deadline, from_submission=True))
-        if (terms := SetTerms.between(was, job)) is not None:
+        terms = SetTerms.between(was, job)
+        if new[name].to_dict() != old[name].to_dict():
+            text = json.dumps(new[name].for_worker(now.folder))
+            with owner_only():
+                write_whole(home_of(run_dir, name) / FILE, text)
+            terms = replace(terms or SetTerms(name), spec_sha256=sha256(text))
+        if terms is not None:
             events.append(terms)
         if job.location != was.location:
             events.append(SetLocation(name, job.location))
-        if new[name].to_dict() != old[name].to_dict():
-            with owner_only():
-                write_whole(run_dir / "jobs" / name / "spec.json", json.dumps(new[name].for_worker(now.folder)))
     return events

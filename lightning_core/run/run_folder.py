@@ -17,7 +17,11 @@ from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
 from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.ownership import read_own
 from lightning_core.storage.private_files import owner_only
+
+# Maximum size of the notes in the folder.
+MAX_BYTES = 2**16
 
 
 def new_run_dir(wanted: Path | str | None) -> Path:
@@ -63,9 +67,9 @@ def write_spec(bundle: BundleSpec, run_dir: Path) -> None:
 def write_origin(run_dir: Path, source: Path, policy: str | None, allow_import: Sequence[str]) -> None:
     """Write where the bundle of a run comes from, and the options of the command line."""
     with owner_only():
-        (run_dir / "origin").write_text(str(source.resolve()))
+        write_whole(run_dir / "origin", str(source.resolve()))
         if policy or allow_import:
-            (run_dir / "said.json").write_text(json.dumps({"policy": policy, "allow_import": list(allow_import)}))
+            write_whole(run_dir / "said.json", json.dumps({"policy": policy, "allow_import": list(allow_import)}))
 
 
 def read_origin(run_dir: Path, before: BundleSpec, existing: ExistingPool | None = None) -> BundleSpec:
@@ -80,10 +84,10 @@ def read_origin(run_dir: Path, before: BundleSpec, existing: ExistingPool | None
         BundleError: With every problem found.
     """
     origin, said = run_dir / "origin", run_dir / "said.json"
-    if not origin.exists() or not (source := Path(origin.read_text())).exists():
+    if not origin.exists() or not (source := Path(read_own(run_dir, origin.name, MAX_BYTES).decode())).exists():
         return before
     bundle = before.read_again(source, existing)
-    options = json.loads(said.read_text()) if said.exists() else {}
+    options = json.loads(read_own(run_dir, said.name, MAX_BYTES)) if said.exists() else {}
     if options.get("allow_import"):
         bundle = bundle.importing_only(options["allow_import"])
     return bundle.with_policy(options["policy"]) if options.get("policy") else bundle

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -114,11 +113,9 @@ class Summary:
             "figures": self.figures,
         }
 
-    def write(self, path: Path) -> None:
-        """Write the summary as JSON, atomically."""
-        beside = path.with_name(path.name + ".new")
-        beside.write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
-        os.replace(beside, path)
+    def to_json(self) -> str:
+        """Return the text of ``summary.json``."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
 
 
 def best_model(folder: Path, job: str) -> dict[str, str]:

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 from lightning_core.node.processes import is_alive
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.probe import UNUSABLE, PoolUnavailableError, check
+from lightning_core.storage.ownership import NotOursError, read_own
 
 __all__ = ["AUTO", "LOCAL", "PoolUnavailableError", "connect", "home", "is_address", "read_head"]
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 # Seconds that a proxy may take to join a Ray.
 PROXY_START_SECONDS = 60.0
 AUTO, LOCAL = "auto", "local"
+HEAD, MAX_HEAD_BYTES = "head.json", 2**16
 
 
 class Proxy(NamedTuple):
@@ -120,15 +122,18 @@ def read_head(folder: Path) -> dict[str, Any] | None:
     """Return the content of ``head.json`` in a pool's folder; None if there is no such file.
 
     Raises:
+        PoolUnavailableError: If another user could have written it.
         ConnectionError: If it cannot be read, or is invalid.
     """
-    path = folder / "head.json"
-    try:
-        head = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
+    path = folder / HEAD
+    if not os.path.lexists(path):
         return None
-    except (OSError, ValueError) as error:
-        raise ConnectionError(f"{path} cannot be read: {error}") from None
+    try:
+        head = json.loads(read_own(folder, HEAD, MAX_HEAD_BYTES))
+    except NotOursError as error:
+        raise PoolUnavailableError(str(error)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConnectionError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     kinds = {"pid": int, "started": int, "temp": str, "socket": str, "token": str}
     if not isinstance(head, dict) or not all(isinstance(head.get(key), kind) for key, kind in kinds.items()):
         raise ConnectionError(f"{path} was not written by a pool: it must have {', '.join(kinds)}")

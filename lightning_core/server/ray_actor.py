@@ -214,6 +214,12 @@ class SchedulerActor:
         await self._ready()
         return self._host.scheduler.checkpoints(job)
 
+    async def spec_sha256(self, job: str) -> str:
+        """Return the SHA-256 of the spec that a job was submitted with; empty if the journal has none."""
+        await self._ready()
+        self._known(job)
+        return self._host.scheduler.job(job).spec_sha256
+
     async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
         """Return the placements as soon as they differ from ``known``, or after ``timeout`` seconds."""
         await self._ready()

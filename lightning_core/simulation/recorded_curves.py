@@ -16,11 +16,13 @@ import csv
 import math
 import re
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
+from lightning_core.regular_files import MAX_TABLE_BYTES, read_text
 
 HEADER = ["step", "loss"]
 INDEX = "index.csv"
@@ -118,11 +120,13 @@ def load_curves(folder: Path | str) -> list[Curve]:
         if not files:
             raise ValueError(f"{folder}: no recordings here: no CSV with the columns step,loss")
         return [_curve(path, {}, str(path)) for path in files]
-    with index.open(newline="", encoding="utf-8") as file:
-        lines = csv.DictReader(file)
+    try:
+        lines = csv.DictReader(StringIO(read_text(index, MAX_TABLE_BYTES), newline=""))
         if "file" not in (lines.fieldnames or ()):
             raise ValueError(f"{index}:1: needs a column 'file', got {','.join(lines.fieldnames or ()) or 'nothing'}")
         curves = [_curve(folder / row["file"], row, f"{index}:{lines.line_num}") for row in lines if row["file"]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{index}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not curves:
         raise ValueError(f"{index}: lists no recordings")
     return curves
@@ -172,11 +176,11 @@ def read_recording(path: Path) -> tuple[FloatArray, FloatArray]:
         ValueError: with file and line, if it is not as it should be.
     """
     try:
-        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
+        lines = read_text(path, MAX_TABLE_BYTES).rstrip().splitlines()
     except FileNotFoundError:
         raise ValueError(f"{path}: not found") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from None
+        raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     header = lines[0].strip() if lines else ""
     if header.split(",") != HEADER:
         raise ValueError(f"{path}:1: not a recording: its first line must be step,loss")

@@ -16,44 +16,43 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-_UNFINISHED = re.compile(r".+\.part-\d+-[0-9a-f]{8}")
+from lightning_core.regular_files import check_regular, open_regular
+
+# What follows the name of a file in the names of those that will replace it: it cannot be foreseen.
+_UNFINISHED = re.compile(r"\.part-\d+-[0-9a-f]{8}")
 # Errors of file systems that have no hard links, or no more of them.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES})
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a small file by new content.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Replace a small file by new content; a link in its place is replaced, not followed.
 
     Args:
         path: Path of the file; its folder must exist.
-        text: The new content.
+        content: The new content; text is written as UTF-8.
 
     Raises:
         OSError: If it cannot be written; the message has the path, and the old content stays.
     """
-    beside = path.with_name(path.name + ".new")
     try:
-        with beside.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        if path.exists():
+            check_regular(path, path.stat())  # a device is not replaced by a file
+        _remove_unfinished(path.parent, re.escape(path.name) + _UNFINISHED.pattern)
+        with unfinished_file(path) as (part, file):
+            file.write(content.encode() if isinstance(content, str) else content)
+            sync_file(file)
+            os.replace(part, path)
+        sync_folder(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not name the file
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextmanager
 def unfinished_file(place: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     """Create a new locked file beside a path; it is removed if the block raises before moving it."""
     while True:
-        path = place.with_name(f"{place.name}.part-{os.getpid()}-{os.urandom(4).hex()}")
-        file = path.open("xb")
+        path = _new_name(place)
+        file = path.open("xb")  # O_EXCL: it follows no link
         with suppress(OSError):  # on a file system without locks, nothing removes litter either
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(file.fileno()).st_nlink:
@@ -70,10 +69,7 @@ def unfinished_file(place: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove unfinished files of dead writers; those that cannot be removed stay."""
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            if _UNFINISHED.fullmatch(name):
-                _remove_if_unlocked(folder / name)
+    _remove_unfinished(folder, ".+" + _UNFINISHED.pattern)
 
 
 def link_file(source: Path, place: Path) -> None:
@@ -82,22 +78,39 @@ def link_file(source: Path, place: Path) -> None:
     Raises:
         OSError: If it cannot be done, such as FileNotFoundError.
     """
-    beside = place.with_name(f"{place.name}.new")
-    beside.unlink(missing_ok=True)
-    try:
-        os.link(source, beside, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
+    with open_regular(source) as old:
+        with suppress(OSError):  # else the new link could be removed as litter
+            fcntl.flock(old, fcntl.LOCK_SH | fcntl.LOCK_NB)
         try:
-            with source.open("rb") as old, beside.open("xb") as new:
+            beside = _new_name(place)
+            os.link(source, beside, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with unfinished_file(place) as (part, new):
                 shutil.copyfileobj(old, new, 1 << 20)
                 sync_file(new)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
-    os.replace(beside, place)
-    beside.unlink(missing_ok=True)  # a link is not renamed onto another link to the same file
+                os.replace(part, place)
+            return
+        try:
+            os.replace(beside, place)
+        finally:
+            beside.unlink(missing_ok=True)  # a link is not renamed onto another link to the same file
+
+
+def replace_link(place: Path, to: Path) -> None:
+    """Replace a symbolic link by one to another path.
+
+    Raises:
+        OSError: If it cannot be done.
+    """
+    beside = _new_name(place)
+    beside.symlink_to(to)
+    try:
+        os.replace(beside, place)
+    except OSError:
+        beside.unlink()
+        raise
 
 
 def sync_file(file: IO[bytes]) -> None:
@@ -123,12 +136,23 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
+def _new_name(place: Path) -> Path:
+    """Return the path of a new file beside another, which it will replace."""
+    return place.with_name(f"{place.name}.part-{os.getpid()}-{os.urandom(4).hex()}")
+
+
+def _remove_unfinished(folder: Path, form: str) -> None:
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if re.fullmatch(form, name):
+                _remove_if_unlocked(folder / name)
+
+
 def _remove_if_unlocked(path: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer lives
-            if os.fstat(descriptor).st_nlink == 1:
-                path.unlink()
+            path.unlink()
         finally:
             os.close(descriptor)

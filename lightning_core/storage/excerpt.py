@@ -12,7 +12,7 @@ Rules
 from __future__ import annotations
 
 import json
-import os
+import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -56,7 +56,7 @@ def write(part: JournalPart, path: Path) -> bool:
     Raises:
         JournalError: If the pool's journal is missing or damaged.
     """
-    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     running = set(part.jobs)
     try:
         with (

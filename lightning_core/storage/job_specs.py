@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -14,7 +16,9 @@ from lightning_core.core.limits import MAX_COUNT, check_at_most, check_seconds
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import NameTakenError
 from lightning_core.core.validation import checked
+from lightning_core.regular_files import NEVER_READABLE
 from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.ownership import read_own
 
 MAX_SPEC_BYTES = 2**20
 # Default minimum seconds between two periodic checkpoints of a launched job.
@@ -59,7 +63,12 @@ def store(specs: Sequence[Spec], folder: Path, taken: set[str]) -> tuple[Job, ..
         _archive(home)
         home.mkdir(parents=True)
         write_whole(home / FILE, text)
-    return tuple(texts)
+    return tuple(replace(job, spec_sha256=sha256(text)) for job, text in texts.items())
+
+
+def sha256(text: str) -> str:
+    """Return the digest by which a spec is recognised: the journal holds that of each job's spec."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check(specs: Sequence[Spec], taken: set[str]) -> dict[Job, str]:
@@ -90,14 +99,30 @@ def check(specs: Sequence[Spec], taken: set[str]) -> dict[Job, str]:
     return texts
 
 
-def read(home: Path) -> Mapping[str, Any]:
-    """Return the spec in a job's folder.
+def read(folder: Path, job: str, digest: str) -> Mapping[str, Any]:
+    """Return the spec of a job.
+
+    Args:
+        folder: Folder of the pool.
+        job: Name of the job.
+        digest: Its SHA-256 in the journal; empty in journals of earlier versions.
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is not valid JSON.
+        ValueError: If it is not the one that was submitted, is not valid JSON, or another user can change it.
     """
-    spec: Mapping[str, Any] = json.loads((home / FILE).read_text())
+    try:
+        text = read_own(folder, str(home_of(Path(), job) / FILE), MAX_SPEC_BYTES).decode()
+    except OSError as error:
+        if error.errno in NEVER_READABLE:
+            raise ValueError(f"{home_of(folder, job) / FILE}: {error.strerror}") from None
+        raise
+    if digest and sha256(text) != digest:
+        raise ValueError(
+            f"{home_of(folder, job) / FILE} is not the spec that was submitted: its SHA-256 is not the one in the "
+            "journal; submit the job again"
+        )
+    spec: Mapping[str, Any] = json.loads(text)
     return spec
 
 

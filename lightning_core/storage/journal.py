@@ -34,6 +34,7 @@ from lightning_core.storage.journal_database import (
     Entry,
     JournalPart,
     check_entry,
+    check_files,
     check_tables,
     connect,
     create_tables,
@@ -93,6 +94,7 @@ class Journal:
         if path.exists():
             raise JournalError(f"{path}: a journal already exists here and is never overwritten")
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("xb").close()  # SQLite would follow a link
         connection = connect(path)
         if part_of is not None:  # it is replaced as a single file
             connection.execute("PRAGMA journal_mode = DELETE")
@@ -124,6 +126,7 @@ class Journal:
         """
         if not path.exists():
             raise JournalError(f"{path}: no journal here")
+        check_files(path, steers=not read_only)
         anchor = read_anchor(path) if anchored else None  # before the rows: a writer anchors each after its commit
         with reading(path):
             connection = connect(path, read_only)

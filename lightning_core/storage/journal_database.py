@@ -14,6 +14,10 @@ from typing import NamedTuple
 
 from lightning_core.core.limits import MAX_SECONDS, shown
 from lightning_core.core.validation import checked
+from lightning_core.regular_files import check_regular
+from lightning_core.storage.anchor import anchor_path
+from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.ownership import NotOursError, check_ours
 
 SCHEMA = 8
 # Bytes of a row. A submission of ten thousand jobs has 6 MB.
@@ -124,6 +128,23 @@ def first_since(connection: sqlite3.Connection, since: float) -> int:
         [now] = connection.execute(query, (middle,)).fetchone() or [since]
         low, high = (middle + 1, high) if now < since else (low, middle)
     return int(low)
+
+
+def check_files(path: Path, *, steers: bool) -> None:
+    """Check that a journal and what SQLite keeps beside it are regular files, and ours if they decide what happens.
+
+    Raises:
+        JournalError: If they are not.
+    """
+    files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))]
+    try:
+        if steers:
+            check_ours(path.parent, [*files, anchor_path(path)])
+        for found in files:
+            if found.exists():
+                check_regular(found, found.stat())
+    except (NotOursError, OSError) as error:
+        raise JournalError(str(error) if isinstance(error, NotOursError) else f"{path}: {error.strerror}") from None
 
 
 def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.ownership import NotOursError, check_ours
 
 # Seconds that the previous scheduler has to exit and release the lock.
 RELEASE_TIMEOUT = 10.0
@@ -20,10 +21,14 @@ def lock_journal(path: Path) -> int:
     A scheduler's actor may outlive its head, and people start a pool twice.
 
     Raises:
-        JournalError: If another scheduler holds the lock.
+        JournalError: If another scheduler holds the lock, or another user can change the folder.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        check_ours(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except NotOursError as error:
+        raise JournalError(str(error)) from None
     until = time.monotonic() + RELEASE_TIMEOUT
     while True:
         try:

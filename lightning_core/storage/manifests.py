@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from lightning_core.errors import LightningCoreError
+from lightning_core.regular_files import NEVER_READABLE, read_regular
 
 FORMAT = 1
 _MAX_MANIFEST_BYTES = 4096
@@ -66,11 +67,12 @@ def read_manifest(path: Path) -> Manifest | None:
         CorruptCheckpointError: If the manifest is damaged, of another format, or cannot be read.
     """
     try:
-        with manifest_of(path).open("rb") as file:
-            found = json.loads(file.read(_MAX_MANIFEST_BYTES))
+        found = json.loads(read_regular(manifest_of(path), _MAX_MANIFEST_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno in NEVER_READABLE:
+            raise CorruptCheckpointError(f"its manifest is damaged: {error.strerror}") from None
         raise TransientReadError(f"its manifest cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise CorruptCheckpointError("its manifest is damaged") from None

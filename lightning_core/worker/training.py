@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_core.core.events import ExitCause, WorkerExited
+from lightning_core.storage.atomic_files import replace_link
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.worker.assignment import Assignment
 from lightning_core.worker.exit_causes import cause_of, origin, story
@@ -75,10 +75,7 @@ def _link(link: Path, to: Path) -> None:
     """Point a link in the job's folder to its last checkpoint, whichever incarnation wrote it."""
     if not to.exists():
         return
-    beside = link.with_name(f"{link.name}.new")
     try:
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(to.relative_to(link.parent))
-        os.replace(beside, link)
+        replace_link(link, to.relative_to(link.parent))
     except OSError as error:
         log.warning("%s does not point to the last checkpoint: %s", link, error)

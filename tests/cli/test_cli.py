@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from lightning_core.cli.main import main, make_parser
+from lightning_core.cloud.ray_head import MARK
 from lightning_core.cluster import head as heads
 from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
@@ -274,7 +275,12 @@ def test_an_interrupted_up_leaves_no_pool(
     begun: list[subprocess.Popen[bytes]] = []
 
     def start(folder: Path, head: dict[str, Any]) -> subprocess.Popen[bytes]:
-        begun.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True))
+        marked = os.environ | {MARK: head["mark"]}
+        begun.append(
+            subprocess.Popen(
+                [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True, env=marked
+            )
+        )
         return begun[-1]
 
     def interrupted(*_: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, Wo
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.server import stall_aware_clock
-from lightning_core.storage import atomic_files
+from lightning_core.storage import atomic_files, job_specs
 from lightning_core.storage.generations import Generations
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.worker.assignment import Assignment, Incarnation
@@ -92,11 +93,13 @@ class Stage:
         self.told = Method(lambda left: None)
         self.ended = Method(lambda incarnations: [False] * len(incarnations))
         self.checkpoints = Method(lambda job: ())
+        self.digest = ""
         self.met: list[tuple[str, int]] = []
         self.scheduler = SimpleNamespace(
             event=self.told,
             have_ended=self.ended,
             checkpoints=self.checkpoints,
+            spec_sha256=Method(lambda job: self.digest),
             register_devices=Method(lambda devices: None),
             set_unavailable=Method(lambda devices: None),
             placements=Method(self._placements),
@@ -306,6 +309,34 @@ def test_all_ranks_are_launched_or_none(three: Stage, monkeypatch: pytest.Monkey
         assert three.heard[1] == LaunchTimedOut("x", 1, "device 2: its worker has not answered for 0 s")
         assert (three.killed, three.refilled) == ([hanging], [slot_of(three, 2)])
         assert (three.runs, slot_of(three).reserved, three.noted()) == ([], False, "")
+
+    asyncio.run(story())
+
+
+@pytest.mark.promise("S13")
+@pytest.mark.parametrize("there", ["another", "a link", "a pipe", "the same"])
+def test_a_spec_that_is_not_the_one_in_the_journal_is_not_launched(stage: Stage, there: str) -> None:
+    """As after `pause --release`, when another one was put into its place."""
+
+    async def story() -> None:
+        path = stage.spec() / "spec.json"
+        stage.digest = job_specs.sha256(text := path.read_text())
+        path.unlink()
+        if there == "a link":
+            path.with_name("other").write_text(text)
+            path.symlink_to("other")
+        elif there == "a pipe":
+            os.mkfifo(path)
+        else:
+            path.write_text(text if there == "the same" else text.replace("{", "{ ", 1))
+        await stage.launch()
+        if there == "the same":
+            assert len(stage.runs) == 1
+            return
+        [left] = stage.heard
+        assert (left.job, left.cause, stage.runs) == ("x", ExitCause.UNUSABLE, [])
+        expected = {"another": "is not the spec that was submitted", "a link": "it is a link", "a pipe": "it is a pipe"}
+        assert expected[there] in left.detail
 
     asyncio.run(story())
 

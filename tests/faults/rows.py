@@ -54,6 +54,9 @@ PROMISES = {
     "S10": Row("Packages are locked by their hashes, and the malicious uploads are excluded"),
     "S11": Row("Secrets are never shown"),
     "S12": Row("Oversized bundles are refused at once"),
+    "S13": Row("What another user has made or can change does not steer: folders, notes, specs, journals"),
+    "S14": Row("`down` ends and removes only what its own pool has started and made"),
+    "S15": Row("Only regular files of bounded size are read; none is written under a name that can be foreseen"),
 }
 
 LATER = "not built yet"

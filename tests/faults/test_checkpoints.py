@@ -809,7 +809,7 @@ def test_nothing_is_renamed_before_it_is_synced(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "replace", replaced)
     Generations().save(tmp_path / "a", lambda file: file.write(b"new"))
     assert calls == [
-        "sync a.part", "sync a.json.part", "a.1.new > a.1", "a.1.json.new > a.1.json", "sync folder",
+        "sync a.part", "sync a.json.part", "a.1.part > a.1", "a.1.json.part > a.1.json", "sync folder",
         "a.part > a", "a.json.part > a.json", "sync folder",
     ]  # fmt: skip
 

@@ -188,8 +188,7 @@ def test_live_and_plain_views() -> None:
 
 def test_the_summary_is_complete_and_valid_json(tmp_path: Path) -> None:
     summary = Summary.of(Settings(policy="lara", policy_args={"order": "edf"}), 11.0, some_jobs(), tmp_path)
-    summary.write(tmp_path / "summary.json")
-    body = json.loads((tmp_path / "summary.json").read_text())
+    body = json.loads(summary.to_json())
     assert (body["policy"], body["met"]) == ("lara:order=edf", 0)
     assert set(body["jobs"]["cnn"]) >= {"verdict", "finished_at", "loss", "batches", "reason"}
     assert body["jobs"]["bad"]["verdict"] == "crashed"

@@ -20,9 +20,10 @@ from lightning_core.market.traces import INTERVAL
 from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import SAVE_EVERY
+from lightning_core.storage.ownership import NotOursError, read_own
 from lightning_core.storage.private_files import owner_only
 
-FILE = "market.json"
+FILE, MAX_FILE_BYTES = "market.json", 2**20
 PATHS = ("trace", "picture")
 # Fraction of an interval between two checkpoints of a job that does not say how often to save.
 SAVE_FRACTION = 0.1
@@ -92,15 +93,17 @@ class MarketOptions:
         Raises:
             BundleError: If its folder's file is damaged.
         """
-        if not (run_dir / FILE).is_file():
+        if not (run_dir / FILE).exists():
             return None
         try:
-            body = json.loads((run_dir / FILE).read_text())
+            body = json.loads(read_own(run_dir, FILE, MAX_FILE_BYTES))
             body |= {name: Path(body[name]) for name in PATHS if body[name] is not None}
             if body["picture"] is not None and not body["picture"].parent.is_dir():
                 body["picture"] = run_dir / body["picture"].name
             return cls(**body)
-        except (ValueError, TypeError, KeyError) as error:
+        except NotOursError as error:
+            raise BundleError([str(error)]) from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
             message = f"{run_dir / FILE}: is not the market of a run ({type(error).__name__}: {error})"
             raise BundleError([message]) from None
 

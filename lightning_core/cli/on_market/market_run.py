@@ -25,6 +25,7 @@ from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.run.follow import Watcher
 from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.ownership import read_own
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be set before
     from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
@@ -33,7 +34,8 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be set befo
 
 # Seconds that the first node may take to come, and seconds between two looks for it.
 FIRST_NODE_TIMEOUT, POLL_SECONDS = 600.0, 0.2
-LEDGER = "ledger.json"
+# A row for each interval; a year of half hours has 17,520.
+LEDGER, MAX_LEDGER_BYTES = "ledger.json", 64 * 2**20
 
 
 def run_on_market(
@@ -209,13 +211,13 @@ def read_ledger(run_dir: Path) -> SpotRunState:
         BundleError: If the file is not a ledger.
     """
     path = run_dir / LEDGER
-    if not path.is_file():
+    if not path.exists():
         return SpotRunState()
     try:
-        body = json.loads(path.read_text())
+        body = json.loads(read_own(run_dir, LEDGER, MAX_LEDGER_BYTES))
         spans = {str(name): JobSpan(**span) for name, span in body["jobs"].items()}
         return SpotRunState(tuple(IntervalRecord(**row) for row in body["intervals"]), spans)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         message = (
             f"{path}: is not the ledger of a run ({type(error).__name__}: {error}); move it away to start a new one"
         )
