@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.storage import ownership
+from lightning_core.storage import private_files as ownership
 
 # A user that no machine has, and its group.
 OTHER = 54321

@@ -15,7 +15,7 @@ from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET
 from lightning_core.storage.excerpt import compare
 from lightning_core.storage.journal import Journal
-from lightning_core.storage.ownership import is_ours
+from lightning_core.storage.private_files import is_ours
 from lightning_core.storage.replay import replay
 
 

@@ -27,8 +27,7 @@ from lightning_core.node.processes import is_alive, is_marked
 from lightning_core.node.signals import SignalReceivedError, protected_from_ray
 from lightning_core.server.ray_settings import NAMESPACE, WORKER_NICENESS
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.ownership import read_own
-from lightning_core.storage.private_files import owner_only
+from lightning_core.storage.private_files import owner_only, read_own
 
 # Seconds that the head may take to start, and to end.
 START_TIMEOUT, END_TIMEOUT = 60.0, 15.0

@@ -32,7 +32,7 @@ from lightning_core.core.answers import Placement
 from lightning_core.server.ray_settings import NAMESPACE, Actor
 from lightning_core.server.start_scheduler import this_node
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.ownership import read_own
+from lightning_core.storage.private_files import read_own
 
 log = logging.getLogger(__name__)
 

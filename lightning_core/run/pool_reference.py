@@ -29,8 +29,7 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import home_of
 from lightning_core.storage.journal_database import JournalPart
 from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.ownership import NotOursError, check_ours, is_ours, read_own
-from lightning_core.storage.private_files import owner_only
+from lightning_core.storage.private_files import NotOursError, check_ours, is_ours, owner_only, read_own
 
 FILE = "pool.json"
 JOURNAL = "journal.db"

@@ -17,8 +17,7 @@ from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.ownership import read_own
-from lightning_core.storage.private_files import owner_only
+from lightning_core.storage.private_files import owner_only, read_own
 
 # Maximum size of the notes in the folder.
 MAX_BYTES = 2**16

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from lightning_core.node.processes import is_alive
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.probe import UNUSABLE, PoolUnavailableError, check
-from lightning_core.storage.ownership import NotOursError, read_own
+from lightning_core.storage.private_files import NotOursError, read_own
 
 __all__ = ["AUTO", "LOCAL", "PoolUnavailableError", "connect", "home", "is_address", "read_head"]
 

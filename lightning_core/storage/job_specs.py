@@ -18,7 +18,7 @@ from lightning_core.core.protocols import NameTakenError
 from lightning_core.core.validation import checked
 from lightning_core.regular_files import NEVER_READABLE
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.ownership import read_own
+from lightning_core.storage.private_files import read_own
 
 MAX_SPEC_BYTES = 2**20
 # Default minimum seconds between two periodic checkpoints of a launched job.

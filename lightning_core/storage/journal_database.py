@@ -17,7 +17,7 @@ from lightning_core.core.validation import checked
 from lightning_core.regular_files import check_regular
 from lightning_core.storage.anchor import anchor_path
 from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.ownership import NotOursError, check_ours
+from lightning_core.storage.private_files import NotOursError, check_ours
 
 SCHEMA = 8
 # Bytes of a row. A submission of ten thousand jobs has 6 MB.

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.ownership import NotOursError, check_ours
+from lightning_core.storage.private_files import NotOursError, check_ours
 
 # Seconds that the previous scheduler has to exit and release the lock.
 RELEASE_TIMEOUT = 10.0

@@ -1,23 +1,147 @@
-"""Folders and files that only their user can access.
+"""Folders and files that only their user can access, and which of them may steer this process.
 
-Rules
+A user who can write a spec, a note or a journal decides what runs here, which process is ended and which folder is
+removed.
+
+Rules of what steers
+
+1. A folder of a run or a pool, and each file in it that steers, belongs to the user of this process, or to root, who
+   can do anything as that user anyway.
+2. No other user can write to them, nor to a folder on the way, up to ``/``: a user who can rename a folder can put
+   another in its place. On the way the sticky bit is enough (``/tmp``), with which only owners rename. Links on the way
+   are followed as the kernel follows them, and belong to the user or root as well.
+3. The members of a private group are no other users: it is the user's primary group, with the user's name and no other
+   member (umask 002 with a group for each user), or the group of root.
+4. :data:`TRUST` names others who are trusted with the account: for root in a container with a folder of the host's
+   user, for a file system that shows root's files as another user's, for a team whose members trust each other.
+5. A user namespace shows every user without an id in it as one, the machine's root too. On the way, that one counts as
+   root.
+6. Reading without steering is allowed: the journal of another user can be replayed and drawn.
+
+Rules of what is made here
 
 1. New folders have mode 0700 and new files 0600. An existing folder keeps its mode.
 2. Files are written into the folder that they are meant for: none of the paths that the pool writes is a link.
-3. A folder that another user can change is refused (:mod:`.ownership`).
 """
 
 from __future__ import annotations
 
+import errno
+import grp
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import pwd
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path, PurePosixPath
 
-from lightning_core.storage.ownership import check_ours
+from lightning_core.errors import LightningCoreError
+from lightning_core.regular_files import read_regular
 
+TRUST = "LIGHTNING_CORE_TRUST"
+# As in the kernel.
+MAX_LINKS = 40
+_ALL_IDS = ["0", "0", "4294967295"]
 # Paths in the folder of a run or a pool that must not be links. Elsewhere in a job's folder Lightning makes some.
 PROTECTED = ("*", "jobs/*", "jobs/*/spec.json", "jobs/*/log*.txt", "jobs/*/checkpoints", "jobs/*/checkpoints/*")
+
+
+class NotOursError(LightningCoreError, ValueError):
+    """A folder or file would steer this process, and another user can change it; the message says what to do."""
+
+
+def this_user() -> int:
+    """Return the id of the user to whom the files of this process belong."""
+    return os.geteuid()
+
+
+def check_ours(folder: Path, entries: Iterable[Path] = ()) -> None:
+    """Check that no other user can change a folder or put another in its place.
+
+    A folder that does not exist yet is ours if the way to it is.
+
+    Args:
+        folder: Folder of a run or a pool.
+        entries: What is checked as well, as far as it exists; paths below the folder.
+
+    Raises:
+        NotOursError: If another user can.
+        OSError: If that cannot be found out.
+    """
+    found = _follow(folder)
+    try:
+        status = found.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    check_status(found, status)
+    for path in entries:
+        with suppress(FileNotFoundError):
+            check_status(path, path.lstat(), closed=_is_closed(status))
+
+
+def is_ours(folder: Path) -> bool:
+    """Return whether :func:`check_ours` accepts a folder."""
+    try:
+        check_ours(folder)
+    except (NotOursError, OSError):
+        return False
+    return True
+
+
+def check_status(path: Path, status: os.stat_result, *, closed: bool = False) -> None:
+    """Check by its status that a folder or file is ours, and that no other user can write to it.
+
+    Args:
+        path: Path of the folder or file.
+        status: Its status.
+        closed: Whether it lies in a folder that only we can enter, so that its own mode does not matter.
+
+    Raises:
+        NotOursError: If it is not.
+    """
+    _check_owner(path, status, {this_user(), 0})
+    if not closed:
+        _check_writers(path, status)
+
+
+def read_own(folder: Path, name: str, max_bytes: int) -> bytes:
+    """Return the content of a file that steers, in a folder of a run or a pool.
+
+    Each folder from there on is opened in the one before it, and no link is followed: what is checked is what is read.
+
+    Args:
+        folder: Folder of the run or the pool.
+        name: Path of the file in it.
+        max_bytes: Maximum size.
+
+    Raises:
+        NotOursError: If another user can change it.
+        OSError: If it cannot be read, is not a regular file, or is too large.
+    """
+    check_ours(folder)
+    *between, last = PurePosixPath(name).parts
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with ExitStack() as stack:
+        here = folder
+        at = os.open(folder, flags)
+        stack.callback(os.close, at)
+        closed = _is_closed(os.fstat(at))
+        for part in between:
+            here = here / part
+            try:
+                at = os.open(part, flags | os.O_NOFOLLOW, dir_fd=at)
+            except NotADirectoryError:
+                raise NotADirectoryError(errno.ENOTDIR, "it is no folder, or a link", str(here)) from None
+            stack.callback(os.close, at)
+            check_status(here, status := os.fstat(at), closed=closed)
+            closed = closed or _is_closed(status)
+        return read_regular(
+            last,
+            max_bytes,
+            dir_fd=at,
+            follow_links=False,
+            check=lambda status: check_status(here / last, status, closed=closed),
+        )
 
 
 @contextmanager
@@ -49,3 +173,120 @@ def private_folder(folder: Path) -> Path:
         parent.mkdir(exist_ok=True, mode=0o755)
     folder.mkdir(exist_ok=True, mode=0o700)
     return folder
+
+
+def _is_closed(status: os.stat_result) -> bool:
+    """Return whether only its owner can enter a folder."""
+    return not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+
+
+def _follow(folder: Path) -> Path:
+    """Check every folder and link on the way to a folder, and return where it lies."""
+    here, ahead, links = Path("/"), list(folder.absolute().parts[1:]), 0
+    while ahead:
+        _check_way(here)
+        step = here / ahead.pop(0)
+        if step.name == "..":
+            here = here.parent
+            continue
+        try:
+            status = step.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return step.joinpath(*ahead)
+        if not stat.S_ISLNK(status.st_mode):
+            here = step
+            continue
+        _check_owner(step, status, {this_user(), 0} | _unmapped())
+        links += 1
+        if links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
+        to = Path(os.readlink(step))
+        ahead[:0] = to.parts[1:] if to.is_absolute() else to.parts
+        here = Path("/") if to.is_absolute() else here
+    return here
+
+
+def _check_way(folder: Path) -> None:
+    status = folder.lstat()
+    _check_owner(folder, status, {this_user(), 0} | _unmapped())
+    if not status.st_mode & stat.S_ISVTX:
+        _check_writers(folder, status)
+
+
+def _check_owner(path: Path, status: os.stat_result, accepted: set[int]) -> None:
+    if status.st_uid in accepted or status.st_uid in _trusted()[0]:
+        return
+    owner = _user(status.st_uid)
+    raise NotOursError(
+        f"{path}: belongs to {owner}, and this process runs as {_user(this_user())}: its owner could decide what runs "
+        f"here; use a folder of your own, or, if you trust {owner} with your account, set "
+        f"{TRUST}={status.st_uid}"
+    )
+
+
+def _check_writers(path: Path, status: os.stat_result) -> None:
+    if status.st_mode & stat.S_IWOTH:
+        raise NotOursError(
+            f"{path}: everyone can write to it, and so decide what runs here as {_user(this_user())}; use a folder "
+            f"of your own, or let its owner run chmod o-w {path}"
+        )
+    group = status.st_gid
+    if status.st_mode & stat.S_IWGRP and not _is_private(group) and group not in _trusted()[1]:
+        raise NotOursError(
+            f"{path}: the members of {_group(group)} can write to it, and so decide what runs here as "
+            f"{_user(this_user())}; use a folder of your own that only you can write to, let its owner run "
+            f"chmod g-w {path} (on the way to such a folder, chmod +t is enough), or, if you trust all of them with "
+            f"your account, set {TRUST}=@{group}"
+        )
+
+
+def _is_private(group: int) -> bool:
+    """Return whether no user but this process's user, and root, can be in a group."""
+    if group == 0:
+        return True
+    try:
+        user, found = pwd.getpwuid(this_user()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return group == user.pw_gid and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+
+
+def _trusted() -> tuple[set[int], set[int]]:
+    """Return the users and groups that :data:`TRUST` names: ids or names, groups with an @."""
+    users, groups = set[int](), set[int]()
+    for word in filter(None, map(str.strip, os.environ.get(TRUST, "").split(","))):
+        name = word.removeprefix("@")
+        try:
+            if word.startswith("@"):
+                groups.add(int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid)
+            else:
+                users.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            raise NotOursError(
+                f"{TRUST}: no user or group {word!r}; expected names or ids with commas, groups with an @"
+            ) from None
+    return users, groups
+
+
+def _unmapped() -> set[int]:
+    """Return the id under which this user namespace shows users without an id in it; none where all have one."""
+    try:
+        if Path("/proc/self/uid_map").read_text().split() == _ALL_IDS:
+            return set()
+        return {int(Path("/proc/sys/kernel/overflowuid").read_text())}
+    except (OSError, ValueError):
+        return set()
+
+
+def _user(number: int) -> str:
+    try:
+        return f"{pwd.getpwuid(number).pw_name} (user {number})"
+    except KeyError:
+        return f"user {number}"
+
+
+def _group(number: int) -> str:
+    try:
+        return f"group {grp.getgrgid(number).gr_name} ({number})"
+    except KeyError:
+        return f"group {number}"

@@ -28,7 +28,7 @@ from lightning_core.server.host import Host
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.journal_lock import lock_journal
-from lightning_core.storage.ownership import TRUST
+from lightning_core.storage.private_files import TRUST
 from tests.conftest import ROOT
 from tests.others import OTHER, as_root, give_away
 
@@ -185,7 +185,7 @@ def test_another_user_cannot_use_our_pool_either(open_folder: Path) -> None:
         "import os, sys\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path\n"
-        "from lightning_core.storage.ownership import check_ours, NotOursError\n"
+        "from lightning_core.storage.private_files import check_ours, NotOursError\n"
         f"os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})\n"
         "try:\n"
         f"    check_ours(Path({str(pool)!r}))\n"

@@ -13,10 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_core.storage import ownership
+from lightning_core.storage import private_files as ownership
 from lightning_core.storage.job_specs import FILE, read, sha256, store
-from lightning_core.storage.ownership import TRUST, NotOursError, check_ours, is_ours, read_own
-from lightning_core.storage.private_files import owner_only, private_folder
+from lightning_core.storage.private_files import (
+    TRUST,
+    NotOursError,
+    check_ours,
+    is_ours,
+    owner_only,
+    private_folder,
+    read_own,
+)
 from tests.others import OTHER, as_root, give_away
 
 

@@ -20,8 +20,7 @@ from lightning_core.market.traces import INTERVAL
 from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import SAVE_EVERY
-from lightning_core.storage.ownership import NotOursError, read_own
-from lightning_core.storage.private_files import owner_only
+from lightning_core.storage.private_files import NotOursError, owner_only, read_own
 
 FILE, MAX_FILE_BYTES = "market.json", 2**20
 PATHS = ("trace", "picture")

@@ -25,7 +25,7 @@ from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.run.follow import Watcher
 from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.ownership import read_own
+from lightning_core.storage.private_files import read_own
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and its token must be set before
     from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
