@@ -88,7 +88,7 @@ def test_limits_hold_exactly(tmp_path: Path) -> None:
     assert read(tmp_path, aliases.format(", ".join(["*a"] * 101)))[1] == [":2:405: too many aliases (limit 100)"]
     largest = "# " + "x" * (yaml_loader.MAX_FILE_BYTES - 4) + "\n1"
     assert read(tmp_path, largest) == (1, [])
-    assert read(tmp_path, f"#{largest}")[1] == [": larger than 1,048,576 bytes"]
+    assert read(tmp_path, f"#{largest}")[1] == [": cannot be read: larger than 1,048,576 bytes"]
     assert read(tmp_path, f"[{'1,' * (MAX_VALUES - 1)}]")[1] == []
     assert len(read(tmp_path, f"[{'1,' * MAX_VALUES}]")[1]) == 1
 
@@ -159,7 +159,7 @@ def test_too_large_files_are_not_parsed(tmp_path: Path, work: list[int]) -> None
         if not endless.exists():
             with endless.open("wb") as file:
                 file.truncate(10 * 2**30)  # a hole: it takes no room
-        with pytest.raises(BundleError, match="larger than 1,048,576 bytes"):
+        with pytest.raises(BundleError, match="it is a device; expected a regular file"):
             load_yaml(endless)
     assert not work
 
