@@ -84,7 +84,7 @@ FROM_FILES = {
     ),
     "101 aliases": Row(f"a: &a 1\nb: [{', '.join(['*a'] * 101)}]\n", [r"b.yaml:2:405: too many aliases \(limit 100\)"]),
     "its own part": Row("jobs: &a [*a]", ["b.yaml:1:11: alias .a refers to itself"]),
-    "more than a megabyte": Row(f"# {'x' * 2**20}\n", ["b.yaml: cannot be read: larger than 1,048,576 bytes"]),
+    "more than a megabyte": Row(f"# {'x' * 2**20}\n", ["b.yaml: .*larger than 1,048,576 bytes"]),
     "no number": Row(jobs(begin="1" * 5000), [r"b.yaml:6:12: cannot be read \(Exceeds the limit .*; quote it if"]),
     "too many jobs": Row(
         "jobs:\n" + "".join(f"  j{n}: {{}}\n" for n in range(1001)),
@@ -93,7 +93,7 @@ FROM_FILES = {
     "ten thousand jobs": Row(
         "jobs:\n" + "".join(f"  j{n}: {{{JOB}}}\n" for n in range(10_000)), [r"b.yaml:2001:57: too many values"]
     ),
-    "a name of a megabyte": Row(f"jobs: {{{'x' * 2**20}: {{{JOB}}}}}", ["b.yaml: cannot be read: larger than 1,048,576 bytes"]),
+    "a name of a megabyte": Row(f"jobs: {{{'x' * 2**20}: {{{JOB}}}}}", ["b.yaml: .*larger than 1,048,576 bytes"]),
     "bottomless": Row("[" * 3000, [r"b.yaml:1:51: nested too deeply \(limit 50\)"]),
     "a list": Row("- a", ["b.yaml:? ?expected a mapping with 'jobs', got list"]),
     "twice": Row(

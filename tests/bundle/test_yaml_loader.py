@@ -159,7 +159,7 @@ def test_too_large_files_are_not_parsed(tmp_path: Path, work: list[int]) -> None
         if not endless.exists():
             with endless.open("wb") as file:
                 file.truncate(10 * 2**30)  # a hole: it takes no room
-        with pytest.raises(BundleError, match="it is a device; expected a regular file"):
+        with pytest.raises(BundleError, match=r"larger than 1,048,576 bytes|it is a device; expected a regular file"):
             load_yaml(endless)
     assert not work
 
