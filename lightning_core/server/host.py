@@ -54,7 +54,7 @@ class Host:
             recovered = replay(self._journal)
             self.scheduler = recovered.scheduler
             # Deadlines kept running while no scheduler did, since the newest event.
-            away = max(0.0, time.time() - self._journal.written_at) if recovered.events else 0.0
+            away = self._journal.age() if recovered.events else 0.0
             past = recovered.now + away
         else:
             self.scheduler = Scheduler(settings)

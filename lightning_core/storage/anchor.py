@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import stat
+import time
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -29,6 +31,38 @@ class Anchor(NamedTuple):
     """Scheduler time, in seconds."""
     wall: float
     """Wall-clock time of its commit, in seconds since the epoch."""
+    boot: str = ""
+    """Id of the machine's boot in which it was committed; empty if unknown."""
+    booted: float = 0.0
+    """Seconds from that boot to its commit."""
+
+    @classmethod
+    def made_now(cls, number: int, digest: str, now: float) -> Self:
+        """Return the anchor of an event that is being committed."""
+        return cls(number, digest, now, time.time(), boot_id(), since_boot())
+
+    def age(self) -> float:
+        """Return the seconds since the commit; 0 if they are unknown.
+
+        Within one boot of the machine, no change of the clock counts. Otherwise there is only the clock to ask.
+        """
+        if self.boot and self.boot == boot_id():
+            return max(0.0, since_boot() - self.booted)
+        return max(0.0, time.time() - self.wall)
+
+
+def since_boot() -> float:
+    """Return the seconds since this machine was started, also those in which it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@cache
+def boot_id() -> str:
+    """Return what tells the boots of machines apart; empty if it cannot be read."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:40]
+    except (OSError, ValueError):
+        return ""
 
 
 class AnchorFile:
@@ -93,8 +127,9 @@ def _read_slot(slot: bytes) -> Anchor | None:
     if not body or checksum != _checksum(body):
         return None
     try:
-        number, digest, now, wall = json.loads(body)
-        return Anchor(int(number), str(digest), float(now), float(wall))
+        number, digest, now, wall, *boot = json.loads(body)
+        boot, booted = boot or ("", 0.0)  # absent in anchors of earlier versions
+        return Anchor(int(number), str(digest), float(now), float(wall), str(boot), float(booted))
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -104,7 +103,7 @@ class Journal:
             if part_of is not None:
                 rows = [("part_of", json.dumps(part_of)), ("written_at", repr(written_at or 0.0))]
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-        newest = Anchor(0, digest_of("", text), 0.0, time.time())
+        newest = Anchor.made_now(0, digest_of("", text), 0.0)
         anchor_file = None
         if part_of is None:
             anchor_path(path).unlink(missing_ok=True)  # of a journal that was moved away
@@ -149,7 +148,8 @@ class Journal:
         wall = float(read_meta(connection, "written_at") or 0.0) if anchor is None else anchor.wall
         if not 0 <= wall < math.inf:
             raise DamagedJournalError(path, f"it says that it was written {wall} s after the epoch")
-        journal._newest = Anchor(number, digest, now, wall)
+        known = Anchor(number, digest, now, wall) if anchor is None else anchor
+        journal._newest = known._replace(number=number, digest=digest, now=now)
         if journal.part_of is not None:
             return journal
         if anchor is None and not read_only:
@@ -217,7 +217,7 @@ class Journal:
             number = self._newest.number + 1
             self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (number, now, body, answer, digest))
             reach("journal.before_commit")
-        self._newest = Anchor(number, digest, now, time.time())
+        self._newest = Anchor.made_now(number, digest, now)
         reach("journal.after_commit")
         if self._durable and self._anchor_file is not None:
             self._anchor_file.write(self._newest)
@@ -270,6 +270,10 @@ class Journal:
     def newest(self) -> Anchor:
         """The newest event; its wall-clock time is 0 if it is not known."""
         return self._newest
+
+    def age(self) -> float:
+        """Return the seconds since the newest commit; no change of the clock counts until the machine is restarted."""
+        return self._newest.age()
 
     @property
     def written_at(self) -> float:

@@ -100,7 +100,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def scheduler_is_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test holds the clock: the scheduler is back without delay."""
-    monkeypatch.setattr(Journal, "written_at", float("inf"))
+    monkeypatch.setattr(Journal, "age", lambda journal: 0.0)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def events_in(journal: Path) -> int:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[JobStatus]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Journal, "written_at", float("inf"))
+        patch.setattr(Journal, "age", lambda journal: 0.0)
         yield live(tmp_path_factory.mktemp("calm") / "j.db")
 
 

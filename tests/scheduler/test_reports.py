@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,7 +101,7 @@ def test_a_passed_deadline_ends_or_keeps_the_job_as_requested(where: str, on_mis
 def test_a_deadline_passes_while_no_process_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(Settings("edf"), tmp_path / "j.db", lambda: 0.0)
     host.handle(Submit((Job("late", 10.0, BatchTarget(9), on_miss=OnMiss.STOP), Job("other", 1e6, BatchTarget(9)))))
-    monkeypatch.setattr(Journal, "written_at", time.time() - 60.0)
+    monkeypatch.setattr(Journal, "age", lambda journal: 60.0)
     again = Host(Settings("edf"), tmp_path / "j.db", lambda: 0.0)
     again.catch_up()
     late, other = again.scheduler.status()

@@ -16,6 +16,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server import host as hosts
 from lightning_core.server.host import EventNotPersistedError, Host
+from lightning_core.storage import anchor as anchors
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.replay import replay
 
@@ -79,3 +80,40 @@ def test_an_event_that_changes_nothing_is_answered_and_not_written(tmp_path: Pat
         replayed = replay(journal)
         assert replayed.digest == journal.digest
     assert replayed.scheduler.status() == alive
+
+
+@pytest.mark.promise("F9")
+@pytest.mark.parametrize("step", [-86_400.0, -3600.0, 3600.0, 1e9])
+def test_deadlines_do_not_move_when_the_clock_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    """Neither while a scheduler runs, nor if it is restarted after the change and before its next event."""
+    boot, wall, now = 5000.0, 1.8e9, 0.0
+    monkeypatch.setattr(anchors, "since_boot", lambda: boot)
+    monkeypatch.setattr("time.time", lambda: wall)
+    host = Host(Settings("edf"), tmp_path / "journal.db", clock=lambda: now)
+    host.handle(Submit((Job("a", 900.0, BatchTarget(5000)),)))
+    wall, boot, now = wall + step + 10.0, boot + 10.0, now + 10.0
+    assert host.now() == 10.0
+    host.close()
+    host = Host(Settings("edf"), tmp_path / "journal.db", clock=lambda: now)
+    assert host.now() == 10.0
+    host.close()
+
+
+@pytest.mark.promise("F9")
+def test_after_a_restart_of_the_machine_the_clock_on_the_wall_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = 1.8e9
+    monkeypatch.setattr("time.time", lambda: wall)
+    monkeypatch.setattr(anchors, "boot_id", lambda: "first")
+    host = Host(Settings("edf"), tmp_path / "journal.db", clock=lambda: 0.0)
+    host.handle(Submit((Job("a", 900.0, BatchTarget(5000)),)))
+    host.close()
+    monkeypatch.setattr(anchors, "boot_id", lambda: "second")
+    for passed, away in ((60.0, 60.0), (-60.0, 0.0)):  # a clock that is behind gives nothing back
+        wall = 1.8e9 + passed
+        again = Host(Settings("edf"), tmp_path / "journal.db", clock=lambda: 0.0)
+        assert again.now() == pytest.approx(away)
+        again.close()

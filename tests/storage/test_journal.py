@@ -153,7 +153,7 @@ def test_time_passes_while_no_scheduler_runs(tmp_path: Path) -> None:
     anchor = read_anchor(tmp_path / "j.db")
     assert anchor is not None
     with AnchorFile(anchor_path(tmp_path / "j.db")) as file:
-        file.write(anchor._replace(wall=time.time() - 3600))
+        file.write(anchor._replace(wall=time.time() - 3600, boot="another"))
     after = Host(Settings(), tmp_path / "j.db")
     assert after.now() > 3600
     after.close()
