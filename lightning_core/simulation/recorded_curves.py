@@ -22,15 +22,17 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
+from lightning_core.core.limits import MAX_COUNT, check_at_most, check_factor, shown
+from lightning_core.core.targets.base import MAX_LOSS
 from lightning_core.regular_files import MAX_TABLE_BYTES, read_text
 
 HEADER = ["step", "loss"]
 INDEX = "index.csv"
 # The recordings that come with the package, of 36 trainings of nine tasks.
 SHIPPED = Path(__file__).parents[1] / "recorded"
-# Fewer rows are no curve.
-LEAST = 2
-# How one task is called in other frameworks, with other layers, in other sizes, on other data of the same environment.
+# Minimum number of rows of a recording.
+MIN_ROWS = 2
+# Endings of tasks in other frameworks, with other layers, of other sizes, on other data of the same environment.
 _VARIANTS = re.compile(
     r"_(?:jax|pytorch|layernorm|glu_tanh|tanh|model_size|embed_init|large_bn_init)$"
     r"| \d+(?:\.\d+)?[MB] parameters$"
@@ -43,14 +45,14 @@ class Curve:
     """One recorded run.
 
     Args:
-        name: of its file, without ending.
-        domain: such as ``cv`` or ``nlp``.
-        task: what was trained.
-        family: runs of one family are of the same task, whatever it is called.
-        position: batches done at each observation, growing and positive, shape ``(n,)``.
-        loss: observed there, positive, shape ``(n,)``.
-        seconds_per_batch: on the machine that it was recorded on; None if unknown.
-        restarts: how often the loss climbed back most of the way to its start.
+        name: Name of its file, without ending.
+        domain: Domain, such as ``cv`` or ``nlp``.
+        task: Name of the task.
+        family: Name that the runs of one task share, whatever the task is called.
+        position: Batches done at each observation, growing and positive, shape ``(n,)``.
+        loss: Losses observed there, positive, shape ``(n,)``.
+        seconds_per_batch: Seconds of a batch on the machine of the recording; None if unknown.
+        restarts: Number of times that the loss climbed back most of the way to its start.
     """
 
     name: str
@@ -88,7 +90,7 @@ class Curve:
 
 
 def family(task: str) -> str:
-    """The task without what tells its implementations and variants apart.
+    """Return the task without what tells its implementations and variants apart.
 
     Example::
 
@@ -103,13 +105,13 @@ def family(task: str) -> str:
 
 
 def load_curves(folder: Path | str) -> list[Curve]:
-    """Every recording of a folder, in the order of its ``index.csv``, or by name if it has none.
+    """Return every recording of a folder, in the order of its ``index.csv``, or by name if it has none.
 
     The index has a column ``file``, and may have ``domain``, ``task``, ``sec_per_step`` and ``jumps_back``; others are
-    for people. What it does not say of domain and task, the file's name does, up to the first ``__``.
+    for people. Where it says nothing of domain and task, they are the file's name up to the first ``__``.
 
     Raises:
-        ValueError: with file and line, if a recording or the index is not as it should be, or there is none.
+        ValueError: If a recording or the index is invalid, or there is none; the message has file and line.
     """
     folder = Path(folder)
     index = folder / INDEX
@@ -120,25 +122,44 @@ def load_curves(folder: Path | str) -> list[Curve]:
         if not files:
             raise ValueError(f"{folder}: no recordings here: no CSV with the columns step,loss")
         return [_curve(path, {}, str(path)) for path in files]
+    lines = csv.DictReader(StringIO(_read_text(index), newline=""))
     try:
-        lines = csv.DictReader(StringIO(read_text(index, MAX_TABLE_BYTES), newline=""))
         if "file" not in (lines.fieldnames or ()):
-            raise ValueError(f"{index}:1: needs a column 'file', got {','.join(lines.fieldnames or ()) or 'nothing'}")
-        curves = [_curve(folder / row["file"], row, f"{index}:{lines.line_num}") for row in lines if row["file"]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{index}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+            got = ",".join(lines.fieldnames or ())[:80] or "nothing"
+            raise ValueError(f"{index}:1: needs a column 'file', got {got}")
+        rows = [(f"{index}:{lines.line_num}", row) for row in lines if row["file"]]
+    except csv.Error as error:
+        raise ValueError(f"{index}:{lines.line_num}: {error}") from None
+    curves = [_curve(_inside(folder, row["file"], place), row, place) for place, row in rows]
     if not curves:
         raise ValueError(f"{index}: lists no recordings")
     return curves
 
 
 def load_curve(path: Path | str) -> Curve:
-    """One recording without further information.
+    """Return one recording, of which nothing else is known.
 
     Raises:
-        ValueError: with file and line, if it is not as it should be.
+        ValueError: If it is invalid; the message has file and line.
     """
     return _curve(Path(path), {}, str(path))
+
+
+def _inside(folder: Path, name: str, place: str) -> Path:
+    """Return the path of a recording that an index names: in its folder, and nowhere else."""
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError(f"{place}: file must be a path inside the folder, got {shown(name)}")
+    return folder / path
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return read_text(path, MAX_TABLE_BYTES)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: not found") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _curve(path: Path, row: dict[str, str], place: str) -> Curve:
@@ -147,10 +168,12 @@ def _curve(path: Path, row: dict[str, str], place: str) -> Curve:
     seconds, restarts = (_number(row.get(key), key, place) for key in ("sec_per_step", "jumps_back"))
     if seconds is not None and not seconds > 0:
         raise ValueError(f"{place}: sec_per_step must be positive, got {row['sec_per_step']}")
+    check_factor(f"{place}: sec_per_step", seconds)
+    check_at_most(f"{place}: jumps_back", restarts, MAX_COUNT)
     position, loss = read_recording(path)
     good = loss > 0
-    if np.count_nonzero(good) < LEAST:
-        raise ValueError(f"{path}: needs at least {LEAST} positive losses, got {np.count_nonzero(good)}")
+    if np.count_nonzero(good) < MIN_ROWS:
+        raise ValueError(f"{path}: needs at least {MIN_ROWS} positive losses, got {np.count_nonzero(good)}")
     return Curve(
         path.stem, row.get("domain") or prefix, task, family(task), position[good], loss[good], seconds,
         int(restarts or 0),
@@ -165,34 +188,37 @@ def _number(text: str | None, key: str, place: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{place}: {key} must be a number, got {text!r}")
+        raise ValueError(f"{place}: {key} must be a number, got {shown(text)}")
     return value
 
 
 def read_recording(path: Path) -> tuple[FloatArray, FloatArray]:
-    """Batches done and what was logged then, whatever its sign, both of shape ``(n,)``.
+    """Return the batches done and what was logged then, whatever its sign, both of shape ``(n,)``.
 
     Raises:
-        ValueError: with file and line, if it is not as it should be.
+        ValueError: If it is invalid; the message has file and line.
     """
-    try:
-        lines = read_text(path, MAX_TABLE_BYTES).rstrip().splitlines()
-    except FileNotFoundError:
-        raise ValueError(f"{path}: not found") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    lines = _read_text(path).rstrip().splitlines()
     header = lines[0].strip() if lines else ""
     if header.split(",") != HEADER:
         raise ValueError(f"{path}:1: not a recording: its first line must be step,loss")
     try:
-        rows = np.array([line.split(",") for line in lines[1:]], dtype=np.float64).reshape(-1, 2)
+        rows = np.array([line.split(",") for line in lines[1:]], dtype=np.float64)
     except ValueError:
-        rows = np.array([_row(line, f"{path}:{number}") for number, line in enumerate(lines[1:], start=2)])
-    if len(rows) < LEAST:
-        raise ValueError(f"{path}: needs at least {LEAST} rows, got {len(rows)}")
+        rows = np.zeros(0)
+    if rows.ndim != 2 or rows.shape[1] != 2:
+        pairs = [_row(line, f"{path}:{number}") for number, line in enumerate(lines[1:], start=2)]
+        rows = np.array(pairs).reshape(-1, 2)
+    if len(rows) < MIN_ROWS:
+        raise ValueError(f"{path}: needs at least {MIN_ROWS} rows, got {len(rows)}")
     step, loss = rows[:, 0].copy(), rows[:, 1].copy()
     if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):
-        raise ValueError(f"{path}:{bad[0] + 2}: step and loss must be finite, got {lines[bad[0] + 1]}")
+        raise ValueError(f"{path}:{bad[0] + 2}: step and loss must be finite, got {lines[bad[0] + 1][:80]}")
+    if len(large := np.flatnonzero((step > MAX_COUNT) | (np.abs(loss) >= MAX_LOSS))):
+        raise ValueError(
+            f"{path}:{large[0] + 2}: step must be at most {MAX_COUNT} and loss below {MAX_LOSS:g}, "
+            f"got {lines[large[0] + 1][:80]}"
+        )
     if len(back := np.flatnonzero(np.diff(step) <= 0)):
         raise ValueError(f"{path}:{back[0] + 3}: steps must grow, got {step[back[0] + 1]:g} after {step[back[0]]:g}")
     if step[0] < 0:
@@ -204,5 +230,5 @@ def _row(line: str, place: str) -> tuple[float, float]:
     try:
         step, loss = map(float, line.split(","))
     except ValueError:
-        raise ValueError(f"{place}: expected step,loss, got {line[:80]!r}") from None
+        raise ValueError(f"{place}: expected step,loss, got {shown(line, 80)}") from None
     return step, loss

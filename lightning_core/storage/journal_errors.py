@@ -14,6 +14,9 @@ _DAMAGE = (
     sqlite3.DatabaseError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
 
+# Characters of what is wrong: SQLite repeats the content that it cannot read.
+MAX_WORDS = 500
+
 
 class JournalError(LightningCoreError, RuntimeError):
     """The journal is missing, damaged, of another version, or does not replay."""
@@ -28,8 +31,8 @@ class DamagedJournalError(JournalError):
     """
 
     def __init__(self, path: Path, words: str) -> None:
-        self.words = words
-        super().__init__(f"{path}: damaged journal: {words}")
+        self.words = words if len(words) <= MAX_WORDS else f"{words[: MAX_WORDS - 3]}..."
+        super().__init__(f"{path}: damaged journal: {self.words}")
 
 
 @contextmanager
