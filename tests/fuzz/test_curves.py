@@ -103,7 +103,7 @@ def target(tmp_path: Path) -> Target:
 
 @pytest.mark.promise("S5")
 def test_any_recordings_are_read_or_refused(target: Target) -> None:
-    fuzz(target, damages, 1000, FOUND)
+    fuzz(target, damages, 500, FOUND)
 
 
 @pytest.mark.nightly

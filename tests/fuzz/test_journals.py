@@ -33,9 +33,10 @@ from tests.fuzz.fuzzing import Target, fuzz, fuzz_for_long
 from tests.storage.test_hostile_journal import seal
 
 COLUMNS = ("number", "now", "event", "answers", "digest")
-VALUES: tuple[Any, ...] = (None, True, False, 0, -1, 1, 2**53, 2**63, 10**26, -(10**26), 0.0, -1.0, 0.5, 1e308, -1e308, 5e-324, 1e-9, "",
-          "a", "x" * 3000, "\x1b[2J", "<b>", "\u202e", [], {}, [[]], [None], {"a": 1}, [1, 2, 3], ["known", [], ""],
-          [0.5] * 3000)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 2**53, 2**63, 10**26, -(10**26), 0.0, -1.0, 0.5, 1e308, -1e308, 5e-324, 1e-9, "", "a",
+    "x" * 3000, "\x1b[2J", "<b>", "\u202e", [], {}, [[]], [None], {"a": 1}, [1, 2, 3], ["known", [], ""], [0.5] * 3000,
+)  # fmt: skip
 TEXTS = ("", "null", "[]", "{}", "NaN", "[" * 5000, '{"a":' * 5000, "9" * 5000, '{"kind":"tick"}', '{"kind":"close"}',
          '{"kind":"workers_lost"}', "\0")  # fmt: skip
 
