@@ -200,6 +200,28 @@ def test_commands_steer_jobs(shell: Shell) -> None:
     assert "a has ended" in shell.command("pause", "a", code=2)
 
 
+@pytest.mark.promise("S13")
+def test_a_spec_that_was_replaced_while_its_job_was_released_is_not_run(shell: Shell) -> None:
+    shell.submit("swapped", target={"batches": 100000}, deadline="30m")
+    until(lambda: batches(shell, "swapped") > 5)
+    shell.command("pause", "swapped", "--release")
+    until(lambda: shell.jobs()["swapped"].state is State.RELEASED)
+    home = shell.folder / "jobs" / "swapped"
+    text = (home / "spec.json").read_text()
+    home.rename(shell.folder / "away")
+    home.mkdir()
+    (shell.home / "theirs.py").write_text("open('hacked', 'w')\n")
+    spec = json.loads(text)
+    spec["paths"] = [str(shell.home)]
+    spec["config"]["model"] = {"class_path": "theirs.Net"}
+    (home / "spec.json").write_text(json.dumps(spec))
+    shell.command("resume", "swapped")
+    refused = until(lambda: (job := shell.jobs()["swapped"]).state is State.ENDED and job)
+    assert refused.verdict is Verdict.CRASHED
+    assert "is not the spec that was submitted: its SHA-256 is not the one in the journal" in refused.detail
+    assert not [path for folder in (shell.home, home) for path in folder.rglob("hacked")]
+
+
 def test_a_pool_is_reached_by_the_address_of_its_ray(shell: Shell) -> None:
     head = read_head(shell.folder)
     assert head is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lightning_core.core.answers import Accepted, Grant
@@ -160,3 +162,23 @@ def test_a_history_names_who_asked() -> None:
         ("person", "deadline 60.0s to 93.0s"),
         ("market", "number of devices: 2"),
     ]
+
+
+def test_the_digest_of_a_spec_is_in_the_journal_and_changes_with_the_spec() -> None:
+    """Journals of scripts, which have no spec, stay as they were."""
+    job = replace(JOB, spec_sha256="0" * 64)
+    assert decode_event(encode_event(Submit((job,)))) == Submit((job,))
+    assert "spec_sha256" not in encode_event(Submit((JOB,)))
+    scheduler = submitted(job)
+    changed = SetTerms("a", spec_sha256="f" * 64)
+    assert decode_event(encode_event(changed)) == changed
+    scheduler.handle(changed, 10.0)
+    assert scheduler.job("a") == replace(job, spec_sha256="f" * 64)
+
+
+@pytest.mark.parametrize("digest", ["0" * 63, "0" * 65, "g" * 64, "0" * 64 + "\n", "../x"])
+def test_a_digest_of_another_form_is_refused(digest: str) -> None:
+    with pytest.raises(ValueError, match="spec_sha256 must be 64 hexadecimal digits or empty"):
+        replace(JOB, spec_sha256=digest)
+    with pytest.raises(ValueError, match="spec_sha256 must be"):
+        SetTerms("a", spec_sha256=digest)
