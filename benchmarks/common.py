@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks import results
+from lightning_core.storage.atomic_files import write_whole
 
 Size = Literal["quick", "default", "full"]
 Figures = dict[str, float | None]
@@ -71,7 +72,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 def keep(name: str, arguments: argparse.Namespace, figures: Mapping[str, float | None]) -> None:
     """Write the figures where the options say."""
     if arguments.json:
-        arguments.json.write_text(json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
+        write_whole(arguments.json, json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
     if arguments.results:
         command = command_line(name, sys.argv[1:])
         print(results.merge(name.rpartition(".")[2], arguments.size, command, figures, arguments.results))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.labels import FIVE, HEADINGS, LABELS
+from lightning_core.storage.atomic_files import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE, README = ROOT / "docs" / "results.json", ROOT / "docs" / "results.md", ROOT / "README.md"
@@ -77,7 +78,7 @@ def write(runs: list[Run], path: Path = RESULTS) -> None:
     position = {name: k for k, name in enumerate(order)}
     runs = sorted(runs, key=lambda run: (position.get(run["benchmark"], len(order)), run["benchmark"],
                                          SIZES.index(run["size"]), run["command"], run["day"]))  # fmt: skip
-    path.write_text(json.dumps({"runs": runs}, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_whole(path, json.dumps({"runs": runs}, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _short(number: float) -> float:
@@ -149,5 +150,5 @@ def in_readme(text: str, runs: list[Run]) -> str:
 if __name__ == "__main__":
     argparse.ArgumentParser(prog="python -m benchmarks.results", description="Write docs/results.md and the figures of "
                             "README.md from docs/results.json.").parse_args()  # fmt: skip
-    PAGE.write_text(page(read()))
-    README.write_text(in_readme(README.read_text(), read()))
+    write_whole(PAGE, page(read()))
+    write_whole(README, in_readme(README.read_text(), read()))

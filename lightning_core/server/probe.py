@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lightning_core.errors import LightningCoreError
+from lightning_core.regular_files import read_text
 
 # Seconds within which a Ray answers.
 ANSWER_TIMEOUT = 5.0
@@ -22,6 +23,7 @@ SETTINGS = 4
 # Exit code of the proxy if retrying will not help.
 UNUSABLE = 3
 TOKEN_FILE = Path(".ray") / "auth_token"
+MAX_TOKEN_BYTES = 2**16
 
 
 class PoolUnavailableError(LightningCoreError, ConnectionError):
@@ -60,7 +62,7 @@ def token_source(address: str, environment: Mapping[str, str]) -> str:
     told = environment.get("RAY_AUTH_TOKEN_PATH")
     path = Path(told) if told else Path(environment.get("HOME") or "/") / TOKEN_FILE
     try:
-        if path.read_text().strip():
+        if read_text(path, MAX_TOKEN_BYTES).strip():
             return str(path) if not told else f"{path} (RAY_AUTH_TOKEN_PATH)"
         words = f"{path} is empty"
     except FileNotFoundError:

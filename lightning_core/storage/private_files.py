@@ -13,7 +13,8 @@ Rules of what steers
 3. The members of a private group are no other users: it is the user's primary group, with the user's name and no other
    member (umask 002 with a group for each user), or the group of root.
 4. :data:`TRUST` names others who are trusted with the account: for root in a container with a folder of the host's
-   user, for a file system that shows root's files as another user's, for a team whose members trust each other.
+   user, for a file system that shows root's files as another user's, for a team whose members trust each other,
+   for a volume of a container to which everyone can write.
 5. A user namespace shows every user without an id in it as one, the machine's root too. On the way, that one counts as
    root.
 6. Reading without steering is allowed: the journal of another user can be replayed and drawn.
@@ -39,6 +40,7 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.regular_files import read_regular
 
 TRUST = "LIGHTNING_CORE_TRUST"
+EVERYONE = -1
 # As in the kernel.
 MAX_LINKS = 40
 _ALL_IDS = ["0", "0", "4294967295"]
@@ -214,7 +216,8 @@ def _check_way(folder: Path) -> None:
 
 
 def _check_owner(path: Path, status: os.stat_result, accepted: set[int]) -> None:
-    if status.st_uid in accepted or status.st_uid in _trusted()[0]:
+    users, _ = _trusted()
+    if status.st_uid in accepted or not users.isdisjoint({status.st_uid, EVERYONE}):
         return
     owner = _user(status.st_uid)
     raise NotOursError(
@@ -225,13 +228,17 @@ def _check_owner(path: Path, status: os.stat_result, accepted: set[int]) -> None
 
 
 def _check_writers(path: Path, status: os.stat_result) -> None:
+    users, groups = _trusted()
+    if EVERYONE in users:
+        return
     if status.st_mode & stat.S_IWOTH:
         raise NotOursError(
             f"{path}: everyone can write to it, and so decide what runs here as {_user(this_user())}; use a folder "
-            f"of your own, or let its owner run chmod o-w {path}"
+            f"of your own, let its owner run chmod o-w {path} (on the way to such a folder, chmod +t is enough), or, in "
+            f"a container with no other user, set {TRUST}=*"
         )
     group = status.st_gid
-    if status.st_mode & stat.S_IWGRP and not _is_private(group) and group not in _trusted()[1]:
+    if status.st_mode & stat.S_IWGRP and not _is_private(group) and group not in groups:
         raise NotOursError(
             f"{path}: the members of {_group(group)} can write to it, and so decide what runs here as "
             f"{_user(this_user())}; use a folder of your own that only you can write to, let its owner run "
@@ -252,12 +259,14 @@ def _is_private(group: int) -> bool:
 
 
 def _trusted() -> tuple[set[int], set[int]]:
-    """Return the users and groups that :data:`TRUST` names: ids or names, groups with an @."""
+    """Return the users and groups that :data:`TRUST` names: ids or names, groups with an @, a star for everyone."""
     users, groups = set[int](), set[int]()
     for word in filter(None, map(str.strip, os.environ.get(TRUST, "").split(","))):
         name = word.removeprefix("@")
         try:
-            if word.startswith("@"):
+            if word == "*":
+                users.add(EVERYONE)
+            elif word.startswith("@"):
                 groups.add(int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid)
             else:
                 users.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)

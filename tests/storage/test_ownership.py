@@ -104,8 +104,16 @@ def test_a_team_that_is_trusted_may_write(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(TRUST, f"@{folder.parent.stat().st_gid}")
     check_ours(folder)
     folder.parent.chmod(0o2777)
-    with pytest.raises(NotOursError, match="everyone"):
+    with pytest.raises(NotOursError, match=r"everyone.* in a container with no other user, set .*=\*"):
         check_ours(folder)
+
+
+def test_in_a_container_everyone_may_be_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with an emptyDir of Kubernetes, which has mode 0777."""
+    give_away(folder, monkeypatch)
+    folder.parent.chmod(0o777)
+    monkeypatch.setenv(TRUST, "*")
+    check_ours(folder)
 
 
 def test_trust_in_an_unknown_name_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
