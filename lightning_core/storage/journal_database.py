@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import NamedTuple
@@ -150,14 +151,35 @@ def check_files(path: Path, *, steers: bool) -> None:
 def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
     """Open the database of a journal."""
     if read_only:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
-        connection.execute("BEGIN")  # another process may go on writing: one transaction reads a single snapshot
-        return connection
+        try:
+            return _connect_to_read(path, "mode=ro")
+        except sqlite3.OperationalError:
+            if os.access(path.parent, os.W_OK):
+                raise
+        # SQLite keeps a file beside a database with a write-ahead log, also to read it. Without a log nobody writes it.
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            raise JournalError(
+                f"{path}: its newest events are in {log.name}, and {path.parent} cannot be written to: copy the "
+                "folder, and read the copy"
+            )
+        return _connect_to_read(path, "immutable=1")
     connection = sqlite3.connect(path, check_same_thread=False)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _connect_to_read(path: Path, how: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, check_same_thread=False)
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
+        connection.execute("BEGIN")  # another process may go on writing: one transaction reads a single snapshot
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
