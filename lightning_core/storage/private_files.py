@@ -1,7 +1,6 @@
 """Folders and files that only their user can access, and which of them may steer this process.
 
-A user who can write a spec, a note or a journal decides what runs here, which process is ended and which folder is
-removed.
+A user who can write a spec, a note or a journal decides what runs here, what is ended and what is removed.
 
 Rules of what steers
 
@@ -233,9 +232,9 @@ def _check_writers(path: Path, status: os.stat_result) -> None:
         return
     if status.st_mode & stat.S_IWOTH:
         raise NotOursError(
-            f"{path}: everyone can write to it, and so decide what runs here as {_user(this_user())}; use a folder "
-            f"of your own, let its owner run chmod o-w {path} (on the way to such a folder, chmod +t is enough), or, in "
-            f"a container with no other user, set {TRUST}=*"
+            f"{path}: everyone can write to it, and so decide what runs here as {_user(this_user())}; use a folder of "
+            f"your own, let its owner run chmod o-w {path} (on the way to such a folder, chmod +t is enough), or, in a "
+            f"container with no other user, set {TRUST}=*"
         )
     group = status.st_gid
     if status.st_mode & stat.S_IWGRP and not _is_private(group) and group not in groups:
