@@ -113,7 +113,7 @@ def parse_when(value: object) -> float | WallTime:
 
 
 def _seconds(value: object) -> float | None:
-    """None if it is not a duration."""
+    """Return the seconds of a duration; None if the value is none."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, Real) and not isinstance(value, bool):
@@ -235,7 +235,7 @@ def seconds_until(when: float | WallTime, now: datetime) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest form with two parts at most.
+    """Return a duration in its shortest form, of at most two parts.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Whether jobs of known work fit a pool in time, and what would make them fit. Pure.
+"""Feasibility: do jobs of known work fit a pool in time, and what would make them fit? Pure.
 
 The answer follows what the pool would do with the given work: devices go to the earliest deadline first, a job takes
 all of its devices or waits, and a later job uses the gap and is moved aside when the gap closes. On one device no

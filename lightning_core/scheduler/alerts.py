@@ -1,4 +1,4 @@
-"""What people should hear of a training at once: losses that are NaN or infinite, and batches that do not come.
+"""Alerts of a training: losses that are NaN or infinite, and batches that do not come.
 
 Stalls are detected here, by scheduler time, and not in the process that trains: a hung process may have a thread that
 goes on reporting, and a stopped one reports nothing. In both cases no batch comes.
@@ -22,12 +22,12 @@ MIN_BAD_CELLS = 3
 STALL_FACTOR = 30.0
 # While it validates, saves or starts, it may take this many times as long.
 SLOW_PHASE_FACTOR = 10.0
-# Seconds without an event, beyond a period, after which the scheduler itself was away: no training is to blame.
-ABSENCE = 5.0
+# Seconds without an event, beyond a period, that count as downtime of the scheduler: no training is to blame.
+MIN_DOWNTIME = 5.0
 
 
-def look_at_losses(table: JobTable, row: int, bad: BadLosses | None) -> tuple[list[Alert], bool]:
-    """Take in what a report says of losses that are NaN or infinite.
+def check_losses(table: JobTable, row: int, bad: BadLosses | None) -> tuple[list[Alert], bool]:
+    """Record what a report says of losses that are NaN or infinite, and return what people should be told.
 
     The first run of a job is alerted at once, later ones if they last.
 
@@ -57,7 +57,7 @@ def look_at_losses(table: JobTable, row: int, bad: BadLosses | None) -> tuple[li
     return [Alert(table.names[row], Reason("bad_losses", (float(bad.since),)))], lasts
 
 
-def look_for_stalls(round: Round) -> list[Alert]:
+def check_stalls(round: Round) -> list[Alert]:
     """Return an alert for each training that is granted time, makes no progress, and was not known to be stalled."""
     table, settings, rows, now = round.table, round.settings, round.rows, round.now
     if settings.stall is None:
@@ -72,24 +72,25 @@ def look_for_stalls(round: Round) -> list[Alert]:
     waited = now - table.moved_at[rows]
     stalled = ~idle & (waited > limit)
     alerts = []
-    for row, stands, since, each in zip(*(x.tolist() for x in (rows, stalled, waited, usual)), strict=True):
-        if not stands:
+    columns = (column.tolist() for column in (rows, stalled, waited, usual))
+    for row, is_stalled, seconds, batch_seconds in zip(*columns, strict=True):
+        if not is_stalled:
             _clear(table, row, "stalled")
         elif "stalled" not in table.alerts.get(row, {}):
-            alerts.append(Alert(table.names[row], Reason("stalled", (since, each))))
+            alerts.append(Alert(table.names[row], Reason("stalled", (seconds, batch_seconds))))
             _raise(table, row, alerts[-1].reason)
     return alerts
 
 
-def forgive_absence(table: JobTable, settings: Settings, gap: float) -> None:
-    """Discount the time in which the scheduler was away.
+def discount_downtime(table: JobTable, settings: Settings, gap: float) -> None:
+    """Discount the time in which the scheduler was down.
 
     Args:
         table: All jobs.
         settings: Settings of the scheduler.
         gap: Seconds since the event before.
     """
-    if gap > settings.period + ABSENCE:
+    if gap > settings.period + MIN_DOWNTIME:
         table.moved_at[: len(table)] += gap
 
 

@@ -12,7 +12,7 @@ from lightning_core.core.jobs import OnNan
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import is_loss
-from lightning_core.scheduler.alerts import look_at_losses
+from lightning_core.scheduler.alerts import check_losses
 from lightning_core.scheduler.retry_budgets import is_valid, restart_delay, set_back
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.table import JobTable
@@ -57,7 +57,7 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
             batches_at_start,
         )
     )
-    alerts, diverged = look_at_losses(table, row, report.bad_losses)
+    alerts, diverged = check_losses(table, row, report.bad_losses)
     state.answers += alerts
     if table.is_met(row):
         state.end_met(row, now)

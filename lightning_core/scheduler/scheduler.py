@@ -52,7 +52,7 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.speedup import SpeedUp
-from lightning_core.scheduler.alerts import forgive_absence, look_for_stalls
+from lightning_core.scheduler.alerts import check_stalls, discount_downtime
 from lightning_core.scheduler.forecasting import forecast
 from lightning_core.scheduler.grants import allocate, grant
 from lightning_core.scheduler.reports import answer_report, take_report
@@ -113,7 +113,7 @@ class Scheduler:
             The new directives and verdicts, alerts, and for a report under an old grant the newest directive.
         """
         state = self._state
-        forgive_absence(self._table, self.settings, now - self._now)
+        discount_downtime(self._table, self.settings, now - self._now)
         self._now = now = max(now, self._now)
         state.answers, state.accepted = [], []
         if self._take(event, now):
@@ -191,7 +191,7 @@ class Scheduler:
         if not len(this):
             self._next_round = None
             return
-        state.answers += look_for_stalls(this)
+        state.answers += check_stalls(this)
         view = forecast(this, state.curves, chooses_sizes=state.chooses_sizes)
         plan = this.plan(state.policy, view)
         state.answers += grant(this, plan, allocate(this, plan))

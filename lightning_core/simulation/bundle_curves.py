@@ -1,6 +1,6 @@
-"""A bundle file as a simulation reads it: the jobs' terms, and which recorded loss curve stands in for each training.
+"""A bundle file as a simulation reads it: the terms of the jobs, and the recorded loss curve of each training.
 
-What would be trained is not looked at. Beside its terms a job may say::
+Configs are not read. Beside its terms, a job may have::
 
     vit:
       deadline: 1h30m
@@ -41,26 +41,27 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve, load_curve, load_curves, read_recording
 from lightning_core.simulation.scenario import SimulatedJob
 
-# A file of a job has hundreds of cells, as a live one; not as many as its log has lines.
-MOST_CELLS = 1000
-# A target that is drawn a place for is reached between these parts of its recording, evenly on a log scale.
+# Maximum number of cells of a curve: as many as a live job has, not as many as its log has lines.
+MAX_CELLS = 1000
+# Fractions of a borrowed recording between which the target is reached, evenly on a logarithmic scale.
 EARLIEST, LATEST = 0.06, 0.7
+# Fraction of its fair share of the pool's time that a job of unknown duration needs.
 LOAD = 0.8
-# What is scaled to reach a target reaches it.
+# Relative margin with which a scaled curve reaches its target.
 ROUNDING = 1e-9
-# Read in place of what would be trained.
+# Config that is read in place of the job's.
 NOTHING = {"model": {"class_path": "simulated.Training"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A job of a bundle with its training to be.
+    """A job of a bundle with the recording that stands in for its training.
 
     Args:
-        given: to the simulation.
-        recording: name of the recording.
-        needs: seconds alone on its devices until its target is reached; inf if never.
-        drawn: whether it only lends its shape.
+        given: Job for the simulation.
+        recording: Name of the recording.
+        needs: Seconds alone on its devices until its target is reached; inf if never.
+        drawn: Whether only the shape of the recording is used.
     """
 
     given: SimulatedJob
@@ -74,8 +75,8 @@ class PlayedBundle:
     """A bundle to be simulated.
 
     Args:
-        jobs: in their order in the file.
-        settings: of the scheduler.
+        jobs: Jobs in the order of the file.
+        settings: Settings of the scheduler.
     """
 
     jobs: tuple[Played, ...]
@@ -83,7 +84,7 @@ class PlayedBundle:
 
     @property
     def ceiling(self) -> int | None:
-        """The most jobs that could be met with all the work known in advance; None on several devices.
+        """Maximum number of jobs that could be met if all work were known in advance; None on several devices.
 
         By Moore and Hodgson's algorithm; begin times and weights do not count here.
         """
@@ -94,10 +95,10 @@ class PlayedBundle:
         return int(largest_feasible_set(needs, deadline, 0.0).sum())
 
     def under(self, policies: Sequence[str]) -> dict[str, Settings]:
-        """The settings of each policy, by its text; those of the bundle's own if none is asked for.
+        """Return the settings of each policy, by its text; without any, those of the bundle's own policy.
 
         Raises:
-            ValueError: if a policy is unknown or an argument out of its range.
+            ValueError: If a policy is unknown or an argument is out of its range.
         """
         if not policies:
             args = ",".join(f"{key}={value}" for key, value in self.settings.policy_args.items())
@@ -108,18 +109,18 @@ class PlayedBundle:
 def read_bundle(
     path: Path, folder: Path | None, seed: int = 0, devices: int | None = None, *, shuffle: bool = False
 ) -> PlayedBundle:
-    """Reads a bundle file, or a file of one job, and gives each job its recording.
+    """Read a bundle file, or a file of one job, and give each job its recording.
 
     Args:
-        path: of the file.
-        folder: of recordings; None if every job names its own.
-        seed: of what is drawn.
-        devices: instead of the file's.
-        shuffle: whether the jobs come in an order that the seed draws, not in the file's.
+        path: Path of the file.
+        folder: Folder of recordings; None if every job names its own.
+        seed: Seed of what is drawn.
+        devices: Number of devices instead of the file's.
+        shuffle: Whether the jobs come in an order that the seed draws, not in the file's.
 
     Raises:
-        BundleError: with every problem found in the file.
-        ValueError: if a recording of the folder is not as it should be.
+        BundleError: With every problem found in the file.
+        ValueError: If a recording of the folder is invalid.
     """
     require("yaml")
     from lightning_core.bundle.yaml_loader import load_yaml
@@ -143,12 +144,12 @@ class _Reader:
     """Reads jobs.
 
     Args:
-        beside: folder of the bundle file.
-        folder: of recordings.
-        curves: all that are in it.
-        seed: of what is drawn.
-        settings: of the scheduler.
-        part: of the pool's devices that is each job's, if all had the same.
+        beside: Folder of the bundle file.
+        folder: Folder of recordings.
+        curves: All recordings of that folder.
+        seed: Seed of what is drawn.
+        settings: Settings of the scheduler.
+        part: Fraction of the pool's devices that each job has if all have the same.
     """
 
     beside: Path
@@ -159,7 +160,7 @@ class _Reader:
     part: float
 
     def read(self, name: Any, value: Any, found: Problems, devices: int) -> Played | None:
-        """None, with its problems in ``found``, if anything is wrong."""
+        """Return a job with its recording; None, with the problems in ``found``, if anything is wrong."""
         if not isinstance(value, Mapping):
             read_job(name, value, self.beside, found, devices)  # says what is wrong with it
             return None
@@ -199,7 +200,7 @@ class _Reader:
             curve = Curve(path.stem, "", "", "", position, loss, None if curve is None else curve.seconds_per_batch)
         elif curve is None:
             curve = load_curve(path)
-        position, loss = curve.reports(MOST_CELLS)
+        position, loss = curve.reports(MAX_CELLS)
         passage = self._passage(job, position, loss)
         if throughput is None and curve.seconds_per_batch is not None:
             throughput = 1.0 / curve.seconds_per_batch
@@ -217,7 +218,7 @@ class _Reader:
         if not falling:
             raise ValueError(f"{self.folder}: no recording there is of one run and comes down")
         curve = falling[int(draw.integers(len(falling)))]
-        position, loss = curve.reports(MOST_CELLS)
+        position, loss = curve.reports(MAX_CELLS)
         if job.target.work is None:
             part = math.exp(draw.uniform(math.log(EARLIEST), math.log(LATEST)))
             mean = _trailing(loss, self.settings.window)
@@ -240,7 +241,7 @@ class _Reader:
         return Played(SimulatedJob(job, position, loss, throughput), curve.name, passage / throughput, True)
 
     def _passage(self, job: Job, position: FloatArray, loss: FloatArray) -> float:
-        """Batches after which the target is reached; inf if it is not within the recording."""
+        """Return the batches after which the target is reached; inf if it is not within the recording."""
         if job.target.work is not None:
             return float(job.target.work)
         mean = _trailing(loss, self.settings.window)
@@ -248,13 +249,13 @@ class _Reader:
         return float(position[reached[0] + self.settings.window - 1]) if len(reached) else math.inf
 
     def _expected(self, job: Job) -> float:
-        """Seconds of work alone on its devices."""
+        """Return the expected seconds of work alone on its devices."""
         size = min(job.max_devices, self.settings.devices)
         return job.work or LOAD * (job.deadline - job.begin) * min(self.part / size, 1.0)
 
 
 def _trailing(loss: FloatArray, window: int) -> FloatArray:
-    """Means over so many cells, shape ``(n - window + 1,)``; empty if there are fewer."""
+    """Return the means over a window of cells, shape ``(n - window + 1,)``; empty if there are fewer cells."""
     if len(loss) < window:
         return np.empty(0)
     return np.convolve(loss, np.ones(window) / window, "valid")
@@ -266,7 +267,7 @@ def _falls(curve: Curve, window: int) -> bool:
 
 
 def _whole(position: FloatArray, loss: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Whole batches that grow: of cells that would close after the same batch the last one."""
+    """Return whole, growing positions; of cells that would close after the same batch, the last one."""
     whole = np.maximum(np.rint(position), 1.0)
     last = np.append(np.diff(whole) > 0, True)
     return whole[last], loss[last]

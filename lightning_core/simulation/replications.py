@@ -1,4 +1,4 @@
-"""A bundle that is simulated with one seed after another: what each policy meets in the mean, and how sure that is.
+"""A bundle simulated with several seeds: the mean of what each policy meets, with its standard error.
 
 Seeds are played side by side, in as many processes as there are cores. Every policy plays each seed's draw, so that two
 policies are compared seed by seed: their difference is far surer than either mean.
@@ -28,12 +28,12 @@ DEFAULT = Settings().policy
 
 
 class Figures(NamedTuple):
-    """What one policy made of one seed's draw.
+    """Result of one policy with one seed.
 
     Args:
-        met: jobs that met their targets in time.
-        weight: of these jobs together.
-        switches: of devices from one job to another.
+        met: Number of jobs that met their targets in time.
+        weight: Sum of the weights of these jobs.
+        switches: Number of times that a device passed from one job to another.
     """
 
     met: int
@@ -45,9 +45,9 @@ class Replication(NamedTuple):
     """One seed.
 
     Args:
-        seed: of the draw.
-        ceiling: the most jobs that could be met with all the work known in advance; None on several devices.
-        figures: of each policy.
+        seed: Seed of the draw.
+        ceiling: Maximum number of jobs that could be met if all work were known in advance; None on several devices.
+        figures: Result of each policy.
     """
 
     seed: int
@@ -57,17 +57,17 @@ class Replication(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is played with each seed.
+    """The simulation that is repeated with each seed.
 
     Args:
-        bundle: its file.
-        curves: folder of recordings, if there is one.
-        policies: texts such as ``lara:order=edf``; none for the bundle's own.
-        devices: instead of the bundle's.
-        delays: what takes time beside training.
-        losses: by job, when its process dies, seconds.
-        save_every: batches between two checkpoints; 0: a job is saved only where it leaves.
-        shuffle: whether each seed draws the order in which the jobs come, too.
+        bundle: Path of the bundle file.
+        curves: Folder of recordings, if there is one.
+        policies: Texts such as ``lara:order=edf``; none for the bundle's own.
+        devices: Number of devices instead of the bundle's.
+        delays: Times that are spent on other things than training.
+        losses: Scheduler times at which the process of each job dies, by name.
+        save_every: Batches between two checkpoints; 0 if a job is saved only where it leaves.
+        shuffle: Whether each seed also draws the order in which the jobs come.
     """
 
     bundle: Path
@@ -83,8 +83,8 @@ class Experiment:
         """Play all seeds.
 
         Args:
-            seeds: one or several.
-            told: is called with the number of seeds that are done, after each.
+            seeds: One seed or several.
+            told: Called with the number of seeds that are done, after each.
         """
         cores = len(os.sched_getaffinity(0))
         context = get_context("forkserver")  # a fork of a process with threads, such as NumPy's, is no safe thing
@@ -118,7 +118,7 @@ class Mean(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float] | FloatArray) -> Mean:
-        """The mean of values.
+        """Return the mean of values.
 
         Example::
 
@@ -134,14 +134,14 @@ class Mean(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """What a policy comes to over all seeds.
+    """Result of one policy over all seeds.
 
     Args:
-        met: jobs met.
-        weight: of the jobs met.
-        switches: of devices from one job to another.
-        of_ceiling: jobs met in those that could be met; None on several devices.
-        ahead: jobs met more than by the policy that all are compared with, seed by seed.
+        met: Number of jobs met.
+        weight: Sum of the weights of the jobs met.
+        switches: Number of times that a device passed from one job to another.
+        of_ceiling: Fraction of the jobs that could be met; None on several devices.
+        ahead: Number of jobs met in excess of the policy that all are compared with, seed by seed.
     """
 
     met: Mean
@@ -152,7 +152,7 @@ class Row:
 
 
 def compared_with(names: Sequence[str]) -> str:
-    """The policy that the others are compared with: the default if it is among them, else the first.
+    """Return the policy that the others are compared with: the default if it is among them, else the first.
 
     Example::
 
@@ -163,17 +163,17 @@ def compared_with(names: Sequence[str]) -> str:
 
 
 def sums(done: Sequence[Replication]) -> dict[str, Row]:
-    """A row for each policy."""
+    """Return a row for each policy."""
     names = list(done[0].figures)
     met = {name: np.array([one.figures[name].met for one in done], float) for name in names}
     other = met[compared_with(names)]
-    most = sum(one.ceiling or 0 for one in done)
+    ceiling = sum(one.ceiling or 0 for one in done)
     return {
         name: Row(
             Mean.of(met[name]),
             Mean.of([one.figures[name].weight for one in done]),
             Mean.of([one.figures[name].switches for one in done]),
-            None if done[0].ceiling is None else float(met[name].sum() / max(most, 1)),
+            None if done[0].ceiling is None else float(met[name].sum() / max(ceiling, 1)),
             Mean.of(met[name] - other),
         )
         for name in names
@@ -181,23 +181,23 @@ def sums(done: Sequence[Replication]) -> dict[str, Row]:
 
 
 def print_seeds(done: Sequence[Replication], jobs: int) -> None:
-    """Print what the seeds came to, a row for each policy.
+    """Print a row for each policy.
 
     Args:
-        done: all seeds.
-        jobs: of the bundle.
+        done: Results of all seeds.
+        jobs: Number of jobs of the bundle.
     """
     rows = sums(done)
     other = compared_with(list(rows))
     title = f"{len(done)} seeds from {done[0].seed} on, mean ± standard error"
     if done[0].ceiling is not None:
-        most = Mean.of([one.ceiling or 0 for one in done])
-        title += f"; at most {most} of {jobs} could be met if the curves were known in advance"
+        ceiling = Mean.of([one.ceiling or 0 for one in done])
+        title += f"; at most {ceiling} of {jobs} could be met if the curves were known in advance"
     columns: dict[str, Callable[[Row], str]] = {"met": lambda row: str(row.met)}
     if any(row.weight != row.met for row in rows.values()):
         columns["met, by weight"] = lambda row: str(row.weight)
     if done[0].ceiling is not None:
-        columns["of the most"] = lambda row: f"{100 * (row.of_ceiling or 0.0):.0f} %"
+        columns["of possible"] = lambda row: f"{100 * (row.of_ceiling or 0.0):.0f} %"
     columns["switches"] = lambda row: f"{row.switches.value:.0f} ± {row.switches.error:.0f}"
     if len(rows) > 1:
         columns[f"more than {other}"] = lambda row: (
@@ -208,7 +208,7 @@ def print_seeds(done: Sequence[Replication], jobs: int) -> None:
 
 
 def to_dict(done: Sequence[Replication]) -> dict[str, Any]:
-    """As JSON: each seed's figures, and the means of each policy."""
+    """Return JSON values: the results of each seed, and the means of each policy."""
     rows = sums(done)
     return {
         "seeds": [
