@@ -354,3 +354,16 @@ def test_an_unusable_journal_is_refused_with_the_reason(tmp_path: Path, damage: 
 def sql(path: Path, statement: str) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute(statement)
+
+
+def test_a_journal_with_two_names_has_no_writer(tmp_path: Path) -> None:
+    """Each name has a lock and a write-ahead log of its own: two schedulers would write one file."""
+    write_run(tmp_path / "j.db").close()
+    (tmp_path / "other").mkdir(mode=0o700)
+    for name in ("j.db", "j.db-anchor"):
+        (tmp_path / "other" / name).hardlink_to(tmp_path / name)
+    for folder in (tmp_path, tmp_path / "other"):
+        with pytest.raises(JournalError, match="j.db: the file has a second name, a hard link"):
+            Journal.open(folder / "j.db")
+        with Journal.open(folder / "j.db", read_only=True) as journal:
+            assert replay(journal).events > 0
