@@ -166,8 +166,8 @@ def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
         return _connect_to_read(path, "immutable=1")
     if path.exists() and path.stat().st_nlink > 1:  # each name would have a lock and a write-ahead log of its own
         raise JournalError(
-            f"{path}: the file has a second name, a hard link, under which another scheduler could write it; put a copy "
-            "in its place"
+            f"{path}: the file has a second name, a hard link, under which another scheduler could write it; put a "
+            "copy in its place"
         )
     connection = sqlite3.connect(path, check_same_thread=False)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)

@@ -363,7 +363,7 @@ def test_a_journal_with_two_names_has_no_writer(tmp_path: Path) -> None:
     for name in ("j.db", "j.db-anchor"):
         (tmp_path / "other" / name).hardlink_to(tmp_path / name)
     for folder in (tmp_path, tmp_path / "other"):
-        with pytest.raises(JournalError, match="j.db: the file has a second name, a hard link"):
+        with pytest.raises(JournalError, match=r"j.db: the file has a second name, a hard link"):
             Journal.open(folder / "j.db")
         with Journal.open(folder / "j.db", read_only=True) as journal:
             assert replay(journal).events > 0
