@@ -1,4 +1,4 @@
-"""Journals in a folder that cannot be written to: on read-only media, or of somebody who gave the right to read."""
+"""Journals in a folder that cannot be written to: on read-only media, or of a person who gave the right to read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lightning_core.storage.journal import Journal
 from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.replay import replay
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 def without_rights(call: Callable[[], object]) -> str:
@@ -30,8 +30,8 @@ def without_rights(call: Callable[[], object]) -> str:
         try:
             if os.geteuid() == 0:
                 os.setgroups([])
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
+                os.setgid(OTHER_USER)
+                os.setuid(OTHER_USER)
             said = str(call())
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
