@@ -20,6 +20,8 @@ MAX_CONNECTIONS = 512
 MAX_HELD_BYTES = 128 * 2**20
 # Calls of a process per second, and at once after a pause. A training makes some five per second.
 CALLS_PER_SECOND, MAX_BURST = 100.0, 1000.0
+# Seconds for which a request may be delayed: the process that makes more is refused until then.
+MAX_DELAY = 30.0
 # Bytes of a request that count as one call.
 BYTES_PER_CALL = 2**13
 
@@ -119,8 +121,13 @@ class Connections:
             connection: The connection.
             size: Bytes of the request.
             now: Time in seconds.
+
+        Raises:
+            ValueError: If its process has asked for so much that this one would have to wait too long.
         """
         process, connection.used_at = connection.process, now
+        if process.paid_until > now + MAX_DELAY:
+            raise ValueError(f"too many requests: more than {CALLS_PER_SECOND:.0f} per second; try again later")
         earliest = now - MAX_BURST / CALLS_PER_SECOND
         process.paid_until = max(process.paid_until, earliest) + (1 + size / BYTES_PER_CALL) / CALLS_PER_SECOND
         return max(process.paid_until - now, 0.0)

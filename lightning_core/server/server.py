@@ -29,6 +29,8 @@ from lightning_core.storage.job_specs import MAX_SPEC_BYTES
 
 # Bytes of a request: the largest is one spec. And bytes that are read from a connection before it is others' turn.
 MAX_LINE_BYTES, CHUNK_BYTES = MAX_SPEC_BYTES + 2**16, 2**16
+# Seconds between two looks whether a client whose request is delayed is still there.
+CLOSED_CHECK_INTERVAL = 0.1
 # A client makes one request at a time; one with so many unanswered requests is disconnected.
 MAX_PENDING_CALLS = 16
 # Seconds within which a request that has begun must be complete, a new connection must make a valid one, and answers
@@ -79,8 +81,12 @@ class SocketServer:
         proof = loop.call_later(PROOF_TIMEOUT, self._connections.drop_unproven, connection)
         try:
             async for line in self._lines(reader, connection):
-                await asyncio.sleep(self._connections.delay(connection, len(line), loop.time()))
-                if len(calls) >= MAX_PENDING_CALLS or writer.is_closing():
+                connection.unfinished = len(line)
+                answer_at = loop.time() + self._connections.delay(connection, len(line), loop.time())
+                await asyncio.sleep(0)
+                while (left := answer_at - loop.time()) > 0 and not reader.at_eof():
+                    await asyncio.sleep(min(left, CLOSED_CHECK_INTERVAL))
+                if len(calls) >= MAX_PENDING_CALLS or writer.is_closing() or left > 0:
                     break
                 call = asyncio.create_task(self._answer(line, connection, writer))
                 calls.add(call)

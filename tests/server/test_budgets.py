@@ -240,7 +240,10 @@ def test_calls_are_delayed_beyond_a_rate_for_all_connections_of_a_process() -> N
     assert room.delay(back, 0, 10.5) == pytest.approx(1.51)  # to connect again does not help
     assert room.delay(back, 0, 60.0) == 0.0
     assert room.delay(other, MB, 10.0) == 0.0  # a large request counts as many
-    assert room.delay(other, 16 * MB, 10.0) > 10.0
+    assert room.delay(other, 32 * MB, 10.0) > 30.0
+    with pytest.raises(ValueError, match="too many requests: more than 100 per second"):
+        room.delay(other, 0, 10.0)
+    assert room.delay(other, 0, 20.0) > 20.0
 
 
 def test_the_process_that_holds_most_is_disconnected_where_memory_is_short() -> None:
@@ -444,27 +447,26 @@ def honest_calls(path: Path, seconds: float) -> float:
 
 
 def stands(pool: Pool, kinds: list[str], seconds: float) -> float:
-    """Attack a pool and return the longest honest call; its memory must stay within its budget."""
-    tracemalloc.start()
-    try:
-        with attacked(pool.path, kinds):
-            worst = honest_calls(pool.path, seconds)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    """Attack a pool and return the longest honest call."""
+    with attacked(pool.path, kinds):
+        worst = honest_calls(pool.path, seconds)
     assert worst < PATIENCE
-    assert peak < MAX_HELD_BYTES + 64 * MB
     return worst
 
 
-@pytest.mark.promise("S13")
+@pytest.mark.promise("S16")
 def test_hostile_clients_do_not_make_another_wait(pool: Pool, record_property: Callable[[str, object], None]) -> None:
-    worst = stands(pool, ["lists", "strangers"], 1.0)
+    tracemalloc.start()
+    try:
+        worst = stands(pool, ["lists", "strangers"], 1.0)
+        assert tracemalloc.get_traced_memory()[1] < MAX_HELD_BYTES
+    finally:
+        tracemalloc.stop()
     record_property("figure", f"longest call beside two hostile clients: {worst:.2f} s")
 
 
 @pytest.mark.nightly
-@pytest.mark.promise("S13")
+@pytest.mark.promise("S16")
 def test_many_hostile_clients_do_not_make_another_wait(
     pool: Pool, record_property: Callable[[str, object], None]
 ) -> None:
