@@ -170,6 +170,11 @@ MUTANTS = (
         "tests/bundle/test_bad_input.py::test_problems_of_files_are_reported_without_heavy_imports",
     ),
     Mutant(
+        "S16", "lightning_core/server/connections.py",
+        "while sum(connection.held for connection in self._open) > MAX_HELD_BYTES:", "while False:",
+        "tests/server/test_budgets.py::test_unfinished_lines_hold_no_more_than_the_budget",
+    ),
+    Mutant(
         "S8", "lightning_core/report/svg.py",
         "return html.escape(clean(str(text)), quote=True)", "return str(text)",
         "tests/view/test_report.py::test_text_from_outside_is_escaped",

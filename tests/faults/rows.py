@@ -57,6 +57,7 @@ PROMISES = {
     "S13": Row("What another user has made or can change does not steer: folders, notes, specs, journals"),
     "S14": Row("`down` ends and removes only what its own pool has started and made"),
     "S15": Row("Only regular files of bounded size are read; none is written under a name that can be foreseen"),
+    "S16": Row("No client of the pool's server makes another wait for long, or takes more memory than its budget"),
 }
 
 LATER = "not built yet"

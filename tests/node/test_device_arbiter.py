@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lightning_core.core.protocols import DeviceLock
+from lightning_core.node import device_arbiter
 from lightning_core.node.arbiter_client import ArbiterClient
 from lightning_core.node.device_arbiter import DeviceArbiter
 
@@ -113,6 +115,33 @@ def test_quanta_are_proportional_to_shares(arbiter: DeviceArbiter, shares: tuple
     assert not overlaps
     for seconds, share in zip(held, shares, strict=True):
         assert seconds / sum(held) == pytest.approx(share, abs=0.06)
+
+
+@pytest.mark.parametrize("share", [math.inf, 1e308])
+def test_a_share_beyond_one_does_not_starve_others(arbiter: DeviceArbiter, share: float) -> None:
+    """Time divided by a share without bound costs nothing."""
+    hostile, other = (ArbiterClient(arbiter.path, quantum=0.0) for _ in range(2))
+    assert hostile.acquire(share, 5.0)
+    assert not other.acquire(0.5, 0.05)
+    for _ in range(20):
+        hostile.release(again=True, share=share)
+        if other.acquire(0.5, 0.05):
+            break
+        assert hostile.acquire(share, 5.0)
+        time.sleep(0.02)
+    assert other.held
+    hostile.close()
+    other.close()
+
+
+def test_a_process_has_a_limited_number_of_connections(arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_arbiter, "MAX_CONNECTIONS_PER_PROCESS", 3)
+    clients = [ArbiterClient(arbiter.path) for _ in range(5)]
+    time.sleep(0.1)
+    assert len(arbiter._processes) == 3
+    assert clients[4].acquire(0.5, 5.0)  # it trains without time slicing
+    for client in clients:
+        client.close()
 
 
 HOLD = """

@@ -257,6 +257,7 @@ def test_the_process_that_holds_most_is_disconnected_where_memory_is_short() -> 
     assert not kept.aborted
 
 
+@pytest.mark.promise("S16")
 def test_unfinished_lines_hold_no_more_than_the_budget(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_HELD_BYTES", 4 * MB)
     honest = SocketClient(pool.path)
