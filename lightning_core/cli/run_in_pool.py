@@ -22,6 +22,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError, Summary
 from lightning_core.server.discovery import AUTO, home, is_address
 from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.downtime import seconds_down
 from lightning_core.storage.excerpt import find, with_workers
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.journal_errors import JournalError
@@ -225,7 +226,7 @@ def _write(
     down = 0.0
     if not (missing := not (run_dir / JOURNAL).exists()):
         with Journal.open(run_dir / JOURNAL, read_only=True) as journal:
-            down = journal.seconds_down()
+            down = seconds_down(journal.entries())
             if number is None:
                 with owner_only():
                     write(journal, run_dir / "report.html", run_dir.name)

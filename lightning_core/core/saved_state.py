@@ -103,8 +103,6 @@ def encode(value: Any) -> Any:
         {1: (2.5, None), 4: ()}
     """
     match value:
-        case Saves():
-            return value.state()
         case None | bool() | str() | int():
             return value
         case float():
@@ -125,6 +123,8 @@ def encode(value: Any) -> Any:
             return {"deque": [encode(one) for one in value], "size": value.maxlen}
         case set() | frozenset():
             return {type(value).__name__: sorted(value)}
+        case Saves():  # last: asking whether it is one takes longest
+            return value.state()
     raise TypeError(f"a state must not hold {type(value).__name__}: {value!r}")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.core.commands import Cancel, SetDeadline, SetLocation, SetTerms
 from lightning_core.core.events import Event, WorkersLost
+from lightning_core.storage import downtime
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import FILE, home_of, sha256
 from lightning_core.storage.journal import Journal
@@ -24,7 +25,7 @@ def seconds_down(run_dir: Path) -> float:
     """Return the seconds for which a run was down before it was resumed; 0 if they are not known."""
     try:
         with Journal.open(run_dir / "journal.db", read_only=True) as journal:
-            return journal.seconds_down()
+            return downtime.seconds_down(journal.entries())
     except (JournalError, sqlite3.DatabaseError) as error:  # the summary is worth more than this figure
         log.warning("the downtime of the run is not known: %s", error)
         return 0.0

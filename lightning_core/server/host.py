@@ -5,6 +5,7 @@ A host is not thread-safe: the process makes one call at a time.
 
 from __future__ import annotations
 
+import logging
 import math
 import sqlite3
 import time
@@ -20,6 +21,9 @@ from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.recovery import finish
 from lightning_core.storage.replay import replay
+from lightning_core.storage.snapshots import EVENTS_PER_SNAPSHOT
+
+log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 # A full disk fails for the next event too, and each failure costs a replay. The next event is tried after this many
@@ -111,6 +115,7 @@ class Host:
     def close(self) -> None:
         """Close the journal."""
         if self._journal is not None:
+            self._take_snapshot()
             self._journal.close()
             self._journal = None
 
@@ -123,6 +128,8 @@ class Host:
             reach("host.decided")
             if self._journal is not None:
                 self._journal.append(event, now, answers, self.scheduler.accepted)
+                if self._journal.newest.number % EVENTS_PER_SNAPSHOT == 0:
+                    self._take_snapshot()
         except (sqlite3.Error, OSError) as error:
             began = self._clock()
             self._go_back()
@@ -133,6 +140,14 @@ class Host:
             self._go_back()
             raise
         return answers
+
+    def _take_snapshot(self) -> None:
+        """Take a snapshot. If that fails, a restart takes longer, and nothing else: the events are committed."""
+        assert self._journal is not None
+        try:
+            self._journal.take_snapshot(self.scheduler.state())
+        except (sqlite3.Error, ValueError) as error:  # a StateError is one
+            log.warning("no snapshot was taken: %s", error)
 
     def _go_back(self) -> None:
         """Restore the scheduler from the journal: an event that is not in it has not happened."""

@@ -5,9 +5,15 @@ Pure, for everything that reads a journal: the summary of a run, and the views.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Close, Event, Tick, WorkersLost
+from lightning_core.storage.journal_database import Entry
+
+# Beginnings of the events that determine downtime: the others need not be decoded for it.
+_EVENTS = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
 
 
 class Down(NamedTuple):
@@ -60,3 +66,13 @@ class Downtime:
             return None
         by, self._closed_by = self._closed_by, ""
         return Down(*longest, by)
+
+
+def seconds_down(entries: Iterable[Entry]) -> float:
+    """Return the seconds of downtime within the span of a journal's entries."""
+    downtime, seconds = Downtime(), 0.0
+    for entry in entries:
+        event = decode_event(entry.event) if entry.event.startswith(_EVENTS) else None
+        if (down := downtime.take(event, entry.now)) is not None:
+            seconds += down.until - down.since
+    return seconds

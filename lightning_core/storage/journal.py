@@ -15,21 +15,21 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from lightning_core.core.answers import Accepted, Answer
-from lightning_core.core.codec import decode_event, encode_answers, encode_event
+from lightning_core.core.codec import encode_answers, encode_event
 from lightning_core.core.events import Event
 from lightning_core.core.validation import checked
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.anchor import Anchor, AnchorFile, anchor_path, read_anchor
-from lightning_core.storage.downtime import Downtime
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journal_database import (
     SCHEMA,
+    WITHOUT_SNAPSHOTS,
     Entry,
     JournalPart,
     check_entry,
@@ -43,9 +43,7 @@ from lightning_core.storage.journal_database import (
     read_part,
 )
 from lightning_core.storage.journal_errors import DamagedJournalError, JournalError, reading
-
-# Beginnings of the events that determine downtime: the others need not be decoded for it.
-_DOWNTIME_EVENTS = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
+from lightning_core.storage.snapshots import Snapshot, read_snapshots, write_snapshot
 
 
 class Journal:
@@ -137,7 +135,8 @@ class Journal:
 
     @classmethod
     def _opened(cls, path: Path, connection: sqlite3.Connection, anchor: Anchor | None, read_only: bool) -> Self:
-        if (version := check_tables(connection)) != str(SCHEMA):
+        version = check_tables(connection, upgrade=not read_only)
+        if version not in (str(SCHEMA), str(WITHOUT_SNAPSHOTS)):
             raise JournalError(
                 f"{path}: the journal has version {version[:20]}, and this release of lightning_core reads version "
                 f"{SCHEMA}; read it with the release that wrote it, or move it away to start a new one"
@@ -223,15 +222,30 @@ class Journal:
             self._anchor_file.write(self._newest)
         reach("journal.after_anchor")
 
-    def entries(self, since: float = 0.0) -> Iterator[Entry]:
+    def take_snapshot(self, state: Mapping[str, Any]) -> None:
+        """Keep the state of the scheduler after the newest event, from which a restart goes on."""
+        newest = self._newest
+        write_snapshot(self._connection, Snapshot(newest.number, newest.now, newest.digest, state))
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Yield the snapshots that are whole, the newest first."""
+        with reading(self.path):
+            if read_meta(self._connection, "schema") == str(SCHEMA):
+                yield from read_snapshots(self._connection)
+
+    def entries(self, since: float = 0.0, *, after: int = 0) -> Iterator[Entry]:
         """Yield the entries from a scheduler time on, the oldest first; each is verified by the digest before it.
+
+        Args:
+            since: Scheduler time of the first entry, in seconds.
+            after: Number of the last entry that is left out.
 
         Raises:
             JournalError: If an entry is damaged or missing. A part, which has gaps, is only verified by comparison.
         """
         with reading(self.path):
             whole = self.part_of is None
-            first = first_since(self._connection, since)
+            first = max(first_since(self._connection, since), after + 1)
             query = "SELECT digest, number FROM events WHERE number < ? ORDER BY number DESC LIMIT 1"
             before, number = self._connection.execute(query, (first,)).fetchone() or (self.first_digest, 0)
             query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
@@ -244,16 +258,6 @@ class Journal:
                         raise DamagedJournalError(self.path, f"event {entry.number} does not match its digest")
                 before, number = entry.digest, entry.number
                 yield check_entry(entry)
-
-    def seconds_down(self) -> float:
-        """Return the seconds of downtime within the span of the journal."""
-        downtime, seconds = Downtime(), 0.0
-        with reading(self.path):
-            for entry in self.entries():
-                event = decode_event(entry.event) if entry.event.startswith(_DOWNTIME_EVENTS) else None
-                if (down := downtime.take(event, entry.now)) is not None:
-                    seconds += down.until - down.since
-        return seconds
 
     @property
     def last(self) -> int:

@@ -20,13 +20,17 @@ from lightning_core.storage.anchor import anchor_path
 from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.private_files import NotOursError, check_ours
 
-SCHEMA = 8
+SCHEMA = 9
+# The version before this one: it has no snapshots, and is brought to this one when it is opened to be continued.
+WITHOUT_SNAPSHOTS = 8
 # Bytes of a row. A submission of ten thousand jobs has 6 MB.
 MAX_ROW_BYTES = 16 * 2**20
 TABLES = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "events": "CREATE TABLE events (number INTEGER PRIMARY KEY, now REAL NOT NULL, event TEXT NOT NULL,"
     " answers TEXT NOT NULL, digest TEXT NOT NULL)",
+    "snapshots": "CREATE TABLE snapshots (number INTEGER PRIMARY KEY, version INTEGER NOT NULL, state BLOB NOT NULL,"
+    " digest TEXT NOT NULL)",
 }
 
 
@@ -62,8 +66,12 @@ def create_tables(connection: sqlite3.Connection, settings: str) -> None:
     connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), settings))
 
 
-def check_tables(connection: sqlite3.Connection) -> str:
+def check_tables(connection: sqlite3.Connection, *, upgrade: bool = False) -> str:
     """Check that the tables are those of a journal, and return its version.
+
+    Args:
+        connection: Connection to it.
+        upgrade: Whether to bring a journal of the version before to this one.
 
     Raises:
         ValueError: If they are not, or there is none.
@@ -73,7 +81,12 @@ def check_tables(connection: sqlite3.Connection) -> str:
         version = read_meta(connection, "schema")
         if version is None:
             raise ValueError("it does not say its version")
-        if version != str(SCHEMA) or found == TABLES:
+        tables = {name: sql for name, sql in TABLES.items() if version == str(SCHEMA) or name != "snapshots"}
+        if version not in (str(SCHEMA), str(WITHOUT_SNAPSHOTS)) or found == tables:
+            if upgrade and version == str(WITHOUT_SNAPSHOTS):
+                with connection:
+                    connection.execute(TABLES["snapshots"])
+                    connection.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA),))
             return version
     raise ValueError(f"its tables are not those of a journal: {shown(sorted(found))}")
 

@@ -1,10 +1,12 @@
-"""Replay: a scheduler that handles every event of a journal again."""
+"""Replay: a scheduler that handles the events of a journal again."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from lightning_core.core.codec import decode_event, encode_answers
+from lightning_core.core.saved_state import StateError, restored
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journal import Journal
@@ -24,27 +26,32 @@ class Replay(NamedTuple):
     """Digest over the recorded events and the recomputed answers; equal to the journal's if no answer differs."""
 
 
-def replay(journal: Journal, *, strict: bool = True) -> Replay:
-    """Handle every event of a journal again.
+def replay(journal: Journal, *, strict: bool = True, whole: bool = False) -> Replay:
+    """Bring a scheduler to the state in which a journal ends: from its newest snapshot, by the events behind it.
 
     Args:
         journal: Journal to replay.
         strict: Whether an answer that differs from the recorded one is an error.
+        whole: Whether to handle all events again, from the first one on.
 
     Raises:
         JournalError: If the journal is damaged or a part of another, or if an answer differs and ``strict`` is set;
             the message has the number of the first such event.
     """
-    if (whole := journal.part_of) is not None:
+    if (part_of := journal.part_of) is not None:
         raise JournalError(
-            f"{journal.path}: cannot be replayed alone: it is a part of the journal of the pool at {whole.folder}; "
+            f"{journal.path}: cannot be replayed alone: it is a part of the journal of the pool at {part_of.folder}; "
             "replay that one"
         )
-    scheduler = Scheduler(journal.settings())
-    digest = journal.first_digest
-    now, count = 0.0, 0
+    settings = journal.settings()
+    scheduler, count, now, digest = Scheduler(settings), 0, 0.0, journal.first_digest
+    for snapshot in [] if whole else journal.snapshots():
+        with suppress(StateError):  # of a policy that has changed: the one before it, or all events
+            scheduler = restored(Scheduler(settings), snapshot.state)
+            count, now, digest = snapshot.number, snapshot.now, snapshot.digest
+            break
     with reading(journal.path):
-        for entry in journal.entries():
+        for entry in journal.entries(after=count):
             event = decode_event(entry.event)
             answers = scheduler.handle(event, entry.now)
             answer = encode_answers(answers, scheduler.accepted, event)

@@ -174,6 +174,9 @@ def test_the_story_contains_every_state(tmp_path: Path) -> None:
         "journal.before_commit",
         "journal.after_commit",
         "journal.after_anchor",
+        "snapshot.written",
+        pytest.param("snapshot.before_commit", marks=pytest.mark.nightly),
+        "snapshot.after_commit",
     ],
 )
 def test_a_scheduler_killed_at_any_failpoint_resumes_in_the_same_state(
@@ -182,8 +185,10 @@ def test_a_scheduler_killed_at_any_failpoint_resumes_in_the_same_state(
     fail: Callable[[str], None],
     undisturbed: list[JobStatus],
     record_property: Callable[[str, object], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Acknowledged events are in the journal; others are sent again, and lead to the same state bit for bit."""
+    monkeypatch.setattr("lightning_core.server.host.EVENTS_PER_SNAPSHOT", 1 if place.startswith("snapshot") else 3)
     kills = 0
     while True:
         journal = tmp_path / f"{kills}.db"
@@ -203,8 +208,9 @@ def test_a_scheduler_killed_at_any_failpoint_resumes_in_the_same_state(
 
 @pytest.mark.promise("F1")
 def test_a_scheduler_killed_while_it_replays_replays_again(
-    tmp_path: Path, fail: Callable[[str], None], undisturbed: list[JobStatus]
+    tmp_path: Path, fail: Callable[[str], None], undisturbed: list[JobStatus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Host, "_take_snapshot", lambda host: None)  # it has no snapshot to begin with
     live(tmp_path / "j.db")
     for number in (1, 7, events_in(tmp_path / "j.db")):
         fail(f"journal.replaying:crash@{number}")

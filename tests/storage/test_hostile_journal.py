@@ -20,6 +20,7 @@ from lightning_core.core.events import Close
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.storage.anchor import anchor_path
+from lightning_core.storage.downtime import seconds_down
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.journal_database import MAX_ROW_BYTES, digest_of
 from lightning_core.storage.journal_errors import JournalError
@@ -67,7 +68,7 @@ def read_all(path: Path) -> None:
     with Journal.open(path, read_only=True) as journal:
         replay(journal, strict=False)
         History.read(journal)
-        journal.seconds_down()
+        seconds_down(journal.entries())
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,81 @@
+"""Snapshots of the scheduler in its journal: a restart replays the events behind the newest one, and no others.
+
+A snapshot is the scheduler's state as JSON, compressed, with a digest over it and over the event that it follows. The
+two newest are kept. One that is damaged, or of another version, is passed over: the one before it, or the first event,
+is as good a beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from lightning_core.storage.failpoints import reach
+from lightning_core.storage.journal_database import digest_of
+
+# Version of the form of the state; it rises when a column, or an attribute that is saved, comes, goes or changes.
+VERSION = 1
+# Events between two snapshots: as many are replayed in half a second.
+EVENTS_PER_SNAPSHOT = 5000
+KEPT = 2
+# Bytes of a state. A pool of ten thousand jobs has 120 MB.
+MAX_STATE_BYTES = 2**28
+
+
+class Snapshot(NamedTuple):
+    """The state of a scheduler after an event."""
+
+    number: int
+    """Number of the event."""
+    now: float
+    """Scheduler time of the event, in seconds."""
+    digest: str
+    """Digest over all events and answers up to this one."""
+    state: Mapping[str, Any]
+    """State of the scheduler."""
+
+
+def write_snapshot(connection: sqlite3.Connection, snapshot: Snapshot) -> None:
+    """Write a snapshot and remove all but the newest of the others, in one transaction.
+
+    Raises:
+        ValueError: If the state is too large.
+    """
+    text = json.dumps(snapshot.state, separators=(",", ":"), allow_nan=False)
+    if len(text) > MAX_STATE_BYTES:
+        raise ValueError(f"the state of a scheduler must be at most {MAX_STATE_BYTES} bytes, got {len(text)}")
+    digest = digest_of(snapshot.digest, str(VERSION), text)
+    with connection:
+        row = (snapshot.number, VERSION, zlib.compress(text.encode(), 1), digest)
+        connection.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
+        reach("snapshot.written")
+        query = "DELETE FROM snapshots WHERE number NOT IN (SELECT number FROM snapshots ORDER BY number DESC LIMIT ?)"
+        connection.execute(query, (KEPT,))
+        reach("snapshot.before_commit")
+    reach("snapshot.after_commit")
+
+
+def read_snapshots(connection: sqlite3.Connection) -> Iterator[Snapshot]:
+    """Yield the snapshots that are whole and of this version, the newest first."""
+    query = "SELECT number FROM snapshots WHERE version = ? ORDER BY number DESC"
+    for [number] in connection.execute(query, (VERSION,)).fetchall():
+        query = "SELECT now, digest FROM events WHERE number = ?"
+        now, before = connection.execute(query, (number,)).fetchone() or (0.0, None)
+        query = "SELECT state, digest FROM snapshots WHERE number = ?"
+        state, digest = connection.execute(query, (number,)).fetchone()
+        text = _decompressed(state)
+        if before is not None and text is not None and digest_of(before, str(VERSION), text) == digest:
+            yield Snapshot(number, now, before, json.loads(text))
+
+
+def _decompressed(data: Any) -> str | None:
+    """Return the text of a state; None if it is damaged or too long."""
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(data, MAX_STATE_BYTES)
+        return text.decode() if unpacker.eof else None
+    except (TypeError, UnicodeDecodeError, zlib.error):
+        return None

@@ -1,0 +1,217 @@
+"""Snapshots in a journal: a restart begins at the newest one that is whole, and comes to the same state as ever."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, WorkerExited
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server import host as host_module
+from lightning_core.server.host import Host
+from lightning_core.storage import snapshots
+from lightning_core.storage.journal import Journal
+from lightning_core.storage.journal_database import TABLES
+from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.replay import Replay, replay
+
+EVENTS = 40
+
+
+class Clock:
+    """Scheduler time, held by the test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def scheduler_is_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journal, "written_at", float("inf"))
+    monkeypatch.setattr(host_module, "EVENTS_PER_SNAPSHOT", 8)
+
+
+def story() -> Iterator[Event]:
+    """Two jobs with losses, one of which loses its worker on the way, and one of batches."""
+    yield Submit((Job("a", 500.0, LossTarget("loss", 0.05)), Job("b", 600.0, LossTarget("loss", -1.0))))
+    yield Submit((Job("c", 700.0, BatchTarget(10_000)),))
+    for number in range(1, EVENTS):
+        for job, lift in (("a", 0.0), ("b", -2.0), ("c", 0.0)):
+            cell = Cell(number, 20 * number, 2.0 * number**-0.5 + lift)
+            yield Report(job, 1, number, 1, 20 * number, 2.0 * number, () if job == "c" else (cell,))
+    yield WorkerExited("a", 1, ExitCause.LOST, "its node died")
+
+
+def live(path: Path, events: list[Event], first: int = 0) -> dict[str, Any]:
+    """Handle events from one on; return the state of the scheduler."""
+    clock = Clock()
+    host = Host(Settings(policy="laira", devices=2), path, clock)
+    for number, event in enumerate(events[first:], first):
+        clock.now += max(0.5 * (number + 1) - host.now(), 0.0)
+        host.handle(event)
+    state = host.scheduler.state()
+    host.close()
+    return state
+
+
+@pytest.fixture
+def lived(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A journal with snapshots, and the state in which it ends."""
+    return tmp_path / "journal.db", live(tmp_path / "journal.db", list(story()))
+
+
+def replayed(path: Path, *, whole: bool = False) -> Replay:
+    with Journal.open(path, read_only=True) as journal:
+        return replay(journal, whole=whole)
+
+
+def numbers(path: Path) -> list[int]:
+    with Journal.open(path, read_only=True) as journal:
+        return [snapshot.number for snapshot in journal.snapshots()]
+
+
+def execute(path: Path, statement: str, *values: Any) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement, values)
+
+
+def test_a_replay_begins_at_the_newest_snapshot_and_ends_in_the_same_state(
+    lived: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, state = lived
+    whole = replayed(path, whole=True)
+    passes: list[str] = []
+    monkeypatch.setattr("lightning_core.storage.replay.reach", passes.append)
+    again = replayed(path)
+    assert len(passes) == 0  # the last snapshot is that of the end
+    assert again.scheduler.state() == whole.scheduler.state() == state
+    assert again._replace(scheduler=whole.scheduler) == whole
+    execute(path, "DELETE FROM snapshots WHERE number = (SELECT max(number) FROM snapshots)")
+    assert replayed(path).scheduler.state() == state
+    assert 0 < len(passes) < 8
+
+
+def test_two_snapshots_are_kept(lived: tuple[Path, dict[str, Any]]) -> None:
+    path, _ = lived
+    with Journal.open(path, read_only=True) as journal:
+        last = journal.last
+    newest, before = numbers(path)
+    assert newest == last
+    assert before == last - last % 8 - (8 if last % 8 == 0 else 0)
+
+
+@pytest.mark.parametrize("first", [1, 17, 60])
+def test_a_restarted_scheduler_goes_on_as_if_it_had_never_stopped(tmp_path: Path, first: int) -> None:
+    events = list(story())
+    undisturbed = live(tmp_path / "calm.db", events)
+    live(tmp_path / "j.db", events[:first])
+    assert live(tmp_path / "j.db", events, first) == undisturbed
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE snapshots SET state = zeroblob(length(state)) WHERE number >= {0}",
+        "UPDATE snapshots SET state = substr(state, 1, length(state) / 2) WHERE number >= {0}",
+        "UPDATE snapshots SET state = CAST(x'' AS BLOB) WHERE number >= {0}",
+        "UPDATE snapshots SET state = 'text' WHERE number >= {0}",
+        "UPDATE snapshots SET state = 7 WHERE number >= {0}",
+        "UPDATE snapshots SET digest = 'x' WHERE number >= {0}",
+        "UPDATE snapshots SET digest = NULL OR x'00' WHERE number >= {0}",
+        "UPDATE snapshots SET version = version + 1 WHERE number >= {0}",
+        "UPDATE snapshots SET number = number + 100000 WHERE number >= {0}",
+        "UPDATE snapshots SET number = -number WHERE number >= {0}",
+        "DELETE FROM snapshots WHERE number >= {0}",
+    ],
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_damaged_snapshot_is_passed_over(lived: tuple[Path, dict[str, Any]], damage: str, which: int) -> None:
+    """The newest is damaged, or both are: the one before it, or the first event, is as good a beginning."""
+    path, state = lived
+    try:
+        execute(path, damage.format(numbers(path)[which]))
+    except sqlite3.IntegrityError:  # the database refuses it
+        return
+    assert len(numbers(path)) == 1 - which
+    assert replayed(path).scheduler.state() == state
+
+
+def test_no_flipped_bit_of_a_snapshot_is_accepted(lived: tuple[Path, dict[str, Any]]) -> None:
+    path, state = lived
+    newest = numbers(path)[0]
+    with closing(sqlite3.connect(path)) as connection:
+        [data] = connection.execute("SELECT state FROM snapshots WHERE number = ?", (newest,)).fetchone()
+    for place in range(0, len(data), len(data) // 40):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        execute(path, "UPDATE snapshots SET state = ? WHERE number = ?", bytes(changed), newest)
+        assert numbers(path)[0] != newest or replayed(path).scheduler.state() == state
+
+
+def test_a_state_that_does_not_fit_is_passed_over(lived: tuple[Path, dict[str, Any]]) -> None:
+    """Its digest fits, but the policy of this release has another state."""
+    path, state = lived
+    with Journal.open(path) as journal:
+        journal.take_snapshot(state | {"policy": {}})
+        assert next(journal.snapshots()).state["policy"] == {}
+    assert replayed(path).scheduler.state() == state
+
+
+def test_a_bomb_is_not_unpacked(lived: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, state = lived
+    monkeypatch.setattr(snapshots, "MAX_STATE_BYTES", 1000)
+    assert numbers(path) == []
+    assert replayed(path).scheduler.state() == state
+
+
+def test_a_failed_snapshot_fails_no_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calm = live(tmp_path / "calm.db", list(story()))
+
+    def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("lightning_core.storage.journal.write_snapshot", full)
+    assert live(tmp_path / "j.db", list(story())) == calm
+    assert "no snapshot was taken: database or disk is full" in caplog.text
+    assert replayed(tmp_path / "j.db").scheduler.state() == calm
+
+
+def test_a_journal_of_the_version_before_goes_on(tmp_path: Path) -> None:
+    """It has no table of snapshots: it is read as it is, and gets one when it is continued."""
+    events = list(story())
+    undisturbed = live(tmp_path / "calm.db", events)
+    path = tmp_path / "j.db"
+    before = live(path, events[:50])
+    execute(path, "DROP TABLE snapshots")
+    execute(path, "UPDATE meta SET value = '8' WHERE key = 'schema'")
+    assert replayed(path).scheduler.state() == before
+    assert live(path, events, 50) == undisturbed
+    assert numbers(path)
+    execute(path, "UPDATE meta SET value = '8' WHERE key = 'schema'")  # it says 8 and has one: nobody wrote that
+    with pytest.raises(JournalError, match="its tables are not those of a journal"):
+        replayed(path)
+    assert TABLES["snapshots"]
+
+
+@pytest.mark.parametrize("change", [lambda state: state["table"]["columns"].pop("weight"), lambda state: state.clear()])
+def test_a_state_without_a_part_is_passed_over(
+    lived: tuple[Path, dict[str, Any]], change: Callable[[dict[str, Any]], Any]
+) -> None:
+    path, state = lived
+    with Journal.open(path) as journal:
+        damaged = dict(state, table=dict(state["table"], columns=dict(state["table"]["columns"])))
+        change(damaged)
+        journal.take_snapshot(damaged)
+    assert replayed(path).scheduler.state() == state
