@@ -233,19 +233,15 @@ class Journal:
             if read_meta(self._connection, "schema") == str(SCHEMA):
                 yield from read_snapshots(self._connection)
 
-    def entries(self, since: float = 0.0, *, after: int = 0) -> Iterator[Entry]:
+    def entries(self, since: float = 0.0) -> Iterator[Entry]:
         """Yield the entries from a scheduler time on, the oldest first; each is verified by the digest before it.
-
-        Args:
-            since: Scheduler time of the first entry, in seconds.
-            after: Number of the last entry that is left out.
 
         Raises:
             JournalError: If an entry is damaged or missing. A part, which has gaps, is only verified by comparison.
         """
         with reading(self.path):
             whole = self.part_of is None
-            first = max(first_since(self._connection, since), after + 1)
+            first = first_since(self._connection, since)
             query = "SELECT digest, number FROM events WHERE number < ? ORDER BY number DESC LIMIT 1"
             before, number = self._connection.execute(query, (first,)).fetchone() or (self.first_digest, 0)
             query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"

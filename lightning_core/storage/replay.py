@@ -51,7 +51,9 @@ def replay(journal: Journal, *, strict: bool = True, whole: bool = False) -> Rep
             count, now, digest = snapshot.number, snapshot.now, snapshot.digest
             break
     with reading(journal.path):
-        for entry in journal.entries(after=count):
+        for entry in journal.entries():
+            if entry.number <= count:
+                continue  # the snapshot holds it; it was verified
             event = decode_event(entry.event)
             answers = scheduler.handle(event, entry.now)
             answer = encode_answers(answers, scheduler.accepted, event)

@@ -1,4 +1,4 @@
-"""Snapshots of the scheduler in its journal: a restart replays the events behind the newest one, and no others.
+"""Snapshots of the scheduler in its journal: a restart replays only the events behind the newest one.
 
 A snapshot is the scheduler's state as JSON, compressed, with a digest over it and over the event that it follows. The
 two newest are kept. One that is damaged, or of another version, is passed over: the one before it, or the first event,
