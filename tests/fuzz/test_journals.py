@@ -24,6 +24,7 @@ from lightning_core.history.history import History
 from lightning_core.report.page import page
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.anchor import anchor_path
+from lightning_core.storage.downtime import seconds_down
 from lightning_core.storage.journal import Journal
 from lightning_core.storage.journal_errors import JournalError
 from lightning_core.storage.replay import replay
@@ -157,7 +158,7 @@ def read(path: Path) -> None:
         replay(journal, strict=False)
         history = History.read(journal)
         fill_in(journal, history)
-        journal.seconds_down()
+        seconds_down(journal.entries())
         for job in history.jobs:
             rows(job)
         page(history, "fuzzed")

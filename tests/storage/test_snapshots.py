@@ -65,7 +65,7 @@ def live(path: Path, events: list[Event], first: int = 0) -> dict[str, Any]:
 
 
 @pytest.fixture
-def lived(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+def recorded(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     """A journal with snapshots, and the state in which it ends."""
     return tmp_path / "journal.db", live(tmp_path / "journal.db", list(story()))
 
@@ -86,9 +86,9 @@ def execute(path: Path, statement: str, *values: Any) -> None:
 
 
 def test_a_replay_begins_at_the_newest_snapshot_and_ends_in_the_same_state(
-    lived: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    recorded: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, state = lived
+    path, state = recorded
     whole = replayed(path, whole=True)
     passes: list[str] = []
     monkeypatch.setattr("lightning_core.storage.replay.reach", passes.append)
@@ -101,8 +101,8 @@ def test_a_replay_begins_at_the_newest_snapshot_and_ends_in_the_same_state(
     assert 0 < len(passes) < 8
 
 
-def test_two_snapshots_are_kept(lived: tuple[Path, dict[str, Any]]) -> None:
-    path, _ = lived
+def test_two_snapshots_are_kept(recorded: tuple[Path, dict[str, Any]]) -> None:
+    path, _ = recorded
     with Journal.open(path, read_only=True) as journal:
         last = journal.last
     newest, before = numbers(path)
@@ -135,9 +135,9 @@ def test_a_restarted_scheduler_goes_on_as_if_it_had_never_stopped(tmp_path: Path
     ],
 )
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_damaged_snapshot_is_passed_over(lived: tuple[Path, dict[str, Any]], damage: str, which: int) -> None:
+def test_a_damaged_snapshot_is_passed_over(recorded: tuple[Path, dict[str, Any]], damage: str, which: int) -> None:
     """The newest is damaged, or both are: the one before it, or the first event, is as good a beginning."""
-    path, state = lived
+    path, state = recorded
     try:
         execute(path, damage.format(numbers(path)[which]))
     except sqlite3.IntegrityError:  # the database refuses it
@@ -146,8 +146,8 @@ def test_a_damaged_snapshot_is_passed_over(lived: tuple[Path, dict[str, Any]], d
     assert replayed(path).scheduler.state() == state
 
 
-def test_no_flipped_bit_of_a_snapshot_is_accepted(lived: tuple[Path, dict[str, Any]]) -> None:
-    path, state = lived
+def test_no_flipped_bit_of_a_snapshot_is_accepted(recorded: tuple[Path, dict[str, Any]]) -> None:
+    path, state = recorded
     newest = numbers(path)[0]
     with closing(sqlite3.connect(path)) as connection:
         [data] = connection.execute("SELECT state FROM snapshots WHERE number = ?", (newest,)).fetchone()
@@ -158,17 +158,17 @@ def test_no_flipped_bit_of_a_snapshot_is_accepted(lived: tuple[Path, dict[str, A
         assert numbers(path)[0] != newest or replayed(path).scheduler.state() == state
 
 
-def test_a_state_that_does_not_fit_is_passed_over(lived: tuple[Path, dict[str, Any]]) -> None:
+def test_a_state_that_does_not_fit_is_passed_over(recorded: tuple[Path, dict[str, Any]]) -> None:
     """Its digest fits, but the policy of this release has another state."""
-    path, state = lived
+    path, state = recorded
     with Journal.open(path) as journal:
         journal.take_snapshot(state | {"policy": {}})
         assert next(journal.snapshots()).state["policy"] == {}
     assert replayed(path).scheduler.state() == state
 
 
-def test_a_bomb_is_not_unpacked(lived: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    path, state = lived
+def test_a_bomb_is_not_unpacked(recorded: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, state = recorded
     monkeypatch.setattr(snapshots, "MAX_STATE_BYTES", 1000)
     assert numbers(path) == []
     assert replayed(path).scheduler.state() == state
@@ -199,7 +199,7 @@ def test_a_journal_of_the_version_before_goes_on(tmp_path: Path) -> None:
     assert replayed(path).scheduler.state() == before
     assert live(path, events, 50) == undisturbed
     assert numbers(path)
-    execute(path, "UPDATE meta SET value = '8' WHERE key = 'schema'")  # it says 8 and has one: nobody wrote that
+    execute(path, "UPDATE meta SET value = '8' WHERE key = 'schema'")  # it says 8 and has one: no release wrote that
     with pytest.raises(JournalError, match="its tables are not those of a journal"):
         replayed(path)
     assert TABLES["snapshots"]
@@ -207,9 +207,9 @@ def test_a_journal_of_the_version_before_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [lambda state: state["table"]["columns"].pop("weight"), lambda state: state.clear()])
 def test_a_state_without_a_part_is_passed_over(
-    lived: tuple[Path, dict[str, Any]], change: Callable[[dict[str, Any]], Any]
+    recorded: tuple[Path, dict[str, Any]], change: Callable[[dict[str, Any]], Any]
 ) -> None:
-    path, state = lived
+    path, state = recorded
     with Journal.open(path) as journal:
         damaged = dict(state, table=dict(state["table"], columns=dict(state["table"]["columns"])))
         change(damaged)
