@@ -169,7 +169,7 @@ def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
         except sqlite3.OperationalError:
             if os.access(path.parent, os.W_OK):
                 raise
-        # SQLite keeps a file beside a database with a write-ahead log, also to read it. Without a log no process writes it.
+        # SQLite keeps a file beside a database with a write-ahead log, also to read it. Without a log it is unwritten.
         log = path.with_name(f"{path.name}-wal")
         if log.exists() and log.stat().st_size:
             raise JournalError(

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from lightning_core.core.events import Close
+from lightning_core.core.limits import MAX_TEXT
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.storage.anchor import anchor_path
@@ -159,7 +160,7 @@ def test_a_time_out_of_range_is_refused(path: Path, now: Any) -> None:
         ({"kind": "set_deadline", "job": "a", "deadline": 1.7e308}, "deadline must be at most 100 years"),
         ({"kind": "set_terms", "job": "a", "by": "person", "terms": {"weight": 1e300}}, "weight must be 1e-09"),
         ({"kind": "close", "by": {"a": 1}}, "by: expected str"),
-        ({"kind": "close", "by": "x" * (2**20 + 1)}, "by: expected at most 1,048,576 characters"),
+        ({"kind": "close", "by": "x" * (MAX_TEXT + 1)}, "by: expected at most 8,192 characters"),
         ({"kind": "devices_unavailable", "devices": [10**400]}, "devices: expected int"),
         (SUBMIT | {"jobs": [5]}, ""),
     ],
@@ -197,8 +198,8 @@ def test_a_row_that_no_journal_has_is_refused(path: Path) -> None:
 
 def test_an_event_that_could_not_be_read_back_is_not_committed(path: Path) -> None:
     with Journal.open(path) as journal:
-        with pytest.raises(ValueError, match="by: expected at most 1,048,576 characters"):
-            journal.append(Close("x" * (2**20 + 1)), 99.0, [])
+        with pytest.raises(ValueError, match="by: expected at most 8,192 characters"):
+            journal.append(Close("x" * (MAX_TEXT + 1)), 99.0, [])
         assert journal.last == replay(journal).events
 
 
