@@ -36,7 +36,7 @@ from lightning_core.core.events import Report  # noqa: E402
 from lightning_core.node.signals import SignalReceivedError, recorded_signals  # noqa: E402
 from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.simulation.recorded_curves import Curve, load_curves  # noqa: E402
-from lightning_core.storage.journal import Journal  # noqa: E402
+from lightning_core.storage.journals.journal import Journal  # noqa: E402
 from lightning_core.view.progress import view_for  # noqa: E402
 
 POLICIES = ("fifo", "edf", "lara", "laira", "triage")

@@ -16,7 +16,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 
 EVERY = 10
 # Names that a page, a terminal or a formula could interpret.

@@ -19,7 +19,7 @@ from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from tests.callbacks.test_callback import ConnectedScript, Script, grant
 from tests.conftest import ROOT
 from tests.tiny import QUIET

@@ -16,7 +16,7 @@ import pytest
 from lightning_core.history.history import History
 from lightning_core.node.processes import is_alive
 from lightning_core.server.discovery import read_head
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from tests.cluster.test_pool import Shell, batches, until
 from tests.conftest import ROOT
 

@@ -33,7 +33,7 @@ from lightning_core.run.differences import differences
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.private_files import owner_only, private_folder
 from lightning_core.view.text import clean_lines
 from tests.conftest import ROOT

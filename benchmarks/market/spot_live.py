@@ -39,7 +39,7 @@ from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketFor
 from lightning_core.market.online.node_counts import NodeCounts  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
-from lightning_core.storage.journal import Journal  # noqa: E402
+from lightning_core.storage.journals.journal import Journal  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_NODES, POLICY = 2, "chain"

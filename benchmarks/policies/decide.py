@@ -21,7 +21,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 
 # Devices of the larger pool.
 DEVICES = 8

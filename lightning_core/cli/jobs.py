@@ -16,8 +16,8 @@ from lightning_core.pool import NoPoolError, Pool, UnknownJobError
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from lightning_core.cli.arguments import new_file
 from lightning_core.core.durations import format_duration
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET
-from lightning_core.storage.excerpt import compare
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.excerpt import compare
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.private_files import is_ours
-from lightning_core.storage.replay import replay
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:

@@ -22,7 +22,7 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
 from lightning_core.node.signals import SignalReceivedError, raising_signals
 from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_POOL_LOST, PoolLostError
-from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.variables import unknown
 from lightning_core.view.text import clean
 

@@ -118,8 +118,8 @@ def read_job_of(arguments: argparse.Namespace, market: Market) -> SpotJob:
 
 def _measured(arguments: argparse.Namespace, market: Market) -> tuple[float, int, tuple[float, ...]]:
     """Return a job's batches left, its fewest nodes, and its batches in an interval by number of nodes, from a run."""
-    from lightning_core.storage.journal import Journal
-    from lightning_core.storage.replay import replay
+    from lightning_core.storage.journals.journal import Journal
+    from lightning_core.storage.journals.replay import replay
 
     path = arguments.run_dir / "journal.db" if arguments.run_dir.is_dir() else arguments.run_dir
     with Journal.open(path, read_only=True) as journal:

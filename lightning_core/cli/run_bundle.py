@@ -18,11 +18,11 @@ from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import DamagedJournalError, JournalError
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError
+from lightning_core.storage.journals.recovery import HINT, recover_folder
+from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.private_files import private_folder
-from lightning_core.storage.recovery import HINT, recover_folder
-from lightning_core.storage.replay import replay
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec

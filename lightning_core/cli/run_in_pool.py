@@ -22,12 +22,12 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError, Summary
 from lightning_core.server.discovery import AUTO, home, is_address
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.downtime import seconds_down
-from lightning_core.storage.excerpt import find, with_workers
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.journals.downtime import seconds_down
+from lightning_core.storage.journals.excerpt import find, with_workers
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.private_files import owner_only
-from lightning_core.storage.replay import replay
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:

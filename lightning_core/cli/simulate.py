@@ -30,7 +30,7 @@ from lightning_core.simulation.replications import Experiment, print_seeds, sums
 from lightning_core.simulation.scenario import Delays, Outcome
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.progress import print_summary
 
 # Not in the folder of live runs, from which `plan` learns how long jobs take.

@@ -30,13 +30,13 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import HEAD, read_head
 from lightning_core.server.proxy import POOL
-from lightning_core.storage.anchor import anchor_path
 from lightning_core.storage.atomic_files import write_whole
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.journals.anchor import anchor_path
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.recovery import HINT, finish, recover_folder
+from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.private_files import owner_only, private_folder
-from lightning_core.storage.recovery import HINT, finish, recover_folder
-from lightning_core.storage.replay import replay
 
 # Seconds that the devices may take to start, jobs to write a checkpoint and leave, and actors to end.
 UP_TIMEOUT, LEAVE_TIMEOUT, CLOSE_TIMEOUT = 60.0, 60.0, 15.0

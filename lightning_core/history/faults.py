@@ -11,7 +11,7 @@ from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.reasons import Reason
-from lightning_core.storage.downtime import Down
+from lightning_core.storage.journals.downtime import Down
 
 # Causes of an exit that are not faults.
 WELL = (ExitCause.DONE, ExitCause.INTERRUPTED, ExitCause.RELEASED)

@@ -11,9 +11,9 @@ from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import Forecast
 from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.storage.excerpt import open_whole
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.journals.excerpt import open_whole
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
 
 # Number of forecasts of a job, evenly spaced over its training.
 FORECASTS = 8

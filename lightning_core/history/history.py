@@ -28,10 +28,10 @@ from lightning_core.core.jobs import Job
 from lightning_core.history.faults import DeviceOutage, Gap, down_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.downtime import Down, Downtime
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_database import JournalPart
-from lightning_core.storage.journal_errors import reading
+from lightning_core.storage.journals.downtime import Down, Downtime
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import JournalPart
+from lightning_core.storage.journals.journal_errors import reading
 
 # Seconds that the scheduler may be late, on a busy machine, before that is shown as a gap.
 MAX_LATENESS = 1.5

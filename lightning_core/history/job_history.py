@@ -27,7 +27,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
 from lightning_core.history.moments import Belief, Forecast, Holding, Point, Progress, Remark
-from lightning_core.storage.downtime import Down
+from lightning_core.storage.journals.downtime import Down
 
 
 @dataclass

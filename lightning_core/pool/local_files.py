@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightning_core.history.history import History
 from lightning_core.pool.pool_errors import NotOnThisMachineError
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.why import Row, rows
 
 

@@ -21,7 +21,7 @@ from lightning_core.report.chart import CLASSES, chart
 from lightning_core.report.document import document, write_document
 from lightning_core.report.gantt import gantt, swatch, use
 from lightning_core.report.svg import escape
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.job_line import SYMBOLS
 from lightning_core.view.why import Row, rows
 

@@ -16,7 +16,7 @@ from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.report.figure_file import save_figure
 from lightning_core.report.gantt import colour
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.text import clean
 
 TIMES = 1200

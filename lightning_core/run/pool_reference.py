@@ -24,11 +24,11 @@ from typing import Self
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.validation import checked
-from lightning_core.storage import excerpt
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import home_of
-from lightning_core.storage.journal_database import JournalPart
-from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.journals import excerpt
+from lightning_core.storage.journals.journal_database import JournalPart
+from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import NotOursError, check_ours, is_ours, owner_only, read_own
 
 FILE = "pool.json"

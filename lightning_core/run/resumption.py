@@ -11,11 +11,11 @@ from pathlib import Path
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.core.commands import Cancel, SetDeadline, SetLocation, SetTerms
 from lightning_core.core.events import Event, WorkersLost
-from lightning_core.storage import downtime
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import FILE, home_of, sha256
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.journals import downtime
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import owner_only
 
 log = logging.getLogger(__name__)

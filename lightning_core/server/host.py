@@ -18,10 +18,10 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.failpoints import reach
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.recovery import finish
-from lightning_core.storage.replay import replay
-from lightning_core.storage.snapshots import EVENTS_PER_SNAPSHOT
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.recovery import finish
+from lightning_core.storage.journals.replay import replay
+from lightning_core.storage.journals.snapshots import EVENTS_PER_SNAPSHOT
 
 log = logging.getLogger(__name__)
 

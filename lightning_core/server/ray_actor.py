@@ -36,8 +36,8 @@ from lightning_core.server.notifications import Notifier
 from lightning_core.server.server import SocketServer
 from lightning_core.server.sessions import Sessions
 from lightning_core.storage.job_specs import Spec, store
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.journal_lock import lock_journal
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.journal_lock import lock_journal
 
 log = logging.getLogger(__name__)
 

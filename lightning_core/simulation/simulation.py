@@ -31,7 +31,7 @@ from lightning_core.simulation.event_queue import EventQueue
 from lightning_core.simulation.scenario import Delays, JobOutcome, Outcome, SimulatedJob
 from lightning_core.simulation.virtual_pool import VirtualPool
 from lightning_core.simulation.virtual_workers import Worker
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 
 
 class Simulation:

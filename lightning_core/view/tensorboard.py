@@ -20,7 +20,7 @@ from typing import Protocol
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 
 # Number of forecasts of each job, evenly spaced over its training.
 FORECASTS = 100

@@ -25,9 +25,9 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.local_client import LocalClient
 from lightning_core.server.discovery import PoolUnavailableError
 from lightning_core.server.host import Host
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.journal_lock import lock_journal
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.journal_lock import lock_journal
 from lightning_core.storage.private_files import TRUST
 from tests.conftest import ROOT
 from tests.others import OTHER, as_root, give_away

@@ -31,11 +31,11 @@ from lightning_core.run import run_folder
 from lightning_core.run.differences import differences
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.run.run_folder import read_origin, write_origin
-from lightning_core.storage.excerpt import compare, find, with_workers, write
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_database import JournalPart
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.excerpt import compare, find, with_workers, write
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import JournalPart
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.replay import replay
 from tests.cli.test_cli import SCRIPT, Said, note
 from tests.socket_servers import Pool, until
 

@@ -14,7 +14,7 @@ from lightning_core.cli.simulate import parse_delays, parse_policies
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.scenario import Delays
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 
 # A loss of 10 / s after s batches, and the same a hundred times as high and ten times as slow, with its speed.
 ROWS = "step,loss\n" + "".join(f"{s},{10 / s}\n" for s in range(1, 201))

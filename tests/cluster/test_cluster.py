@@ -18,9 +18,9 @@ import torch
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, State, Verdict
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.manifests import verify
-from lightning_core.storage.replay import replay
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

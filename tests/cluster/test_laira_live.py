@@ -11,8 +11,8 @@ from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Answer, End, Grant
 from lightning_core.core.codec import decode_answers, decode_event
 from lightning_core.core.events import Event, Report
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

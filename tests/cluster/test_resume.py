@@ -17,7 +17,7 @@ import pytest
 
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Report
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]  # three cold starts of Ray: a minute and a half

@@ -26,7 +26,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.server.host import Host
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.job_line import line
 from lightning_core.view.progress import print_summary
 from tests.storage.test_journal import Clock

@@ -36,7 +36,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
-        "R1", "lightning_core/storage/journal.py",
+        "R1", "lightning_core/storage/journals/journal.py",
         "with self._connection if self._durable else nullcontext():", "with nullcontext():",
         "tests/faults/test_journal_faults.py::test_a_scheduler_killed_at_any_failpoint_resumes_in_the_same_state",
         "after_commit",

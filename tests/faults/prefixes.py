@@ -24,7 +24,7 @@ from lightning_core.core.jobs import Capability
 from lightning_core.scheduler.retry_budgets import JITTER, MAX_DELAY
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 
 # Maximum seconds between two events while the pool is up.
 LONGEST_GAP = 30.0

@@ -28,8 +28,8 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
 from lightning_core.storage import failpoints
 from lightning_core.storage.failpoints import FailpointError
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from tests.faults.prefixes import first_broken, history_of
 
 POOL = Settings("edf", devices=2, resident=4)

@@ -22,8 +22,8 @@ from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Event, ExitCause, Report, WorkerExited
 from lightning_core.node.processes import started
 from lightning_core.node.signals import DEBOUNCE
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from tests.conftest import ROOT
 
 # Seconds for all processes to end, beyond the time in which jobs save.

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from lightning_core.server import connections
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from tests.fuzz.fuzzing import Target, fuzz, fuzz_for_long
 from tests.server.test_client import GARBAGE, GOOD, event, request, spec
 from tests.socket_servers import Pool

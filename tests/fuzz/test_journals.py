@@ -23,11 +23,11 @@ from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.report.page import page
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.anchor import anchor_path
-from lightning_core.storage.downtime import seconds_down
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.anchor import anchor_path
+from lightning_core.storage.journals.downtime import seconds_down
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import rows
 from tests.driven import Curve, drive
 from tests.fuzz.fuzzing import Target, fuzz, fuzz_for_long

@@ -31,8 +31,8 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 
 POLICIES = ["chain", "max-spot", "on-demand"]
 # An interval of ten seconds, and plenty of cheap spot instances but for now and then.

@@ -37,8 +37,8 @@ from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.notifications import Notifier
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import why
 from tests.tiny import QUIET, Line, Points
 

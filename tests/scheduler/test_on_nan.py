@@ -11,8 +11,8 @@ import torch
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Verdict
 from lightning_core.history.history import History
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import why
 from tests.conftest import ROOT
 from tests.tiny import Line

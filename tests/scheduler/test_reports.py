@@ -17,7 +17,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 
 RUN = 12  # reports
 

@@ -21,8 +21,8 @@ from lightning_core.core.answers import Grant, JobStatus, Verdict
 from lightning_core.core.codec import decode_answers, decode_event
 from lightning_core.core.commands import Cancel, Pause, SetDeadline
 from lightning_core.node.cpu_quota import open_quota
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.server import calls, sessions
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.ray_actor import SchedulerActor
-from lightning_core.storage import journal_lock
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals import journal_lock
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from tests.conftest import ROOT
 from tests.socket_servers import Pool, until
 

@@ -16,9 +16,9 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server import host as hosts
 from lightning_core.server.host import EventNotPersistedError, Host
-from lightning_core.storage import anchor as anchors
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals import anchor as anchors
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 
 
 @pytest.mark.promise("F7", "R19")

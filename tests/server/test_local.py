@@ -16,8 +16,8 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.local_client import LocalClient
 from lightning_core.server.host import Host
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 
 
 def job(name: str, deadline: float = 60.0) -> Job:

@@ -19,9 +19,9 @@ from lightning_core.policies import POLICIES
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, Outcome, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.replay import replay
 
 SPEED = 100.0
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})

@@ -20,12 +20,12 @@ from lightning_core.core.events import Close
 from lightning_core.core.limits import MAX_TEXT
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.storage.anchor import anchor_path
-from lightning_core.storage.downtime import seconds_down
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_database import MAX_ROW_BYTES, digest_of
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.anchor import anchor_path
+from lightning_core.storage.journals.downtime import seconds_down
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import MAX_ROW_BYTES, digest_of
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.replay import replay
 from tests.storage.test_recovery import written
 
 pytestmark = pytest.mark.promise("R21")

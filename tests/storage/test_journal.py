@@ -56,10 +56,10 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
-from lightning_core.storage.anchor import AnchorFile, anchor_path, read_anchor
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.anchor import AnchorFile, anchor_path, read_anchor
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.replay import replay
 
 LARA = Settings(policy="lara", policy_args={"explore": 5, "order": "share"})
 

@@ -16,9 +16,9 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.replay import replay
 
 OTHER_USER = 65534
 

@@ -22,12 +22,12 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
-from lightning_core.storage.anchor import Anchor, AnchorFile, anchor_path, read_anchor
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_database import connect, digest_of
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.recovery import recover, recover_folder
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.anchor import Anchor, AnchorFile, anchor_path, read_anchor
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import connect, digest_of
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.recovery import recover, recover_folder
+from lightning_core.storage.journals.replay import replay
 
 EVENTS = 21
 
@@ -236,7 +236,7 @@ POINTS = [
 @pytest.mark.parametrize("point", POINTS)
 def test_a_recovery_that_is_killed_at_any_point_is_continued(point: str, path: Path) -> None:
     sql(path, "DELETE FROM events WHERE number > 15")
-    code = "import sys; from pathlib import Path; from lightning_core.storage import recovery"
+    code = "import sys; from pathlib import Path; from lightning_core.storage.journals import recovery"
     command = [sys.executable, "-c", f"{code}; recovery.recover(Path(sys.argv[1]))", str(path)]
     killed = subprocess.run(command, env=os.environ | {"LC_FAILPOINT": point}, timeout=60, check=False)
     assert killed.returncode == -9

@@ -24,8 +24,8 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.discovery import read_head
 from lightning_core.simulation.recorded_curves import load_curves, read_recording
 from lightning_core.storage.atomic_files import link_file, replace_link, write_whole
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.manifests import CorruptCheckpointError, read_manifest
 from tests.others import without_waiting
 

@@ -16,11 +16,11 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server import host as host_module
 from lightning_core.server.host import Host
-from lightning_core.storage import snapshots
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_database import TABLES
-from lightning_core.storage.journal_errors import JournalError
-from lightning_core.storage.replay import Replay, replay
+from lightning_core.storage.journals import snapshots
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import TABLES
+from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.replay import Replay, replay
 
 EVENTS = 40
 
@@ -91,7 +91,7 @@ def test_a_replay_begins_at_the_newest_snapshot_and_ends_in_the_same_state(
     path, state = recorded
     whole = replayed(path, whole=True)
     passes: list[str] = []
-    monkeypatch.setattr("lightning_core.storage.replay.reach", passes.append)
+    monkeypatch.setattr("lightning_core.storage.journals.replay.reach", passes.append)
     again = replayed(path)
     assert len(passes) == 0  # the last snapshot is that of the end
     assert again.scheduler.state() == whole.scheduler.state() == state
@@ -182,7 +182,7 @@ def test_a_failed_snapshot_fails_no_event(
     def full(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("lightning_core.storage.journal.write_snapshot", full)
+    monkeypatch.setattr("lightning_core.storage.journals.journal.write_snapshot", full)
     assert live(tmp_path / "j.db", list(story())) == calm
     assert "no snapshot was taken: database or disk is full" in caplog.text
     assert replayed(tmp_path / "j.db").scheduler.state() == calm

@@ -26,7 +26,7 @@ from lightning_core.report.picture import draw
 from lightning_core.report.svg import Scale, value_scale
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.view import tensorboard
 from lightning_core.view.board import Board
 from lightning_core.view.why import rows

@@ -31,7 +31,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.board import Board
 from lightning_core.view.progress import PlainView
 from lightning_core.view.why import why

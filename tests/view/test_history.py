@@ -20,8 +20,8 @@ from lightning_core.history.history import History
 from lightning_core.history.moments import Belief
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.replay import replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import why
 from tests.driven import HOSTILE, drive_sample, grant
 

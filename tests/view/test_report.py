@@ -27,7 +27,7 @@ from lightning_core.report.picture import draw
 from lightning_core.report.style import STYLE
 from lightning_core.report.svg import steps, thin, time_ticks
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.journal import Journal
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.view import tensorboard
 from tests.driven import HOSTILE, Curve, drive, drive_sample, grant
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lightning_core.storage.failpoints import reach
-from lightning_core.storage.journal_database import digest_of
+from lightning_core.storage.journals.journal_database import digest_of
 
 # Version of the form of the state; it rises when a column, or an attribute that is saved, comes, goes or changes.
 VERSION = 1

@@ -25,9 +25,9 @@ from lightning_core.core.codec import encode_answers, encode_event
 from lightning_core.core.events import Event
 from lightning_core.core.validation import checked
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.anchor import Anchor, AnchorFile, anchor_path, read_anchor
 from lightning_core.storage.failpoints import reach
-from lightning_core.storage.journal_database import (
+from lightning_core.storage.journals.anchor import Anchor, AnchorFile, anchor_path, read_anchor
+from lightning_core.storage.journals.journal_database import (
     SCHEMA,
     WITHOUT_SNAPSHOTS,
     Entry,
@@ -42,8 +42,8 @@ from lightning_core.storage.journal_database import (
     read_meta,
     read_part,
 )
-from lightning_core.storage.journal_errors import DamagedJournalError, JournalError, reading
-from lightning_core.storage.snapshots import Snapshot, read_snapshots, write_snapshot
+from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError, reading
+from lightning_core.storage.journals.snapshots import Snapshot, read_snapshots, write_snapshot
 
 
 class Journal:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Close, Event, Tick, WorkersLost
-from lightning_core.storage.journal_database import Entry
+from lightning_core.storage.journals.journal_database import Entry
 
 # Beginnings of the events that determine downtime: the others need not be decoded for it.
 _EVENTS = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from lightning_core.core.limits import MAX_SECONDS, shown
 from lightning_core.core.validation import checked
 from lightning_core.regular_files import check_regular
-from lightning_core.storage.anchor import anchor_path
-from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.journals.anchor import anchor_path
+from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import NotOursError, check_ours
 
 SCHEMA = 9

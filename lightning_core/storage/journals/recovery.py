@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from lightning_core.core.codec import decode_event
 from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.storage.anchor import Anchor, AnchorFile, anchor_path, read_anchor
 from lightning_core.storage.atomic_files import sync_folder
 from lightning_core.storage.failpoints import reach
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_database import create_tables
-from lightning_core.storage.journal_errors import DamagedJournalError, JournalError, reading
-from lightning_core.storage.journal_lock import lock_journal
+from lightning_core.storage.journals.anchor import Anchor, AnchorFile, anchor_path, read_anchor
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import create_tables
+from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError, reading
+from lightning_core.storage.journals.journal_lock import lock_journal
+from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.private_files import owner_only
-from lightning_core.storage.replay import replay
 
 HINT = "nothing was changed: `--recover` continues from the last good event, and keeps the damaged files beside it"
 

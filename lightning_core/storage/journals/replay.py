@@ -9,9 +9,9 @@ from lightning_core.core.codec import decode_event, encode_answers
 from lightning_core.core.saved_state import StateError, restored
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.storage.failpoints import reach
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_database import digest_of
-from lightning_core.storage.journal_errors import JournalError, reading
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import digest_of
+from lightning_core.storage.journals.journal_errors import JournalError, reading
 
 
 class Replay(NamedTuple):

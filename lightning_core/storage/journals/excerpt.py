@@ -20,10 +20,10 @@ from typing import Any
 
 from lightning_core.core.codec import encode_event
 from lightning_core.core.events import Tick
-from lightning_core.storage.journal import Journal
-from lightning_core.storage.journal_database import Entry, JournalPart
-from lightning_core.storage.journal_errors import JournalError, reading
-from lightning_core.storage.replay import Replay, replay
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import Entry, JournalPart
+from lightning_core.storage.journals.journal_errors import JournalError, reading
+from lightning_core.storage.journals.replay import Replay, replay
 
 TICK = encode_event(Tick())
 # Kinds of events that concern the whole pool, and so every excerpt.

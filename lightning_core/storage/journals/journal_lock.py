@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from lightning_core.storage.journal_errors import JournalError
+from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import NotOursError, check_ours
 
 # Seconds that the previous scheduler has to exit and release the lock.
