@@ -79,7 +79,7 @@ STORY: tuple[Event, ...] = (
     Resume("a"),
     WorkerExited("a", 1, ExitCause.LOST, "its worker died", SAVE),
     Resume("b"),
-    LaunchTimedOut("c", 1, "no worker came"),
+    LaunchTimedOut("b", 2, "no worker came"),
     SetDeadline("e", 300.0),
     SetTerms("e", target=BatchTarget(4000), weight=2.0),
     report("a", 1, incarnation=2, batches_at_start=20),
