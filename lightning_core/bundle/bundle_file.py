@@ -5,7 +5,7 @@
     policy: lara                       # or {name: lara, order: edf, explore: 10}
     estimator: log_time                # of losses, or {name: log_time, power: 4}; by default the policy's own
     pool:
-      devices: 2                       # 1 to 64, by default 1
+      devices: 2                       # 1 to 1024, by default 1
       kind: cpu                        # or gpu
       resident: 4                      # maximum number of jobs kept warm; by default all
     on_verdict: {command: "notify-send", webhook: "https://example.org/hook"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MAX_DEVICES = 64
+MAX_DEVICES = 1024
 """Devices of a pool."""
 MAX_CORES = 4096
 """Cores of a device."""
@@ -68,7 +68,7 @@ def check_at_most(name: str, value: float | None, maximum: float, unit: str = ""
         >>> check_at_most("devices", 10**9, MAX_DEVICES)
         Traceback (most recent call last):
         ...
-        ValueError: devices must be at most 64, got 1000000000
+        ValueError: devices must be at most 1,024, got 1000000000
     """
     if value is not None and not value <= maximum:
         raise ValueError(f"{name} must be at most {maximum:,.15g}{unit}, got {shown(value)}")

@@ -175,12 +175,12 @@ FROM_FILES = {
     "no period": Row(top("period: -1"), ["b.yaml:1:1: period: duration must be positive, got -1"]),
     # ------------------------------------------------------------------------------ numbers
     "yes devices": Row(
-        top("pool: {devices: yes}"), ["b.yaml:1:8: pool.devices: must be a whole number from 1 to 64, got True"]
+        top("pool: {devices: yes}"), ["b.yaml:1:8: pool.devices: must be a whole number from 1 to 1024, got True"]
     ),
-    "negative devices": Row(top("pool: {devices: -1}"), ["must be a whole number from 1 to 64, got -1"]),
-    "no devices": Row(top("pool: {devices: 0}"), ["must be a whole number from 1 to 64, got 0"]),
-    "half devices": Row(top("pool: {devices: 1.5}"), ["must be a whole number from 1 to 64, got 1.5"]),
-    "a billion devices": Row(top("pool: {devices: 1e9}"), ["must be a whole number from 1 to 64, got '1e9'"]),
+    "negative devices": Row(top("pool: {devices: -1}"), ["must be a whole number from 1 to 1024, got -1"]),
+    "no devices": Row(top("pool: {devices: 0}"), ["must be a whole number from 1 to 1024, got 0"]),
+    "half devices": Row(top("pool: {devices: 1.5}"), ["must be a whole number from 1 to 1024, got 1.5"]),
+    "a billion devices": Row(top("pool: {devices: 1e9}"), ["must be a whole number from 1 to 1024, got '1e9'"]),
     "octal devices": Row(top("pool: {devices: 010}"), [r"b.yaml:1:17: YAML reads 010 as 8 \(base 8\)"]),
     "resident": Row(top("pool: {resident: 0}"), ["pool.resident: must be a whole number from 1 to 100000, got 0"]),
     "too few resident": Row(
@@ -189,7 +189,7 @@ FROM_FILES = {
     "kind": Row(top("pool: {kind: tpu}"), ["b.yaml:1:8: pool.kind: must be cpu or gpu, got 'tpu'"]),
     "pool": Row(top("pool: 2"), ["b.yaml:1:1: pool: expected a mapping of devices, kind, cores, resident, got 2"]),
     "cell": Row(jobs(cell="0"), ["b.yaml:6:5: jobs.a.cell: must be a whole number from 1 to 1000000000000, got 0"]),
-    "job's devices": Row(jobs(devices="true"), ["jobs.a.devices: must be a whole number from 1 to 64, got True"]),
+    "job's devices": Row(jobs(devices="true"), ["jobs.a.devices: must be a whole number from 1 to 1024, got True"]),
     "least over most": Row(
         "pool: {devices: 8}\n" + jobs(min_devices="4", max_devices="2"),
         ["b.yaml:7:5: jobs.a.min_devices: must be at most max_devices 2, got 4"],

@@ -170,7 +170,7 @@ def test_too_many_jobs_are_refused_before_they_are_read(monkeypatch: pytest.Monk
     monkeypatch.setattr("lightning_core.bundle.bundle_file.read_job", lambda *given: looked.append(given))
     with pytest.raises(BundleError, match="bundle: jobs: must be at most 1000 jobs, got 10000"):
         Bundle.from_dict({"jobs": {f"j{n}": JOB for n in range(10_000)}})
-    with pytest.raises(BundleError, match=r"pool.devices: must be a whole number from 1 to 64, got 1000000000"):
+    with pytest.raises(BundleError, match=r"pool.devices: must be a whole number from 1 to 1024, got 1000000000"):
         Bundle.from_dict({"jobs": {}, "pool": {"devices": 10**9}})
     assert not looked
     assert MAX_JOBS == 1000

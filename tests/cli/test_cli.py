@@ -216,8 +216,8 @@ def test_a_pool_of_another_protocol_is_refused(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--devices", "0"], "--devices must be 1 to 64, got 0"),
-        (["--devices", "65"], "--devices must be 1 to 64, got 65"),
+        (["--devices", "0"], "--devices must be 1 to 1024, got 0"),
+        (["--devices", "1025"], "--devices must be 1 to 1024, got 1025"),
         (["--resident", "0"], "resident"),
         (["--policy", "magic"], "magic"),
         (["--webhook", "ftp://x"], "must be an http or https address, got 'ftp://x'"),

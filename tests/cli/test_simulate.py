@@ -301,7 +301,7 @@ def test_a_wrong_bundle_is_refused(change: tuple[str, str], words: str, capsys: 
         (["--policy", "nothing"], "policy must be one of"),
         (["--policy", "lara:order"], "policy must be NAME or NAME:KEY=VALUE,..., got 'lara:order'"),
         (["--policy", "edf,edf"], "--policy: 'edf' is named twice"),
-        (["--devices", "0"], "--devices must be 1 to 64, got 0"),
+        (["--devices", "0"], "--devices must be 1 to 1024, got 0"),
         (["--seed", "-1"], "--seed must be at least 0, got -1"),
         (["--delays", "swich=1"], "--delays: unknown delay 'swich'; did you mean 'switch'?"),
         (["--delays", "switch=soon"], "--delays: switch must be seconds, such as switch=0.2, got 'soon'"),

@@ -26,8 +26,8 @@ CENTURY = r"at most 100 years \(3155760000 seconds\)"
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"devices": 10**9}, "devices must be at most 64, got 1000000000"),
-        ({"devices": 10**5000}, "devices must be at most 64, got a number of more than 20 digits"),
+        ({"devices": 10**9}, "devices must be at most 1,024, got 1000000000"),
+        ({"devices": 10**5000}, "devices must be at most 1,024, got a number of more than 20 digits"),
         ({"resident": 10**9}, "resident must be at most 100,000"),
         ({"cores": 10**6}, "cores must be at most 4,096"),
         ({"window": 10**9}, "window must be at most 10,000"),
@@ -71,8 +71,8 @@ def test_settings_have_upper_bounds(given: dict[str, Any], words: str) -> None:
         ({"resize_seconds": 1e300}, f"resize_seconds must be {CENTURY}"),
         ({"restarts": 10**13}, "restarts must be at most 1,000,000,000,000"),
         ({"retries": 10**400}, "retries must be at most 1,000,000,000,000, got a number of more"),
-        ({"max_devices": 65}, "max_devices must be at most 64, got 65"),
-        ({"device": 10**9}, "device must be at most 64"),
+        ({"max_devices": 1025}, "max_devices must be at most 1,024, got 1025"),
+        ({"device": 10**9}, "device must be at most 1,024"),
         ({"target": "9" * 18 + " batches"}, "target batches must be a whole number from 1 to 1000000000000"),
     ],
 )

@@ -104,7 +104,7 @@ def test_settings_are_verified_before_a_scheduler_is_made_of_them(path: Path, mo
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"devices": 10**9}, "devices must be at most 64, got 1000000000"),
+        ({"devices": 10**9}, "devices must be at most 1,024, got 1000000000"),
         ({"devices": 2.5}, "devices: expected int, got 2.5"),
         ({"devices": None}, "TypeError"),
         ({"devices": True}, "devices: expected int, got True"),
@@ -212,4 +212,4 @@ def test_a_journal_of_a_billion_devices_takes_no_memory(path: Path) -> None:
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=limit, check=False)
     assert done.returncode == 2
-    assert "journal.db: damaged journal: devices must be at most 64, got 1000000000" in done.stderr
+    assert "journal.db: damaged journal: devices must be at most 1,024, got 1000000000" in done.stderr
