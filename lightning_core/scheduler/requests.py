@@ -201,7 +201,8 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
         case Report():
             return row_of_report(table, event) is None
         case WorkerExited():
-            return table.find_active(event.job, event.incarnation) is None
+            row = table.find(event.job, event.incarnation)  # the worker of a job that has ended leaves after it
+            return row is None or not (table.active[row] or table.last_report[row])
         case LaunchTimedOut():
             return launching_row(table, event) is None
         case Submit(jobs):

@@ -41,8 +41,11 @@ FAULT_CODES = {
 def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> bool:
     """Take in that a worker has exited; return whether a round is needed."""
     table = state.table
-    row = table.find_active(event.job, event.incarnation)
+    row = table.find(event.job, event.incarnation)
     if row is None:
+        return False
+    if not table.active[row]:
+        table.last_report[row] = 0
         return False
     if is_valid(event.checkpoint):
         table.accept(row, event.checkpoint)

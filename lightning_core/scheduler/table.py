@@ -61,7 +61,7 @@ class JobTable:
     in_a_row: IntArray  # faults without a calm period between them
     launch_timeouts: IntArray  # launches in vain since a worker last reported
     lost_batches: IntArray  # batches that had to be repeated
-    last_report: IntArray
+    last_report: IntArray  # of this incarnation; 0 before the first one, and once the worker of an ended job has left
     obeys: BoolArray  # whether its worker has reported under its newest grant, or there is no worker
     heard: FloatArray  # time of its last report
     moved_at: FloatArray  # time of its last progress

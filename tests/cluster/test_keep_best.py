@@ -146,7 +146,7 @@ def test_saves_of_batch_losses_take_at_most_a_fiftieth_of_the_time(
     monkeypatch.setattr(best_model, "time", clock)
     checkpoints: list[float] = []
 
-    def write(trainer: Any, place: Path, io: Any, *, value: float, later: bool) -> None:
+    def write(trainer: Any, place: Path, io: Any, *, value: float, asynchronous: bool) -> None:
         checkpoints.append(clock.now)
         clock.now += 0.1  # what a save takes
 

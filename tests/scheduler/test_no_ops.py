@@ -103,6 +103,17 @@ def test_any_other_event_is_handled(event: Event) -> None:
     assert scheduler.answers_to_no_op(event, 4.0) is None
 
 
+def test_the_worker_of_an_ended_job_leaves_once() -> None:
+    """A run waits until its workers have left, which the journal tells."""
+    scheduler = Scheduler(Settings("uniform"))
+    scheduler.handle(Submit((JOB,)), 0.0)
+    scheduler.handle(Report("a", 1, 5, 9, 50, 1.0), 1.0)
+    scheduler.handle(Cancel("a"), 2.0)
+    assert scheduler.answers_to_no_op(WorkerExited("a", 1), 3.0) is None
+    assert scheduler.handle(WorkerExited("a", 1), 3.0) == []
+    assert scheduler.answers_to_no_op(WorkerExited("a", 1), 4.0) == []
+
+
 def test_a_second_close_changes_nothing() -> None:
     scheduler = Scheduler()
     scheduler.handle(Close("Ctrl-C"), 1.0)
