@@ -46,6 +46,7 @@ def test_the_plain_script_ends_at_its_target() -> None:
     assert 10 <= trainer.global_step < 1000
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_the_bundle_runs(cluster: Cluster, tmp_path: Path) -> None:
     summary = Bundle.from_file(ROOT / "examples" / "digits" / "bundle.yaml").run(run_dir=tmp_path, cluster=cluster)

@@ -39,6 +39,7 @@ def run(cluster: Cluster, folder: Path, policy: str, devices: int, **jobs: Any) 
     return Bundle.from_dict(content, ROOT).run(run_dir=folder, cluster=cluster)
 
 
+@pytest.mark.nightly
 def test_eight_jobs_share_four_devices(four: Cluster, tmp_path: Path) -> None:
     jobs = {f"job{k}": job(100 + 20 * k, deadline=f"{60 + k}s") for k in range(8)}
     summary = run(four, tmp_path, "edf", 4, **jobs)

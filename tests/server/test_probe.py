@@ -140,6 +140,7 @@ def test_a_local_scheduler_stands_in_for_a_pool_that_is_not_up_yet(monkeypatch: 
     assert join().is_fallback
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_wrong_token_is_reported_before_ray_gives_up(local_ray: None) -> None:
     """Also that the private class of Ray that is asked is there, and asks once."""
