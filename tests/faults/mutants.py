@@ -170,6 +170,36 @@ MUTANTS = (
         "tests/bundle/test_bad_input.py::test_problems_of_files_are_reported_without_heavy_imports",
     ),
     Mutant(
+        "R21", "lightning_core/storage/journals/journal.py",
+        "if entry.digest != digest_of(before, repr(entry.now), entry.event, entry.answers):", "if False:",
+        "tests/storage/test_recovery.py::test_no_single_flipped_bit_is_accepted_or_changes_what_is_replayed",
+    ),
+    Mutant(
+        "R21", "lightning_core/storage/journals/journal.py",
+        "if anchor is not None and anchor.number > number:", "if False:",
+        "tests/storage/test_recovery.py::test_damage_is_noticed_and_a_recovery_continues_before_it",
+    ),
+    Mutant(
+        "R2", "lightning_core/storage/journals/snapshots.py",
+        "and digest_of(before, str(VERSION), text) == digest:", "and text:",
+        "tests/storage/test_snapshots.py::test_a_damaged_snapshot_is_passed_over",
+    ),
+    Mutant(
+        "S13", "lightning_core/storage/private_files.py",
+        "    _check_owner(path, status, {this_user(), 0})\n    if not closed:", "    if not closed:",
+        "tests/storage/test_ownership.py::test_an_entry_of_another_user_is_refused",
+    ),
+    Mutant(
+        "S14", "lightning_core/cloud/ray_head.py",
+        "if not (mark := _mark_of(head)) or not is_marked(head[\"pid\"], MARK, mark):", "if False:",
+        "tests/cluster/test_head.py::test_a_process_without_the_mark_is_not_ended",
+    ),
+    Mutant(
+        "S15", "lightning_core/storage/atomic_files.py",
+        "file = path.open(\"xb\")", "file = path.open(\"wb\")",
+        "tests/storage/test_regular_files.py::test_a_name_that_exists_is_not_written_to",
+    ),
+    Mutant(
         "S16", "lightning_core/server/connections.py",
         "while sum(connection.held for connection in self._open) > MAX_HELD_BYTES:", "while False:",
         "tests/server/test_budgets.py::test_unfinished_lines_hold_no_more_than_the_budget",

@@ -226,6 +226,7 @@ def test_no_two_writes_use_the_same_name(tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "linked"]
 
 
+@pytest.mark.promise("S15")
 def test_a_name_that_exists_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should a name be guessed all the same."""
     precious = tmp_path / "precious"
