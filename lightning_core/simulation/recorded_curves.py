@@ -32,6 +32,8 @@ INDEX = "index.csv"
 SHIPPED = Path(__file__).parents[1] / "recorded"
 # Minimum number of rows of a recording.
 MIN_ROWS = 2
+# Characters of the path of a recording in an index.
+MAX_PATH = 255
 # Endings of tasks in other frameworks, with other layers, of other sizes, on other data of the same environment.
 _VARIANTS = re.compile(
     r"_(?:jax|pytorch|layernorm|glu_tanh|tanh|model_size|embed_init|large_bn_init)$"
@@ -150,6 +152,8 @@ def _inside(folder: Path, name: str, place: str) -> Path:
     path = Path(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise ValueError(f"{place}: file must be a path inside the folder, got {shown(name)}")
+    if len(name) > MAX_PATH:
+        raise ValueError(f"{place}: file must have at most {MAX_PATH} characters, got {shown(name)}")
     return folder / path
 
 

@@ -54,6 +54,7 @@ FOUND = [
     [Edit("index.csv", 0, 0, b"\x80", of_value=False)],  # in another encoding: refused without its name
     [Edit("index.csv", 1, 0, b"/dev/zero", of_value=True)],  # outside the folder: read for ever
     [Edit("a.csv", 0, 10**4, b"step,loss\n1,2,3,4\n5,6,7,8\n", of_value=False)],  # four columns: taken for two rows
+    [Edit("index.csv", 1, 0, b"x" * 3000, of_value=True)],  # a name that is too long, told in full
 ]
 
 
