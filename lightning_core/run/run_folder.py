@@ -45,7 +45,8 @@ def new_run_dir(wanted: Path | str | None) -> Path:
 def _dated(now: datetime) -> Path:
     runs = Path("runs")
     try:
-        runs.mkdir(exist_ok=True)
+        # A umask that lets the group write is for files that are meant for it: what steers is refused there.
+        runs.mkdir(exist_ok=True, mode=0o755)
         for number in count(1):
             folder = runs / (f"{now:%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
             with contextlib.suppress(FileExistsError):

@@ -220,4 +220,6 @@ def _finish(table: JobTable, row: int, now: float) -> tuple[float, float, float]
     if not isfinite(finish):
         finish = now + mid  # not planned: the end that it would have alone
     share = float(table.share[row]) or 1.0
+    # A bad case without an end is one of many years: what is said of a job goes out as JSON, which has no infinity.
+    high = min(high, MAX_FORECAST)
     return finish - min((mid - low) / share, finish - now), finish, finish + (high - mid) / share

@@ -429,6 +429,17 @@ def test_jobs_of_a_pool_on_another_machine_are_not_looked_for_here(tmp_path: Pat
     assert not list(tmp_path.glob("journal*"))
 
 
+def test_runs_are_for_the_user_alone_whatever_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of a team (setgid) ``runs`` has the group of the team, which could otherwise write to it."""
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0o002)
+    try:
+        run_folder._dated(datetime(2026, 11, 22, 19, 30))
+    finally:
+        os.umask(before)
+    assert not (tmp_path / "runs").stat().st_mode & 0o022
+
+
 def test_runs_that_begin_in_the_same_second_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     now = datetime(2026, 11, 22, 19, 30)

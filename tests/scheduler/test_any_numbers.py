@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lightning_core.core.codec import status_to_dict
 from lightning_core.core.events import Cell, Horizon, Report, Submit, Tick
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.limits import MAX_SECONDS
@@ -17,6 +19,7 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.status import job_forecast
 from lightning_core.view.job_line import line
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -60,7 +63,8 @@ def story(
         scheduler.handle(Tick(), now + 1.0)
         scheduler.check()
         for status in scheduler.status():
-            assert not any(isinstance(value, float) and math.isnan(value) for value in (status.share, status.deadline))
+            assert not math.isnan(status.share)
+            json.dumps([status_to_dict(status), job_forecast(status, now)], allow_nan=False)
             assert all(line(now, status))
         row = scheduler._table.row_of["good"]
         table = scheduler._table
