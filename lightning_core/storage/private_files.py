@@ -222,7 +222,7 @@ def _check_owner(path: Path, status: os.stat_result, accepted: set[int]) -> None
     raise NotOursError(
         f"{path}: belongs to {owner}, and this process runs as {_user(this_user())}: its owner could decide what runs "
         f"here; use a folder of your own, or, if you trust {owner} with your account, set "
-        f"{TRUST}={status.st_uid}"
+        f"{_trusting(str(status.st_uid))}"
     )
 
 
@@ -242,7 +242,7 @@ def _check_writers(path: Path, status: os.stat_result) -> None:
             f"{path}: the members of {_group(group)} can write to it, and so decide what runs here as "
             f"{_user(this_user())}; use a folder of your own that only you can write to, let its owner run "
             f"chmod g-w {path} (on the way to such a folder, chmod +t is enough), or, if you trust all of them with "
-            f"your account, set {TRUST}=@{group}"
+            f"your account, set {_trusting(f'@{group}')}"
         )
 
 
@@ -274,6 +274,11 @@ def _trusted() -> tuple[set[int], set[int]]:
                 f"{TRUST}: no user or group {word!r}; expected names or ids with commas, groups with an @"
             ) from None
     return users, groups
+
+
+def _trusting(word: str) -> str:
+    """Return the setting that trusts one more beside those who are trusted already."""
+    return f"{TRUST}={','.join(filter(None, (os.environ.get(TRUST, '').strip(), word)))}"
 
 
 def _unmapped() -> set[int]:

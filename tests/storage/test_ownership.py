@@ -108,6 +108,16 @@ def test_a_team_that_is_trusted_may_write(folder: Path, monkeypatch: pytest.Monk
         check_ours(folder)
 
 
+def test_what_is_to_be_trusted_is_named_beside_what_is_trusted_already(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "_is_private", lambda group: False)
+    folder.parent.chmod(0o2775)
+    monkeypatch.setenv(TRUST, "12345")
+    with pytest.raises(NotOursError, match=f"set {TRUST}=12345,@{folder.parent.stat().st_gid}$"):
+        check_ours(folder)
+
+
 def test_in_a_container_everyone_may_be_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with an emptyDir of Kubernetes, which has mode 0777."""
     give_away(folder, monkeypatch)
