@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ from lightning_core.server import host as host_module
 from lightning_core.server.host import Host
 from lightning_core.storage.journals import snapshots
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import TABLES
+from lightning_core.storage.journals.journal_database import TABLES, digest_of
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.replay import Replay, replay
 
@@ -128,6 +129,7 @@ def test_a_restarted_scheduler_goes_on_as_if_it_had_never_stopped(tmp_path: Path
         "UPDATE snapshots SET state = 7 WHERE number >= {0}",
         "UPDATE snapshots SET digest = 'x' WHERE number >= {0}",
         "UPDATE snapshots SET digest = NULL OR x'00' WHERE number >= {0}",
+        "UPDATE snapshots SET digest = CAST(x'ff' AS TEXT) WHERE number >= {0}",
         "UPDATE snapshots SET version = version + 1 WHERE number >= {0}",
         "UPDATE snapshots SET number = number + 100000 WHERE number >= {0}",
         "UPDATE snapshots SET number = -number WHERE number >= {0}",
@@ -164,6 +166,22 @@ def test_a_state_that_does_not_fit_is_passed_over(recorded: tuple[Path, dict[str
     with Journal.open(path) as journal:
         journal.take_snapshot(state | {"policy": {}})
         assert next(journal.snapshots()).state["policy"] == {}
+    assert replayed(path).scheduler.state() == state
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "[" + "[]," * 2000 + "[]]", "[" + "1," * 2000 + "1]"])
+def test_a_text_that_is_no_state_is_passed_over(
+    recorded: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Its digest fits, as whoever writes the file can compute it; lists of lists take 20 times their size in memory."""
+    path, state = recorded
+    monkeypatch.setattr(snapshots, "MAX_STATE_VALUES", 1900)
+    with Journal.open(path, read_only=True) as journal:
+        digest = digest_of(journal.digest, str(snapshots.VERSION), text)
+    data = zlib.compress(text.encode())
+    execute(path, "DELETE FROM snapshots WHERE number < (SELECT max(number) FROM snapshots)")
+    execute(path, "UPDATE snapshots SET state = ?, digest = ?", data, digest)
+    assert numbers(path) == []
     assert replayed(path).scheduler.state() == state
 
 
