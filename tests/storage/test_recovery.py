@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.events import Submit, Tick
+from lightning_core.core.events import Close, Submit, Tick
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
+from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
 from lightning_core.storage.journals.anchor import Anchor, AnchorFile, anchor_path, read_anchor
@@ -79,6 +80,26 @@ DAMAGE: dict[str, tuple[str, str, int]] = {
         "UPDATE meta SET value = replace(value, '\"period\": 1.0', '\"period\": 2.0')", "event 1 does not", 0,
     ),
 }  # fmt: skip
+
+
+@pytest.mark.promise("R21", "F30")
+def test_a_recovery_keeps_the_events_before_a_damaged_page(tmp_path: Path) -> None:
+    """The database itself is damaged there, so that not even its last number can be read."""
+    path = tmp_path / "journal.db"
+    scheduler = Scheduler(Settings())
+    with Journal.create(path, Settings(), durable=False) as journal:
+        for number in range(300):
+            answers = scheduler.handle(Close(f"{number:300}"), float(number))
+            journal.append(Close(f"{number:300}"), float(number), answers, scheduler.accepted)
+    with path.open("r+b") as file:
+        file.seek(4096 * (path.stat().st_size // 4096 * 2 // 3))
+        file.write(bytes(4096))
+    with pytest.raises(JournalError, match=r"journal.db: damaged journal"):
+        read(path)
+    recovered = recover_folder(tmp_path)
+    assert recovered is not None
+    assert recovered.kept == read(path)
+    assert 100 < recovered.kept < 250
 
 
 @pytest.mark.promise("R21", "F30")

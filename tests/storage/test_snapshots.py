@@ -173,7 +173,7 @@ def test_a_state_that_does_not_fit_is_passed_over(recorded: tuple[Path, dict[str
 def test_a_text_that_is_no_state_is_passed_over(
     recorded: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """Its digest fits, as whoever writes the file can compute it; lists of lists take 20 times their size in memory."""
+    """Its digest fits, for it is no signature; lists of lists take 20 times their size in memory."""
     path, state = recorded
     monkeypatch.setattr(snapshots, "MAX_STATE_VALUES", 1900)
     with Journal.open(path, read_only=True) as journal:

@@ -84,7 +84,7 @@ def _values(text: str) -> int:
 
 
 def _read(text: str) -> Mapping[str, Any] | None:
-    """Return a state; None if it is none, or has too many values: whoever writes the file can compute a digest."""
+    """Return a state; None if it is none, or has too many values: the digest is no signature."""
     if _values(text) > MAX_STATE_VALUES:
         return None
     try:
