@@ -48,7 +48,7 @@ test: lint docs test-pure test-stories test-ray test-faults
 	@cat .seconds-test-pure .seconds-test-stories .seconds-test-ray .seconds-test-faults
 
 test-pure: setup
-	$(call run_tests,pure (of 270),-n 2 --dist loadfile -m '$(PURE)')
+	$(call run_tests,pure (of 260),-n 2 --dist loadfile -m '$(PURE)')
 
 # Counting makes the tests half as fast again: apart from them, and not in thousands of random runs or in live ones.
 coverage: setup
@@ -56,10 +56,10 @@ coverage: setup
 	$(RUN)/coverage report --include='$(CORE)' --fail-under=95
 
 test-stories: setup
-	$(call run_tests,stories (of 90),-n 2 -m 'stories and not nightly' $(call WITH,stories))
+	$(call run_tests,stories (of 110),-n 2 -m 'stories and not nightly' $(call WITH,stories))
 
 test-ray: setup
-	$(call run_tests,Ray (of 230),-n 2 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
+	$(call run_tests,Ray (of 240),-n 2 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
 
 test-faults: setup
 	$(call run_tests,faults (of 150),-n 2 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
