@@ -337,7 +337,7 @@ def test_a_second_signal_ends_the_run_at_once_while_jobs_save(start: Start, slow
     run = start("run", "slow.yaml" if slow else "b.yaml", "--run-dir", "run", "--own")
     run_dir = training(run, 1 if slow else 50)
     run.send(signal.SIGINT)
-    run.until(lambda: "jobs save and leave" in run.said())
+    run.until(lambda: "jobs write a checkpoint and leave" in run.said())
     time.sleep(DEBOUNCE if slow else 0.0)
     run.send(signal.SIGTERM)
     code, seconds = run.ends(SHUTDOWN_GRACE)
@@ -358,7 +358,7 @@ def test_a_job_that_does_not_leave_is_killed_after_the_grace_period(
     code, seconds = run.ends(SHUTDOWN_GRACE + ALL_ENDED)
     assert code == 143, run.said()
     assert SHUTDOWN_GRACE - 1 < seconds < SHUTDOWN_GRACE + ALL_ENDED
-    assert "ended by force: line" in run.said()
+    assert "because they had not left: line" in run.said()
     run.wait_until_ended()
     assert whole(run_dir)
     record_property("figure", f"a job that would not leave: {seconds:.1f} s")
