@@ -40,8 +40,7 @@ from lightning_core.regular_files import read_regular
 
 TRUST = "LIGHTNING_CORE_TRUST"
 EVERYONE = -1
-# As in the kernel.
-MAX_LINKS = 40
+MAX_LINKS = 40  # as in the kernel
 _ALL_IDS = ["0", "0", "4294967295"]
 # Paths in the folder of a run or a pool that must not be links. Elsewhere in a job's folder Lightning makes some.
 PROTECTED = ("*", "jobs/*", "jobs/*/spec.json", "jobs/*/log*.txt", "jobs/*/checkpoints", "jobs/*/checkpoints/*")
@@ -82,11 +81,10 @@ def check_ours(folder: Path, entries: Iterable[Path] = ()) -> None:
 
 def is_ours(folder: Path) -> bool:
     """Return whether :func:`check_ours` accepts a folder."""
-    try:
+    with suppress(NotOursError, OSError):
         check_ours(folder)
-    except (NotOursError, OSError):
-        return False
-    return True
+        return True
+    return False
 
 
 def check_status(path: Path, status: os.stat_result, *, closed: bool = False) -> None:
@@ -283,23 +281,19 @@ def _trusting(word: str) -> str:
 
 def _unmapped() -> set[int]:
     """Return the id under which this user namespace shows users without an id in it; none where all have one."""
-    try:
-        if Path("/proc/self/uid_map").read_text().split() == _ALL_IDS:
-            return set()
-        return {int(Path("/proc/sys/kernel/overflowuid").read_text())}
-    except (OSError, ValueError):
-        return set()
+    with suppress(OSError, ValueError):
+        if Path("/proc/self/uid_map").read_text().split() != _ALL_IDS:
+            return {int(Path("/proc/sys/kernel/overflowuid").read_text())}
+    return set()
 
 
 def _user(number: int) -> str:
-    try:
+    with suppress(KeyError):
         return f"{pwd.getpwuid(number).pw_name} (user {number})"
-    except KeyError:
-        return f"user {number}"
+    return f"user {number}"
 
 
 def _group(number: int) -> str:
-    try:
+    with suppress(KeyError):
         return f"group {grp.getgrgid(number).gr_name} ({number})"
-    except KeyError:
-        return f"group {number}"
+    return f"group {number}"
