@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView
 from lightning_core.core.saved_state import Stateful, decode, restored
 
@@ -163,3 +163,28 @@ class SliceController(Stateful):
             newest, before, first = self._errors
             change = self.kp * (newest - before) + self.kd * (newest - 2.0 * before + first)
             self._length = min(max(self._length - change, 1.0), float(self.max_units))
+
+
+class Ranking(Stateful):
+    """The last decision about each job, by row; the order holds until the next decision.
+
+    A new job comes before all others because it is explored next.
+    """
+
+    STATE = ("rank", "ratio", "out", "none")
+
+    def __init__(self) -> None:
+        self.rank, self.ratio, self.out = np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)
+        self.none = False
+
+    def grow(self, rows: int) -> None:
+        extra = rows - len(self.rank)
+        if extra > 0:
+            self.rank = np.concatenate([self.rank, np.full(extra, -1.0)])
+            self.ratio = np.concatenate([self.ratio, np.full(extra, np.nan)])
+            self.out = np.concatenate([self.out, np.zeros(extra, np.bool_)])
+
+    def keep(self, rows: IntArray, ratio: FloatArray, feasible: BoolArray, none: bool) -> None:
+        self.rank[rows] = np.arange(len(rows))
+        self.ratio[rows], self.out[rows] = ratio, ~feasible
+        self.none = none

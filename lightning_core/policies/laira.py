@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Estimator
 from lightning_core.core.reasons import index
@@ -38,7 +38,7 @@ from lightning_core.estimators.kalman import Kalman
 from lightning_core.estimators.ridge import Ridge
 from lightning_core.planning.exploration import MAX_BATCHES_PER_CELL
 from lightning_core.planning.sequencing import completion_times
-from lightning_core.planning.time_slices import SliceController, SliceHolders
+from lightning_core.planning.time_slices import Ranking, SliceController, SliceHolders
 
 # Minimum distance in ln s: at its deadline a job has none left.
 MIN_DISTANCE = 1e-9
@@ -116,7 +116,7 @@ class Laira(Stateful):
         self._filter = Kalman(**(dkf or {})) if look_ahead else None
         self._turns = SliceHolders(stall_timeout)
         self._forecasts: dict[int, _SliceForecast] = {}  # by row, for the jobs that have the slice
-        self._ranked = _Ranking()
+        self._ranked = Ranking()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
@@ -282,28 +282,3 @@ class _SliceForecast(NamedTuple):
     log_loss: float
     slope: float
     """Fall of ln l per unit of ln s."""
-
-
-class _Ranking(Stateful):
-    """The last decision about each job, by row; the order holds until the next decision.
-
-    A new job comes before all others because it is explored next.
-    """
-
-    STATE = ("rank", "ratio", "out", "none")
-
-    def __init__(self) -> None:
-        self.rank, self.ratio, self.out = np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)
-        self.none = False
-
-    def grow(self, rows: int) -> None:
-        extra = rows - len(self.rank)
-        if extra > 0:
-            self.rank = np.concatenate([self.rank, np.full(extra, -1.0)])
-            self.ratio = np.concatenate([self.ratio, np.full(extra, np.nan)])
-            self.out = np.concatenate([self.out, np.zeros(extra, np.bool_)])
-
-    def keep(self, rows: IntArray, ratio: FloatArray, feasible: BoolArray, none: bool) -> None:
-        self.rank[rows] = np.arange(len(rows))
-        self.ratio[rows], self.out[rows] = ratio, ~feasible
-        self.none = none

@@ -292,11 +292,7 @@ class Scheduler:
         ]
 
     def check(self) -> None:
-        """Check the invariants; tests call this after every event.
-
-        Raises:
-            AssertionError: If an invariant does not hold.
-        """
+        """Check the invariants, for tests after every event; an AssertionError names one that does not hold."""
         self._state.check(self._next_round, self._now)
 
     def _row(self, name: str) -> int:
