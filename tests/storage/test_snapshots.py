@@ -19,7 +19,7 @@ from lightning_core.server import host as host_module
 from lightning_core.server.host import Host
 from lightning_core.storage.journals import snapshots
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import TABLES, digest_of
+from lightning_core.storage.journals.journal_database import digest_of
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.replay import Replay, replay
 
@@ -128,7 +128,6 @@ def test_a_restarted_scheduler_goes_on_as_if_it_had_never_stopped(tmp_path: Path
         "UPDATE snapshots SET state = 'text' WHERE number >= {0}",
         "UPDATE snapshots SET state = 7 WHERE number >= {0}",
         "UPDATE snapshots SET digest = 'x' WHERE number >= {0}",
-        "UPDATE snapshots SET digest = NULL OR x'00' WHERE number >= {0}",
         "UPDATE snapshots SET digest = CAST(x'ff' AS TEXT) WHERE number >= {0}",
         "UPDATE snapshots SET version = version + 1 WHERE number >= {0}",
         "UPDATE snapshots SET number = number + 100000 WHERE number >= {0}",
@@ -140,10 +139,7 @@ def test_a_restarted_scheduler_goes_on_as_if_it_had_never_stopped(tmp_path: Path
 def test_a_damaged_snapshot_is_passed_over(recorded: tuple[Path, dict[str, Any]], damage: str, which: int) -> None:
     """The newest is damaged, or both are: the one before it, or the first event, is as good a beginning."""
     path, state = recorded
-    try:
-        execute(path, damage.format(numbers(path)[which]))
-    except sqlite3.IntegrityError:  # the database refuses it
-        return
+    execute(path, damage.format(numbers(path)[which]))
     assert len(numbers(path)) == 1 - which
     assert replayed(path).scheduler.state() == state
 
@@ -220,7 +216,6 @@ def test_a_journal_of_the_version_before_goes_on(tmp_path: Path) -> None:
     execute(path, "UPDATE meta SET value = '8' WHERE key = 'schema'")  # it says 8 and has one: no release wrote that
     with pytest.raises(JournalError, match="its tables are not those of a journal"):
         replayed(path)
-    assert TABLES["snapshots"]
 
 
 @pytest.mark.parametrize("change", [lambda state: state["table"]["columns"].pop("weight"), lambda state: state.clear()])
