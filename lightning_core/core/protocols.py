@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from lightning_core.core.answers import Directive, JobForecast, JoinReply
-from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.plans import JobView, Plan
@@ -80,6 +80,21 @@ class LooksAtCurves(Protocol):
     @property
     def banks(self) -> Sequence[Estimator]:
         """Estimators that receive every loss cell, with the rows of ``JobView.row``."""
+
+
+@runtime_checkable
+class KeepsRows(Protocol):
+    """A policy or an estimator that lets rows go. Without it no row ever leaves: what is remembered grows for ever.
+
+    A policy that remembers nothing, with an empty ``state()``, does not need it. One with ``banks`` passes it on.
+    """
+
+    def keep(self, stays: BoolArray) -> None:
+        """Drop rows of jobs that are over. Those that stay close up, in their order; new rows follow them.
+
+        Args:
+            stays: Whether each row stays, shape ``(n,)``. :mod:`lightning_core.core.rows` has what it takes.
+        """
 
 
 @runtime_checkable

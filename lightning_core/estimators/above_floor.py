@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
-from lightning_core.core.protocols import Estimator
+from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray
+from lightning_core.core.protocols import Estimator, KeepsRows
+from lightning_core.core.rows import kept_by_row, renumbered
 from lightning_core.core.saved_state import Stateful, decode, restored
 
 # Part of the run so far after which its height is measured: the first losses of an untrained network may be spikes.
@@ -65,6 +66,19 @@ class AboveFloor(Stateful):
     def grow(self, rows: int) -> None:
         """Make room for rows ``0 .. rows - 1``."""
         self.bank.grow(rows)
+
+    def keep(self, stays: BoolArray) -> None:
+        """Drop rows, if the bank can (:class:`~lightning_core.core.protocols.KeepsRows`)."""
+        assert isinstance(self.bank, KeepsRows)
+        self.bank.keep(stays)
+        self._raised = kept_by_row(self._raised, stays)
+        if isinstance(self._other, KeepsRows):
+            shown = np.zeros(self._used, np.bool_)
+            shown[[one.row for one in self._raised.values() if one.row is not None]] = True
+            self._other.keep(shown)
+            for one in self._raised.values():
+                one.row = None if one.row is None else int(renumbered(one.row, shown))
+            self._used = int(np.count_nonzero(shown))
 
     def aim(self, row: int, threshold: float) -> None:
         """Set the threshold that the loss of a row must reach, before its first cell or from now on."""

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
+from lightning_core.core.rows import kept
 from lightning_core.core.saved_state import Stateful
 
 # A position beyond e^40 batches counts as never reached; losses stay within e^+-50.
@@ -125,6 +126,10 @@ class Kalman(Stateful):
             extra = max(extra, rows - extra)  # amortised like a list, so that growing one by one is not quadratic
             self._belief = np.hstack([self._belief, np.repeat(self._fresh, extra, axis=1)])
             self._newest = np.hstack([self._newest, np.zeros((4, extra))])
+
+    def keep(self, stays: BoolArray) -> None:
+        self._belief = np.ascontiguousarray(kept(self._belief.T, stays).T)
+        self._newest = np.ascontiguousarray(kept(self._newest.T, stays).T)
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
         for start in range(0, len(rows), UPDATE_BLOCK):

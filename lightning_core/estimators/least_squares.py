@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.core.arrays import NORMAL, FloatArray, IntArray
+from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
+from lightning_core.core.rows import kept
 from lightning_core.core.saved_state import Stateful
 
 # A position beyond e^40 batches counts as never reached, which also avoids overflow.
@@ -67,6 +68,10 @@ class LeastSquares(Stateful):
             for name in self.STATE:
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros(extra, column.dtype)]))
+
+    def keep(self, stays: BoolArray) -> None:
+        for name in self.STATE:
+            setattr(self, name, kept(getattr(self, name), stays))
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
         x = np.log(position)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray, IntArray
+from lightning_core.core.arrays import LEVELS, NORMAL, BoolArray, FloatArray, IntArray
+from lightning_core.core.rows import kept
 from lightning_core.core.saved_state import Stateful
 
 # A position beyond e^40 times the first cell counts as never reached, which also avoids overflow.
@@ -110,6 +111,10 @@ class Posterior(Stateful):
                 column = getattr(self, name)
                 more = np.zeros((extra, *column.shape[1:]), column.dtype)
                 setattr(self, name, np.concatenate([column, more]))
+
+    def keep(self, stays: BoolArray) -> None:
+        for name in self.STATE:
+            setattr(self, name, kept(getattr(self, name), stays))
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
         at = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows  # avoids copies for a single row

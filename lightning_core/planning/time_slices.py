@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView
+from lightning_core.core.rows import kept, kept_by_row
 from lightning_core.core.saved_state import Stateful, decode, restored
 
 
@@ -54,6 +55,10 @@ class SliceHolders(Stateful):
         """Take on a state that :meth:`state` returned."""
         super().restore(state)
         self._holders = {row: restored(_Holder(), one) for row, one in decode(state["_holders"]).items()}
+
+    def keep(self, stays: BoolArray) -> None:
+        self._holders, self._stopping = kept_by_row(self._holders, stays), kept_by_row(self._stopping, stays)
+        self._silent = kept_by_row(self._silent, stays)
 
     def observe(self, jobs: JobView, now: float) -> None:
         """Take in the progress of the holders; drop those that have left or stalled."""
@@ -184,7 +189,10 @@ class Ranking(Stateful):
             self.ratio = np.concatenate([self.ratio, np.full(extra, np.nan)])
             self.out = np.concatenate([self.out, np.zeros(extra, np.bool_)])
 
-    def keep(self, rows: IntArray, ratio: FloatArray, feasible: BoolArray, none: bool) -> None:
+    def keep(self, stays: BoolArray) -> None:
+        self.rank, self.ratio, self.out = kept(self.rank, stays), kept(self.ratio, stays), kept(self.out, stays)
+
+    def decide(self, rows: IntArray, ratio: FloatArray, feasible: BoolArray, none: bool) -> None:
         self.rank[rows] = np.arange(len(rows))
         self.ratio[rows], self.out[rows] = ratio, ~feasible
         self.none = none

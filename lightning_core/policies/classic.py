@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lightning_core.core.arrays import BoolArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.rows import kept
 from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.sequencing import one_by_one, side_by_side
 from lightning_core.policies.round_robin import RoundRobin
@@ -38,6 +40,9 @@ class Uniform(Stateful):
     def __init__(self) -> None:
         self._in_time = RoundRobin()
 
+    def keep(self, stays: BoolArray) -> None:
+        self._in_time.keep(stays)
+
     def plan(self, jobs: JobView, now: float) -> Plan:
         if np.any(jobs.size > 1):
             return self._in_time.plan(jobs, now)
@@ -55,10 +60,16 @@ class Fixed(Stateful):
         ValueError: If a share is out of its range.
     """
 
+    STATE = ("shares",)
+
     def __init__(self, shares: Sequence[float]) -> None:
         if not all(0 < share <= 1 for share in shares):
             raise ValueError(f"shares must be above 0 and at most 1, got {list(shares)}")
         self.shares = list(shares)
+
+    def keep(self, stays: BoolArray) -> None:
+        shares = np.array(self.shares, np.float64)
+        self.shares = [*kept(shares, stays).tolist(), *self.shares[len(stays) :]]
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         n = len(jobs)

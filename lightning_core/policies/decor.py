@@ -27,8 +27,10 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from lightning_core.core.arrays import BoolArray
 from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.rows import kept_by_row
 from lightning_core.core.saved_state import Stateful, decode, restored
 from lightning_core.planning.admission import admit
 from lightning_core.planning.backfill import backfill, end_time
@@ -101,6 +103,10 @@ class Decor(Stateful):
         self.idle = idle
         self._controllers: dict[int, RampController] = {}  # by row
         self._not_admitted_before: set[int] = set()  # rows
+
+    def keep(self, stays: BoolArray) -> None:
+        self._controllers = kept_by_row(self._controllers, stays)
+        self._not_admitted_before = set(kept_by_row(dict.fromkeys(self._not_admitted_before), stays))
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         rows = job_rows(jobs, self.level)

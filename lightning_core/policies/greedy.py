@@ -11,9 +11,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from lightning_core.core.arrays import FloatArray
+from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.rows import kept
 from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.exploration import Exploration
 from lightning_core.planning.sequencing import one_by_one
@@ -64,6 +65,9 @@ class EasiestFirst(Stateful):
         self._exploration = Exploration(explore)
         self.count = _checked(count)
         self._began = np.zeros(0)  # by row
+
+    def keep(self, stays: BoolArray) -> None:
+        self._began = kept(self._began, stays)
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         new = int(jobs.row.max()) + 1 - len(self._began)

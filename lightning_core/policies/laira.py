@@ -33,6 +33,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Estimator
 from lightning_core.core.reasons import index
+from lightning_core.core.rows import kept_by_row
 from lightning_core.core.saved_state import Stateful
 from lightning_core.estimators.kalman import Kalman
 from lightning_core.estimators.ridge import Ridge
@@ -123,6 +124,12 @@ class Laira(Stateful):
         super().restore(state)
         self._forecasts = {row: _SliceForecast(*one) for row, one in self._forecasts.items()}
 
+    def keep(self, stays: BoolArray) -> None:
+        for part in (self._line, self._filter, self._turns, self._ranked):
+            if part is not None:
+                part.keep(stays)
+        self._forecasts = kept_by_row(self._forecasts, stays)
+
     @property
     def banks(self) -> Sequence[Estimator]:
         return [self._line] if self._filter is None else [self._line, self._filter]
@@ -160,7 +167,7 @@ class Laira(Stateful):
         required, forecast = self._rates(jobs, slack, seen, length)
         score = scores(required, forecast)
         order = np.lexsort((jobs.deadline, -score, ~feasible, self._turns.sits_out(jobs, now)))
-        self._ranked.keep(
+        self._ranked.decide(
             jobs.row[order], (forecast / np.maximum(required, MIN_DISTANCE))[order], feasible[order], none
         )
         rows = self._turns.start(jobs, order, now, length)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from lightning_core.core.arrays import BoolArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.rows import renumbered
 from lightning_core.core.saved_state import Stateful
 
 
@@ -28,8 +30,12 @@ class RoundRobin(Stateful):
         if not 0 < quantum < np.inf:
             raise ValueError(f"quantum must be positive and finite, got {quantum}")
         self.quantum = quantum
-        self._turn: tuple[int, ...] = ()  # rows of the jobs whose turn it is, in their order
+        # Rows of the jobs whose turn it is, in their order; halfway between two rows stood a job that is over.
+        self._turn: tuple[float, ...] = ()
         self._ends = -np.inf
+
+    def keep(self, stays: BoolArray) -> None:
+        self._turn = tuple(renumbered(row, stays) for row in self._turn)
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         n = len(jobs)

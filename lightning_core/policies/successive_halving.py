@@ -11,6 +11,7 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.rows import renumbered
 from lightning_core.core.saved_state import Stateful
 from lightning_core.policies.round_robin import RoundRobin
 
@@ -45,8 +46,13 @@ class SuccessiveHalving(Stateful):
     def __init__(self, quantum: float = 5.0) -> None:
         self._in_turn = RoundRobin(quantum)
         self._out: IntArray = np.zeros(0, np.int64)  # rows of the dropped jobs
-        self._newest = -1  # row of the last job that joined this bracket
+        self._newest: float = -1  # row of the last job that joined this bracket
         self._ends: list[float] = []  # ends of the remaining rounds, the next one last
+
+    def keep(self, stays: BoolArray) -> None:
+        self._in_turn.keep(stays)
+        self._out = (np.cumsum(stays) - 1)[self._out[stays[self._out]]]
+        self._newest = renumbered(self._newest, stays)
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         left = ~np.isin(jobs.row, self._out)

@@ -19,6 +19,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.rows import kept_by_row
 from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.chance import Judge, Judgement, served_in_order
 from lightning_core.planning.moore_hodgson import largest_feasible_set
@@ -63,6 +64,9 @@ class Triage(Stateful):
         self._judge = Judge(judge_after, min_chance)
         # Of the jobs with a slice, by row: when it began, and the cells that they had shown.
         self._slices: dict[int, tuple[float, int]] = {}
+
+    def keep(self, stays: BoolArray) -> None:
+        self._slices = kept_by_row(self._slices, stays)
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         judgement = self._judge(jobs, now)

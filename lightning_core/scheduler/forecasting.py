@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,21 @@ def _columns_for_sizes(round: Round, speedups: Sequence[SpeedUp]) -> dict[str, A
         "speedup": speedup,
         "held_devices": table.share[rows] * np.array([len(table.home[row]) for row in rows.tolist()]),
         "fixed_size": np.where(failed, table.good_size[rows], np.maximum(table.told_size[rows], 0)),
-        "resize_seconds": table.resize_costs(rows, round.settings.resize),
+        "resize_seconds": _resize_costs(round),
         "continues_late": np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()]),
         "submitted": table.submitted[rows],
         "reported_at": table.heard[rows],
         "trained_since": table.trained_at[rows],
     }
+
+
+def _resize_costs(round: Round) -> FloatArray:
+    """Return the seconds that a resize costs each job: measured, the mean of all known, or the default."""
+    table = round.table
+    known, costs = table.resize[: len(table)], table.resize[round.rows]
+    others = [*known[~np.isnan(known)].tolist(), *table.past_resizes]
+    guess = fsum(others) / len(others) if others else round.settings.resize  # the same sum in any order
+    return np.where(np.isnan(costs), guess, costs)
 
 
 def between(quantiles: FloatArray, level: int) -> FloatArray:

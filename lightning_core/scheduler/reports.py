@@ -69,13 +69,13 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     return bool(sooner and table.exact[row] and table.goal[row] > table.ends_at[row])
 
 
-def answer_report(table: JobTable, report: Report, answers: list[Answer]) -> None:
+def answer_report(state: SchedulerState, report: Report, answers: list[Answer]) -> None:
     """Add the answer to a report: the newest directive if the worker's is older, an end if its incarnation is over."""
-    if report.job not in table.row_of:
+    if (found := state.find(report.job)) is None:
         answers.append(End(report.job, 0, Verdict.CANCELLED, Reason("unknown_job")))
         return
-    row = table.find(report.job, report.incarnation)
-    if row is None:
+    table, row = found
+    if report.incarnation != table.incarnation[row]:
         answers.append(End(report.job, 0, Verdict.CANCELLED, Reason("superseded")))
         return
     directive = table.directives[row]

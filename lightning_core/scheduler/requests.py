@@ -33,13 +33,14 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
     """Add jobs. A name whose job has not ended keeps that job."""
     table = state.table
     for job in jobs:
-        before = table.row_of.get(job.name)
-        if before is not None and table.active[before]:
-            state.answers.append(table.directives[before])
+        if (active := table.find_active(job.name)) is not None:
+            state.answers.append(table.directives[active])
             continue
-        version, incarnation = 0, 1
-        if before is not None:  # versions and incarnations of a name only grow
-            version, incarnation = table.directives[before].version, int(table.incarnation[before]) + 1
+        # Versions and incarnations of a name only grow.
+        version, incarnation = state.past.version, state.past.incarnation + 1
+        if (before := state.find(job.name)) is not None:
+            there, row = before
+            version, incarnation = there.directives[row].version, int(there.incarnation[row]) + 1
         available = len(state.settings.devices_at(job.location))
         size = min(job.max_devices, available)
         if job.sizes:
@@ -49,12 +50,13 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
         state.accept(row)
         if state.selector is not None:
             state.awaiting_feedback.pop(job.name, None)  # the name means another job now
-            table.spot_policies[row] = _spot_policy(state.selector, row)
+            table.spot_policies[row] = _spot_policy(state.selector, int(table.ordinal[row]))
         refusal = _refusal(state, job, available, size)
         if refusal is None:
             state.set_threshold(row)
         else:
             state.end(row, now, Verdict.CANCELLED, refusal)
+    state.past.forget(now, state.awaiting_feedback)
     state.curves.grow(len(table))
     for bank in state.banks:
         bank.grow(len(table))
@@ -189,7 +191,7 @@ def answers_to_no_op(state: SchedulerState, event: Event, now: float) -> list[An
         return None
     answers: list[Answer] = []
     if isinstance(event, Report):
-        answer_report(state.table, event, answers)
+        answer_report(state, event, answers)
     if isinstance(event, Submit):
         answers += [state.table.directives[state.table.row_of[job.name]] for job in event.jobs]
     return answers

@@ -62,7 +62,7 @@ from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
 from lightning_core.scheduler.status import job_forecast, job_status, judge, verdict_reason
-from lightning_core.scheduler.table import INFEASIBLE, MISSED
+from lightning_core.scheduler.table import INFEASIBLE, MISSED, JobTable
 
 __all__ = ["Scheduler", "Settings"]
 
@@ -118,8 +118,9 @@ class Scheduler:
         state.answers, state.accepted = [], []
         if self._take(event, now):
             self._round(now)
+            state.let_go(now)
         if isinstance(event, Report):
-            answer_report(self._table, event, state.answers)
+            answer_report(state, event, state.answers)
         return state.answers
 
     def _take(self, event: Event, now: float) -> bool:
@@ -170,10 +171,10 @@ class Scheduler:
         Raises:
             ValueError: If the job is unknown, or the command does not fit the job or the pool.
         """
-        row = self._table.row_of.get(event.job)
-        if row is None:
+        if self._state.find(event.job) is None:
             raise ValueError(f"no job {event.job!r}")
-        if isinstance(event, Change) and self._table.active[row]:
+        row = self._table.find_active(event.job)
+        if isinstance(event, Change) and row is not None:
             changed_job(self._state, row, event, max(now, self._now))
         # A plan says which jobs should train, whether they were paused or not.
         if event == Resume(event.job) and self.answers_to_no_op(event, now) is not None:
@@ -215,61 +216,44 @@ class Scheduler:
 
     def names(self, *, active: bool = False) -> list[str]:
         """Return the names of all jobs in the order of submission, or only of those that have not ended."""
-        table = self._table
-        return [name for name, row in table.row_of.items() if not active or table.active[row]]
+        return self._state.names(active=active)
 
     def directive(self, name: str) -> Directive | None:
         """Return the current directive of a job; None if it was never submitted."""
-        row = self._table.row_of.get(name)
-        return None if row is None else self._table.directives[row]
+        found = self._state.find(name)
+        return None if found is None else found[0].directives[found[1]]
 
     def status(self) -> list[JobStatus]:
         """Return the status of every job as of the last event, in the order of submission."""
-        return [job_status(self._table, row, self._now) for row in range(len(self._table))]
+        return self._state.status(self._now)
 
     def last(self, name: str) -> JobStatus:
-        """Return the status of the newest job of a name.
-
-        Raises:
-            KeyError: If it was never submitted.
-        """
-        return job_status(self._table, self._row(name), self._now)
+        """Return the status of the newest job of a name; a KeyError if there is none."""
+        return job_status(*self._where(name), self._now)
 
     def job_forecast(self, name: str) -> JobForecast | None:
         """Return what the user of a job is told of its forecast; None if it was never submitted."""
-        return job_forecast(self.last(name), self._now) if name in self._table.row_of else None
+        return None if self._state.find(name) is None else job_forecast(self.last(name), self._now)
 
     def incarnation(self, name: str) -> int:
-        """Return the current incarnation of a job.
-
-        Raises:
-            KeyError: If it was never submitted.
-        """
-        return int(self._table.incarnation[self._row(name)])
+        """Return the current incarnation of a job; a KeyError if there is none."""
+        table, row = self._where(name)
+        return int(table.incarnation[row])
 
     def checkpoints(self, name: str) -> tuple[Checkpoint, ...]:
-        """Return the checkpoints that a job may resume from, the newest first; no others count, wherever they are.
-
-        Raises:
-            KeyError: If it was never submitted.
-        """
-        return self._table.checkpoints[self._row(name)]
+        """Return the checkpoints that a job may resume from, the newest first; a KeyError if there is none."""
+        table, row = self._where(name)
+        return table.checkpoints[row]
 
     def job(self, name: str) -> Job:
-        """Return a job with its terms as they are now.
-
-        Raises:
-            KeyError: If it was never submitted.
-        """
-        return self._table.jobs[self._row(name)]
+        """Return a job with its terms as they are now; a KeyError if there is none."""
+        table, row = self._where(name)
+        return table.jobs[row]
 
     def speedup(self, name: str) -> SpeedUp:
-        """Return the throughput of a job by number of devices.
-
-        Raises:
-            KeyError: If it was never submitted.
-        """
-        return self._table.speedups[self._row(name)]
+        """Return the throughput of a job by number of devices; a KeyError if there is none."""
+        table, row = self._where(name)
+        return table.speedups[row]
 
     @property
     def unavailable_devices(self) -> frozenset[int]:
@@ -295,5 +279,7 @@ class Scheduler:
         """Check the invariants, for tests after every event; an AssertionError names one that does not hold."""
         self._state.check(self._next_round, self._now)
 
-    def _row(self, name: str) -> int:
-        return self._table.row_of[name]
+    def _where(self, name: str) -> tuple[JobTable, int]:
+        if (found := self._state.find(name)) is None:
+            raise KeyError(name)
+        return found

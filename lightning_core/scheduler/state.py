@@ -6,44 +6,26 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from heapq import merge
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from lightning_core.core.answers import Accepted, Answer, End, Grant, Verdict
-from lightning_core.core.codec import answer_from_dict, answer_to_dict, job_from_dict, job_to_dict
-from lightning_core.core.commands import Asker
-from lightning_core.core.events import BadLosses, Checkpoint
-from lightning_core.core.protocols import ChoosesSizes, LooksAtCurves
+from lightning_core.core.answers import Accepted, Answer, End, JobStatus, Verdict
+from lightning_core.core.protocols import ChoosesSizes, KeepsRows, LooksAtCurves
 from lightning_core.core.reasons import Reason
-from lightning_core.core.saved_state import Saves, StateError, decode, encode, restored
-from lightning_core.core.speedup import SpeedUp
+from lightning_core.core.saved_state import Saves, StateError, decode, encode
 from lightning_core.core.validation import checked
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
+from lightning_core.scheduler.past_jobs import PastJobs
+from lightning_core.scheduler.saved_table import restore_table, table_to_dict
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.status import unmet_reason
-from lightning_core.scheduler.table import COLUMNS, JobTable
+from lightning_core.scheduler.status import job_status, unmet_reason
+from lightning_core.scheduler.table import JobTable
 
-# How the values of the table's lists and dictionaries are read, where they are not what JSON holds.
-_LISTS: dict[str, Callable[[Any], Any]] = {
-    "home": lambda devices: devices,
-    "recent": lambda losses: losses,
-    "waiting": lambda cells: cells,
-    "checkpoints": lambda kept: tuple(Checkpoint(*one) for one in kept),
-}
-_BY_ROW: dict[str, Callable[[Any], Any]] = {
-    "details": str,
-    "faults": lambda parts: Reason(*parts),
-    "spot_policies": lambda parts: Reason(*parts),
-    "bad_losses": lambda parts: BadLosses(*parts),
-    "alerted": int,
-    "alerts": lambda alerts: {code: Reason(*parts) for code, parts in alerts.items()},
-    "limits": str,
-    "paused_by": Asker,
-    "told_by": Asker,
-}
 _PARTS = ("curves", "policy", "selector")
 
 
@@ -54,7 +36,8 @@ class SchedulerState:
         settings: Policy, estimator and constants.
 
     Attributes:
-        table: All jobs.
+        table: Jobs that have not ended, and those that have a while ago.
+        past: Jobs that have left the table.
         curves: Estimator of the loss curves, one row per job.
         banks: Further estimators that the policy asks for.
         selector: Chooses a spot policy for each job; None without a market.
@@ -72,6 +55,8 @@ class SchedulerState:
         self.banks = list(self.policy.banks) if isinstance(self.policy, LooksAtCurves) else []
         self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
         self.table = JobTable(settings.window)
+        self.past = PastJobs(settings.window)
+        self._lets_rows_go = _lets_rows_go(self.policy) and _lets_rows_go(self.curves.bank)
         terms = settings.market_terms()
         self.selector = None if terms is None else Selector(terms.policies, seed=terms.seed)
         self.awaiting_feedback: dict[str, float] = {}
@@ -79,6 +64,34 @@ class SchedulerState:
         self.closing = False
         self.answers: list[Answer] = []
         self.accepted: list[Accepted] = []
+
+    def find(self, name: str) -> tuple[JobTable, int] | None:
+        """Return where the newest job of a name is; None if it was never submitted, or is forgotten."""
+        for table in (self.table, self.past.table):
+            if (row := table.row_of.get(name)) is not None:
+                return table, row
+        return None
+
+    def names(self, *, active: bool) -> list[str]:
+        """Return the names of all jobs in the order of submission, or only of those that have not ended."""
+        table, past = self.table, self.past.table
+        if active:
+            return [name for name, row in table.row_of.items() if table.active[row]]
+        newest = {name: one.ordinal[row] for one in (past, table) for name, row in one.row_of.items()}
+        return sorted(newest, key=newest.__getitem__) if past.names else list(newest)
+
+    def status(self, now: float) -> list[JobStatus]:
+        """Return the status of every job in the order of submission."""
+        table = self.table
+        new = [(int(table.ordinal[row]), job_status(table, row, now)) for row in range(len(table))]
+        return [status for _, status in merge(self.past.status(), new, key=itemgetter(0))]
+
+    def let_go(self, now: float) -> None:
+        """Let jobs that are over leave the table, if the policy and the estimator can do without their rows."""
+        if self._lets_rows_go and (stays := self.past.take_from(self.table, now)) is not None:
+            self.curves.keep(stays)
+            if isinstance(self.policy, KeepsRows):
+                self.policy.keep(stays)
 
     def accept(self, row: int, *, fault: bool = False) -> None:
         """Record that an event about a job was accepted.
@@ -194,7 +207,8 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
     return parts | {
         "now": now,
         "next_round": next_round,
-        "table": _table_to_dict(state.table),
+        "table": table_to_dict(state.table),
+        "past": state.past.state(),
         "awaiting_feedback": encode(state.awaiting_feedback),
         "unavailable": encode(state.unavailable),
         "closing": state.closing,
@@ -217,7 +231,8 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
                 raise StateError(f"a saved state must have a {name} as the settings do")
             if part is not None:
                 part.restore(saved[name])
-        _restore_table(state.table, saved["table"])
+        restore_table(state.table, saved["table"])
+        state.past.restore(saved["past"])
         state.awaiting_feedback = decode(saved["awaiting_feedback"])
         state.unavailable = decode(saved["unavailable"])
         state.closing = checked(saved["closing"], bool)
@@ -228,36 +243,9 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         raise StateError(f"not the state of a scheduler: {type(error).__name__}: {error}") from None
 
 
-def _table_to_dict(table: JobTable) -> dict[str, Any]:
-    return {
-        "columns": {name: encode(getattr(table, name)) for name in COLUMNS},
-        "row_of": encode(table.row_of),
-        "names": table.names,
-        "jobs": [job_to_dict(job) for job in table.jobs],
-        "directives": [answer_to_dict(directive) for directive in table.directives],
-        "speedups": [speedup.state() for speedup in table.speedups],
-        **{name: encode(getattr(table, name)) for name in (*_LISTS, *_BY_ROW)},
-    }
-
-
-def _restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
-    if set(saved["columns"]) != set(COLUMNS):
-        raise StateError(f"the table must have the columns {sorted(COLUMNS)}, got {sorted(saved['columns'])}")
-    for name in COLUMNS:
-        setattr(table, name, decode(saved["columns"][name]))
-    table.row_of = decode(saved["row_of"])
-    table.names = list(saved["names"])
-    table.jobs = [job_from_dict(job) for job in saved["jobs"]]
-    directives = [answer_from_dict(directive) for directive in saved["directives"]]
-    table.directives = [one for one in directives if isinstance(one, Grant | End)]
-    table.speedups = [
-        restored(SpeedUp(decode(one["sizes"]), job.throughputs), one)
-        for one, job in zip(saved["speedups"], table.jobs, strict=True)
-    ]
-    for name, read in _LISTS.items():
-        setattr(table, name, [read(one) for one in decode(saved[name])])
-    for name, read in _BY_ROW.items():
-        setattr(table, name, {row: read(one) for row, one in decode(saved[name]).items()})
+def _lets_rows_go(part: object) -> bool:
+    """Return whether a part can do without the rows of jobs that are over, or remembers no rows at all."""
+    return isinstance(part, KeepsRows) or (isinstance(part, Saves) and not part.state())
 
 
 def _holds(condition: bool, story: str) -> None:

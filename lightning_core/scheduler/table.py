@@ -1,4 +1,7 @@
-"""All jobs of a scheduler as columns: one row per job in the order of submission; rows are never reused."""
+"""Jobs of a scheduler as columns: one row per job in the order of submission.
+
+The rows of jobs that have long ended leave (:mod:`.past_jobs`), and the others close up.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,8 @@ MAX_KEPT_CHECKPOINTS = 2
 END_TOLERANCE = 1.0
 # Characters of what ends a training by itself, such as `max_epochs=3`.
 MAX_LIMIT_LENGTH = 200
+# Costs of a resize that are remembered of jobs that have left the table.
+MAX_PAST_RESIZES = 100
 # `told_size` of a job that must hold no devices for now.
 NONE = -1
 
@@ -35,6 +40,7 @@ class JobTable:
     """
 
     active: BoolArray
+    ordinal: IntArray  # jobs submitted before it
     exact: BoolArray  # whether the target is a number of batches
     goal: FloatArray  # target loss or number of batches
     deadline: FloatArray
@@ -103,6 +109,7 @@ class JobTable:
 
     def __init__(self, window: int) -> None:
         self.window = window
+        self.submissions = 0
         self.row_of: dict[str, int] = {}
         self.names: list[str] = []
         self.jobs: list[Job] = []
@@ -121,6 +128,7 @@ class JobTable:
         self.speedups: list[SpeedUp] = []
         self.paused_by: dict[int, Asker] = {}
         self.told_by: dict[int, Asker] = {}  # who set told_size
+        self.past_resizes: deque[float] = deque(maxlen=MAX_PAST_RESIZES)  # costs of jobs that have left
         for name, kind in COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
 
@@ -164,6 +172,8 @@ class JobTable:
         self.checkpoints.append(())
         self.speedups.append(SpeedUp(job.sizes or (size,), job.throughputs))
         self.active[row] = True
+        self.ordinal[row] = self.submissions
+        self.submissions += 1
         self.submitted[row] = now
         self.size[row] = size
         self.launched[row] = job.is_launched
@@ -271,13 +281,6 @@ class JobTable:
     def wakes(self, rows: IntArray) -> FloatArray:
         """Return the earliest time at which each may train; shape ``(n,)``."""
         return np.maximum(self.begin[rows], self.back_at[rows])
-
-    def resize_costs(self, rows: IntArray, default: float) -> FloatArray:
-        """Return the seconds that a resize costs each: measured, the mean of all jobs, or ``default``."""
-        known = self.resize[: len(self)]
-        known = known[~np.isnan(known)]
-        guess = float(np.mean(known)) if len(known) else default
-        return np.where(np.isnan(self.resize[rows]), guess, self.resize[rows])
 
     def throughput(self, rows: IntArray) -> FloatArray:
         """Return batches per busy second, shape ``(n,)``; NaN until the first batch."""

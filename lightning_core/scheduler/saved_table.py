@@ -1,0 +1,80 @@
+"""The form of a table as JSON values: its columns, and its lists and dictionaries.
+
+Their names are part of that form: a saved table of other names is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning_core.core.answers import End, Grant
+from lightning_core.core.codec import answer_from_dict, answer_to_dict, job_from_dict, job_to_dict
+from lightning_core.core.commands import Asker
+from lightning_core.core.events import BadLosses, Checkpoint
+from lightning_core.core.reasons import Reason
+from lightning_core.core.saved_state import StateError, decode, encode, restored
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.core.validation import checked
+from lightning_core.scheduler.table import COLUMNS, JobTable
+
+# How the values of the table's lists and dictionaries are read, where they are not what JSON holds.
+LISTS: dict[str, Callable[[Any], Any]] = {
+    "home": lambda devices: devices,
+    "recent": lambda losses: losses,
+    "waiting": lambda cells: cells,
+    "checkpoints": lambda kept: tuple(Checkpoint(*one) for one in kept),
+}
+BY_ROW: dict[str, Callable[[Any], Any]] = {
+    "details": str,
+    "faults": lambda parts: Reason(*parts),
+    "spot_policies": lambda parts: Reason(*parts),
+    "bad_losses": lambda parts: BadLosses(*parts),
+    "alerted": int,
+    "alerts": lambda alerts: {code: Reason(*parts) for code, parts in alerts.items()},
+    "limits": str,
+    "paused_by": Asker,
+    "told_by": Asker,
+}
+
+
+def table_to_dict(table: JobTable) -> dict[str, Any]:
+    """Return a table as JSON values."""
+    return {
+        "columns": {name: encode(getattr(table, name)) for name in COLUMNS},
+        "row_of": encode(table.row_of),
+        "submissions": table.submissions,
+        "past_resizes": encode(table.past_resizes),
+        "names": table.names,
+        "jobs": [job_to_dict(job) for job in table.jobs],
+        "directives": [answer_to_dict(directive) for directive in table.directives],
+        "speedups": [speedup.state() for speedup in table.speedups],
+        **{name: encode(getattr(table, name)) for name in (*LISTS, *BY_ROW)},
+    }
+
+
+def restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
+    """Take on what :func:`table_to_dict` returned.
+
+    Raises:
+        StateError: If the columns have other names.
+    """
+    if set(saved["columns"]) != set(COLUMNS):
+        raise StateError(f"the table must have the columns {sorted(COLUMNS)}, got {sorted(saved['columns'])}")
+    for name in COLUMNS:
+        setattr(table, name, decode(saved["columns"][name]))
+    table.row_of = decode(saved["row_of"])
+    table.submissions = checked(saved["submissions"], int)
+    table.past_resizes = decode(saved["past_resizes"])
+    table.names = list(saved["names"])
+    table.jobs = [job_from_dict(job) for job in saved["jobs"]]
+    directives = [answer_from_dict(directive) for directive in saved["directives"]]
+    table.directives = [one for one in directives if isinstance(one, Grant | End)]
+    table.speedups = [
+        restored(SpeedUp(decode(one["sizes"]), job.throughputs), one)
+        for one, job in zip(saved["speedups"], table.jobs, strict=True)
+    ]
+    for name, read in LISTS.items():
+        setattr(table, name, [read(one) for one in decode(saved[name])])
+    for name, read in BY_ROW.items():
+        setattr(table, name, {row: read(one) for row, one in decode(saved[name]).items()})
