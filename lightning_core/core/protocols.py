@@ -93,7 +93,7 @@ class KeepsRows(Protocol):
         """Drop rows of jobs that are over. Those that stay close up, in their order; new rows follow them.
 
         Args:
-            stays: Whether each row stays, shape ``(n,)``. :mod:`lightning_core.core.rows` has what it takes.
+            stays: Whether each row stays, shape ``(n,)``. :mod:`lightning_core.core.arrays` has what it takes.
         """
 
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray, kept_by_row, renumbered
 from lightning_core.core.protocols import Estimator, KeepsRows
-from lightning_core.core.rows import kept_by_row, renumbered
 from lightning_core.core.saved_state import Stateful, decode, restored
 
 # Part of the run so far after which its height is measured: the first losses of an untrained network may be spikes.

@@ -16,8 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
-from lightning_core.core.rows import kept
+from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray, kept
 from lightning_core.core.saved_state import Stateful
 
 # A position beyond e^40 batches counts as never reached; losses stay within e^+-50.

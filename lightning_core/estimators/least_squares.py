@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
-from lightning_core.core.rows import kept
+from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray, kept
 from lightning_core.core.saved_state import Stateful
 
 # A position beyond e^40 batches counts as never reached, which also avoids overflow.

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.core.arrays import LEVELS, NORMAL, BoolArray, FloatArray, IntArray
-from lightning_core.core.rows import kept
+from lightning_core.core.arrays import LEVELS, NORMAL, BoolArray, FloatArray, IntArray, kept
 from lightning_core.core.saved_state import Stateful
 
 # A position beyond e^40 times the first cell counts as never reached, which also avoids overflow.

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, kept, kept_by_row
 from lightning_core.core.plans import JobView
-from lightning_core.core.rows import kept, kept_by_row
 from lightning_core.core.saved_state import Stateful, decode, restored
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray
+from lightning_core.core.arrays import BoolArray, kept
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
-from lightning_core.core.rows import kept
 from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.sequencing import one_by_one, side_by_side
 from lightning_core.policies.round_robin import RoundRobin

@@ -9,14 +9,14 @@ Run it on a policy of your own, on random jobs or on any sequence of views::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray
 from lightning_core.core.conformance import require, saved_and_restored
 from lightning_core.core.plans import JobView, Plan
-from lightning_core.core.protocols import Policy
+from lightning_core.core.protocols import KeepsRows, Policy
 from lightning_core.core.reasons import CODES, Reason
 from lightning_core.core.speedup import SpeedUp
 
@@ -25,7 +25,7 @@ SEQUENCES = 40
 
 
 def check_policy(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, float]] | None = None) -> None:
-    """Check the plans of a policy, that it leaves its input alone, and that its state is saved and restored whole.
+    """Check the plans of a policy, that it leaves its input alone, and that its state is saved, restored and let go of.
 
     Args:
         make: Creates the policy; all that it creates must plan alike.
@@ -47,7 +47,9 @@ def check_policy(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, flo
 def _check_sequence(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, float]]) -> None:
     policy, twin = make(), make()
     require(isinstance(policy, Policy), "a policy must have a method plan(jobs, now)")
-    for jobs, now in rounds:
+    sequence, lean = list(rounds), make() if isinstance(policy, KeepsRows) else None
+    there = np.arange(1 + max((int(jobs.row[-1]) for jobs, _ in sequence), default=0))  # rows that have not left
+    for number, (jobs, now) in enumerate(sequence):
         before = _columns(jobs)
         with np.errstate(all="raise", under="ignore"):  # a warning in a log is an error here
             plan = policy.plan(jobs, now)
@@ -57,6 +59,12 @@ def _check_sequence(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, 
         rule = "the state of a policy must come from earlier calls of plan alone, and restore() must bring it back"
         require(_same(plan, twin.plan(jobs, now)), rule)
         policy = saved_and_restored(policy, make())
+        if isinstance(lean, KeepsRows) and isinstance(lean, Policy):
+            again = lean.plan(replace(jobs, row=np.searchsorted(there, jobs.row)), now)
+            require(_same(plan, again), "keep() must change no plan of the rows that stay")
+            stays = np.isin(there, [row for later, _ in sequence[number + 1 :] for row in later.row.tolist()])
+            lean.keep(stays)
+            lean, there = saved_and_restored(lean, make()), there[stays]
 
 
 def check_plan(plan: Plan, jobs: JobView, now: float) -> None:

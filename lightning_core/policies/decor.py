@@ -27,10 +27,9 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from lightning_core.core.arrays import BoolArray
+from lightning_core.core.arrays import BoolArray, kept_by_row
 from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.plans import JobView, Plan
-from lightning_core.core.rows import kept_by_row
 from lightning_core.core.saved_state import Stateful, decode, restored
 from lightning_core.planning.admission import admit
 from lightning_core.planning.backfill import backfill, end_time

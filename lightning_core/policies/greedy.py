@@ -11,10 +11,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray
+from lightning_core.core.arrays import BoolArray, FloatArray, kept
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
-from lightning_core.core.rows import kept
 from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.exploration import Exploration
 from lightning_core.planning.sequencing import one_by_one

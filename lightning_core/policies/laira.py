@@ -29,11 +29,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray
+from lightning_core.core.arrays import BoolArray, FloatArray, kept_by_row
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Estimator
 from lightning_core.core.reasons import index
-from lightning_core.core.rows import kept_by_row
 from lightning_core.core.saved_state import Stateful
 from lightning_core.estimators.kalman import Kalman
 from lightning_core.estimators.ridge import Ridge

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray
+from lightning_core.core.arrays import BoolArray, renumbered
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
-from lightning_core.core.rows import renumbered
 from lightning_core.core.saved_state import Stateful
 
 

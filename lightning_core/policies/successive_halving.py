@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, renumbered
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
-from lightning_core.core.rows import renumbered
 from lightning_core.core.saved_state import Stateful
 from lightning_core.policies.round_robin import RoundRobin
 

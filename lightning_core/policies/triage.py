@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, kept_by_row
 from lightning_core.core.plans import JobView, Plan
-from lightning_core.core.rows import kept_by_row
 from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.chance import Judge, Judgement, served_in_order
 from lightning_core.planning.moore_hodgson import largest_feasible_set

@@ -13,7 +13,7 @@ from lightning_core.core.events import BadLosses
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.table import JobTable
+from lightning_core.scheduler.tables.table import JobTable
 
 # Loss cells in a row without a number before something is done: a single bad batch, or a loss scale that is still too
 # high, corrects itself.

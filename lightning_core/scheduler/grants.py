@@ -12,7 +12,7 @@ from lightning_core.core.plans import Plan
 from lightning_core.core.reasons import CODES, Reason, index
 from lightning_core.scheduler.allocation import Allocator, Devices, allocate_one, is_simple
 from lightning_core.scheduler.round import Round
-from lightning_core.scheduler.table import NONE, JobTable
+from lightning_core.scheduler.tables.table import NONE, JobTable
 
 FIRST_DEVICE = (0,)
 # Shares that differ by no more are the same.

@@ -15,7 +15,7 @@ from lightning_core.core.targets import is_loss
 from lightning_core.scheduler.alerts import check_losses
 from lightning_core.scheduler.retry_budgets import is_valid, restart_delay, set_back
 from lightning_core.scheduler.state import SchedulerState
-from lightning_core.scheduler.table import JobTable
+from lightning_core.scheduler.tables.table import JobTable
 
 # How far ahead of a missing cell later cells are kept.
 MAX_CELLS_AHEAD = 1000

@@ -26,7 +26,7 @@ from lightning_core.market.selector import Selector
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
 from lightning_core.scheduler.state import SchedulerState
-from lightning_core.scheduler.table import NONE, UNKNOWN
+from lightning_core.scheduler.tables.table import NONE, UNKNOWN
 
 
 def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:

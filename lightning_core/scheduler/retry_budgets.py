@@ -18,7 +18,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.state import SchedulerState
-from lightning_core.scheduler.table import JobTable
+from lightning_core.scheduler.tables.table import JobTable
 
 # Seconds before a job restarts after a fault: doubled with each fault that follows without a calm period, up to the
 # maximum, and lengthened by up to this fraction, so that jobs that failed together do not restart together.

@@ -9,7 +9,7 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.table import NONE, JobTable
+from lightning_core.scheduler.tables.table import NONE, JobTable
 
 # A round that a policy asks for comes no earlier than this fraction of a period.
 MIN_PERIOD = 0.1

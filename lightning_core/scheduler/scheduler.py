@@ -62,7 +62,7 @@ from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
 from lightning_core.scheduler.status import job_forecast, job_status, judge, verdict_reason
-from lightning_core.scheduler.table import INFEASIBLE, MISSED, JobTable
+from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
 __all__ = ["Scheduler", "Settings"]
 

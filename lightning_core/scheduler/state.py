@@ -20,11 +20,11 @@ from lightning_core.core.saved_state import Saves, StateError, decode, encode
 from lightning_core.core.validation import checked
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
-from lightning_core.scheduler.past_jobs import PastJobs
-from lightning_core.scheduler.saved_table import restore_table, table_to_dict
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.status import job_status, unmet_reason
-from lightning_core.scheduler.table import JobTable
+from lightning_core.scheduler.tables.past_jobs import PastJobs
+from lightning_core.scheduler.tables.saved_table import restore_table, table_to_dict
+from lightning_core.scheduler.tables.table import JobTable
 
 _PARTS = ("curves", "policy", "selector")
 

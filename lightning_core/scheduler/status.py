@@ -14,7 +14,7 @@ from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.scheduler.forecasting import MID, between, forecast_position
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
+from lightning_core.scheduler.tables.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
 
 BELIEFS = (None, Verdict.FEASIBLE, Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.MISSED)
 # Cells that a curve of whole evaluations must have: each is an average already, and there are few.

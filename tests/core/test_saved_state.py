@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.saved_state import StateError, decode, encode, restored
 from lightning_core.estimators import ESTIMATORS
-from lightning_core.estimators.conformance import check_replay
+from lightning_core.estimators.conformance import check_replay, check_rows
 from lightning_core.policies import POLICIES
 from lightning_core.policies.conformance import check_policy
 from lightning_core.policies.round_robin import RoundRobin
@@ -28,6 +29,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.integers() | st.text(), inner),
     max_leaves=12,
 )
+ARGUMENTS = {"fixed": {"shares": [0.5, 0.4, 1.0, 0.3, 0.6]}}
 # Attributes that the random views of the suite change too rarely; the stories of the scheduler do.
 RARE = {("laira", "_law")}
 
@@ -125,7 +127,7 @@ def _without(kind: type, name: str) -> type:
 )
 def test_the_suite_of_policies_detects_unsaved_state(policy: str, attribute: str) -> None:
     with pytest.raises((AssertionError, KeyError)):
-        check_policy(_without(POLICIES[policy], attribute))  # type: ignore[arg-type]
+        check_policy(partial(_without(POLICIES[policy], attribute), **ARGUMENTS.get(policy, {})))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,22 @@ def test_the_suite_of_estimators_detects_unsaved_state(estimator: str, attribute
     mutant = _without(type(ESTIMATORS[estimator]()), attribute)
     with pytest.raises((AssertionError, IndexError)):
         check_replay(mutant)
+
+
+def _without_leaving(kind: Any) -> Any:
+    return type(kind.__name__, (kind,), {"keep": lambda self, stays: None})
+
+
+@pytest.mark.parametrize("policy", sorted(name for name, kind in POLICIES.items() if hasattr(kind, "keep")))
+def test_the_suite_of_policies_detects_rows_that_do_not_leave(policy: str) -> None:
+    with pytest.raises((AssertionError, IndexError)):
+        check_policy(partial(_without_leaving(POLICIES[policy]), **ARGUMENTS.get(policy, {})))
+
+
+@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
+def test_the_suite_of_estimators_detects_rows_that_do_not_leave(estimator: str) -> None:
+    with pytest.raises(AssertionError, match=r"keep\(\) must leave the rows"):
+        check_rows(_without_leaving(type(ESTIMATORS[estimator]())))
 
 
 def test_a_part_that_cannot_be_saved_is_named() -> None:

@@ -16,7 +16,6 @@ from lightning_core.core.protocols import Estimator
 from lightning_core.estimators import ESTIMATORS, LeastSquares
 from lightning_core.estimators.conformance import (
     CHECKS,
-    Make,
     check_constant_loss,
     check_coverage,
     check_hostile_numbers,
@@ -28,6 +27,7 @@ from lightning_core.estimators.conformance import (
     check_silence,
 )
 from lightning_core.estimators.kalman import Kalman
+from lightning_core.estimators.sample_curves import Make
 
 PLAIN = partial(Kalman, order=0, process=1e-4)
 

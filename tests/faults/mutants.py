@@ -64,7 +64,7 @@ MUTANTS = (
         "tests/scheduler/test_invariants.py::test_invariants_hold_after_any_events", "edf",
     ),
     Mutant(
-        "R5", "lightning_core/scheduler/table.py",
+        "R5", "lightning_core/scheduler/tables/table.py",
         "if row is None or incarnation != self.incarnation[row]:", "if row is None:",
         "tests/scheduler/test_retry_budgets.py::test_a_finished_incarnation_is_refused_with_all_that_it_saves",
     ),
@@ -74,7 +74,7 @@ MUTANTS = (
         "tests/cluster/test_release.py::test_a_stateful_loader_resumes_bit_for_bit",
     ),
     Mutant(
-        "R9", "lightning_core/scheduler/table.py",
+        "R9", "lightning_core/scheduler/tables/table.py",
         "return np.maximum(self.begin[rows], self.back_at[rows])", "return self.begin[rows]",
         "tests/scheduler/test_reports.py::test_a_worker_that_always_dies_is_launched_with_pauses",
     ),

@@ -17,7 +17,7 @@ from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.journal_database import digest_of
 
 # Version of the form of the state; it rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 1
+VERSION = 2
 # Events between two snapshots: as many are replayed in half a second.
 EVENTS_PER_SNAPSHOT = 5000
 KEPT = 2

@@ -16,7 +16,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError, decode, encode, restored
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.validation import checked
-from lightning_core.scheduler.table import COLUMNS, JobTable
+from lightning_core.scheduler.tables.table import COLUMNS, JobTable
 
 # How the values of the table's lists and dictionaries are read, where they are not what JSON holds.
 LISTS: dict[str, Callable[[Any], Any]] = {

@@ -10,13 +10,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.arrays import BoolArray, IntArray
 from lightning_core.core.validation import checked
-from lightning_core.scheduler.saved_table import BY_ROW, LISTS, restore_table, table_to_dict
 from lightning_core.scheduler.status import job_status
-from lightning_core.scheduler.table import COLUMNS, JobTable
+from lightning_core.scheduler.tables.saved_table import BY_ROW, LISTS, restore_table, table_to_dict
+from lightning_core.scheduler.tables.table import COLUMNS, JobTable
 
 # Rows that leave together, at least, and at least as many as stay: each row is then copied once or twice in its life.
 MIN_LEAVING = 32
@@ -126,7 +127,7 @@ def _append(table: JobTable, other: JobTable, rows: IntArray) -> None:
 def _choose(table: JobTable, rows: IntArray) -> None:
     """Reduce a table to some of its rows, in their order."""
     for name, kind in COLUMNS.items():
-        unused = np.zeros(max(16 - len(rows), 0), kind)
+        unused: npt.NDArray[Any] = np.zeros(max(16 - len(rows), 0), kind)
         setattr(table, name, np.concatenate([getattr(table, name)[rows], unused]))
     chosen = rows.tolist()
     for name in _LISTS:
