@@ -12,6 +12,7 @@ HEADINGS = {
     "devices": "Two devices",
     "overhead": "Overhead of the callback",
     "decide": "A round of the scheduler",
+    "lasting": "A pool that lasts",
     "waiting": "Waiting times at the command line",
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
@@ -65,6 +66,14 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "ours_anew_ms_10000": ("Round over 10,000 jobs, triage, every curve with a new loss cell", "{:.2g} ms"),
         "bank_ms_10000": ("Update of 10,000 dynamic Kalman filters with one loss cell each", "{:.2g} ms"),
         "bank_vs_filterpy": ("The same with filterpy one filter at a time, as a multiple", "{:.0f}"),
+    },
+    "lasting": {
+        "events": ("Events in four weeks of virtual time, a hundred jobs at a time", "{:.2g}"),
+        "ended": ("Jobs that ended", "{:,.0f}"),
+        "restart_s_max": ("Longest restart at any age", "{:.2g} s"),
+        "disk_mb": ("Journal with its snapshots, at its largest", "{:.0f} MB"),
+        "memory_growth_pct": ("Memory of the scheduler's process, last day against the first", "{:+.0f} %"),
+        "round_growth_pct": ("A round, last day against the first", "{:+.0f} %"),
     },
     "waiting": {
         "import_lightning": ("Import of Lightning, for comparison", "{:.2g} s"),

@@ -131,6 +131,9 @@ class Allocator:
             self._serve_gang(row)
             return
         home, free = self._home[row], self._free
+        if len(home) == 1 and free[home[0]] >= request - TOLERANCE and self._may_stay(row, home[0]):
+            self._take(row, home, request)  # what the general rule below comes to, without a look at all devices
+            return
         reachable = home if home and self._stays[row] else self._reachable(row)
         if enough := [device for device in reachable if free[device] >= request - TOLERANCE]:
             best = min(enough, key=lambda d: (d not in home, free[d], self._demand(d), d))
@@ -223,6 +226,9 @@ class Allocator:
 
     def _allowed(self, row: int) -> Sequence[int]:
         return self._within[row] if self._within else self._all
+
+    def _may_stay(self, row: int, device: int) -> bool:
+        return self._stays[row] or device in self._allowed(row)
 
     def _full(self, device: int) -> bool:
         return len(self._resident[device]) >= self._slots[device]

@@ -29,6 +29,9 @@ Clock = Callable[[], float]
 # A full disk fails for the next event too, and each failure costs a replay. The next event is tried after this many
 # seconds at least, and this many times the duration of the replay, so that queries can be answered in between.
 MIN_RETRY_PAUSE, PAUSE_PER_REPLAY = 1.0, 10.0
+# A snapshot is also taken once the events behind the newest one have taken this many seconds, as a restart would again,
+# and this many times as long as a snapshot takes: in a large pool events are fewer and dearer.
+SECONDS_TO_REPLAY, HANDLING_PER_SNAPSHOT = 0.5, 10.0
 
 
 class EventNotPersistedError(LightningCoreError, RuntimeError):
@@ -50,12 +53,15 @@ class Host:
         self._status: list[JobStatus] | None = None
         self._refuses_until = -math.inf
         self._journal: Journal | None = None
+        self._to_replay = self._snapshot_took = 0.0
         past = 0.0
         if journal is not None:
             finish(journal)
         if journal is not None and journal.exists():
             self._journal = Journal.open(journal)
+            started = time.thread_time()
             recovered = replay(self._journal)
+            self._to_replay = time.thread_time() - started
             self.scheduler = recovered.scheduler
             # Deadlines kept running while no scheduler did, since the newest event.
             away = self._journal.age() if recovered.events else 0.0
@@ -106,6 +112,11 @@ class Host:
         ]
         return ends[0] if ends else self.newer(report.job, report.version)
 
+    @property
+    def replay_share(self) -> float:
+        """Time that the events behind the newest snapshot have taken, as a fraction of that which brings the next."""
+        return self._to_replay / max(SECONDS_TO_REPLAY, HANDLING_PER_SNAPSHOT * self._snapshot_took)
+
     def status(self) -> list[JobStatus]:
         """Return the status of every job as of the last event: the same list until the next one."""
         if self._status is None:
@@ -124,11 +135,13 @@ class Host:
         if (left := self._refuses_until - self._clock()) > 0:
             raise EventNotPersistedError(f"{self._trouble}; the next attempt is in {left:.0f} s")
         try:
+            started = time.thread_time()
             answers = self.scheduler.handle(event, now)
+            self._to_replay += time.thread_time() - started
             reach("host.decided")
             if self._journal is not None:
                 self._journal.append(event, now, answers, self.scheduler.accepted)
-                if self._journal.newest.number % EVENTS_PER_SNAPSHOT == 0:
+                if self._journal.newest.number % EVENTS_PER_SNAPSHOT == 0 or self.replay_share >= 1.0:
                     self._take_snapshot()
         except (sqlite3.Error, OSError) as error:
             began = self._clock()
@@ -144,10 +157,13 @@ class Host:
     def _take_snapshot(self) -> None:
         """Take a snapshot. If that fails, a restart takes longer, and nothing else: the events are committed."""
         assert self._journal is not None
+        started = time.thread_time()
         try:
             self._journal.take_snapshot(self.scheduler.state())
+            self._to_replay = 0.0
         except (sqlite3.Error, ValueError) as error:  # a StateError is one
             log.warning("no snapshot was taken: %s", error)
+        self._snapshot_took = time.thread_time() - started
 
     def _go_back(self) -> None:
         """Restore the scheduler from the journal: an event that is not in it has not happened."""

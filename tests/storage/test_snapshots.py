@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -228,3 +229,19 @@ def test_a_state_without_a_part_is_passed_over(
         change(damaged)
         journal.take_snapshot(damaged)
     assert replayed(path).scheduler.state() == state
+
+
+def test_few_dear_events_bring_a_snapshot_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart would handle them again, however few they are."""
+    monkeypatch.setattr(host_module, "EVENTS_PER_SNAPSHOT", 10**9)
+    monkeypatch.setattr(host_module, "SECONDS_TO_REPLAY", 1e-9)
+    monkeypatch.setattr(host_module, "HANDLING_PER_SNAPSHOT", 0.0)
+    host = Host(Settings(policy="fifo"), tmp_path / "journal.db", Clock())
+    for number, event in enumerate(list(story())[:4], 1):
+        host.handle(event)
+        assert host.replay_share == 0.0
+        with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
+            assert next(iter(journal.snapshots())).number >= number
+    monkeypatch.setattr(host_module, "SECONDS_TO_REPLAY", 1e9)
+    host.handle(Cancel("a"))
+    assert host.replay_share > 0.0
