@@ -137,7 +137,7 @@ def _submit(pool: Pool, bundle: BundleSpec, run_dir: Path, note: PoolReference, 
 
 def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.Namespace) -> int:
     from lightning_core.node.signals import recorded_signals
-    from lightning_core.run.follow import follow
+    from lightning_core.run.follow import follow, remembering
     from lightning_core.view.progress import print_summary, view_for
 
     settings = pool.settings
@@ -146,6 +146,7 @@ def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.
     print(f"{jobs_in}; use --own for a pool of its own", flush=True)
     watcher = view_for(sys.stdout, settings.policy, settings.devices)
 
+    @remembering
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = pool.look()
         return now, note.own_jobs(jobs)
@@ -222,7 +223,7 @@ def _write(
     newest = {job.name: job for job in all_jobs}
     if number is None:
         _wait_for_workers(note)
-    problems = copy_results(run_dir, note, jobs, [newest[name] for name in note.jobs])
+    problems = copy_results(run_dir, note, jobs, [newest[name] for name in note.jobs if name in newest])
     down = 0.0
     if not (missing := not (run_dir / JOURNAL).exists()):
         with Journal.open(run_dir / JOURNAL, read_only=True) as journal:

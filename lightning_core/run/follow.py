@@ -22,9 +22,22 @@ class Watcher(Protocol):
         """End the display: the run is over."""
 
 
-def follow(
-    look: Callable[[], tuple[float, list[JobStatus]]], stops: Callable[[], object], watcher: Watcher | None = None
-) -> tuple[float, list[JobStatus]]:
+Look = Callable[[], tuple[float, list[JobStatus]]]
+
+
+def remembering(look: Look) -> Look:
+    """Return a function that returns each job as it last was: a large pool forgets in time what has ended."""
+    seen: dict[str, JobStatus] = {}
+
+    def again() -> tuple[float, list[JobStatus]]:
+        now, jobs = look()
+        seen.update({job.name: job for job in jobs})
+        return now, list(seen.values())
+
+    return again
+
+
+def follow(look: Look, stops: Callable[[], object], watcher: Watcher | None = None) -> tuple[float, list[JobStatus]]:
     """Wait until all jobs have ended.
 
     Args:

@@ -18,6 +18,7 @@ from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, Wo
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import WORDS, Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.run.follow import remembering
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
@@ -279,3 +280,10 @@ def test_every_reason_has_words_that_render() -> None:
 )
 def test_durations_are_shown_as_text(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+def test_a_run_still_shows_what_its_pool_has_forgotten() -> None:
+    jobs = some_jobs()
+    looks = iter([(0.0, jobs[:2]), (9.0, jobs[1:2])])
+    look = remembering(looks.__next__)
+    assert (look(), look()) == ((0.0, jobs[:2]), (9.0, jobs[:2]))
