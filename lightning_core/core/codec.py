@@ -124,7 +124,11 @@ def decode_event(text: str) -> Event:
         ValueError: If a value is of another type or out of its range; AttributeError, KeyError or TypeError where the
             text has another form.
     """
-    body = json.loads(text)
+    return event_from_dict(json.loads(text))
+
+
+def event_from_dict(body: dict[str, Any]) -> Event:
+    """Return the event of a line of JSON that has been read; see :func:`decode_event`."""
     kind = body.pop("kind")
     if kind == "submit":
         return checked(Submit(tuple(map(job_from_dict, body["jobs"]))), Submit)  # type: ignore[no-any-return]
@@ -155,13 +159,23 @@ def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = (),
 
 def decode_answers(text: str) -> list[Answer]:
     """Decode the answers; the result equals those that were encoded."""
-    answers = [answer_from_dict(body) for body in json.loads(text) if "accepted" not in body]
+    return answers_from_dicts(json.loads(text))
+
+
+def answers_from_dicts(bodies: list[dict[str, Any]]) -> list[Answer]:
+    """Return the answers in a line of JSON that has been read."""
+    answers = [answer_from_dict(body) for body in bodies if "accepted" not in body]
     return [checked(answer, type(answer)) for answer in answers]
 
 
 def decode_accepted(text: str, event: Event) -> list[Accepted]:
     """Decode the accepted parts of an event; the result equals those that were encoded with it."""
-    parts = [_accepted_from_dict(body, event) for body in json.loads(text) if "accepted" in body]
+    return accepted_from_dicts(json.loads(text), event)
+
+
+def accepted_from_dicts(bodies: list[dict[str, Any]], event: Event) -> list[Accepted]:
+    """Return the accepted parts in a line of JSON that has been read."""
+    parts = [_accepted_from_dict(body, event) for body in bodies if "accepted" in body]
     return [checked(part, Accepted) for part in parts]
 
 

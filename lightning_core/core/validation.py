@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, shown
@@ -58,7 +58,8 @@ def _check_of(kind: Any) -> Check:
     """Return the check of a type; made once, because a replay checks every event."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        return _check_any(kind, [_check_of(one) for one in get_args(kind)])
+        # None first: it is the most common value, and what is wrong with another one takes longer to say.
+        return _check_any(kind, [_check_of(one) for one in sorted(get_args(kind), key=lambda one: one is not NoneType)])
     if origin is tuple and get_args(kind)[-1] is not Ellipsis:
         return _check_positions(kind, [_check_of(one) for one in get_args(kind)])
     if origin in (tuple, list, frozenset):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from lightning_core.core.answers import JobStatus, State
@@ -204,7 +203,8 @@ def work_since(progress: Sequence[tuple[float, int, float]], start: int) -> floa
         >>> work_since([(1.0, 10, 1.0), (2.0, 20, 2.0), (3.0, 30, 3.0)], 15)
         1.5
     """
-    for (_, before, then), (_, after, busy) in reversed(list(pairwise(progress))):
+    for k in range(len(progress) - 1, 0, -1):
+        (_, before, then), (_, after, busy) = progress[k - 1], progress[k]
         if before <= start:  # an incarnation begins with a report of its first batch
             return progress[-1][2] - then - (start - before) / max(after - before, 1) * (busy - then)
     return progress[-1][2] if progress else 0.0

@@ -17,17 +17,24 @@ from lightning_core.storage.journals.journal_errors import JournalError
 
 # Number of forecasts of a job, evenly spaced over its training.
 FORECASTS = 8
-# For a run in a pool, the journal of the pool is handled again; with more events than this it would take minutes.
-MAX_EVENTS = 200_000
+# Seconds that the events may take to be handled again, and what they take: each cell, each round, and each job in it.
+MAX_SECONDS = 8.0
+CELL, ROUND, JOB = 1e-4, 1e-3, 1e-5
+# For a run in a pool, the journal of the pool is handled again, of which only the number of events is known.
+MAX_EVENTS = 50_000
 
 
-def fill_in(journal: Journal, history: History, count: int = FORECASTS) -> None:
+def fill_in(journal: Journal, history: History, count: int = FORECASTS, *, always: bool = False) -> bool:
     """Fill in what the scheduler forecast during the training of each job, by handling its events again.
 
     Args:
         journal: Journal from which the history was read.
         history: History to fill in.
         count: Number of forecasts for each job.
+        always: Whether to do so however long it takes; otherwise a long run is left without forecasts.
+
+    Returns:
+        Whether they were filled in.
     """
     asked: list[tuple[float, JobHistory]] = []
     for job in history.jobs:
@@ -39,11 +46,22 @@ def fill_in(journal: Journal, history: History, count: int = FORECASTS) -> None:
             asked += [(time, job) for time in times]
     asked.sort(key=lambda pair: pair[0])
     if (part := history.part_of) is None:
-        _ask(journal, asked, 0.0)
-        return
+        if always or seconds_again(history) <= MAX_SECONDS:
+            _ask(journal, asked, 0.0)
+            return True
+        return False
     with suppress(JournalError), open_whole(part) as whole:  # without that journal, the forecasts are lost
-        if whole.last <= MAX_EVENTS:
+        if always or whole.last <= MAX_EVENTS:
             _ask(whole, asked, part.submitted_at)
+            return True
+    return False
+
+
+def seconds_again(history: History) -> float:
+    """Return about how many seconds the events of a history take to be handled again."""
+    cells = sum(len(job.points) for job in history.jobs)
+    rounds = history.events - sum(len(job.progress) for job in history.jobs)
+    return CELL * cells + rounds * (ROUND + JOB * len(history.jobs))
 
 
 def _ask(journal: Journal, asked: list[tuple[float, JobHistory]], start: float) -> None:
@@ -53,8 +71,10 @@ def _ask(journal: Journal, asked: list[tuple[float, JobHistory]], start: float) 
         while at < len(asked) and asked[at][0] < entry.now - start:
             time, job = asked[at]
             at += 1
-            now = {status.name: status for status in scheduler.status()}.get(job.name)
-            if now is not None and now.submitted_at - start == job.submitted and now.finish is not None:
+            if scheduler.directive(job.name) is None:
+                continue
+            now = scheduler.last(job.name)
+            if now.submitted_at - start == job.submitted and now.finish is not None:
                 job.forecasts.append(Forecast(time, *(finish - start for finish in now.finish)))
         if at == len(asked):
             return

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_core.core.answers import Accepted, Alert, Answer
-from lightning_core.core.codec import decode_accepted, decode_answers, decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.events import (
     DevicesUnavailable,
@@ -25,6 +24,7 @@ from lightning_core.core.events import (
     WorkersLost,
 )
 from lightning_core.core.jobs import Job
+from lightning_core.history.entries import read_entry, says_nothing_of
 from lightning_core.history.faults import DeviceOutage, Gap, down_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.scheduler.settings import Settings
@@ -44,6 +44,7 @@ class History:
         settings: Settings of the scheduler.
         jobs: All jobs in the order of submission; a name that was used again has several.
         last: Time of the last event.
+        events: Number of events.
         gaps: Times in which the pool should have made decisions and did not.
         stops: Times between an orderly stop of the run or pool and its resumption.
         part_of: Pool in which the jobs ran beside others; None if the journal has all jobs.
@@ -54,6 +55,7 @@ class History:
         self.settings = settings
         self.jobs: list[JobHistory] = []
         self.last = 0.0
+        self.events = 0
         self.gaps: list[Gap] = []
         self.stops: list[Gap] = []
         self.outages: list[DeviceOutage] = []
@@ -62,24 +64,31 @@ class History:
         self._downtime = Downtime()
 
     @classmethod
-    def read(cls, journal: Journal) -> History:
-        """Read a journal from its beginning to its end."""
+    def read(cls, journal: Journal, only: str = "") -> History:
+        """Read a journal from its beginning to its end.
+
+        Args:
+            journal: Journal to read.
+            only: Name of the jobs that are read completely; the others are without observations and progress. Empty for
+                all jobs.
+        """
         history = cls(journal.settings())
         history.part_of = journal.part_of
         # In a part of the journal of a pool, times count from the submission of its jobs.
         start = 0.0 if history.part_of is None else history.part_of.submitted_at
         with reading(journal.path):
             for entry in journal.entries():
-                event = decode_event(entry.event)
-                accepted = decode_accepted(entry.answers, event)
-                history.take(event, entry.now - start, decode_answers(entry.answers), accepted)
+                if only and says_nothing_of(entry, only):
+                    history.pass_time(entry.now - start)
+                else:
+                    event, answers, accepted = read_entry(entry)
+                    history.take(event, entry.now - start, answers, accepted)
         return history
 
     def take(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted]) -> None:
         """Take in one event, what the scheduler accepted of it, and what followed from it."""
-        now = max(now, self.last)
-        down = self._look_for_gap(event, now)
-        self.last = now
+        down = self.pass_time(now, event)
+        now = self.last
         if isinstance(event, Submit):
             added = {one.job for one in accepted}
             for job in event.jobs:
@@ -94,6 +103,14 @@ class History:
         for answer in answers:
             if job_history := self._newest.get(answer.job):
                 job_history.answer(answer, now)
+
+    def pass_time(self, now: float, event: Event | None = None) -> Down | None:
+        """Let time pass until an event, and return the downtime that ends with it; None for one that is not read."""
+        now = max(now, self.last)
+        down = self._look_for_gap(event, now)
+        self.last = now
+        self.events += 1
+        return down
 
     def of(self, name: str) -> JobHistory:
         """Return the newest job of a name.
@@ -121,7 +138,7 @@ class History:
             lasting[device].until = now
         self.outages += [DeviceOutage(device, now, event.detail) for device in event.devices if device not in lasting]
 
-    def _look_for_gap(self, event: Event, now: float) -> Down | None:
+    def _look_for_gap(self, event: Event | None, now: float) -> Down | None:
         """Return the downtime that ends with an event; note a gap if the scheduler woke too late."""
         due = self.last + self.settings.period + MAX_LATENESS
         down = self._downtime.take(event, now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
@@ -27,10 +26,11 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
 from lightning_core.history.moments import Belief, Forecast, Holding, Point, Progress, Remark
+from lightning_core.history.series import Series
 from lightning_core.storage.journals.downtime import Down
 
 
-@dataclass
+@dataclass(eq=False)
 class JobHistory:
     """One job, from its submission to its end. Times are seconds of scheduler time.
 
@@ -53,6 +53,7 @@ class JobHistory:
         evaluated: Whether each point is a whole evaluation.
         rejected: Number of losses that were NaN or infinite.
         version: Version of the newest directive.
+        trains_since: Time from which it has had a share.
     """
 
     job: Job
@@ -61,8 +62,8 @@ class JobHistory:
     submitted: float
     window: int
     deadlines: list[tuple[float, float]]
-    points: list[Point] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
+    points: Series[Point] = field(default_factory=lambda: Series(Point))
+    progress: Series[Progress] = field(default_factory=lambda: Series(Progress))
     grants: list[Holding] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
@@ -73,6 +74,7 @@ class JobHistory:
     evaluated: bool = False
     rejected: int = 0
     version: int = 0
+    trains_since: float = 0.0
 
     @classmethod
     def of(cls, job: Job, now: float, window: int, before: JobHistory | None) -> JobHistory:
@@ -105,10 +107,7 @@ class JobHistory:
 
     def seen(self) -> FloatArray:
         """Return times and values as logged (or batches done) of all observations, shape ``(n, 2)``."""
-        target = self.job.target
-        if target.work is not None:
-            return np.array([(p.time, p.batches) for p in self.progress], float).reshape(-1, 2)
-        return np.array([(p.time, p.value) for p in self.points], float).reshape(-1, 2)
+        return self.points.table()[:, [0, 2]] if self.job.target.work is None else self.progress.table()[:, [0, 1]]
 
     def curve(self) -> FloatArray:
         """Return times and values of what counts against the target, the mean over the window, shape ``(n, 2)``."""
@@ -153,17 +152,14 @@ class JobHistory:
             self._came_back(self.faults[-1], accepted.batches_at_start, now)
         self.evaluated = accepted.evaluated
         # A report brings all cells since the one before: they lie between the two.
-        times = np.linspace(self._last_heard(), now, len(accepted.cells) + 1)[1:].tolist()
-        self.points += [Point(time, *cell) for time, cell in zip(times, accepted.cells, strict=True)]
-        self.progress.append(Progress(now, accepted.batches or 0, accepted.busy))
+        if cells := accepted.cells:
+            heard = max(self.progress[-1].time if self.progress else self.submitted, self.trains_since)
+            step = (now - heard) / len(cells)
+            self.points.extend(
+                (now - k * step, *cell) for k, cell in zip(range(len(cells) - 1, -1, -1), cells, strict=True)
+            )
+        self.progress.append(now, accepted.batches or 0, accepted.busy)
         self.rejected = accepted.rejected
-
-    def _last_heard(self) -> float:
-        """Return when the job was last heard of while it trained."""
-        heard = self.progress[-1].time if self.progress else self.submitted
-        trains_since = [grant.time for before, grant in pairwise([None, *self.grants]) if grant and grant.share
-                        and not (before and before.share)]  # fmt: skip
-        return max([heard, *trains_since[-1:]])
 
     def answer(self, answer: Answer, now: float) -> None:
         """Take in an answer; a directive that is repeated is left out."""
@@ -189,6 +185,8 @@ class JobHistory:
             return
         if fault is not None and answer.reason.code == "recovering":
             fault.pause = answer.reason.numbers[0]
+        if answer.share and not (self.grants and self.grants[-1].share):
+            self.trains_since = now
         self.grants.append(Holding(now, answer.share, answer.devices, answer.reason))
 
     def change(self, event: Change, now: float) -> None:

@@ -15,7 +15,9 @@ from lightning_core.report.svg import (
     boxes,
     escape,
     line,
+    means,
     number,
+    sparse,
     steps,
     thin,
     time_ticks,
@@ -32,6 +34,8 @@ STRIP, STRIP_HEIGHT = 174, 12
 SHARE_TOP, SHARE_BOTTOM = 196, 230
 TITLE = 96
 CURVE_POINTS, RAW_POINTS, FAN_POINTS = 300, 240, 14
+# Boxes of shares; verdicts, commands and faults in a row; earlier deadlines.
+MAX_BOXES, MAX_MARKS, MAX_DEADLINES = 400, 60, 20
 
 # Classes of the style sheet.
 CLASSES = {verdict: str(verdict).replace(" ", "-") for verdict in Verdict}
@@ -118,7 +122,7 @@ class _Chart:
             found.append(f'<path class="raw" d="{self._path(self.raw, RAW_POINTS)}"/>')
         if len(self.curve):
             found.append(f'<path class="curve" d="{self._path(self.curve, CURVE_POINTS)}"/>')
-        for held in self.job.deadlines[:-1]:
+        for held in self.job.deadlines[:-1][-MAX_DEADLINES:]:
             found.append(f'<path class="deadline old" d="M{number(self.x(held[1] - self.start))} {TOP}V{BOTTOM}"/>')
         return found
 
@@ -188,8 +192,10 @@ class _Chart:
         """Return the verdicts as a band of colours and symbols, with marks of commands and faults above it."""
         found = [f'<text class="tick" x="{LEFT - 5}" y="{STRIP + 10}" text-anchor="end">verdict</text>']
         job = self.job
-        untils = [*(belief.time for belief in job.beliefs), self.start + self.end][1:]
-        for belief, until in zip(job.beliefs, untils, strict=True):
+        end = self.start + self.end
+        beliefs = sparse(job.beliefs, self.start, end, MAX_MARKS)
+        untils = [*(belief.time for belief in beliefs), end][1:]
+        for belief, until in zip(beliefs, untils, strict=True):
             left, right = self.x(belief.time - self.start), self.x(until - self.start)
             last = belief is job.beliefs[-1] and job.ended is not None
             width = max(STRIP_HEIGHT + 4.0 if last else 1.0, right - left)
@@ -202,12 +208,12 @@ class _Chart:
             if width >= STRIP_HEIGHT:
                 found.append(f'<text x="{number(left + width / 2)}" y="{STRIP + 10}">{SYMBOLS[belief.verdict]}</text>')
             found.append("</g>")
-        for remark in job.remarks:
+        for remark in sparse(job.remarks, self.start, end, MAX_MARKS):
             x = self.x(remark.time - self.start)
             words = f"{remark.kind}, after {format_duration(remark.time - self.start)}: {remark.words}"
             found.append(f'<path class="remark" d="M{number(x)} {STRIP - 2}l-4.5 -8h9z">'
                          f"<title>{escape(words)}</title></path>")  # fmt: skip
-        for fault in job.faults:
+        for fault in sparse(job.faults, self.start, end, MAX_MARKS):
             x = self.x(fault.time - self.start)
             words = f"fault, after {format_duration(fault.time - self.start)}: {fault}"
             found.append(f'<path class="fault" d="M{number(x - 4)} {STRIP - 10}l8 8m0 -8l-8 8">'
@@ -218,7 +224,8 @@ class _Chart:
         """Return the share that the job held, 0 to 1."""
         end = self.start + self.end
         level = Scale(0.0, 1.0, SHARE_BOTTOM, SHARE_TOP)
-        held = steps([(held.time, held.share) for held in self.job.grants], end)
+        levels = [(held.time, held.share) for held in self.job.grants]
+        held = steps(levels if len(levels) <= MAX_BOXES else means(levels, self.start, end, MAX_BOXES), end)
         areas = [
             (
                 self.x(a - self.start),

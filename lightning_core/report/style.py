@@ -37,6 +37,8 @@ text-align:center;border-radius:50%;margin-right:.35em;color:#000;background:var
 .lanes{display:grid;grid-template-columns:max-content 1fr;gap:6px 10px;align-items:center;font-size:.85rem}
 .device{color:var(--soft)}
 .lane{position:relative;height:48px;background:var(--page);border-radius:4px;overflow:hidden}
+.low .lane{height:16px}
+.lanes.low{gap:2px 10px;font-size:.75rem}
 .lane svg{position:absolute;width:100%;height:100%}
 .names span{position:absolute;padding:0 4px;line-height:16px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis;
 pointer-events:none;font-weight:600}

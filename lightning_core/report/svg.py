@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -158,6 +159,45 @@ def thin(points: FloatArray, max_points: int) -> FloatArray:
         values = points[start:end, 1]
         keep |= {int(start + values.argmin()), int(start + values.argmax())}
     return points[sorted(keep)]
+
+
+class Timed(Protocol):
+    """Something that happened at a time."""
+
+    @property
+    def time(self) -> float: ...
+
+
+T = TypeVar("T", bound=Timed)
+
+
+def sparse(found: Sequence[T], start: float, end: float, max_count: int) -> Sequence[T]:
+    """Return fewer things in the order of time: the last of each stretch of equal length, if there are too many."""
+    if len(found) <= max_count:
+        return found
+    width = max(end - start, 1e-9) / (max_count - 1)
+    return list({int((one.time - start) / width): one for one in found}.values())
+
+
+def means(levels: Sequence[tuple[float, float]], start: float, end: float, count: int) -> list[tuple[float, float]]:
+    """Return the mean level over each of ``count`` stretches of equal length.
+
+    Args:
+        levels: Time from which each level holds, and the level.
+        start: Start of the first stretch.
+        end: End of the last one.
+        count: Number of stretches.
+
+    Example::
+
+        >>> means([(0.0, 1.0), (1.0, 0.0), (2.0, 0.5)], 0.0, 4.0, 2)
+        [(0.0, 0.5), (2.0, 0.5)]
+    """
+    times = np.array([time for time, _ in levels] + [end])
+    sums = np.concatenate([[0.0], np.cumsum(np.diff(times) * [level for _, level in levels])])
+    edges = np.linspace(start, end, count + 1)
+    found = np.diff(np.interp(edges, times, sums)) / np.diff(edges)
+    return list(zip(edges[:-1].tolist(), found.tolist(), strict=True))
 
 
 def steps(levels: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float, float]]:

@@ -141,7 +141,7 @@ def test_a_chart_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None
             raise ValueError("math domain <error>")
         return drawn(job, label, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("lightning_core.report.page.chart", failing)
+    monkeypatch.setattr("lightning_core.report.job_card.chart", failing)
     text = page(history, "one")
     harmless(text)
     assert "The chart of any cannot be drawn: math domain &lt;error&gt;." in text

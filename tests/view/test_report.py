@@ -21,8 +21,8 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
-from lightning_core.report.gantt import lanes, use
-from lightning_core.report.page import MAX_GRANTS, page, write
+from lightning_core.report.lanes import lanes, use
+from lightning_core.report.page import MAX_ROWS, page, write
 from lightning_core.report.picture import draw
 from lightning_core.report.style import STYLE
 from lightning_core.report.svg import steps, thin, time_ticks
@@ -209,7 +209,7 @@ def test_eight_jobs_for_ten_minutes_fit_in_a_megabyte(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text()
     harmless(text)
     assert len(text) < 1_000_000
-    assert (f"the newest {MAX_GRANTS}" in text) == (grants > MAX_GRANTS)
+    assert (f"the newest {MAX_ROWS}" in text) == (grants > MAX_ROWS)
 
 
 @pytest.mark.parametrize("dark", [False, True])

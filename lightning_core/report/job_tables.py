@@ -1,0 +1,118 @@
+"""Tables of the report page: all jobs, and all faults."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from lightning_core.core.durations import format_duration
+from lightning_core.history.faults import Fault
+from lightning_core.history.history import History
+from lightning_core.history.job_history import JobHistory
+from lightning_core.report.gantt import swatch
+from lightning_core.report.job_card import badge, ending, shortened
+from lightning_core.report.svg import escape
+
+# Rows of the table of the jobs without a chart, and of the faults: the first jobs, the newest faults.
+MAX_ROWS, MAX_FAULTS = 4000, 200
+_NAMES = ("job", "outcome", "target", "reached", "finished", "deadline", "reason")
+_NUMBERS = ("outcome", "reached", "finished", "deadline")
+_FEW = ("job", "outcome", "finished", "deadline")
+
+
+def all_jobs(history: History, first: Sequence[int]) -> str:
+    """Return a table of the jobs that have a chart and, folded away, a smaller one of the others.
+
+    Args:
+        history: History of the run.
+        first: Indices of the jobs that have a chart, in their order on the page.
+    """
+    found = _table(_NAMES, [_cells(history, key, linked=True) for key in first])
+    others = sorted(set(range(len(history.jobs))) - set(first))
+    if not others:
+        return found
+    counts = Counter(str(history.jobs[key].verdict or "no verdict yet") for key in others)
+    words = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.most_common())
+    rows = [_cells(history, key, linked=False) for key in others[:MAX_ROWS]]
+    more = len(others) - len(rows)
+    note = f'<p class="soft">And {more:,} more, submitted later.</p>' if more else ""
+    return (
+        f"{found}<details><summary>{len(others):,} more jobs, without a chart: {words}</summary>"
+        f"{_table(_FEW, rows)}{note}</details>"
+    )
+
+
+def _cells(history: History, key: int, *, linked: bool) -> dict[str, str]:
+    job = history.jobs[key]
+    label = escape(history.label(job))
+    finished = "-" if job.ended is None else format_duration(job.ended - job.submitted)
+    few = {"outcome": badge(job.verdict), "finished": finished,
+           "deadline": format_duration(job.deadline - job.submitted)}  # fmt: skip
+    if not linked:
+        return few | {"job": f"<span>{label}</span>"}
+    return few | {
+        "job": link(key, label),
+        "target": escape(job.job.target),
+        "reached": _reached(job),
+        "reason": f"<span>{shortened(ending(job))}</span>",
+    }
+
+
+def link(key: int, label: str) -> str:
+    """Return the name of a job, which leads to its card."""
+    return f'<span>{swatch(key)}<a href="#job{key}">{label}</a></span>'
+
+
+def _reached(job: JobHistory) -> str:
+    return "-" if (value := job.reached) is None else job.job.target.show(value)
+
+
+def _table(names: Sequence[str], rows: Sequence[dict[str, str]], numbers: Collection[str] = _NUMBERS) -> str:
+    """Return a table that becomes a list on a narrow page."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td data-label="{n}"{" class=n" if n in numbers else ""}>{row[n]}</td>' for n in names)
+        + "</tr>"
+        for row in rows
+    )
+    return f'<table class="stack"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def all_faults(history: History, linked: Collection[int]) -> str:
+    """Return a table of the faults of jobs and pool in the order of time; empty if there were none.
+
+    Args:
+        history: History of the run.
+        linked: Indices of the jobs that have a card.
+    """
+    of_jobs = [(fault.time, key, fault) for key, job in enumerate(history.jobs) for fault in job.faults]
+    found = [(time, _of_job(history, key, fault, key in linked)) for time, key, fault in
+             sorted(of_jobs, key=lambda one: one[0])[-MAX_FAULTS:]]  # fmt: skip
+    for since, until, what in history.gaps[-MAX_FAULTS:]:
+        lost = "no decision for " + format_duration(until - since)
+        found.append((since, _of_pool(what, lost, "resumed where its journal ended")))
+    for outage in history.outages[-MAX_FAULTS:]:
+        lost = "the device" + ("" if outage.until is None else f" for {format_duration(outage.until - outage.since)}")
+        done = "its jobs continue elsewhere" + ("" if outage.until is None else ", then there again")
+        found.append((outage.since, _of_pool(outage.what, lost, done)))
+    if not found:
+        return ""
+    shown = sorted(found, key=lambda one: one[0])[-MAX_FAULTS:]
+    rows = [{"after": format_duration(time)} | cells for time, cells in shown]
+    count = len(of_jobs) + len(history.gaps) + len(history.outages)
+    note = f'<p class="soft">The newest {len(rows)} of {count:,}.</p>' if count > len(rows) else ""
+    table = _table(("after", "job", "fault", "lost", "done"), rows, ("after",))
+    return f"<h2>Faults</h2><div class=panel>{table}{note}</div>"
+
+
+def _of_job(history: History, key: int, fault: Fault, linked: bool) -> dict[str, str]:
+    label = escape(history.label(history.jobs[key]))
+    name = link(key, label) if linked else f"<span>{label}</span>"
+    parts = {"fault": fault.what, "lost": fault.lost, "done": fault.done}
+    return {"job": name} | {part: f"<span>{shortened(words)}</span>" for part, words in parts.items()}
+
+
+def _of_pool(what: str, lost: str, done: str) -> dict[str, str]:
+    parts = {"job": "the pool", "fault": what, "lost": lost, "done": done}
+    return {part: f"<span>{shortened(words)}</span>" for part, words in parts.items()}
