@@ -99,7 +99,7 @@ def _why(arguments: argparse.Namespace) -> int:
             pool.status(arguments.job)
             folder = pool.folder
     with Journal.open(journal_path(folder), read_only=True) as journal:
-        history = History.read(journal)
+        history = History.read(journal, arguments.job)
         has_market = history.settings.market is not None and history.part_of is None
         jobs = replay(journal).scheduler.status() if has_market else []
     if arguments.job not in (names := [job.job.name for job in history.jobs]):

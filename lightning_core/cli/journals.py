@@ -26,6 +26,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     made = command("report", _report, "write report.html, which shows the whole run on one page")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     made.add_argument("--out", type=new_file, metavar="FILE", help="default: report.html in the run's folder")
+    made.add_argument("--forecasts", action="store_true",
+                      help="draw the forecasts of a long run too, which takes minutes")  # fmt: skip
     made.add_argument("--tensorboard", type=Path, metavar="DIR", help="also write TensorBoard scalars to this folder")
     made = command("picture", _picture, "draw the share of the devices and the loss of each job")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
@@ -61,12 +63,12 @@ def _report(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{path.parent}: another user can change this folder; name the report's file with --out FILE")
     out = arguments.out or path.with_name("report.html")
     with Journal.open(path, read_only=True) as journal:
-        write(journal, out, path.parent.resolve().name)
+        write(journal, out, path.parent.resolve().name, forecasts=arguments.forecasts)
     print(out)
     if arguments.tensorboard:
         from lightning_core.view import tensorboard
 
-        tensorboard.write(path, arguments.tensorboard)
+        tensorboard.write(path, arguments.tensorboard, forecasts=arguments.forecasts)
         print(f"tensorboard --logdir {arguments.tensorboard}")
     return EXIT_MET
 

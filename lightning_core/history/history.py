@@ -69,8 +69,8 @@ class History:
 
         Args:
             journal: Journal to read.
-            only: Name of the jobs that are read completely; the others are without observations and progress. Empty for
-                all jobs.
+            only: Name of the jobs that are read completely; of the others, reports that changed nothing are passed
+                over. Empty for all jobs.
         """
         history = cls(journal.settings())
         history.part_of = journal.part_of

@@ -20,7 +20,7 @@ def reasons_of(folder: Path, job: str) -> list[Row]:
     if not path.exists():
         raise _elsewhere(folder)
     with Journal.open(path, read_only=True) as journal:
-        return rows(History.read(journal).of(job))
+        return rows(History.read(journal, job).of(job))
 
 
 def log_of(folder: Path, job: str) -> Path:

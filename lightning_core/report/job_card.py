@@ -66,7 +66,7 @@ def shortened(words: object) -> str:
 
 
 def _count(found: list[Row], max_rows: int) -> str:
-    return f"{len(found)}" + (f", the newest {max_rows} of {len(found)}" if len(found) > max_rows else "")
+    return f"the newest {max_rows} of {len(found)}" if len(found) > max_rows else str(len(found))
 
 
 def _chart(history: History, job: JobHistory, key: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from lightning_core.core.durations import format_duration
 from lightning_core.history.faults import Fault
@@ -13,47 +13,52 @@ from lightning_core.report.gantt import swatch
 from lightning_core.report.job_card import badge, ending, shortened
 from lightning_core.report.svg import escape
 
-# Rows of the table of the jobs without a chart, and of the faults: the first jobs, the newest faults.
-MAX_ROWS, MAX_FAULTS = 4000, 200
+# Of many jobs, those that are shown at once. Rows of the table of the rest, and of the newest faults.
+MAX_OPEN, MAX_ROWS, MAX_FAULTS = 20, 4000, 200
 _NAMES = ("job", "outcome", "target", "reached", "finished", "deadline", "reason")
 _NUMBERS = ("outcome", "reached", "finished", "deadline")
 _FEW = ("job", "outcome", "finished", "deadline")
 
 
-def all_jobs(history: History, first: Sequence[int]) -> str:
-    """Return a table of the jobs that have a chart and, folded away, a smaller one of the others.
+def all_jobs(history: History, charts: Sequence[int]) -> str:
+    """Return a table of the jobs that have a chart; of the first ones if there are many, and a folded one of the rest.
 
     Args:
         history: History of the run.
-        first: Indices of the jobs that have a chart, in their order on the page.
+        charts: Indices of the jobs that have a chart, in their order on the page.
     """
+    others = sorted(set(range(len(history.jobs))) - set(charts))
+    first = charts[:MAX_OPEN] if others else charts
     found = _table(_NAMES, [_cells(history, key, linked=True) for key in first])
-    others = sorted(set(range(len(history.jobs))) - set(first))
     if not others:
         return found
-    counts = Counter(str(history.jobs[key].verdict or "no verdict yet") for key in others)
-    words = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.most_common())
-    rows = [_cells(history, key, linked=False) for key in others[:MAX_ROWS]]
-    more = len(others) - len(rows)
+    rest, drawn = [*charts[MAX_OPEN:], *others], set(charts)
+    rows = [_cells(history, key, linked=key in drawn) for key in rest[:MAX_ROWS]]
+    more = len(rest) - len(rows)
     note = f'<p class="soft">And {more:,} more, submitted later.</p>' if more else ""
     return (
-        f"{found}<details><summary>{len(others):,} more jobs, without a chart: {words}</summary>"
+        f"{found}<details><summary>{len(rest):,} more jobs: {outcomes(history, rest)}</summary>"
         f"{_table(_FEW, rows)}{note}</details>"
     )
+
+
+def outcomes(history: History, keys: Iterable[int]) -> str:
+    """Return how many of some jobs have each verdict."""
+    counts = Counter(str(history.jobs[key].verdict or "no verdict yet") for key in keys)
+    return ", ".join(f"{count:,} {verdict}" for verdict, count in counts.most_common())
 
 
 def _cells(history: History, key: int, *, linked: bool) -> dict[str, str]:
     job = history.jobs[key]
     label = escape(history.label(job))
     finished = "-" if job.ended is None else format_duration(job.ended - job.submitted)
-    few = {"outcome": badge(job.verdict), "finished": finished,
-           "deadline": format_duration(job.deadline - job.submitted)}  # fmt: skip
-    if not linked:
-        return few | {"job": f"<span>{label}</span>"}
-    return few | {
-        "job": link(key, label),
+    return {
+        "job": link(key, label) if linked else f"<span>{label}</span>",
+        "outcome": badge(job.verdict),
         "target": escape(job.job.target),
         "reached": _reached(job),
+        "finished": finished,
+        "deadline": format_duration(job.deadline - job.submitted),
         "reason": f"<span>{shortened(ending(job))}</span>",
     }
 

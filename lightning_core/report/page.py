@@ -20,7 +20,7 @@ from lightning_core.history.history import History
 from lightning_core.report.document import document, write_document
 from lightning_core.report.gantt import gantt, swatch
 from lightning_core.report.job_card import job_card
-from lightning_core.report.job_tables import all_faults, all_jobs
+from lightning_core.report.job_tables import all_faults, all_jobs, outcomes
 from lightning_core.report.lanes import use
 from lightning_core.report.svg import escape
 from lightning_core.storage.journals.journal import Journal
@@ -129,6 +129,8 @@ def _count(number: int, noun: str) -> str:
 def _intro(history: History) -> str:
     many, devices = _count(len(history.jobs), "training job"), _count(history.settings.devices, "device")
     first = f"{many} shared {devices}; each had a target and a deadline."
+    if len(history.jobs) > MAX_CARDS:
+        first += f" {outcomes(history, range(len(history.jobs)))}."
     start = min((job.submitted for job in history.jobs), default=0.0)
     stops = history.stops[-MAX_STOPS:]
     left = (

@@ -34,12 +34,13 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-def write(path: Path, folder: Path) -> list[Path]:
+def write(path: Path, folder: Path, *, forecasts: bool = False) -> list[Path]:
     """Write the event files; ``tensorboard --logdir FOLDER`` shows them.
 
     Args:
         path: Path of the journal.
         folder: Folder in which to make a folder for each job.
+        forecasts: Whether to have forecasts of a long run too, which takes minutes.
 
     Returns:
         The folders, in the order of submission.
@@ -51,7 +52,7 @@ def write(path: Path, folder: Path) -> list[Path]:
     writer = _writer()
     with Journal.open(path, read_only=True) as journal:
         history = History.read(journal)
-        fill_in(journal, history, FORECASTS)
+        fill_in(journal, history, FORECASTS, always=forecasts)
         written = journal.written_at
     found: list[Path] = []
     for index, job in enumerate(history.jobs):
