@@ -49,9 +49,11 @@ def _replay(arguments: argparse.Namespace) -> int:
         else:
             again = replay(journal, whole=True)
             same = again.digest == journal.digest
-    body: dict[str, Any] = {"events": again.events, "digest": again.digest, "identical": same}
+    body: dict[str, Any] = {"events": again.events - again.after, "digest": again.digest, "identical": same}
     print(json.dumps(body))
-    print(f"{again.events} events over {format_duration(again.now)} replayed", file=sys.stderr)
+    since = f"{again.events - again.after} events behind event {again.after}, as older ones are thinned,"
+    what = since if again.after else f"{again.events} events"
+    print(f"{what} over {format_duration(again.now)} replayed", file=sys.stderr)
     return EXIT_MET if same else EXIT_BAD_INPUT
 
 

@@ -10,10 +10,10 @@ from lightning_core.core.codec import decode_event
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import Forecast
-from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.storage.journals.excerpt import open_whole
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
+from lightning_core.storage.journals.replay import beginning
 
 # Number of forecasts of a job, evenly spaced over its training.
 FORECASTS = 8
@@ -66,8 +66,12 @@ def seconds_again(history: History) -> float:
 
 def _ask(journal: Journal, asked: list[tuple[float, JobHistory]], start: float) -> None:
     """Ask a scheduler that handles the events of a journal again; times count from ``start``."""
-    scheduler, at = Scheduler(journal.settings()), 0
-    for entry in journal.entries():
+    scheduler, number, began, _ = beginning(journal, whole=True)  # what was forecast before thinned events is lost
+    asked = [(time, job) for time, job in asked if time >= began - start]
+    at = 0
+    for entry in journal.recent_entries():
+        if entry.number <= number:
+            continue
         while at < len(asked) and asked[at][0] < entry.now - start:
             time, job = asked[at]
             at += 1

@@ -28,13 +28,10 @@ from lightning_core.history.entries import read_entry, says_nothing_of
 from lightning_core.history.faults import DeviceOutage, Gap, down_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.scheduler.settings import Settings
-from lightning_core.storage.journals.downtime import Down, Downtime
+from lightning_core.storage.journals.downtime import MAX_LATENESS, Down, Downtime
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import JournalPart
+from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, JournalPart
 from lightning_core.storage.journals.journal_errors import reading
-
-# Seconds that the scheduler may be late, on a busy machine, before that is shown as a gap.
-MAX_LATENESS = 1.5
 
 
 class History:
@@ -78,12 +75,19 @@ class History:
         start = 0.0 if history.part_of is None else history.part_of.submitted_at
         with reading(journal.path):
             for entry in journal.entries():
+                if entry.digest == LEFT_OUT_BEFORE:
+                    history.skip(entry.now - start)
                 if only and says_nothing_of(entry, only):
                     history.pass_time(entry.now - start)
                 else:
                     event, answers, accepted = read_entry(entry)
                     history.take(event, entry.now - start, answers, accepted)
         return history
+
+    def skip(self, now: float) -> None:
+        """Take note that events up to ``now`` were left out, and that there was no gap among them."""
+        self.last = max(now, self.last)
+        self._downtime.skip(self.last)
 
     def take(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted]) -> None:
         """Take in one event, what the scheduler accepted of it, and what followed from it."""

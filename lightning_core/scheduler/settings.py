@@ -52,6 +52,8 @@ class Settings:
         resize: Seconds that a resize is assumed to cost until one has been measured.
         locations: Name of the location of each device; empty if locations make no difference.
         stall: Minimum seconds without a batch after which a training is reported as stalled; None for never.
+        keep_all: Whether the journal keeps all events, for audits; otherwise old ones are thinned to what reports and
+            ``why`` need.
         market: Arguments of :class:`~lightning_core.scheduler.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
 
@@ -76,6 +78,7 @@ class Settings:
     resize: float = 1.0
     locations: tuple[str, ...] = ()
     stall: float | None = 60.0
+    keep_all: bool = False
     market: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:

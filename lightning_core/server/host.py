@@ -18,7 +18,9 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.failpoints import reach
+from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
 from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.recovery import finish
 from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.journals.snapshots import EVENTS_PER_SNAPSHOT
@@ -29,6 +31,9 @@ Clock = Callable[[], float]
 # A full disk fails for the next event too, and each failure costs a replay. The next event is tried after this many
 # seconds at least, and this many times the duration of the replay, so that queries can be answered in between.
 MIN_RETRY_PAUSE, PAUSE_PER_REPLAY = 1.0, 10.0
+# Old events are thinned a block at a time after each so many events, twice as fast as they come: what an upgraded
+# journal has of them is caught up with.
+THIN_EVERY = EVENTS_PER_BLOCK // 2
 # A snapshot is also taken once the events behind the newest one have taken this many seconds, as a restart would again,
 # and this many times as long as a snapshot takes: in a large pool events are fewer and dearer.
 SECONDS_TO_REPLAY, HANDLING_PER_SNAPSHOT = 0.5, 10.0
@@ -141,8 +146,7 @@ class Host:
             reach("host.decided")
             if self._journal is not None:
                 self._journal.append(event, now, answers, self.scheduler.accepted)
-                if self._journal.newest.number % EVENTS_PER_SNAPSHOT == 0 or self.replay_share >= 1.0:
-                    self._take_snapshot()
+                self._keep_short(self._journal.newest.number)
         except (sqlite3.Error, OSError) as error:
             began = self._clock()
             self._go_back()
@@ -153,6 +157,16 @@ class Host:
             self._go_back()
             raise
         return answers
+
+    def _keep_short(self, number: int) -> None:
+        """Take a snapshot, or thin old events, if it is time; both fail without harm: the events are committed."""
+        if number % EVENTS_PER_SNAPSHOT == 0 or self.replay_share >= 1.0:
+            self._take_snapshot()
+        elif number % THIN_EVERY == 0 and self._journal is not None and not self.scheduler.settings.keep_all:
+            try:
+                self._journal.thin()
+            except (sqlite3.Error, ValueError, JournalError) as error:
+                log.warning("old events were not thinned: %s", error)
 
     def _take_snapshot(self) -> None:
         """Take a snapshot. If that fails, a restart takes longer, and nothing else: the events are committed."""

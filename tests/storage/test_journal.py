@@ -327,7 +327,7 @@ def test_an_empty_journal_opens(tmp_path: Path) -> None:
 
 
 OLDER = (
-    "the journal has version 7, and this release of lightning_core reads version 9; "
+    "the journal has version 7, and this release of lightning_core reads version 10; "
     "read it with the release that wrote it, or move it away to start a new one"
 )
 

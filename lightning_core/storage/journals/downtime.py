@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Close, Event, Tick, WorkersLost
-from lightning_core.storage.journals.journal_database import Entry
+from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, Entry
 
+# Seconds that the scheduler may be late, on a busy machine, before that counts as a gap.
+MAX_LATENESS = 1.5
 # Beginnings of the events that determine downtime: the others need not be decoded for it.
 _EVENTS = tuple(f'{{"kind":"{kind}"' for kind in ("tick", "close", "workers_lost"))
 
@@ -46,6 +48,10 @@ class Downtime:
         self._longest = (0.0, 0.0)
         self._closed_by = ""
 
+    def skip(self, now: float) -> None:
+        """Take note that events up to ``now`` were left out, and that there was no downtime among them."""
+        self._last, self._longest = now, (now, now)
+
     def take(self, event: Event | None, now: float) -> Down | None:
         """Take one event and return the downtime that ends with it, if one does.
 
@@ -72,6 +78,8 @@ def seconds_down(entries: Iterable[Entry]) -> float:
     """Return the seconds of downtime within the span of a journal's entries."""
     downtime, seconds = Downtime(), 0.0
     for entry in entries:
+        if entry.digest == LEFT_OUT_BEFORE:
+            downtime.skip(entry.now)
         event = decode_event(entry.event) if entry.event.startswith(_EVENTS) else None
         if (down := downtime.take(event, entry.now)) is not None:
             seconds += down.until - down.since

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -26,10 +26,13 @@ from lightning_core.core.events import Event
 from lightning_core.core.validation import checked
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.failpoints import reach
+from lightning_core.storage.journals import blocks
 from lightning_core.storage.journals.anchor import Anchor, AnchorFile, anchor_path, read_anchor
+from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
+from lightning_core.storage.journals.downtime import MAX_LATENESS
 from lightning_core.storage.journals.journal_database import (
+    LACKING,
     SCHEMA,
-    WITHOUT_SNAPSHOTS,
     Entry,
     JournalPart,
     check_entry,
@@ -38,15 +41,15 @@ from lightning_core.storage.journals.journal_database import (
     connect,
     create_tables,
     digest_of,
-    first_since,
     read_meta,
-    read_part,
 )
 from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError, reading
-from lightning_core.storage.journals.snapshots import Snapshot, read_snapshots, write_snapshot
+from lightning_core.storage.journals.journal_reader import JournalReader
+from lightning_core.storage.journals.snapshots import KEPT, Snapshot, write_snapshot
+from lightning_core.storage.journals.thinning import thinned
 
 
-class Journal:
+class Journal(JournalReader):
     """An append-only file of events, made by :meth:`create` or :meth:`open`; a context manager that closes it."""
 
     def __init__(
@@ -58,10 +61,9 @@ class Journal:
         read_only: bool = False,
         durable: bool = True,
     ) -> None:
+        super().__init__(path, connection)
         self._read_only = read_only
         self._durable = durable
-        self.path = path
-        self._connection = connection
         self._newest = newest
         self._anchor_file = anchor_file
 
@@ -136,7 +138,7 @@ class Journal:
     @classmethod
     def _opened(cls, path: Path, connection: sqlite3.Connection, anchor: Anchor | None, read_only: bool) -> Self:
         version = check_tables(connection, upgrade=not read_only)
-        if version not in (str(SCHEMA), str(WITHOUT_SNAPSHOTS)):
+        if version not in LACKING:
             raise JournalError(
                 f"{path}: the journal has version {version[:20]}, and this release of lightning_core reads version "
                 f"{SCHEMA}; read it with the release that wrote it, or move it away to start a new one"
@@ -160,43 +162,6 @@ class Journal:
         if not read_only:
             journal._anchor_file = AnchorFile(anchor_path(path))
         return journal
-
-    def settings(self, *, verified: bool = True) -> Settings:
-        """Return the settings of the scheduler.
-
-        Args:
-            verified: Whether it is an error if they do not match the digest of the first event.
-
-        Raises:
-            JournalError: If they are damaged.
-        """
-        with reading(self.path):
-            if verified and self.part_of is None:
-                next(self.entries(), None)
-            settings: Settings = checked(Settings(**json.loads(self.settings_text())), Settings)
-            return settings
-
-    def settings_text(self) -> str:
-        """Return the settings as they were written."""
-        if (text := read_meta(self._connection, "settings")) is None:
-            raise DamagedJournalError(self.path, "its settings are missing")
-        return text
-
-    def _digest_at(self, number: int) -> str:
-        """Return the digest up to an event; up to the settings for 0."""
-        found = self._connection.execute("SELECT digest FROM events WHERE number = ?", (number,)).fetchone()
-        return str(found[0]) if found else self.first_digest
-
-    @property
-    def first_digest(self) -> str:
-        """Digest over the settings, before the first event."""
-        return digest_of("", self.settings_text())
-
-    @property
-    def part_of(self) -> JournalPart | None:
-        """The pool whose journal this one is a part of; None if this one is whole."""
-        with reading(self.path):
-            return read_part(self._connection)
 
     def insert(self, entry: Entry) -> None:
         """Insert an entry of the whole journal with its number and digest, in a journal that is a part."""
@@ -227,33 +192,21 @@ class Journal:
         newest = self._newest
         write_snapshot(self._connection, Snapshot(newest.number, newest.now, newest.digest, state))
 
-    def snapshots(self) -> Iterator[Snapshot]:
-        """Yield the snapshots that are whole, the newest first."""
-        with reading(self.path):
-            if read_meta(self._connection, "schema") == str(SCHEMA):
-                yield from read_snapshots(self._connection)
-
-    def entries(self, since: float = 0.0) -> Iterator[Entry]:
-        """Yield the entries from a scheduler time on, the oldest first; each is verified by the digest before it.
-
-        Raises:
-            JournalError: If an entry is damaged or missing. A part, which has gaps, is only verified by comparison.
-        """
-        with reading(self.path):
-            whole = self.part_of is None
-            first = first_since(self._connection, since)
-            query = "SELECT digest, number FROM events WHERE number < ? ORDER BY number DESC LIMIT 1"
-            before, number = self._connection.execute(query, (first,)).fetchone() or (self.first_digest, 0)
-            query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
-            for row in self._connection.execute(query, (first,)):
-                entry = Entry(*row)
-                if whole:
-                    if entry.number != number + 1:
-                        raise DamagedJournalError(self.path, f"event {number + 1} is missing")
-                    if entry.digest != digest_of(before, repr(entry.now), entry.event, entry.answers):
-                        raise DamagedJournalError(self.path, f"event {entry.number} does not match its digest")
-                before, number = entry.digest, entry.number
-                yield check_entry(entry)
+    def thin(self) -> bool:
+        """Thin the oldest events, if no restart needs them any more; return whether there were enough of them."""
+        [oldest, count] = self._connection.execute("SELECT min(number), count(*) FROM snapshots").fetchone()
+        if count < KEPT:
+            return False
+        query = "SELECT number, now, event, answers, digest FROM events WHERE number < ? ORDER BY number LIMIT ?"
+        rows = self._connection.execute(query, (oldest, EVENTS_PER_BLOCK)).fetchall()
+        if len(rows) < EVENTS_PER_BLOCK:
+            return False
+        entries = [check_entry(Entry(*row)) for row in rows]
+        query = "SELECT digest FROM blocks ORDER BY first DESC LIMIT 1"
+        [before] = self._connection.execute(query).fetchone() or [self.first_digest]
+        kept = thinned(entries, self.settings(verified=False).period + MAX_LATENESS)
+        blocks.insert(self._connection, blocks.make(entries[0].number, entries[-1], kept, before))
+        return True
 
     @property
     def last(self) -> int:

@@ -20,9 +20,9 @@ from lightning_core.storage.journals.anchor import anchor_path
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import NotOursError, check_ours
 
-SCHEMA = 9
-# The version before this one: it has no snapshots, and is brought to this one when it is opened to be continued.
-WITHOUT_SNAPSHOTS = 8
+SCHEMA = 10
+# Versions before this one, each with the tables that it lacks: opened to be continued, a journal is given them.
+LACKING = {"8": ("snapshots", "blocks"), "9": ("blocks",), str(SCHEMA): ()}
 # Bytes of a row. A submission of ten thousand jobs has 6 MB.
 MAX_ROW_BYTES = 16 * 2**20
 TABLES = {
@@ -31,7 +31,13 @@ TABLES = {
     " answers TEXT NOT NULL, digest TEXT NOT NULL)",
     "snapshots": "CREATE TABLE snapshots (number INTEGER PRIMARY KEY, version INTEGER NOT NULL, state BLOB NOT NULL,"
     " digest TEXT NOT NULL)",
+    "blocks": "CREATE TABLE blocks (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, now REAL NOT NULL,"
+    " data BLOB NOT NULL, chain TEXT NOT NULL, digest TEXT NOT NULL)",
 }
+
+
+# In a block, in place of the digest: the event before is there as well, or events before it were left out.
+KEPT_ON, LEFT_OUT_BEFORE = "-", ""
 
 
 class Entry(NamedTuple):
@@ -45,7 +51,7 @@ class Entry(NamedTuple):
     answers: str
     """The answers as JSON."""
     digest: str
-    """Digest over all events and answers up to this one."""
+    """Digest over all events and answers up to this one; of an entry in a block, one of the two marks."""
 
 
 class JournalPart(NamedTuple):
@@ -71,7 +77,7 @@ def check_tables(connection: sqlite3.Connection, *, upgrade: bool = False) -> st
 
     Args:
         connection: Connection to it.
-        upgrade: Whether to bring a journal of the version before to this one.
+        upgrade: Whether to bring a journal of an older version to this one.
 
     Raises:
         ValueError: If they are not, or there is none.
@@ -81,11 +87,12 @@ def check_tables(connection: sqlite3.Connection, *, upgrade: bool = False) -> st
         version = read_meta(connection, "schema")
         if version is None:
             raise ValueError("it does not say its version")
-        tables = {name: sql for name, sql in TABLES.items() if version == str(SCHEMA) or name != "snapshots"}
-        if version not in (str(SCHEMA), str(WITHOUT_SNAPSHOTS)) or found == tables:
-            if upgrade and version == str(WITHOUT_SNAPSHOTS):
+        lacks = LACKING.get(version)
+        if lacks is None or found == {name: sql for name, sql in TABLES.items() if name not in lacks}:
+            if upgrade and lacks:
                 with connection:
-                    connection.execute(TABLES["snapshots"])
+                    for name in lacks:
+                        connection.execute(TABLES[name])
                     connection.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA),))
             return version
     raise ValueError(f"its tables are not those of a journal: {shown(sorted(found))}")

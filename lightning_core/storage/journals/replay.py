@@ -22,6 +22,8 @@ class Replay(NamedTuple):
     """Scheduler time of the last event, in seconds."""
     events: int
     """Number of events."""
+    after: int
+    """Number of the event after which it began: that of a snapshot, or 0."""
     digest: str
     """Digest over the recorded events and the recomputed answers; equal to the journal's if no answer differs."""
 
@@ -32,7 +34,8 @@ def replay(journal: Journal, *, strict: bool = True, whole: bool = False) -> Rep
     Args:
         journal: Journal to replay.
         strict: Whether an answer that differs from the recorded one is an error.
-        whole: Whether to handle all events again, from the first one on.
+        whole: Whether to handle all events again: from the first one on, or if the oldest ones are thinned, from the
+            oldest snapshot on.
 
     Raises:
         JournalError: If the journal is damaged or a part of another, or if an answer differs and ``strict`` is set;
@@ -43,15 +46,10 @@ def replay(journal: Journal, *, strict: bool = True, whole: bool = False) -> Rep
             f"{journal.path}: cannot be replayed alone: it is a part of the journal of the pool at {part_of.folder}; "
             "replay that one"
         )
-    settings = journal.settings()
-    scheduler, count, now, digest = Scheduler(settings), 0, 0.0, journal.first_digest
-    for snapshot in [] if whole else journal.snapshots():
-        with suppress(StateError):  # of a policy that has changed: the one before it, or all events
-            scheduler = restored(Scheduler(settings), snapshot.state)
-            count, now, digest = snapshot.number, snapshot.now, snapshot.digest
-            break
+    scheduler, count, now, digest = beginning(journal, whole=whole)
+    after = count
     with reading(journal.path):
-        for entry in journal.entries():
+        for entry in journal.recent_entries():
             if entry.number <= count:
                 continue  # the snapshot holds it; it was verified
             event = decode_event(entry.event)
@@ -62,4 +60,37 @@ def replay(journal: Journal, *, strict: bool = True, whole: bool = False) -> Rep
             digest = digest_of(digest, repr(entry.now), entry.event, answer)
             now, count = entry.now, count + 1
             reach("journal.replaying")
-    return Replay(scheduler, now, count, digest)
+    return Replay(scheduler, now, count, after, digest)
+
+
+class Beginning(NamedTuple):
+    """A scheduler from which a replay goes on."""
+
+    scheduler: Scheduler
+    number: int
+    """Number of the last event that it has handled."""
+    now: float
+    """Scheduler time of that event, in seconds."""
+    digest: str
+    """Digest over all events and answers up to it."""
+
+
+def beginning(journal: Journal, *, whole: bool = False) -> Beginning:
+    """Return the scheduler from which a replay of a journal goes on; see :func:`replay`.
+
+    Raises:
+        JournalError: If the journal is damaged, or its oldest events are thinned and no snapshot can be restored.
+    """
+    settings = journal.settings()
+    thinned_to, _ = journal.end_of_blocks()
+    snapshots = list(journal.snapshots()) if thinned_to or not whole else []
+    for snapshot in reversed(snapshots) if whole else snapshots:
+        with suppress(StateError):  # of a policy that has changed: the one before it, or all events
+            scheduler = restored(Scheduler(settings), snapshot.state)
+            return Beginning(scheduler, snapshot.number, snapshot.now, snapshot.digest)
+    if thinned_to:
+        raise JournalError(
+            f"{journal.path}: none of its snapshots can be restored, and its events up to {thinned_to} are thinned; "
+            "continue it with the release that wrote it"
+        )
+    return Beginning(Scheduler(settings), 0, 0.0, journal.first_digest)

@@ -1,0 +1,125 @@
+"""What is read of a journal: its settings, its entries and its snapshots, all verified."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from lightning_core.core.validation import checked
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journals import blocks
+from lightning_core.storage.journals.journal_database import (
+    LACKING,
+    Entry,
+    JournalPart,
+    check_entry,
+    digest_of,
+    first_since,
+    read_meta,
+    read_part,
+)
+from lightning_core.storage.journals.journal_errors import DamagedJournalError, reading
+from lightning_core.storage.journals.snapshots import Snapshot, read_snapshots
+
+
+class JournalReader:
+    """A journal as it is read.
+
+    Args:
+        path: Path of the file.
+        connection: Connection to its database.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+
+    def settings(self, *, verified: bool = True) -> Settings:
+        """Return the settings of the scheduler.
+
+        Args:
+            verified: Whether it is an error if they do not match the digest of the first event.
+
+        Raises:
+            JournalError: If they are damaged.
+        """
+        with reading(self.path):
+            if verified and self.part_of is None:
+                next(self.entries(), None)
+            settings: Settings = checked(Settings(**json.loads(self.settings_text())), Settings)
+            return settings
+
+    def settings_text(self) -> str:
+        """Return the settings as they were written."""
+        if (text := read_meta(self._connection, "settings")) is None:
+            raise DamagedJournalError(self.path, "its settings are missing")
+        return text
+
+    def _digest_at(self, number: int) -> str:
+        """Return the digest up to an event; up to the settings for 0."""
+        found = self._connection.execute("SELECT digest FROM events WHERE number = ?", (number,)).fetchone()
+        return str(found[0]) if found else self.first_digest
+
+    @property
+    def first_digest(self) -> str:
+        """Digest over the settings, before the first event."""
+        return digest_of("", self.settings_text())
+
+    @property
+    def part_of(self) -> JournalPart | None:
+        """The pool whose journal this one is a part of; None if this one is whole."""
+        with reading(self.path):
+            return read_part(self._connection)
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Yield the snapshots that are whole, the newest first."""
+        with reading(self.path):
+            if self._has("snapshots"):
+                yield from read_snapshots(self._connection)
+
+    def entries(self, since: float = 0.0) -> Iterator[Entry]:
+        """Yield the entries from a scheduler time on, the oldest first; each is verified by the digest before it.
+
+        Raises:
+            JournalError: If an entry is damaged or missing. A part, which has gaps, is only verified by comparison.
+        """
+        with reading(self.path):
+            for block in self._blocks():
+                if block.now >= since:
+                    yield from (entry for entry in block.entries() if entry.now >= since)
+            yield from self.recent_entries(since)
+
+    def recent_entries(self, since: float = 0.0) -> Iterator[Entry]:
+        """Yield the entries behind the blocks, all of which a restart may need; blocks and entries are verified."""
+        with reading(self.path):
+            whole = self.part_of is None
+            number, before = self.end_of_blocks() if whole else (0, "")
+            first = first_since(self._connection, since)
+            query = "SELECT digest, number FROM events WHERE number < ? ORDER BY number DESC LIMIT 1"
+            before, number = self._connection.execute(query, (first,)).fetchone() or (before, number)
+            query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
+            for row in self._connection.execute(query, (first,)):
+                entry = Entry(*row)
+                if whole:
+                    if entry.number != number + 1:
+                        raise DamagedJournalError(self.path, f"event {number + 1} is missing")
+                    if entry.digest != digest_of(before, repr(entry.now), entry.event, entry.answers):
+                        raise DamagedJournalError(self.path, f"event {entry.number} does not match its digest")
+                before, number = entry.digest, entry.number
+                yield check_entry(entry)
+
+    def end_of_blocks(self) -> tuple[int, str]:
+        """Return the number of the last event that is in a block, 0 if there is none, and the digest up to it."""
+        end = 0, self.first_digest
+        for block in self._blocks():
+            end = block.last, block.chain
+        return end
+
+    def _blocks(self) -> Iterator[blocks.Block]:
+        if self._has("blocks"):
+            yield from blocks.read(self._connection, self.path, self.first_digest)
+
+    def _has(self, table: str) -> bool:
+        return table not in LACKING.get(read_meta(self._connection, "schema") or "", (table,))

@@ -1,0 +1,270 @@
+"""Old events in blocks: what reports and restarts need of them stays, and damage is noticed."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightning_core.cli.main import main
+from lightning_core.core.answers import Accepted, Grant
+from lightning_core.core.codec import encode_answers, encode_event
+from lightning_core.core.commands import Pause, Resume
+from lightning_core.core.events import (
+    Cell,
+    Checkpoint,
+    Close,
+    Event,
+    ExitCause,
+    Report,
+    Submit,
+    Tick,
+    WorkerExited,
+    WorkersLost,
+)
+from lightning_core.core.jobs import Job
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.history.forecasts import fill_in
+from lightning_core.history.history import History
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server import host as host_module
+from lightning_core.server.host import Host
+from lightning_core.storage.journals import blocks
+from lightning_core.storage.journals import journal as journal_module
+from lightning_core.storage.journals.downtime import seconds_down
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import KEPT_ON, LEFT_OUT_BEFORE, Entry
+from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError
+from lightning_core.storage.journals.replay import replay
+from lightning_core.storage.journals.thinning import GRID, thinned
+from tests.storage.test_snapshots import Clock, execute
+
+REPORTS = 300
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journal, "written_at", float("inf"))
+    monkeypatch.setattr(host_module, "EVENTS_PER_SNAPSHOT", 100)
+    monkeypatch.setattr(host_module, "THIN_EVERY", 20)
+    monkeypatch.setattr(journal_module, "EVENTS_PER_BLOCK", 40)
+
+
+def story() -> Iterator[tuple[float, Event]]:
+    """Two jobs that train for long, a pause, a fault, and a minute in which the scheduler is down."""
+    now = 0.0
+    yield now, Submit((Job("a", 5000.0, LossTarget("loss", 0.05)), Job("b", 6000.0, BatchTarget(10**6))))
+    incarnation = 1
+    for number in range(1, REPORTS):
+        now += 1.0
+        if number == 60:
+            yield now, Pause("b")
+        if number == 70:
+            yield now, Resume("b")
+        if number == 90:
+            yield now, WorkerExited("a", 1, ExitCause.LOST, "its node died")
+            incarnation = 2
+        if number == 120:
+            yield now, Close("Ctrl-C")
+            now += 60.0
+            yield now, WorkersLost()
+            break
+        done = 20 * number
+        cell = Cell(number if number < 90 else number - 89, done, 2.0 * number**-0.5)
+        saved = Checkpoint(done, f"{number % 16:x}" * 64)
+        yield now, Report("a", incarnation, number, 1, done, 2.0 * number, (cell,), 0, 0, checkpoint=saved)
+        yield now + 0.5, Report("b", 1, number, 1, done, 1.5 * number, checkpoint=saved)
+    yield now + 1.0, Submit((Job("c", 5000.0, LossTarget("loss", 0.05)),))
+    for number in range(1, REPORTS):
+        now += 1.0
+        yield (
+            now + 1.0,
+            Report("c", 1, number, 1, 20 * number, 1.0 * number, (Cell(number, 20 * number, number**-0.5),)),
+        )
+
+
+def live(path: Path, settings: Settings | None = None, first: int = 0, last: int | None = None) -> dict[str, Any]:
+    """Handle the events of the story from one to another; return the state of the scheduler."""
+    clock = Clock()
+    host = Host(settings or Settings(policy="edf", devices=2, stall=None), path, clock)
+    for now, event in list(story())[first:last]:
+        clock.now += max(now - host.now(), 0.0)
+        host.handle(event)
+    state = host.scheduler.state()
+    host.close()
+    return state
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal of which all events are kept."""
+    path = tmp_path_factory.mktemp("whole") / "journal.db"
+    live(path, Settings(policy="edf", devices=2, stall=None, keep_all=True))
+    return path
+
+
+@pytest.fixture
+def thin(tmp_path: Path) -> Path:
+    """The same journal with thinned events."""
+    live(tmp_path / "journal.db")
+    assert len(rows(tmp_path / "journal.db", "blocks")) > 5
+    return tmp_path / "journal.db"
+
+
+def rows(path: Path, table: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+
+
+def history(path: Path) -> History:
+    with Journal.open(path, read_only=True) as journal:
+        return History.read(journal)
+
+
+def test_reports_and_why_find_the_same_story_in_it(whole: Path, thin: Path) -> None:
+    before, after = history(whole), history(thin)
+    assert len(rows(thin, "events")) < len(rows(whole, "events")) / 2
+    assert after.stops == before.stops != []
+    assert (after.gaps, after.last) == (before.gaps, before.last)
+    for old, new in zip(before.jobs, after.jobs, strict=True):
+        for name in ("name", "submitted", "deadlines", "grants", "beliefs", "remarks", "ended", "version"):
+            assert getattr(new, name) == getattr(old, name), name
+        assert [(f.time, f.what, f.batches, f.back) for f in new.faults] == [
+            (f.time, f.what, f.batches, f.back) for f in old.faults
+        ]
+        assert new.progress[-1] == old.progress[-1]
+        assert new.progress[0] == old.progress[0]
+        assert set(new.points) <= set(old.points)
+        assert len(new.progress) < len(old.progress)
+        kept = [point.batches for point in new.points]
+        for point in old.points:  # each is near one that was kept
+            assert min((abs(math.log(point.batches / at)) for at in kept), default=0.0) <= 1.01 * math.log(GRID)
+    with Journal.open(whole, read_only=True) as one, Journal.open(thin, read_only=True) as other:
+        assert seconds_down(one.entries()) == seconds_down(other.entries()) == pytest.approx(60.0, abs=2.0)
+
+
+def test_a_restart_comes_to_the_same_state_and_goes_on(tmp_path: Path, whole: Path) -> None:
+    path = tmp_path / "j.db"
+    middle = live(path, last=400)
+    assert rows(path, "blocks")
+    with Journal.open(path, read_only=True) as journal:
+        assert replay(journal).scheduler.state() == middle
+        again = replay(journal, whole=True)
+        assert 0 < again.after < again.events
+        assert again.scheduler.state() == middle
+        assert again.digest == journal.digest
+    ended = live(path, first=400)
+    with Journal.open(whole, read_only=True) as journal:
+        assert replay(journal, whole=True).scheduler.state() == ended
+
+
+def test_the_command_says_from_where_it_replayed(thin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(thin)]) == 0
+    said = capsys.readouterr()
+    assert '"identical": true' in said.out
+    assert "as older ones are thinned, over" in said.err
+
+
+def test_forecasts_are_asked_for_behind_the_thinned_events(thin: Path) -> None:
+    with Journal.open(thin, read_only=True) as journal:
+        read = History.read(journal)
+        fill_in(journal, read, 40)
+        first, _ = journal.end_of_blocks()
+        assert read.of("c").forecasts
+        assert not read.of("b").forecasts[:-40]
+        assert first > 0
+
+
+def test_all_events_are_kept_if_asked_for(whole: Path) -> None:
+    assert rows(whole, "blocks") == []
+    with Journal.open(whole, read_only=True) as journal:
+        assert replay(journal, whole=True).after == 0
+
+
+@pytest.mark.promise("R21", "F30")
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("UPDATE blocks SET data = zeroblob(9) WHERE first = 41", "the block of events 41 to 80 does not match"),
+        ("UPDATE blocks SET chain = 'x' WHERE first = 41", "the block of events 41 to 80 does not match"),
+        ("UPDATE blocks SET last = 79 WHERE first = 41", "the block of events 41 to 79 does not match"),
+        ("UPDATE blocks SET now = 'x' WHERE first = 41", "a column of another type"),
+        ("DELETE FROM blocks WHERE first = 41", "events 41 to 80 are missing"),
+        ("DELETE FROM blocks WHERE first = (SELECT max(first) FROM blocks)", "is missing"),
+        ("DELETE FROM blocks", "event 1 is missing"),
+    ],
+)
+def test_a_damaged_block_is_named(thin: Path, damage: str, words: str) -> None:
+    execute(thin, damage)
+    with pytest.raises(DamagedJournalError, match=words), Journal.open(thin, read_only=True) as journal:
+        replay(journal)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"{", b"[[1]]", b'[[99,1.0,"{}","[]","-"]]', b'[[2,1.0,"{}","[]","-"],[1,1.0,"{}","[]","-"]]', b" " * 2**27],
+)
+def test_the_content_of_a_block_is_checked(tmp_path: Path, text: bytes) -> None:
+    entry = Entry(9, 1.0, encode_event(Tick()), "[]", "x")
+    block = blocks.make(1, entry, [entry], "")._replace(data=zlib.compress(text, 9))
+    with pytest.raises((ValueError, TypeError)):
+        list(block.entries())
+
+
+def test_without_a_snapshot_that_can_be_restored_it_says_so(thin: Path) -> None:
+    execute(thin, "DELETE FROM snapshots")
+    with (
+        Journal.open(thin, read_only=True) as journal,
+        pytest.raises(JournalError, match="none of its snapshots can be restored, and its events up to"),
+    ):
+        replay(journal)
+
+
+def entry(number: int, now: float, event: Event, answers: str = "[]") -> Entry:
+    return Entry(number, now, encode_event(event), answers, "0" * 64)
+
+
+def marks(entries: list[Entry], gap: float = 2.5) -> list[tuple[int, str]]:
+    return [(kept.number, kept.digest) for kept in thinned(entries, gap)]
+
+
+def test_what_has_consequences_stays() -> None:
+    grant = Grant("a", 1, 1.0, (0,), Reason("first_in_line"))
+    entries = [entry(n, float(n), Tick()) for n in range(1, 9)]
+    entries[4] = entry(5, 5.0, Tick(), encode_answers([grant]))
+    assert marks(entries) == [(1, LEFT_OUT_BEFORE), (5, LEFT_OUT_BEFORE), (8, LEFT_OUT_BEFORE)]
+
+
+def test_both_sides_of_a_gap_stay_and_the_ticks_behind_it() -> None:
+    times = [1.0, 2.0, 3.0, 9.0, 10.0, 11.0]
+    entries = [entry(n, now, Tick()) for n, now in enumerate(times, 1)]
+    entries += [entry(7, 11.5, WorkersLost()), entry(8, 12.0, Tick()), entry(9, 13.0, Tick())]
+    kept = [(3, LEFT_OUT_BEFORE), (4, KEPT_ON), (5, KEPT_ON), (6, KEPT_ON), (7, KEPT_ON), (9, LEFT_OUT_BEFORE)]
+    assert marks(entries) == [(1, LEFT_OUT_BEFORE), *kept]
+
+
+def test_of_reports_stay_the_first_the_last_and_those_on_the_grid() -> None:
+    entries = []
+    for number in range(1, 401):
+        cells = tuple(Cell(2 * number + k, 20 * number + 10 * k, 1.0 / number) for k in (0, 1))
+        report = Report("a", 1, number, 1, 20 * number + 10, 1.0 * number, cells, checkpoint=Checkpoint(1, "a" * 64))
+        taken = Accepted("a", report.batches, report.busy, tuple((at, loss) for _, at, loss in cells), 0, False)
+        entries.append(entry(number, float(number), report, encode_answers([], [taken], report)))
+    kept = thinned(entries, gap=2.5)
+    assert {kept[0].number, kept[-1].number} == {1, 400}
+    assert len(kept) == pytest.approx(np.log(8000 / 30) / np.log(GRID), rel=0.4)
+    assert all("checkpoint" not in one.event and '"accepted":{}' in one.answers for one in kept)
+    assert all(len(one.event) < 200 for one in kept)
+
+
+def test_a_journal_that_is_short_is_left_alone(tmp_path: Path) -> None:
+    live(tmp_path / "j.db", last=100)
+    assert rows(tmp_path / "j.db", "blocks") == []
