@@ -32,6 +32,7 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.estimators import Posterior
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.scheduler.settings import Settings
@@ -43,6 +44,7 @@ from lightning_core.storage.journals.downtime import seconds_down
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_database import KEPT_ON, LEFT_OUT_BEFORE, Entry
 from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError
+from lightning_core.storage.journals.recovery import recover
 from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.journals.thinning import GRID, thinned
 from tests.storage.test_snapshots import Clock, execute
@@ -219,11 +221,18 @@ def test_the_content_of_a_block_is_checked(tmp_path: Path, text: bytes) -> None:
         list(block.entries())
 
 
-def test_without_a_snapshot_that_can_be_restored_it_says_so(thin: Path) -> None:
+def test_without_a_snapshot_it_says_so(thin: Path) -> None:
     execute(thin, "DELETE FROM snapshots")
+    words = "its snapshots are missing or damaged, and its events up to 760 are thinned"
+    with Journal.open(thin, read_only=True) as journal, pytest.raises(DamagedJournalError, match=words):
+        replay(journal)
+
+
+def test_without_a_snapshot_that_can_be_restored_it_says_so(thin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Posterior, "STATE", (*Posterior.STATE, "powers"))  # as another release has it
     with (
         Journal.open(thin, read_only=True) as journal,
-        pytest.raises(JournalError, match="none of its snapshots can be restored, and its events up to"),
+        pytest.raises(JournalError, match="none of its snapshots can be restored, and its events up to 760"),
     ):
         replay(journal)
 
@@ -268,3 +277,48 @@ def test_of_reports_stay_the_first_the_last_and_those_on_the_grid() -> None:
 def test_a_journal_that_is_short_is_left_alone(tmp_path: Path) -> None:
     live(tmp_path / "j.db", last=100)
     assert rows(tmp_path / "j.db", "blocks") == []
+
+
+CHANGE = "UPDATE events SET answers = '[ ]' WHERE number = 3 +"
+NEWEST = "WHERE number = (SELECT max(number) FROM snapshots)"
+DAMAGES = {
+    "a block": "UPDATE blocks SET data = zeroblob(9) WHERE first = 41",
+    "a block gone": "DELETE FROM blocks WHERE first = 81",
+    "an event before the snapshots": f"{CHANGE} (SELECT min(number) FROM events)",
+    "the newest snapshot": f"UPDATE snapshots SET state = zeroblob(9) {NEWEST}",
+    "an event behind the older snapshot, and the newest snapshot": (
+        f"{CHANGE} (SELECT min(number) FROM snapshots); DELETE FROM snapshots {NEWEST}"
+    ),
+}
+
+
+@pytest.mark.promise("R21", "F30")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_recovery_goes_on_from_a_snapshot(damage: str, thin: Path) -> None:
+    before = history(thin)
+    with Journal.open(thin, read_only=True) as journal:
+        state, last = replay(journal).scheduler.state(), journal.last
+    for statement in DAMAGES[damage].split(";"):
+        execute(thin, statement)
+    recovered = recover(thin)
+    if damage == "the newest snapshot":
+        assert recovered is None
+    else:
+        assert recovered is not None
+        assert recovered.kept <= last
+    with Journal.open(thin, read_only=True) as journal:
+        again = replay(journal)
+    if "behind" not in damage:
+        assert again.scheduler.state() == state
+    after = history(thin)
+    assert {job.name for job in after.jobs} <= {job.name for job in before.jobs}
+    live(thin, first=len(list(story())) - 5)  # it goes on
+    assert recover(thin) is None
+
+
+def test_thinned_events_without_a_snapshot_cannot_be_recovered(thin: Path) -> None:
+    execute(thin, "DELETE FROM snapshots")
+    execute(thin, "UPDATE events SET answers = '[ ]' WHERE number = (SELECT min(number) + 3 FROM events)")
+    with pytest.raises(JournalError, match="cannot be recovered: its events up to"):
+        recover(thin)
+    assert rows(thin, "events")

@@ -106,6 +106,7 @@ def test_a_recovery_keeps_the_events_before_a_damaged_page(tmp_path: Path) -> No
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_noticed_and_a_recovery_continues_before_it(damage: str, path: Path) -> None:
     statement, words, good = DAMAGE[damage]
+    sql(path, "DELETE FROM snapshots")
     sql(path, statement)
     before = path.read_bytes()
     with pytest.raises(JournalError, match=f"journal.db: damaged journal: {words}"):
@@ -120,6 +121,34 @@ def test_damage_is_noticed_and_a_recovery_continues_before_it(damage: str, path:
         assert connection.execute("SELECT count(*) FROM events").fetchone()[0] in (15, EVENTS - 1, EVENTS, 0)
     Host(Settings(), path).close()
     assert recover(path) is None
+
+
+@pytest.mark.promise("R21", "F30")
+@pytest.mark.parametrize("damage", [name for name, (_, _, good) in DAMAGE.items() if 0 < good != 15])
+def test_damage_before_a_snapshot_costs_no_decision(damage: str, path: Path) -> None:
+    statement, words, good = DAMAGE[damage]
+    with Journal.open(path, read_only=True) as journal:
+        before = replay(journal).scheduler.state()
+        shown = [entry.number for entry in journal.entries()]
+    sql(path, statement)
+    with pytest.raises(JournalError, match=f"journal.db: damaged journal: {words}"):
+        read(path)
+    recovered = recover_folder(path.parent)
+    assert recovered is not None
+    assert recovered.kept == read(path) == EVENTS
+    assert recovered.hole == (good + 1, EVENTS)
+    assert f"reports will not show events {good + 1} to {EVENTS}, whose outcome a snapshot holds; 0 later" in str(
+        recovered
+    )
+    with Journal.open(path, read_only=True) as journal:
+        assert replay(journal).scheduler.state() == before
+        assert [entry.number for entry in journal.entries()] == shown[:good]
+        assert History.read(journal).of("a").name == "a"
+    host = Host(Settings(), path, clock=lambda: 1e6)
+    host.handle(Submit((Job("b", 1e6, BatchTarget(400)),)))
+    host.close()
+    assert recover(path) is None
+    assert read(path) > EVENTS
 
 
 @pytest.mark.promise("R21", "F30")

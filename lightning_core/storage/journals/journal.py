@@ -145,6 +145,8 @@ class Journal(JournalReader):
             )
         journal = cls(path, connection, Anchor(0, "", 0.0, 0.0), read_only=read_only)
         last = connection.execute("SELECT * FROM events ORDER BY number DESC LIMIT 1").fetchone()
+        if last is None and not journal.part_of and (ends := list(journal.blocks())):  # nothing behind a damage
+            last = ends[-1].last, ends[-1].now, "", "", ends[-1].chain
         number, now, _, _, digest = last or (0, 0.0, "", "", journal.first_digest)
         wall = float(read_meta(connection, "written_at") or 0.0) if anchor is None else anchor.wall
         if not 0 <= wall < math.inf:

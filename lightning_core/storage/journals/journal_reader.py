@@ -60,6 +60,8 @@ class JournalReader:
     def _digest_at(self, number: int) -> str:
         """Return the digest up to an event; up to the settings for 0."""
         found = self._connection.execute("SELECT digest FROM events WHERE number = ?", (number,)).fetchone()
+        if found is None and number:
+            return next((block.chain for block in self.blocks() if block.last == number), "")
         return str(found[0]) if found else self.first_digest
 
     @property
@@ -79,6 +81,12 @@ class JournalReader:
             if self._has("snapshots"):
                 yield from read_snapshots(self._connection)
 
+    def snapshot_row(self, number: int) -> tuple[int, int, bytes, str]:
+        """Return the row of a snapshot as it is."""
+        query = "SELECT number, version, state, digest FROM snapshots WHERE number = ?"
+        number, version, state, digest = self._connection.execute(query, (number,)).fetchone()
+        return number, version, state, digest
+
     def entries(self, since: float = 0.0) -> Iterator[Entry]:
         """Yield the entries from a scheduler time on, the oldest first; each is verified by the digest before it.
 
@@ -86,7 +94,7 @@ class JournalReader:
             JournalError: If an entry is damaged or missing. A part, which has gaps, is only verified by comparison.
         """
         with reading(self.path):
-            for block in self._blocks():
+            for block in self.blocks():
                 if block.now >= since:
                     yield from (entry for entry in block.entries() if entry.now >= since)
             yield from self.recent_entries(since)
@@ -94,30 +102,41 @@ class JournalReader:
     def recent_entries(self, since: float = 0.0) -> Iterator[Entry]:
         """Yield the entries behind the blocks, all of which a restart may need; blocks and entries are verified."""
         with reading(self.path):
-            whole = self.part_of is None
-            number, before = self.end_of_blocks() if whole else (0, "")
+            number, digest = (0, "") if self.part_of is not None else self.end_of_blocks()
             first = first_since(self._connection, since)
-            query = "SELECT digest, number FROM events WHERE number < ? ORDER BY number DESC LIMIT 1"
-            before, number = self._connection.execute(query, (first,)).fetchone() or (before, number)
-            query = "SELECT number, now, event, answers, digest FROM events WHERE number >= ? ORDER BY number"
-            for row in self._connection.execute(query, (first,)):
+            query = "SELECT number, digest FROM events WHERE number < ? ORDER BY number DESC LIMIT 1"
+            number, digest = self._connection.execute(query, (first,)).fetchone() or (number, digest)
+            yield from self.entries_behind(number, digest)
+
+    def entries_behind(self, number: int, digest: str) -> Iterator[Entry]:
+        """Yield the entries behind an event, each verified by the digest before it.
+
+        Args:
+            number: Number of the event.
+            digest: Digest up to it.
+        """
+        with reading(self.path):
+            whole = self.part_of is None
+            query = "SELECT number, now, event, answers, digest FROM events WHERE number > ? ORDER BY number"
+            for row in self._connection.execute(query, (number,)):
                 entry = Entry(*row)
                 if whole:
                     if entry.number != number + 1:
                         raise DamagedJournalError(self.path, f"event {number + 1} is missing")
-                    if entry.digest != digest_of(before, repr(entry.now), entry.event, entry.answers):
+                    if entry.digest != digest_of(digest, repr(entry.now), entry.event, entry.answers):
                         raise DamagedJournalError(self.path, f"event {entry.number} does not match its digest")
-                before, number = entry.digest, entry.number
+                digest, number = entry.digest, entry.number
                 yield check_entry(entry)
 
     def end_of_blocks(self) -> tuple[int, str]:
         """Return the number of the last event that is in a block, 0 if there is none, and the digest up to it."""
-        end = 0, self.first_digest
-        for block in self._blocks():
-            end = block.last, block.chain
-        return end
+        number, chain = 0, self.first_digest
+        for block in self.blocks():
+            number, chain = block.last, block.chain
+        return number, chain
 
-    def _blocks(self) -> Iterator[blocks.Block]:
+    def blocks(self) -> Iterator[blocks.Block]:
+        """Yield the blocks of old events, verified, the oldest first."""
         if self._has("blocks"):
             yield from blocks.read(self._connection, self.path, self.first_digest)
 

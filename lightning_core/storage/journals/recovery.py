@@ -9,21 +9,19 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from lightning_core.core.codec import decode_event
-from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.storage.atomic_files import sync_folder
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.anchor import Anchor, AnchorFile, anchor_path, read_anchor
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import create_tables
-from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError, reading
+from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError
 from lightning_core.storage.journals.journal_lock import lock_journal
 from lightning_core.storage.journals.replay import replay
+from lightning_core.storage.journals.salvage import Salvaged, copy_good
 from lightning_core.storage.private_files import owner_only
 
 HINT = "nothing was changed: `--recover` continues from the last good event, and keeps the damaged files beside it"
@@ -44,6 +42,8 @@ class Recovered(NamedTuple):
     """What was wrong."""
     damaged: Path
     """Folder of the damaged files."""
+    hole: tuple[int, int] | None = None
+    """First and last event of which only the outcome is left, in a snapshot."""
 
     def __str__(self) -> str:
         lost = "events after it are lost, as far as there were any"
@@ -51,6 +51,9 @@ class Recovered(NamedTuple):
             lost = f"{self.last - self.kept} later events are lost"
         if self.last is not None and self.since is not None:
             lost += f", the newest of {datetime.fromtimestamp(self.since):%Y-%m-%d %H:%M:%S}"
+        if self.hole is not None:
+            first, behind = self.hole
+            lost = f"reports will not show events {first} to {behind}, whose outcome a snapshot holds; {lost}"
         return (
             f"{self.words}: continuing after event {self.kept} (at {self.now:.1f} s of scheduler time); {lost}; "
             f"the damaged files are in {self.damaged}"
@@ -106,7 +109,7 @@ def recover(path: Path) -> Recovered | None:
     damaged = _damaged_folder(path, ready)
     finish(path)
     newest, wall = (None, None) if anchor is None else (anchor.number, anchor.wall)
-    return Recovered(last.number, newest, wall, last.now, words, damaged)
+    return Recovered(last.number, newest, wall, last.now, words, damaged, last.hole)
 
 
 def finish(path: Path) -> None:
@@ -128,24 +131,20 @@ def finish(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _copy_good(path: Path, beside: Path, anchor: Anchor | None) -> Anchor:
-    """Copy the events before the damage into a new database, and return the last of them.
+def _copy_good(path: Path, beside: Path, anchor: Anchor | None) -> Salvaged:
+    """Copy what is good into a new database, and return what that is.
 
-    The database says when that one was written, because deadlines go on from there: as long before the newest event of
-    all as by scheduler time, or now if that one is not known.
+    The database says when its last event was written, because deadlines go on from there: as long before the newest
+    event of all as by scheduler time, or now if that one is not known.
     """
-    with Journal.open(path, read_only=True, anchored=False) as journal, closing(sqlite3.connect(beside)) as connection:
-        newest = Anchor(0, "", 0.0, 0.0)
-        scheduler = Scheduler(journal.settings(verified=False))
-        with connection:
-            create_tables(connection, journal.settings_text())
-            with suppress(JournalError), reading(path):
-                for entry in journal.entries():
-                    scheduler.handle(decode_event(entry.event), entry.now)
-                    connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
-                    newest = Anchor(entry.number, entry.digest, entry.now, 0.0)
-            wall = time.time() if anchor is None else anchor.wall - (anchor.now - newest.now)
-            connection.execute("INSERT INTO meta VALUES ('written_at', ?)", (repr(wall),))
+    with (
+        Journal.open(path, read_only=True, anchored=False) as journal,
+        closing(sqlite3.connect(beside)) as connection,
+        connection,
+    ):
+        newest = copy_good(journal, connection)
+        wall = time.time() if anchor is None else anchor.wall - (anchor.now - newest.now)
+        connection.execute("INSERT INTO meta VALUES ('written_at', ?)", (repr(wall),))
     with beside.open("rb") as file:
         os.fsync(file.fileno())
     return newest

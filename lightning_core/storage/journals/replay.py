@@ -11,7 +11,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_database import digest_of
-from lightning_core.storage.journals.journal_errors import JournalError, reading
+from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError, reading
 
 
 class Replay(NamedTuple):
@@ -88,6 +88,9 @@ def beginning(journal: Journal, *, whole: bool = False) -> Beginning:
         with suppress(StateError):  # of a policy that has changed: the one before it, or all events
             scheduler = restored(Scheduler(settings), snapshot.state)
             return Beginning(scheduler, snapshot.number, snapshot.now, snapshot.digest)
+    if thinned_to and not snapshots:
+        words = f"its snapshots are missing or damaged, and its events up to {thinned_to} are thinned"
+        raise DamagedJournalError(journal.path, words)
     if thinned_to:
         raise JournalError(
             f"{journal.path}: none of its snapshots can be restored, and its events up to {thinned_to} are thinned; "

@@ -11,6 +11,7 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from lightning_core.storage.failpoints import reach
@@ -67,8 +68,7 @@ def read_snapshots(connection: sqlite3.Connection) -> Iterator[Snapshot]:
     """Yield the snapshots that are whole and of this version, the newest first."""
     query = "SELECT number FROM snapshots WHERE version = ? ORDER BY number DESC"
     for [number] in connection.execute(query, (VERSION,)).fetchall():
-        query = "SELECT now, digest FROM events WHERE number = ?"
-        now, before = connection.execute(query, (number,)).fetchone() or (0.0, None)
+        now, before = _at(connection, number)
         query = "SELECT state, CAST(digest AS BLOB) FROM snapshots WHERE number = ?"  # it may be no text any more
         state, digest = connection.execute(query, (number,)).fetchone()
         text = _decompressed(state)
@@ -76,6 +76,15 @@ def read_snapshots(connection: sqlite3.Connection) -> Iterator[Snapshot]:
             continue
         if (read := _read(text)) is not None:
             yield Snapshot(number, now, before, read)
+
+
+def _at(connection: sqlite3.Connection, number: int) -> tuple[float, str | None]:
+    """Return the time of an event and the digest up to it, from its row or from the block that ends with it."""
+    for query in ("SELECT now, digest FROM events WHERE number = ?", "SELECT now, chain FROM blocks WHERE last = ?"):
+        with suppress(sqlite3.OperationalError):  # an older journal has no blocks
+            if (found := connection.execute(query, (number,)).fetchone()) is not None:
+                return found[0], found[1]
+    return 0.0, None
 
 
 def _values(text: str) -> int:
