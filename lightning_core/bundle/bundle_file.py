@@ -39,7 +39,6 @@ A file of one job has the keys of the job at the top, and ``name`` unless the fi
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -51,7 +50,7 @@ from lightning_core.bundle.config_check import ConfigProblem, ConfigsToCheck, ch
 from lightning_core.bundle.config_section import is_file_name
 from lightning_core.bundle.job_section import read_job
 from lightning_core.bundle.job_spec import JobSpec
-from lightning_core.bundle.pool_section import ExistingPool, Kind, with_quantum
+from lightning_core.bundle.pool_section import ExistingPool, Kind, pool_to_dict, with_quantum
 from lightning_core.bundle.preflight import check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.bundle.problems import BundleError, Position, Problems, require
 from lightning_core.bundle.settings_section import market_to_dict, parse_policy, with_policy
@@ -274,16 +273,10 @@ class BundleSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return the bundle as in a file, with everything inline; :meth:`from_dict` reads it."""
         settings = self.settings
-        locations = dict(Counter(settings.locations))
-        pool: dict[str, Any] = {"devices": locations or settings.devices, "kind": self.kind}
-        if settings.cores > 1:
-            pool["cores"] = settings.cores
-        if settings.resident is not None:
-            pool["resident"] = settings.resident
         estimator = {"name": settings.estimator} if settings.estimator else {}
         estimator |= settings.estimator_args
         return {
-            "pool": pool,
+            "pool": pool_to_dict(settings, self.kind),
             "policy": {"name": settings.policy, **settings.policy_args},
             **({"estimator": estimator} if estimator else {}),
             "period": exact_duration(settings.period),

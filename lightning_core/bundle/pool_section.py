@@ -1,20 +1,23 @@
-"""The section ``pool`` of a bundle file: kind and number of devices, locations, warm workers."""
+"""The section ``pool`` of a bundle file: kind and number of devices, locations, warm workers, what is kept."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
-from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT
+from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
 from lightning_core.core.validation import positive_int
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import Settings
 
-POOL_KEYS = ("devices", "kind", "cores", "resident")
+POOL_KEYS = ("devices", "kind", "cores", "resident", "keep")
+# The only value of `keep`; without it the journal is thinned.
+KEEP_ALL = "all"
 # What Ray accepts as the value of a label.
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 LABEL_RULE = "1 to 63 letters, digits, dots, dashes or underscores, the first and the last a letter or digit"
@@ -33,7 +36,7 @@ class ExistingPool(NamedTuple):
 
 
 class PoolSection(NamedTuple):
-    """Devices of the pool that a bundle file asks for."""
+    """The pool that a bundle file asks for."""
 
     kind: Kind
     devices: int
@@ -42,6 +45,8 @@ class PoolSection(NamedTuple):
     resident: int | None
     locations: tuple[str, ...] = ()
     """Location of each device; empty if it makes no difference."""
+    keep_all: bool = False
+    """Whether the journal keeps all events."""
 
 
 def with_quantum(settings: Settings, kind: Kind) -> Settings:
@@ -50,9 +55,9 @@ def with_quantum(settings: Settings, kind: Kind) -> Settings:
 
 
 def with_pool(settings: Settings, pool: PoolSection) -> Settings:
-    """Return settings for the devices of a pool."""
+    """Return settings for a pool."""
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
-                                locations=pool.locations), pool.kind)  # fmt: skip
+                                locations=pool.locations, keep_all=pool.keep_all), pool.kind)  # fmt: skip
 
 
 def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = None) -> PoolSection:
@@ -88,7 +93,30 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     cores = problems.at("cores").read(partial(positive_int, maximum=MAX_CORES), section.get("cores", 1))
     if kind == "gpu" and "cores" in section:
         problems.at("cores").add("applies to CPUs only; remove it")
-    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations)
+    if "keep" in section and section["keep"] != KEEP_ALL:
+        problems.at("keep").add(
+            f"must be {KEEP_ALL}; without the key old events are thinned, got {shown(section['keep'])}"
+        )
+    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations, section.get("keep") == KEEP_ALL)
+
+
+def _read_keep(value: Any) -> bool:
+    """Return whether the journal keeps all events."""
+    if value != KEEP_ALL:
+        raise ValueError(f"must be {KEEP_ALL}; without the key old events are thinned, got {shown(value)}")
+    return True
+
+
+def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
+    """Return the section as in a file; :func:`read_pool` reads it."""
+    pool: dict[str, Any] = {"devices": dict(Counter(settings.locations)) or settings.devices, "kind": kind}
+    if settings.cores > 1:
+        pool["cores"] = settings.cores
+    if settings.resident is not None:
+        pool["resident"] = settings.resident
+    if settings.keep_all:
+        pool["keep"] = KEEP_ALL
+    return pool
 
 
 def _read_devices(

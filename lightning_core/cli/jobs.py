@@ -79,6 +79,9 @@ def launch(pool: Pool, bundle: BundleSpec) -> list[str]:
     if bundle.settings.policy not in (Settings().policy, settings.policy):
         print(f"warning: the pool shares by {settings.policy}; the bundle's {bundle.settings.policy} needs a pool of "
               "its own (--own)", file=sys.stderr)  # fmt: skip
+    if bundle.settings.keep_all and not settings.keep_all:
+        print("warning: the pool thins its journal; `keep: all` needs a pool of its own (--own), or one that was "
+              "started by `up --keep all`", file=sys.stderr)  # fmt: skip
     print_moments(bundle)
     return pool.submit(bundle, checked=True)
 

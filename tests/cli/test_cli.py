@@ -12,10 +12,13 @@ import tempfile
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.cli.jobs import launch
 from lightning_core.cli.main import main, make_parser
 from lightning_core.cloud.ray_head import MARK
 from lightning_core.cluster import head as heads
@@ -236,6 +239,32 @@ def test_up_with_wrong_options_starts_nothing(
     assert said.code == 2
     assert told in said.err
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(("words", "keeps_all"), [([], False), (["--keep", "all"], True)])
+def test_up_keeps_all_events_if_asked_to(
+    words: list[str], keeps_all: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Settings] = []
+
+    def up(_: Path, settings: Settings, *__: object, **___: object) -> dict[str, str]:
+        given.append(settings)
+        return {"address": "", "token": ""}
+
+    monkeypatch.setattr(heads, "up", up)
+    assert Said(capsys, "up", *words).code == 0
+    assert [settings.keep_all for settings in given] == [keeps_all]
+
+
+@pytest.mark.parametrize(("wanted", "there", "warned"), [(1, 0, True), (1, 1, False), (0, 0, False)])
+def test_a_bundle_that_keeps_all_is_told_that_the_pool_does_not(
+    wanted: int, there: int, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted = SimpleNamespace(settings=Settings(keep_all=bool(there)), submit=lambda *_, **__: ["a"])
+    pool = {"keep": "all"} if wanted else {}
+    job = {"model": "tests.tiny.Line", "deadline": "9m", "target": "5 batches"}
+    assert launch(submitted, BundleSpec.from_dict({"pool": pool, "jobs": {"a": job}})) == ["a"]  # type: ignore[arg-type]
+    assert ("`keep: all` needs a pool of its own" in capsys.readouterr().err) is warned
 
 
 def test_up_over_a_damaged_journal_starts_nothing(

@@ -89,6 +89,7 @@ MISTAKES = {
     "run b.yaml --own --policy triage:levle=1": "policy triage: unknown argument 'levle'; did you mean 'level'",
     "run b.yaml --own --policy triage:level": "policy must be NAME or NAME:KEY=VALUE,..., got 'triage:level'",
     "up --policy triage,edf": "got 'triage,edf'; did you mean 'triage'",
+    "up --keep most": "--keep: unknown: 'most'; expected one of all",
     "up --kind gppu": "unknown: 'gppu'; did you mean gpu",
     # ------------------------------------------------------------------------------ empty
     "logs ''": "argument JOB: must not be empty, got ''",

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lightning_core.bundle.bundle_content import BUNDLE_KEYS
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_section import JOB_KEYS
+from lightning_core.bundle.pool_section import POOL_KEYS
 from lightning_core.bundle.problems import MAX_PROBLEM_LENGTH, BundleError
 from lightning_core.bundle.values import target_keys
 from tests.conftest import ROOT
@@ -24,7 +25,7 @@ SHIPPED = [path.read_bytes() for path in sorted((ROOT / "examples").rglob("*.yam
 TRAP = "lc_fuzz_trap"
 NOW = datetime(2026, 11, 23, 12)
 
-KEYS = (*BUNDLE_KEYS, *JOB_KEYS, *target_keys(), "devices", "kind", "cores", "resident", "name", "order", "explore",
+KEYS = (*BUNDLE_KEYS, *JOB_KEYS, *target_keys(), *POOL_KEYS, "name", "order", "explore",
         "command", "webhook", "trace", "interval", "on_demand", "class_path", "init_args", "max_epochs", "fit", "<<",
         "callbacks", "logger", "at_most", "at_least", "best")  # fmt: skip
 NUMBERS = (0, -1, 1, 10**26, -(10**26), 2**53, 2**63, 0.0, -0.0, 1e308, 5e-324, 1e-9, float("nan"), float("inf"),
