@@ -93,11 +93,8 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     cores = problems.at("cores").read(partial(positive_int, maximum=MAX_CORES), section.get("cores", 1))
     if kind == "gpu" and "cores" in section:
         problems.at("cores").add("applies to CPUs only; remove it")
-    if "keep" in section and section["keep"] != KEEP_ALL:
-        problems.at("keep").add(
-            f"must be {KEEP_ALL}; without the key old events are thinned, got {shown(section['keep'])}"
-        )
-    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations, section.get("keep") == KEEP_ALL)
+    keep_all = bool("keep" in section and problems.at("keep").read(_read_keep, section["keep"]))
+    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all)
 
 
 def _read_keep(value: Any) -> bool:
