@@ -13,6 +13,7 @@ HEADINGS = {
     "overhead": "Overhead of the callback",
     "decide": "A round of the scheduler",
     "lasting": "A pool that lasts",
+    "scale": "A thousand jobs at once",
     "waiting": "Waiting times at the command line",
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
@@ -74,6 +75,14 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "disk_mb": ("Journal with its snapshots, at its largest", "{:.0f} MB"),
         "memory_growth_pct": ("Memory of the scheduler's process, last day against the first", "{:+.0f} %"),
         "round_growth_pct": ("A round, last day against the first", "{:+.0f} %"),
+    },
+    "scale": {
+        "reports_per_s_max": ("Reports per second, all sent as fast as they are answered", "{:,.0f}"),
+        "actor_cores_1000": ("Cores used by the scheduler, 1,000 scripts", "{:.2g}"),
+        "p50_answer_ms_1000": ("Answer to a report, 1,000 scripts, median", "{:.2g} ms"),
+        "p99_grant_ms_1000": ("From a decision to its grant, 1,000 scripts, 99th percentile", "{:.0f} ms"),
+        "actor_cores_1000_ray": ("Cores used by the scheduler, 1,000 launched jobs", "{:.2g}"),
+        "p99_grant_ms_1000_ray": ("From a decision to its grant, 1,000 launched jobs, 99th percentile", "{:.0f} ms"),
     },
     "waiting": {
         "import_lightning": ("Import of Lightning, for comparison", "{:.2g} s"),

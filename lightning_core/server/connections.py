@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # Connections at a time: each is a training, or a command that a person has typed.
-MAX_CONNECTIONS = 512
+MAX_CONNECTIONS = 4096
 # Bytes that all connections hold together: unfinished requests, prepared launches, and answers that are not read.
 MAX_HELD_BYTES = 128 * 2**20
 # Calls of a process per second, and at once after a pause. A training makes some five per second.
