@@ -160,6 +160,8 @@ class Placement(NamedTuple):
     job: str
     incarnation: int
     devices: tuple[int, ...]
+    hangs: int = 0
+    """Number of its incarnations in a row that hung, without a newer checkpoint in between."""
 
 
 @dataclass(frozen=True, slots=True)

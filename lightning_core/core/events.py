@@ -16,6 +16,7 @@ from typing import NamedTuple
 from lightning_core.core.commands import Command
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most
+from lightning_core.core.reasons import Reason
 
 
 class ExitCause(StrEnum):
@@ -33,6 +34,8 @@ class ExitCause(StrEnum):
     """It cannot be built from its config; it never restarts."""
     LOST = "lost"
     """Its process or node died, hung or lost its connection, or a rank failed; it restarts as ``restarts`` allows."""
+    HUNG = "hung"
+    """A step of its training hung while its process went on answering; it restarts a few times."""
     BROKEN = "broken"
     """Its worker can train no job, for example because this package cannot be imported there; it restarts a few times.
     """
@@ -49,6 +52,20 @@ class BadLosses(NamedTuple):
     """Number of loss cells that held no other losses."""
     over: bool = False
     """Whether a finite loss followed."""
+
+
+class Hang(NamedTuple):
+    """A step of a training that takes far longer than any before it, while the rest of its process answers."""
+
+    seconds: float
+    """Seconds that it had taken when that was noticed."""
+    longest: float = 0.0
+    """Seconds that the longest one of its kind had taken; 0 if it is the first."""
+
+    @property
+    def reason(self) -> Reason:
+        """The hang as a reason."""
+        return Reason("hung", (self.seconds, self.longest)) if self.longest else Reason("hung_first", (self.seconds,))
 
 
 class Cell(NamedTuple):
@@ -122,6 +139,7 @@ class Report:
         bad_losses: Newest run of losses that are NaN or infinite; None if there was none.
         in_slow_phase: Whether the worker is in a phase that may take much longer than a batch: validation, saving, its
             first batch.
+        hang: Step that hangs, as it was noticed; None if none does.
     """
 
     job: str
@@ -138,6 +156,7 @@ class Report:
     horizon: Horizon | None = None
     bad_losses: BadLosses | None = None
     in_slow_phase: bool = False
+    hang: Hang | None = None
 
 
 @dataclass(frozen=True, slots=True)

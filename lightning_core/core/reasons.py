@@ -99,6 +99,7 @@ WORDS = {
     # faults
     "worker_lost": "{text}; it resumes from batch {0:.0f} and repeats {1:# batch}",
     "raised": "its code raised ({text}); it resumes from batch {0:.0f} and repeats {1:# batch}",
+    "hung_back": "{text}; it resumes from batch {0:.0f} and repeats {1:# batch}",
     "preempted": "its node was preempted; it resumes from batch {0:.0f} and repeats {1:# batch}",
     "pool_lost": "the pool was lost; it resumes from batch {0:.0f} and repeats {1:# batch}",
     "diverged_back": "its losses were NaN or infinite from batch {text} on; it resumes from batch {0:.0f} and "
@@ -106,6 +107,8 @@ WORDS = {
     # alerts
     "bad_losses": "its losses have been NaN or infinite since batch {0:,.0f}",
     "stalled": "no batch for {0:t}; one usually takes {1:t}",
+    "hung": "no step for {0:t}; the longest took {1:t}{text}",
+    "hung_first": "no step for {0:t}, not even a first one{text}",
     # spot policies
     "spot_policy": "{text}, with {0:.0%} of the weight after feedback from {1:# job}",
     "launch_timed_out": "its workers were not ready in time ({text}); it is retried",

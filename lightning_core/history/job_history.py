@@ -247,7 +247,7 @@ class JobHistory:
         if accepted.fault is None:
             self.faults.append(Fault(now, what))
             return
-        start, repeated = map(int, accepted.fault.numbers)
+        start, repeated, *_ = map(int, accepted.fault.numbers)
         work = work_since(self.progress, start) if repeated else 0.0
         self.faults.append(Fault(now, what, repeated, work, start, accepted.restart))
 

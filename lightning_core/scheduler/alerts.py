@@ -1,7 +1,8 @@
-"""Alerts of a training: losses that are NaN or infinite, and batches that do not come.
+"""Alerts of a training: losses that are NaN or infinite, batches that do not come, and steps that hang.
 
 Stalls are detected here, by scheduler time, and not in the process that trains: a hung process may have a thread that
-goes on reporting, and a stopped one reports nothing. In both cases no batch comes.
+goes on reporting, and a stopped one reports nothing. In both cases no batch comes. That a step hangs is told by the
+process itself, which alone knows what it is doing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.answers import Alert
-from lightning_core.core.events import BadLosses
+from lightning_core.core.events import BadLosses, Hang
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
@@ -24,6 +25,8 @@ STALL_FACTOR = 30.0
 SLOW_PHASE_FACTOR = 10.0
 # Seconds without an event, beyond a period, that count as downtime of the scheduler: no training is to blame.
 MIN_DOWNTIME = 5.0
+# What becomes of a launched job whose step hangs: its process ends itself.
+GIVEN_UP = "; it is given up after twice as long"
 
 
 def check_losses(table: JobTable, row: int, bad: BadLosses | None) -> tuple[list[Alert], bool]:
@@ -57,6 +60,18 @@ def check_losses(table: JobTable, row: int, bad: BadLosses | None) -> tuple[list
     return [Alert(table.names[row], Reason("bad_losses", (float(bad.since),)))], lasts
 
 
+def check_hang(table: JobTable, row: int, hang: Hang | None) -> list[Alert]:
+    """Record what a report says of a step that hangs, and return an alert if it was not known."""
+    known = "hung" in table.alerts.get(row, {})
+    if hang is None or known:
+        if hang is None:
+            _clear(table, row, "hung")
+        return []
+    reason = hang.reason._replace(text=GIVEN_UP if table.launched[row] else "")
+    table.alerts.setdefault(row, {})["hung"] = reason
+    return [Alert(table.names[row], reason)]
+
+
 def check_stalls(round: Round) -> list[Alert]:
     """Return an alert for each training that is granted time, makes no progress, and was not known to be stalled."""
     table, settings, rows, now = round.table, round.settings, round.rows, round.now
@@ -76,7 +91,7 @@ def check_stalls(round: Round) -> list[Alert]:
     for row, is_stalled, seconds, batch_seconds in zip(*columns, strict=True):
         if not is_stalled:
             _clear(table, row, "stalled")
-        elif "stalled" not in table.alerts.get(row, {}):
+        elif table.alerts.get(row, {}).keys().isdisjoint(("stalled", "hung")):
             alerts.append(Alert(table.names[row], Reason("stalled", (seconds, batch_seconds))))
             _raise(table, row, alerts[-1].reason)
     return alerts

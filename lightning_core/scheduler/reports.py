@@ -7,12 +7,12 @@ from math import isnan
 import numpy as np
 
 from lightning_core.core.answers import Accepted, Alert, Answer, End, Verdict
-from lightning_core.core.events import BadLosses, Horizon, Report
+from lightning_core.core.events import BadLosses, Hang, Horizon, Report
 from lightning_core.core.jobs import OnNan
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import is_loss
-from lightning_core.scheduler.alerts import check_losses
+from lightning_core.scheduler.alerts import check_hang, check_losses
 from lightning_core.scheduler.retry_budgets import is_valid, restart_delay, set_back
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import JobTable
@@ -58,7 +58,7 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
         )
     )
     alerts, diverged = check_losses(table, row, report.bad_losses)
-    state.answers += alerts
+    state.answers += alerts + check_hang(table, row, report.hang)
     if table.is_met(row):
         state.end_met(row, now)
         return True
@@ -88,7 +88,7 @@ def is_countable(report: Report) -> bool:
     batches, _, seconds = report.horizon or Horizon()
     since, cells, _ = report.bad_losses or BadLosses(0)
     counts = (report.number, report.batches, report.batches_at_start, report.rejected, report.busy, batches or 0,
-              seconds or 0.0, since, cells)  # fmt: skip
+              seconds or 0.0, since, cells, *(report.hang or Hang(0.0)))  # fmt: skip
     return all(0 <= count <= MAX_COUNT for count in counts) and is_valid(report.checkpoint)
 
 

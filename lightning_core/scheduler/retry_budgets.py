@@ -1,7 +1,8 @@
 """What becomes of a job that has lost its worker: whether it restarts, when, and why not.
 
 Infrastructure recovers by itself and is always worth another try. Code that raised raises again, unless the user asks
-for retries. A job that cannot be built never can be. A preemption is not the job's fault and is not counted.
+for retries. A job that cannot be built never can be. A preemption is not the job's fault and is not counted. A step
+that hung may hang again: the job restarts a few times, and a newer checkpoint shows that it has come further.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from lightning_core.scheduler.tables.table import JobTable
 FIRST_DELAY, MAX_DELAY, JITTER = 1.0, 60.0, 0.25
 # Launches in a row of one job that may time out; and workers in a row that can train no job.
 MAX_LAUNCH_TIMEOUTS = 5
+# Restarts of a job that hangs, without a newer checkpoint in between.
+MAX_HANGS = 3
 # Busy seconds after which the next fault counts as the first one again: its cause is probably another.
 CALM_PERIOD = 60.0
 # Seconds after a failed resize before the job is resized again.
@@ -33,6 +36,7 @@ SHA256 = re.compile("[0-9a-f]{64}")
 FAULT_CODES = {
     ExitCause.LOST: "worker_lost",
     ExitCause.RAISED: "raised",
+    ExitCause.HUNG: "hung_back",
     ExitCause.BROKEN: "worker_lost",
     ExitCause.PREEMPTED: "preempted",
 }
@@ -74,6 +78,8 @@ def _fault(state: SchedulerState, row: int, cause: ExitCause, detail: str, now: 
         state.end(row, now, Verdict.CRASHED, over)
         return
     set_back(table, row, FAULT_CODES[cause], now, text)
+    if cause is ExitCause.HUNG:
+        table.faults[row] = table.faults[row]._replace(numbers=(*table.faults[row].numbers, float(times)))
     if cause is not ExitCause.PREEMPTED:
         table.back_at[row] = now + restart_delay(job.name, int(table.in_a_row[row]))
 
@@ -102,10 +108,22 @@ def _count_fault(table: JobTable, row: int, cause: ExitCause) -> int:
     """Count a fault; return how often the job has had it. A preemption does not count: 0."""
     columns = {ExitCause.LOST: table.losses, ExitCause.RAISED: table.errors, ExitCause.BROKEN: table.launch_timeouts}
     column = columns.get(cause)
+    if cause is ExitCause.HUNG:
+        return hangs_in_a_row(table, row) + 1
     if column is None:
         return 0 if cause is ExitCause.PREEMPTED else 1
     column[row] += 1
     return int(column[row])
+
+
+def hangs_in_a_row(table: JobTable, row: int) -> int:
+    """Return how many incarnations of a job have hung in a row, without a newer checkpoint in between."""
+    fault = table.faults.get(row)
+    if fault is None or fault.code != "hung_back":
+        return 0
+    start, _, times = fault.numbers
+    kept = table.checkpoints[row]
+    return 0 if kept and kept[0].batches > start else int(times)
 
 
 def launching_row(table: JobTable, event: LaunchTimedOut) -> int | None:
@@ -172,6 +190,7 @@ def final(cause: ExitCause, job: Job, times: int, text: str) -> Reason | None:
     budgets = {
         ExitCause.RAISED: job.retries,
         ExitCause.LOST: job.restarts,
+        ExitCause.HUNG: MAX_HANGS,
         ExitCause.BROKEN: MAX_LAUNCH_TIMEOUTS - 1,  # each restart is a launch
         ExitCause.PREEMPTED: None,
     }

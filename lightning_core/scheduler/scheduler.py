@@ -57,7 +57,7 @@ from lightning_core.scheduler.forecasting import forecast
 from lightning_core.scheduler.grants import allocate, grant
 from lightning_core.scheduler.reports import answer_report, take_report
 from lightning_core.scheduler.requests import answers_to_no_op, change, changed_job, steer, submit, take_feedback
-from lightning_core.scheduler.retry_budgets import launch_timed_out, worker_exited, workers_lost
+from lightning_core.scheduler.retry_budgets import hangs_in_a_row, launch_timed_out, worker_exited, workers_lost
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
@@ -270,7 +270,7 @@ class Scheduler:
         table = self._table
         rows = table.active_rows()
         return [
-            Placement(table.names[row], int(table.incarnation[row]), table.home[row])
+            Placement(table.names[row], int(table.incarnation[row]), table.home[row], hangs_in_a_row(table, row))
             for row in rows[table.launched[rows]].tolist()
             if table.home[row]
         ]

@@ -214,7 +214,7 @@ class VirtualPool:
 
     def _launch(self, placements: Iterable[Placement]) -> None:
         """Launch placed jobs that have no process, where there is room; the others wait until a process leaves."""
-        for name, incarnation, at in placements:
+        for name, incarnation, at, _ in placements:
             worker = self.workers[name]
             on = [self._devices[device] for device in at]
             full = self._slots is not None and any(device.resident >= self._slots for device in on)

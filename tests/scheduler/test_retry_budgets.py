@@ -186,7 +186,7 @@ def test_no_job_is_launched_on_an_unavailable_device() -> None:
     scheduler.handle(Submit((job(), job("b", 2000.0), job("both", 3000.0, min_devices=2, max_devices=2))), 0.0)
     for name in "ab":
         scheduler.handle(report(10, name=name), 1.0)
-    assert [home for _, _, home in scheduler.placements()] == [(0,), (1,)]
+    assert [placement.devices for placement in scheduler.placements()] == [(0,), (1,)]
     scheduler.handle(lost(), 2.0)
     scheduler.handle(DevicesUnavailable((0,), "device 0: its node is gone"), 2.0)
     scheduler.handle(Tick(), 10.0)

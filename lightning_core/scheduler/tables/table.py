@@ -237,6 +237,7 @@ class JobTable:
         self.trained_at[row] = np.inf
         self.timed_version[row] = -1
         self.waiting[row].clear()
+        self.alerts.get(row, {}).pop("hung", None)  # the next one has a process of its own
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 

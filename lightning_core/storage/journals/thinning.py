@@ -19,7 +19,7 @@ from lightning_core.storage.journals.journal_database import KEPT_ON, LEFT_OUT_B
 # Ratio of two positions of the grid on which loss cells are kept: about a hundred from the first batches to the last.
 GRID = 1.06
 # Of a report, what only a running scheduler needs.
-_TRANSIENT = ("checkpoint", "horizon", "in_slow_phase", "bad_losses")
+_TRANSIENT = ("checkpoint", "horizon", "in_slow_phase", "bad_losses", "hang")
 
 
 def thinned(entries: Sequence[Entry], gap: float) -> list[Entry]:
