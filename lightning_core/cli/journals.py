@@ -44,7 +44,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     with Journal.open(journal_path(arguments.run_dir), read_only=True) as journal:
         if (part := journal.part_of) is not None:
             again, same = compare(journal, part), True
-            print(f"part of the journal of the pool at {part.folder}, all of which was replayed; jobs: "
+            print(f"part of the journal of the pool at {part.folder}, which was replayed; jobs: "
                   f"{', '.join(part.jobs)}", file=sys.stderr)  # fmt: skip
         else:
             again = replay(journal, whole=True)

@@ -14,7 +14,8 @@ from lightning_core.core.codec import accepted_from_dicts, answers_from_dicts, e
 from lightning_core.core.events import Event
 from lightning_core.core.limits import shown
 from lightning_core.core.validation import MAX_INTEGER
-from lightning_core.storage.journals.journal_database import Entry
+from lightning_core.storage.journals.journal_database import KEPT_ON, LEFT_OUT_BEFORE, Entry
+from lightning_core.storage.journals.thinning import AFTER_A_BREAK
 
 _REPORT = '{"kind":"report"'
 # Keys of answers: those of a report that was only accepted have none of them.
@@ -28,6 +29,8 @@ class Taken(NamedTuple):
     """The event; a report is without its cells, which are among what was accepted."""
     answers: list[Answer]
     accepted: list[Accepted]
+    breaks: tuple[int, ...] = ()
+    """Places of the cells of a report before which others were left out: a thinned journal has few."""
 
 
 def read_entry(entry: Entry) -> Taken:
@@ -41,7 +44,10 @@ def read_entry(entry: Entry) -> Taken:
     if not entry.event.startswith(_REPORT):
         event = event_from_dict(body)
         return Taken(event, answers_from_dicts(parts), accepted_from_dicts(parts, event))
-    cells = [(batches, value) for _, batches, value in body.pop("cells", ())]
+    told = body.pop("cells", ())
+    thinned = entry.digest in (KEPT_ON, LEFT_OUT_BEFORE)
+    breaks = tuple(k for k, cell in enumerate(told) if thinned and cell[0] == AFTER_A_BREAK)
+    cells = [(batches, value) for _, batches, value in told]
     job = body["job"]
     for part in parts:
         if "accepted" in part and part["job"] == job and (own := part["accepted"].pop("cells", None)) is not None:
@@ -54,7 +60,7 @@ def read_entry(entry: Entry) -> Taken:
         one._replace(cells=tuple(cells)) if cells and one.job == job else one
         for one in accepted_from_dicts(parts, event)
     ]
-    return Taken(event, answers_from_dicts(parts), accepted)
+    return Taken(event, answers_from_dicts(parts), accepted, breaks)
 
 
 def says_nothing_of(entry: Entry, job: str) -> bool:

@@ -80,8 +80,8 @@ class History:
                 if only and says_nothing_of(entry, only):
                     history.pass_time(entry.now - start)
                 else:
-                    event, answers, accepted = read_entry(entry)
-                    history.take(event, entry.now - start, answers, accepted)
+                    event, answers, accepted, breaks = read_entry(entry)
+                    history.take(event, entry.now - start, answers, accepted, breaks)
         return history
 
     def skip(self, now: float) -> None:
@@ -89,8 +89,23 @@ class History:
         self.last = max(now, self.last)
         self._downtime.skip(self.last)
 
-    def take(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted]) -> None:
-        """Take in one event, what the scheduler accepted of it, and what followed from it."""
+    def take(
+        self,
+        event: Event,
+        now: float,
+        answers: Sequence[Answer],
+        accepted: Sequence[Accepted],
+        breaks: Sequence[int] = (),
+    ) -> None:
+        """Take in one event, what the scheduler accepted of it, and what followed from it.
+
+        Args:
+            event: The event.
+            now: Its time.
+            answers: Answers of the scheduler.
+            accepted: What was accepted.
+            breaks: Places of the cells of a report before which others were left out.
+        """
         down = self.pass_time(now, event)
         now = self.last
         if isinstance(event, Submit):
@@ -103,7 +118,7 @@ class History:
         else:
             for one in accepted:
                 if (job_history := self._newest.get(one.job)) is not None and job_history.ended is None:
-                    _tell(job_history, event, one, answers, down, now)
+                    _tell(job_history, event, one, answers, down, now, breaks)
         for answer in answers:
             if job_history := self._newest.get(answer.job):
                 job_history.answer(answer, now)
@@ -161,12 +176,18 @@ class History:
 
 
 def _tell(
-    job: JobHistory, event: Event, accepted: Accepted, answers: Sequence[Answer], down: Down | None, now: float
+    job: JobHistory,
+    event: Event,
+    accepted: Accepted,
+    answers: Sequence[Answer],
+    down: Down | None,
+    now: float,
+    breaks: Sequence[int],
 ) -> None:
     """Tell the history of a job what was accepted of an event."""
     match event:
         case Report() if accepted.fault is None:
-            job.progressed(accepted, now)
+            job.progressed(accepted, now, breaks)
         case Report():
             alert = next(one for one in answers if isinstance(one, Alert) and one.reason.code == "diverged_back")
             job.lost_worker(f"its losses were NaN or infinite from batch {alert.reason.text} on", accepted, now)

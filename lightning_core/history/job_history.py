@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,6 +43,7 @@ class JobHistory:
         window: Number of observations whose mean counts against the target.
         deadlines: Each deadline with the time from which it held.
         points: Loss observations, the oldest first; empty for a target in batches.
+        breaks: Places of the points before which others were left out, in a thinned journal.
         progress: One entry for each report.
         grants: What it held, from each time on.
         beliefs: Changes of its verdict; the last one is its end.
@@ -63,6 +65,7 @@ class JobHistory:
     window: int
     deadlines: list[tuple[float, float]]
     points: Series[Point] = field(default_factory=lambda: Series(Point))
+    breaks: list[int] = field(default_factory=list)
     progress: Series[Progress] = field(default_factory=lambda: Series(Progress))
     grants: list[Holding] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
@@ -118,7 +121,10 @@ class JobHistory:
             return np.zeros((0, 2))
         # Sums of a window each: in a difference of sums over all, one huge value would hide all that follow.
         means = np.lib.stride_tricks.sliding_window_view(seen[:, 1], self.window).mean(axis=1)
-        return np.column_stack([seen[self.window - 1 :, 0], means])
+        whole = np.ones(len(means), bool)
+        for place in self.breaks:
+            whole[max(place - self.window + 1, 0) : place] = False
+        return np.column_stack([seen[self.window - 1 :, 0], means])[whole]
 
     @property
     def reached(self) -> float | None:
@@ -126,7 +132,8 @@ class JobHistory:
         target = self.job.target
         if not self.progress:
             return None
-        recent = [point.value for point in self.points[-self.window :]]
+        first = max(len(self.points) - self.window, *self.breaks[-1:], 0)
+        recent = [point.value for point in self.points[first:]]
         return target.reached(self.progress[-1].batches, recent, self.evaluated, self.window)
 
     @property
@@ -146,18 +153,21 @@ class JobHistory:
 
     # ------------------------------------------------------------------------------------------------ reading
 
-    def progressed(self, accepted: Accepted, now: float) -> None:
-        """Take in what was accepted of a report."""
+    def progressed(self, accepted: Accepted, now: float, breaks: Sequence[int] = ()) -> None:
+        """Take in what was accepted of a report; others were left out before the cells at ``breaks``."""
         if accepted.batches_at_start is not None and self.faults and self.faults[-1].back is None:
             self._came_back(self.faults[-1], accepted.batches_at_start, now)
         self.evaluated = accepted.evaluated
-        # A report brings all cells since the one before: they lie between the two.
         if cells := accepted.cells:
             heard = max(self.progress[-1].time if self.progress else self.submitted, self.trains_since)
-            step = (now - heard) / len(cells)
-            self.points.extend(
-                (now - k * step, *cell) for k, cell in zip(range(len(cells) - 1, -1, -1), cells, strict=True)
-            )
+            # A report brings all cells since the one before: they lie between the two. If some were left out, the
+            # others lie in the part of that time which their batches are of those since then.
+            lags = [k / len(cells) for k in range(len(cells) - 1, -1, -1)]
+            if breaks:
+                last, before = cells[-1][0], self.progress[-1].batches if self.progress else 0
+                lags = [min((last - at) / max(last - before, 1), 1.0) for at, _ in cells]
+            self.breaks += [len(self.points) + k for k in breaks]
+            self.points.extend((now - lag * (now - heard), *cell) for lag, cell in zip(lags, cells, strict=True))
         self.progress.append(now, accepted.batches or 0, accepted.busy)
         self.rejected = accepted.rejected
 

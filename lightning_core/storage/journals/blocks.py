@@ -1,7 +1,8 @@
 """Old events of a journal in blocks: thinned, compressed, and verified like the events.
 
 A block takes the place of consecutive events before the oldest snapshot. It carries the digest up to its last event,
-from which the next event or block goes on, and a digest over itself and the block before it.
+from which the next event or block goes on, and a digest over itself and the block before it. The newest blocks are
+merged while they are small, so that there are few, each of which keeps the first and the last report of each worker.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +22,10 @@ from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.journal_database import Entry, check_entry
 from lightning_core.storage.journals.journal_errors import DamagedJournalError
 
-# Events that a block takes the place of: reading and compressing them takes some 50 ms.
+# Events that a new block takes the place of: reading and compressing them takes some 50 ms.
 EVENTS_PER_BLOCK = 2000
+# Small blocks in a row that are merged, and the bytes below which a block is small: merging takes 0.1 s at most.
+MERGED_AT_ONCE, SMALL = 8, 2**17
 # Bytes of a block as text. The events of a block are a tenth of that at most.
 MAX_BLOCK_BYTES = 2**26
 
@@ -57,8 +62,8 @@ class Block(NamedTuple):
                 f"the block of events {self.first} to {self.last} must have {MAX_BLOCK_BYTES} bytes at most"
             )
         before = self.first - 1
-        for row in json.loads(text):
-            entry = check_entry(Entry(*row))
+        for number, now, event, answers in json.loads(text):
+            entry = check_entry(Entry(number, now, event, answers, ""))
             if not before < entry.number <= self.last:
                 raise ValueError(f"event {shown(entry.number)} is in the block of {self.first} to {self.last}")
             before = entry.number
@@ -74,7 +79,7 @@ def make(first: int, last: Entry, kept: Sequence[Entry], before: str) -> Block:
         kept: What is kept of them.
         before: Digest of the block before it; of the settings, if there is none.
     """
-    text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
+    text = json.dumps([entry[:4] for entry in kept], separators=(",", ":"), allow_nan=False)
     data = zlib.compress(text.encode(), 6)
     block = Block(first, last.number, last.now, data, last.digest, "")
     return block._replace(digest=_digest(before, block))
@@ -92,25 +97,52 @@ def read(connection: sqlite3.Connection, path: Path, before: str) -> Iterator[Bl
         DamagedJournalError: If a block is damaged or missing.
     """
     number = 0
-    for row in connection.execute("SELECT first, last, now, data, chain, digest FROM blocks ORDER BY first"):
-        block = Block(*row)
-        if [type(value) for value in block] != [int, int, float, bytes, str, str]:
-            raise DamagedJournalError(path, "a block has a column of another type")
-        if block.first != number + 1 or block.last < block.first:
-            raise DamagedJournalError(path, f"events {number + 1} to {block.first - 1} are missing")
-        if block.digest != _digest(before, block):
-            words = f"the block of events {block.first} to {block.last} does not match its digest"
-            raise DamagedJournalError(path, words)
-        before, number = block.digest, block.last
-        yield block
+    query = "SELECT first, last, now, data, chain, digest FROM blocks ORDER BY first"
+    with closing(connection.execute(query)) as rows:  # one that is not read to its end keeps the table locked
+        for row in rows:
+            block = Block(*row)
+            if [type(value) for value in block] != [int, int, float, bytes, str, str]:
+                raise DamagedJournalError(path, "a block has a column of another type")
+            if block.first != number + 1 or block.last < block.first:
+                raise DamagedJournalError(path, f"events {number + 1} to {block.first - 1} are missing")
+            if block.digest != _digest(before, block):
+                words = f"the block of events {block.first} to {block.last} does not match its digest"
+                raise DamagedJournalError(path, words)
+            before, number = block.digest, block.last
+            yield block
+
+
+def small_ones(connection: sqlite3.Connection, path: Path) -> list[Block]:
+    """Return the newest blocks, the oldest first, if there are enough small ones in a row to be merged.
+
+    Raises:
+        DamagedJournalError: If they do not follow each other.
+    """
+    query = "SELECT first, last, now, data, chain, digest FROM blocks ORDER BY first DESC LIMIT ?"
+    newest = [Block(*row) for row in connection.execute(query, (MERGED_AT_ONCE,))][::-1]
+    if len(newest) < MERGED_AT_ONCE or any(len(block.data) > SMALL for block in newest):
+        return []
+    for before, block in pairwise(newest):
+        if block.first != before.last + 1 or block.digest != _digest(before.digest, block):
+            raise DamagedJournalError(path, f"the block of events {block.first} to {block.last} does not match")
+    return newest
+
+
+def digest_before(connection: sqlite3.Connection, first: int) -> str | None:
+    """Return the digest of the block before an event; None if there is none."""
+    query = "SELECT digest FROM blocks WHERE first < ? ORDER BY first DESC LIMIT 1"
+    found = connection.execute(query, (first,)).fetchone()
+    return None if found is None else str(found[0])
 
 
 def insert(connection: sqlite3.Connection, block: Block) -> None:
-    """Put a block in the place of its events, in one transaction."""
+    """Put a block in the place of its events, or of the blocks that it is merged of, in one transaction."""
+    between = block.first, block.last
     with connection:
+        connection.execute("DELETE FROM blocks WHERE first BETWEEN ? AND ?", between)
         connection.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?)", block)
         reach("block.written")
-        connection.execute("DELETE FROM events WHERE number BETWEEN ? AND ?", (block.first, block.last))
+        connection.execute("DELETE FROM events WHERE number BETWEEN ? AND ?", between)
         reach("block.before_commit")
     reach("block.after_commit")
 

@@ -21,7 +21,7 @@ from typing import Any
 from lightning_core.core.codec import encode_event
 from lightning_core.core.events import Tick
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import Entry, JournalPart
+from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, Entry, JournalPart
 from lightning_core.storage.journals.journal_errors import JournalError, reading
 from lightning_core.storage.journals.replay import Replay, replay
 
@@ -104,14 +104,17 @@ def with_workers(part: JournalPart) -> set[str]:
 def compare(journal: Journal, part: JournalPart) -> Replay:
     """Replay the whole journal, and compare each entry of the part with it.
 
+    Entries that have been thinned since there, or from an excerpt made before, are not compared.
+
     Raises:
         JournalError: If the pool's journal is missing or does not replay, or an entry differs.
     """
     with open_whole(part) as whole:
-        again = replay(whole)
-        entries = _entries(whole, part)
+        again = replay(whole, whole=True)
+        thinned_to, _ = whole.end_of_blocks()
+        entries = (entry for entry in _entries(whole, part) if entry.number > thinned_to)
         for entry in journal.entries():
-            if entry != next(entries, None):
+            if entry.number > thinned_to and entry != next(entries, None):
                 raise JournalError(f"{journal.path}: event {entry.number} differs from the one in {whole.path}")
     return again
 
@@ -134,9 +137,11 @@ def open_whole(part: JournalPart) -> Journal:
 def _entries(journal: Journal, part: JournalPart) -> Iterator[Entry]:
     """Yield the entries of a whole journal that concern the jobs, from their submission until the last has ended."""
     running: set[str] = set()
+    left_out = False  # whether the entry before was not yielded, and said that others were left out before it
     with reading(journal.path):
         for entry in journal.entries(part.submitted_at):
             body = json.loads(entry.event)
+            left_out |= entry.digest == LEFT_OUT_BEFORE
             if not running:
                 if entry.now > part.submitted_at:
                     return
@@ -151,7 +156,9 @@ def _entries(journal: Journal, part: JournalPart) -> Iterator[Entry]:
                 event = TICK
             answers = [answer for answer in json.loads(entry.answers) if answer["job"] in running]
             if event != TICK or entry.event == TICK or answers:
-                yield entry._replace(event=event, answers=_text(answers))
+                digest = LEFT_OUT_BEFORE if left_out else entry.digest
+                left_out = False
+                yield Entry(entry.number, entry.now, event, _text(answers), digest)
             running -= {answer["job"] for answer in answers if _ends(answer)}
             if not running:
                 return

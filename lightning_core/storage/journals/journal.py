@@ -29,7 +29,6 @@ from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals import blocks
 from lightning_core.storage.journals.anchor import Anchor, AnchorFile, anchor_path, read_anchor
 from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
-from lightning_core.storage.journals.downtime import MAX_LATENESS
 from lightning_core.storage.journals.journal_database import (
     LACKING,
     SCHEMA,
@@ -45,8 +44,8 @@ from lightning_core.storage.journals.journal_database import (
 )
 from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError, reading
 from lightning_core.storage.journals.journal_reader import JournalReader
-from lightning_core.storage.journals.snapshots import KEPT, Snapshot, write_snapshot
-from lightning_core.storage.journals.thinning import thinned
+from lightning_core.storage.journals.snapshots import Snapshot, first_whole, write_snapshot
+from lightning_core.storage.journals.thinning import TICK, thinned
 
 
 class Journal(JournalReader):
@@ -196,19 +195,25 @@ class Journal(JournalReader):
 
     def thin(self) -> bool:
         """Thin the oldest events, if no restart needs them any more; return whether there were enough of them."""
-        [oldest, count] = self._connection.execute("SELECT min(number), count(*) FROM snapshots").fetchone()
-        if count < KEPT:
-            return False
         query = "SELECT number, now, event, answers, digest FROM events WHERE number < ? ORDER BY number LIMIT ?"
-        rows = self._connection.execute(query, (oldest, EVENTS_PER_BLOCK)).fetchall()
+        rows = self._connection.execute(query, (first_whole(self._connection), EVENTS_PER_BLOCK)).fetchall()
         if len(rows) < EVENTS_PER_BLOCK:
             return False
         entries = [check_entry(Entry(*row)) for row in rows]
-        query = "SELECT digest FROM blocks ORDER BY first DESC LIMIT 1"
-        [before] = self._connection.execute(query).fetchone() or [self.first_digest]
-        kept = thinned(entries, self.settings(verified=False).period + MAX_LATENESS)
-        blocks.insert(self._connection, blocks.make(entries[0].number, entries[-1], kept, before))
+        while len(entries) > 1 and entries[-1].event.startswith(TICK):  # what follows tells what a gap before them was
+            entries.pop()
+        self._replace(entries[0].number, entries[-1], entries)
+        if merged := blocks.small_ones(self._connection, self.path):
+            last = merged[-1]
+            end = Entry(last.last, last.now, "", "", last.chain)
+            self._replace(merged[0].first, end, [entry for block in merged for entry in block.entries()])
         return True
+
+    def _replace(self, first: int, last: Entry, entries: list[Entry]) -> None:
+        """Put one block in the place of consecutive events or blocks."""
+        kept = thinned(entries, self.settings(verified=False))
+        before = blocks.digest_before(self._connection, first) or self.first_digest
+        blocks.insert(self._connection, blocks.make(first, last, kept, before))
 
     @property
     def last(self) -> int:

@@ -36,7 +36,8 @@ TABLES = {
 }
 
 
-# In a block, in place of the digest: the event before is there as well, or events before it were left out.
+# In place of the digest of what is read from a block: the event before is there as well, or some before it were left
+# out.
 KEPT_ON, LEFT_OUT_BEFORE = "-", ""
 
 
@@ -51,7 +52,7 @@ class Entry(NamedTuple):
     answers: str
     """The answers as JSON."""
     digest: str
-    """Digest over all events and answers up to this one; of an entry in a block, one of the two marks."""
+    """Digest over all events and answers up to this one; one of the two marks if it is not known."""
 
 
 class JournalPart(NamedTuple):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from lightning_core.core.validation import checked
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals import blocks
 from lightning_core.storage.journals.journal_database import (
+    KEPT_ON,
     LACKING,
+    LEFT_OUT_BEFORE,
     Entry,
     JournalPart,
     check_entry,
@@ -93,11 +96,20 @@ class JournalReader:
         Raises:
             JournalError: If an entry is damaged or missing. A part, which has gaps, is only verified by comparison.
         """
+        number, end = 0, 0
         with reading(self.path):
             for block in self.blocks():
-                if block.now >= since:
-                    yield from (entry for entry in block.entries() if entry.now >= since)
-            yield from self.recent_entries(since)
+                for entry in block.entries() if block.now >= since else ():
+                    mark = KEPT_ON if entry.number == number + 1 else LEFT_OUT_BEFORE
+                    number = entry.number
+                    if entry.now >= since:
+                        yield entry._replace(digest=mark)
+                end = block.last
+                if block.now < since:
+                    number = end
+            for entry in self.recent_entries(since):
+                behind_a_hole = entry.number == end + 1 and number != end
+                yield entry._replace(digest=LEFT_OUT_BEFORE) if behind_a_hole else entry
 
     def recent_entries(self, since: float = 0.0) -> Iterator[Entry]:
         """Yield the entries behind the blocks, all of which a restart may need; blocks and entries are verified."""
@@ -118,15 +130,16 @@ class JournalReader:
         with reading(self.path):
             whole = self.part_of is None
             query = "SELECT number, now, event, answers, digest FROM events WHERE number > ? ORDER BY number"
-            for row in self._connection.execute(query, (number,)):
-                entry = Entry(*row)
-                if whole:
-                    if entry.number != number + 1:
-                        raise DamagedJournalError(self.path, f"event {number + 1} is missing")
-                    if entry.digest != digest_of(digest, repr(entry.now), entry.event, entry.answers):
-                        raise DamagedJournalError(self.path, f"event {entry.number} does not match its digest")
-                digest, number = entry.digest, entry.number
-                yield check_entry(entry)
+            with closing(self._connection.execute(query, (number,))) as rows:
+                for row in rows:
+                    entry = Entry(*row)
+                    if whole:
+                        if entry.number != number + 1:
+                            raise DamagedJournalError(self.path, f"event {number + 1} is missing")
+                        if entry.digest != digest_of(digest, repr(entry.now), entry.event, entry.answers):
+                            raise DamagedJournalError(self.path, f"event {entry.number} does not match its digest")
+                    digest, number = entry.digest, entry.number
+                    yield check_entry(entry)
 
     def end_of_blocks(self) -> tuple[int, str]:
         """Return the number of the last event that is in a block, 0 if there is none, and the digest up to it."""

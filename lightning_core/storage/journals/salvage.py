@@ -13,12 +13,14 @@ from typing import NamedTuple
 from lightning_core.core.codec import decode_event
 from lightning_core.core.saved_state import StateError, restored
 from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals import blocks
 from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import KEPT_ON, Entry, create_tables
+from lightning_core.storage.journals.journal_database import Entry, create_tables
 from lightning_core.storage.journals.journal_errors import JournalError, reading
 from lightning_core.storage.journals.snapshots import Snapshot
+from lightning_core.storage.journals.thinning import thinned
 
 
 class Salvaged(NamedTuple):
@@ -55,7 +57,7 @@ def copy_good(journal: Journal, connection: sqlite3.Connection) -> Salvaged:
                 connection.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?)", journal.snapshot_row(snapshot.number))
                 behind = snapshot.number > good
                 if behind:
-                    _stand_in(connection, end, entries, snapshot)
+                    _stand_in(connection, end, entries, snapshot, settings)
                     entries = []
                     with suppress(JournalError):
                         entries.extend(journal.entries_behind(snapshot.number, snapshot.digest))
@@ -89,14 +91,15 @@ def _copy_blocks(journal: Journal, connection: sqlite3.Connection) -> _End:
     return end
 
 
-def _stand_in(connection: sqlite3.Connection, end: _End, entries: list[Entry], snapshot: Snapshot) -> None:
+def _stand_in(
+    connection: sqlite3.Connection, end: _End, entries: list[Entry], snapshot: Snapshot, settings: Settings
+) -> None:
     """Write blocks for what is before the snapshot: the good entries, and one without content for the rest."""
     number, digest = end.number, end.digest
     made = []
     for start in range(0, len(entries), EVENTS_PER_BLOCK):
         some = entries[start : start + EVENTS_PER_BLOCK]
-        kept = [entry._replace(digest=KEPT_ON) for entry in some]
-        made.append(blocks.make(some[0].number, some[-1], kept, digest))
+        made.append(blocks.make(some[0].number, some[-1], thinned(some, settings), digest))
         number, digest = made[-1].last, made[-1].digest
     made.append(blocks.make(number + 1, Entry(snapshot.number, snapshot.now, "", "", snapshot.digest), [], digest))
     connection.executemany("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?)", made)

@@ -1,8 +1,9 @@
 """Snapshots of the scheduler in its journal: a restart replays only the events behind the newest one.
 
 A snapshot is the scheduler's state as JSON, compressed, with a digest over it and over the event that it follows. The
-two newest are kept. One that is damaged, or of another version, is passed over: the one before it, or the first event,
-is as good a beginning.
+two newest are kept, and one or two far behind them: all events behind the oldest one are whole, to be handled again for
+what was forecast, and to verify the answers. One that is damaged, or of another version, is passed over: the one before
+it, or the first event, is as good a beginning.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ VERSION = 2
 # Events between two snapshots: as many are replayed in half a second.
 EVENTS_PER_SNAPSHOT = 5000
 KEPT = 2
+# So many events, and up to twice as many, are whole: an hour of eight jobs that report every second or two. A restart
+# verifies them in half a second.
+STRETCH = 50_000
 # Bytes of a state. A pool of ten thousand jobs has 120 MB.
 MAX_STATE_BYTES = 2**28
 # Values in it. That pool has 13 million; a list in a list takes 20 times its text in memory.
@@ -42,7 +46,9 @@ class Snapshot(NamedTuple):
 
 
 def write_snapshot(connection: sqlite3.Connection, snapshot: Snapshot) -> None:
-    """Write a snapshot and remove all but the newest of the others, in one transaction.
+    """Write a snapshot and remove those that are not needed any more, in one transaction.
+
+    Kept are the newest, and the first one of the newest stretch and of the one before it.
 
     Raises:
         ValueError: If the state is too large.
@@ -58,8 +64,11 @@ def write_snapshot(connection: sqlite3.Connection, snapshot: Snapshot) -> None:
         row = (snapshot.number, VERSION, zlib.compress(text.encode(), 1), digest)
         connection.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
         reach("snapshot.written")
-        query = "DELETE FROM snapshots WHERE number NOT IN (SELECT number FROM snapshots ORDER BY number DESC LIMIT ?)"
-        connection.execute(query, (KEPT,))
+        query = (
+            "DELETE FROM snapshots WHERE number NOT IN (SELECT number FROM snapshots ORDER BY number DESC LIMIT ?)"
+            " AND number NOT IN (SELECT min(number) FROM snapshots WHERE number / ? >= ? GROUP BY number / ?)"
+        )
+        connection.execute(query, (KEPT, STRETCH, snapshot.number // STRETCH - 1, STRETCH))
         reach("snapshot.before_commit")
     reach("snapshot.after_commit")
 
@@ -76,6 +85,12 @@ def read_snapshots(connection: sqlite3.Connection) -> Iterator[Snapshot]:
             continue
         if (read := _read(text)) is not None:
             yield Snapshot(number, now, before, read)
+
+
+def first_whole(connection: sqlite3.Connection) -> int:
+    """Return the number of the event behind which all are whole: that of the oldest snapshot, 0 in a young journal."""
+    numbers = [number for [number] in connection.execute("SELECT number FROM snapshots ORDER BY number")]
+    return numbers[0] if len(numbers) >= KEPT and numbers[0] >= STRETCH else 0
 
 
 def _at(connection: sqlite3.Connection, number: int) -> tuple[float, str | None]:

@@ -1,106 +1,155 @@
 """Thinning: what is kept of events that no restart needs any more.
 
 Reports, why a job was granted what, and the history of loss curves need every submission, command, grant, verdict,
-alert and fault. Of the other reports they need a few: the loss cells on a grid, the first and the last of each worker.
-Of the ticks they need those that show a time without a scheduler. The rest is most of a journal.
+alert and fault. Of the other reports they need a few: loss cells on a grid, each with those before it whose mean counts
+against the target, and the first and the last report of each worker. Of the ticks they need those that show a time
+without a scheduler. The rest is most of a journal.
 
-An entry that is kept has no digest any more, but a mark that says whether events right before it were left out.
+An entry that is kept has no digest any more, and each cell of a report a mark in place of its number. What was thinned
+can be thinned again together with what followed it: then fewer reports are the first or the last of their workers.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
-from lightning_core.storage.journals.journal_database import KEPT_ON, LEFT_OUT_BEFORE, Entry
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journals.downtime import MAX_LATENESS
+from lightning_core.storage.journals.journal_database import Entry
 
 # Ratio of two positions of the grid on which loss cells are kept: about a hundred from the first batches to the last.
 GRID = 1.06
+# Marks of a cell: whether cells right before it were left out.
+AFTER_A_BREAK, FOLLOWS = 1, 2
 # Of a report, what only a running scheduler needs.
 _TRANSIENT = ("checkpoint", "horizon", "in_slow_phase", "bad_losses", "hang")
+_REPORT, TICK = '{"kind":"report"', '{"kind":"tick"'
 
 
-def thinned(entries: Sequence[Entry], gap: float) -> list[Entry]:
-    """Return what is kept of consecutive entries; the first and the last one stay.
+def thinned(entries: Sequence[Entry], settings: Settings) -> list[Entry]:
+    """Return what is kept of entries; the first and the last one stay.
 
     Args:
-        entries: The entries, at least one.
-        gap: Seconds between two events beyond which both stay: the scheduler may have been down.
+        entries: The entries, at least one; those without a digest were thinned before.
+        settings: Settings of the scheduler.
 
     Example::
 
         >>> entries = [Entry(n, float(n), '{"kind":"tick"}', "[]", "") for n in (1, 2, 3, 4)] + [
         ...     Entry(5, 5.0, '{"kind":"cancel","job":"a"}', "[]", ""), Entry(6, 6.0, '{"kind":"tick"}', "[]", "")]
-        >>> [(entry.number, entry.digest) for entry in thinned(entries, gap=2.5)]
-        [(1, ''), (5, ''), (6, '-')]
+        >>> [entry.number for entry in thinned(entries, Settings(period=1.0))]
+        [1, 5, 6]
     """
-    keeps, reports = _needed(entries, gap), _Reports()
-    bodies: dict[int, Entry] = {}
+    reports = {k: _Report.of(entry) for k, entry in enumerate(entries) if entry.event.startswith(_REPORT)}
+    gap = settings.period + MAX_LATENESS  # the scheduler may have been down
+    keeps = {0, len(entries) - 1, *_around_gaps(entries, gap), *_with_consequences(entries), *_on_grid(reports)}
+    pending: dict[tuple[str, int], list[_Cell]] = {}  # cells of each worker that may be in its next report
+    kept = []
     for k, entry in enumerate(entries):
-        if entry.event.startswith('{"kind":"report"'):
-            bodies[k] = reports.reduced(k, entry)
-    kept, before = [], -2
-    for k in sorted(keeps | reports.kept):
-        mark = KEPT_ON if before == k - 1 else LEFT_OUT_BEFORE
-        kept.append(bodies.get(k, entries[k])._replace(digest=mark))
-        before = k
+        if (report := reports.get(k)) is not None:
+            cells = _newest(pending.get(report.worker, []) + report.cells, settings.window)
+            if k in keeps:
+                entry = entry._replace(event=report.event_with(cells), answers=report.answers())
+                cells = []
+            pending[report.worker] = cells
+        if k in keeps:
+            kept.append(entry._replace(digest=""))
     return kept
 
 
-def _needed(entries: Sequence[Entry], gap: float) -> set[int]:
-    """Return the places of the entries that stay for themselves: all but reports and ticks without consequences."""
-    keeps, after_gap = {0, len(entries) - 1}, False
-    for k, entry in enumerate(entries):
-        is_tick = entry.event.startswith('{"kind":"tick"')
-        if k and entry.now - entries[k - 1].now > gap:
-            keeps |= {k - 1, k}
-            after_gap = True
-        if after_gap:  # ticks may come before the event that tells whether the scheduler was down
-            keeps.add(k)
-            after_gap = is_tick
-        if not (is_tick or entry.event.startswith('{"kind":"report"')) or _has_answers(entry):
-            keeps.add(k)
-    return keeps
+class _Cell(NamedTuple):
+    mark: int
+    batches: int
+    loss: float
 
 
-class _Reports:
-    """Which reports stay: those with a cell on the grid, and the first and the last one of each worker."""
+class _Report(NamedTuple):
+    """A report that is read."""
 
-    def __init__(self) -> None:
-        self._kept: set[int] = set()
-        self._newest: dict[tuple[str, int], int] = {}  # place of the newest report of each worker
-        self._at: dict[tuple[str, int], int] = {}  # where on the grid its newest kept report is
+    body: dict[str, Any]
+    parts: list[dict[str, Any]]
+    """The answers, and what was accepted."""
+    cells: list[_Cell]
+    """The cells that were accepted."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self:
+        body, parts = json.loads(entry.event), json.loads(entry.answers)
+        told = body.pop("cells", ())
+        cells: list[Any] = []
+        for name in _TRANSIENT:
+            body.pop(name, None)
+        for part in parts:
+            if "accepted" in part and part["job"] == body["job"]:
+                own = part["accepted"].pop("cells", None)
+                cells = [cell[1:] for cell in told] if own is None else own
+        marks = [FOLLOWS] * len(cells) if entry.digest else [mark for mark, *_ in told]
+        return cls(body, parts, [_Cell(mark, *cell) for mark, cell in zip(marks, cells, strict=True)])
 
     @property
-    def kept(self) -> set[int]:
-        """Places of the reports that stay."""
-        return self._kept | set(self._newest.values())
+    def worker(self) -> tuple[str, int]:
+        return self.body["job"], self.body["incarnation"]
 
-    def reduced(self, place: int, entry: Entry) -> Entry:
-        """Return a report with its newest cell at most, if there was none at that place on the grid."""
-        event, answers = json.loads(entry.event), json.loads(entry.answers)
-        cells, accepted = [], next((answer["accepted"] for answer in answers if "accepted" in answer), None)
-        if accepted is not None:
-            cells = accepted.pop("cells", None)
-            cells = [cell[1:] for cell in event.get("cells", ())] if cells is None else cells
-        worker = event["job"], event["incarnation"]
-        at = int(math.log(max(cells[-1][0] if cells else event["batches"], 1)) / math.log(GRID))
-        is_next = self._at.get(worker) != at or bool(cells and event.get("evaluated"))
-        if is_next:
-            self._at[worker] = at
-            self._kept.add(place)
-        self._newest[worker] = place
-        for name in ("cells", *_TRANSIENT):
-            event.pop(name, None)
-        if cells and is_next:
-            event["cells"] = [[1, *cells[-1]]]
-        return entry._replace(event=_text(event), answers=_text(answers))
+    @property
+    def batches(self) -> int:
+        """Where on the curve it is."""
+        return max(self.cells[-1].batches if self.cells else self.body["batches"], 1)
+
+    def event_with(self, cells: list[_Cell]) -> str:
+        return _text(self.body | ({"cells": cells} if cells else {}))
+
+    def answers(self) -> str:
+        return _text(self.parts)
 
 
-def _has_answers(entry: Entry) -> bool:
-    return entry.answers != "[]" and any("accepted" not in answer for answer in json.loads(entry.answers))
+def _newest(cells: list[_Cell], count: int) -> list[_Cell]:
+    if len(cells) <= count:
+        return cells
+    first, *others = cells[-count:]
+    return [first._replace(mark=AFTER_A_BREAK), *others]
+
+
+def _around_gaps(entries: Sequence[Entry], gap: float) -> Iterator[int]:
+    """Yield the places before and behind a gap; ticks may come before the event that tells what it was."""
+    after_gap = False
+    for k in range(1, len(entries)):
+        before, entry = entries[k - 1 : k + 1]
+        if entry.number == before.number + 1 and entry.now - before.now > gap:
+            yield k - 1
+            after_gap = True
+        if after_gap:
+            yield k
+            after_gap = entry.event.startswith(TICK)
+
+
+def _with_consequences(entries: Sequence[Entry]) -> Iterator[int]:
+    """Yield the places of all but the reports and ticks that led to nothing new; a directive may be repeated."""
+    versions: dict[str, int] = {}
+    for k, entry in enumerate(entries):
+        news = not entry.event.startswith((_REPORT, TICK))
+        for answer in json.loads(entry.answers) if entry.answers != "[]" else ():
+            if (version := answer.get("version")) is None:
+                news |= "accepted" not in answer
+            elif version > versions.get(answer["job"], 0):  # an end of version 0 answers a worker that is not known
+                news, versions[answer["job"]] = True, version
+        if news:
+            yield k
+
+
+def _on_grid(reports: Mapping[int, _Report]) -> Iterator[int]:
+    """Yield the places of reports with a cell on the grid, and of the first and the last one of each worker."""
+    reached: dict[tuple[str, int], int] = {}
+    last: dict[tuple[str, int], int] = {}
+    for k, report in reports.items():
+        at = int(math.log(report.batches) / math.log(GRID))
+        if reached.get(report.worker) != at or (report.cells and report.body.get("evaluated")):
+            reached[report.worker] = at
+            yield k
+        last[report.worker] = k
+    yield from last.values()
 
 
 def _text(value: Any) -> str:
