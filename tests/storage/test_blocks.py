@@ -334,6 +334,8 @@ def test_a_run_in_a_pool_is_compared_behind_what_was_thinned_since(
     live(folder / "journal.db", first=300)
     with Journal.open(tmp_path / "run.db", read_only=True) as journal:
         assert excerpt.compare(journal, part).after > 300
+    excerpt.write(part, tmp_path / "again.db")
+    assert history(tmp_path / "again.db").gaps == history(folder / "journal.db").gaps
     execute(folder / "journal.db", "DELETE FROM blocks")
     with Journal.open(tmp_path / "run.db", read_only=True) as journal, pytest.raises(JournalError):
         excerpt.compare(journal, part)

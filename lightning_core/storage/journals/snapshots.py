@@ -2,7 +2,7 @@
 
 A snapshot is the scheduler's state as JSON, compressed, with a digest over it and over the event that it follows. The
 two newest are kept, and one or two far behind them: all events behind the oldest one are whole, to be handled again for
-what was forecast, and to verify the answers. One that is damaged, or of another version, is passed over: the one before
+what was forecast, and to verify the answers. One that is damaged, or of a later version, is passed over: the one before
 it, or the first event, is as good a beginning.
 """
 
@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from lightning_core.core.saved_state import StateError
+from lightning_core.scheduler.tables.state_versions import VERSION, migrated
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.journal_database import digest_of
 
-# Version of the form of the state; it rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 2
 # Events between two snapshots: as many are replayed in half a second.
 EVENTS_PER_SNAPSHOT = 5000
 KEPT = 2
@@ -48,7 +48,7 @@ class Snapshot(NamedTuple):
 def write_snapshot(connection: sqlite3.Connection, snapshot: Snapshot) -> None:
     """Write a snapshot and remove those that are not needed any more, in one transaction.
 
-    Kept are the newest, and the first one of the newest stretch and of the one before it.
+    Needed are the newest ones, and the first one of the newest stretch and of the one before it.
 
     Raises:
         ValueError: If the state is too large.
@@ -66,31 +66,33 @@ def write_snapshot(connection: sqlite3.Connection, snapshot: Snapshot) -> None:
         reach("snapshot.written")
         query = (
             "DELETE FROM snapshots WHERE number NOT IN (SELECT number FROM snapshots ORDER BY number DESC LIMIT ?)"
-            " AND number NOT IN (SELECT min(number) FROM snapshots WHERE number / ? >= ? GROUP BY number / ?)"
+            " AND number NOT IN (SELECT min(number) FROM snapshots WHERE number >= ? GROUP BY number / ?)"
         )
-        connection.execute(query, (KEPT, STRETCH, snapshot.number // STRETCH - 1, STRETCH))
+        since = max(snapshot.number // STRETCH - 1, 1) * STRETCH  # a young journal is whole from its first event on
+        connection.execute(query, (KEPT, since, STRETCH))
         reach("snapshot.before_commit")
     reach("snapshot.after_commit")
 
 
 def read_snapshots(connection: sqlite3.Connection) -> Iterator[Snapshot]:
-    """Yield the snapshots that are whole and of this version, the newest first."""
-    query = "SELECT number FROM snapshots WHERE version = ? ORDER BY number DESC"
-    for [number] in connection.execute(query, (VERSION,)).fetchall():
+    """Yield the snapshots that are whole, of this version and those before it, the newest first."""
+    query = "SELECT number, version FROM snapshots ORDER BY number DESC"
+    for number, version in connection.execute(query).fetchall():
         now, before = _at(connection, number)
         query = "SELECT state, CAST(digest AS BLOB) FROM snapshots WHERE number = ?"  # it may be no text any more
         state, digest = connection.execute(query, (number,)).fetchone()
         text = _decompressed(state)
-        if before is None or text is None or digest_of(before, str(VERSION), text).encode() != digest:
+        if before is None or text is None or digest_of(before, str(version), text).encode() != digest:
             continue
-        if (read := _read(text)) is not None:
-            yield Snapshot(number, now, before, read)
+        with suppress(StateError):
+            if (read := _read(text)) is not None:
+                yield Snapshot(number, now, before, migrated(read, version))
 
 
 def first_whole(connection: sqlite3.Connection) -> int:
     """Return the number of the event behind which all are whole: that of the oldest snapshot, 0 in a young journal."""
     numbers = [number for [number] in connection.execute("SELECT number FROM snapshots ORDER BY number")]
-    return numbers[0] if len(numbers) >= KEPT and numbers[0] >= STRETCH else 0
+    return numbers[0] if len(numbers) >= KEPT and numbers[-1] >= 2 * STRETCH else 0
 
 
 def _at(connection: sqlite3.Connection, number: int) -> tuple[float, str | None]:

@@ -1,0 +1,91 @@
+"""States that a version before has saved: a journal of it goes on, a thinned one too."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.core.events import Report, Submit
+from lightning_core.core.jobs import Job
+from lightning_core.core.saved_state import StateError, restored
+from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.tables.state_versions import MIGRATIONS, VERSION, migrated
+from lightning_core.server.host import Host
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_database import digest_of
+from lightning_core.storage.journals.replay import replay
+
+# A pool of version 1 as a kill left it: four jobs, of which one has ended, one was cancelled, and one lost its worker.
+VERSION_1 = Path(__file__).with_name("versions") / "1.db"
+EVENTS = 62
+SNAPSHOT = 40
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    for end in ("", "-anchor"):
+        shutil.copyfile(f"{VERSION_1}{end}", copy := tmp_path / f"journal.db{end}")
+        copy.chmod(0o600)
+    return tmp_path / "journal.db"
+
+
+def version_1(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state as version 1 had it, as long as no job had left the table."""
+    table = {name: value for name, value in state["table"].items() if name not in ("submissions", "past_resizes")}
+    table["columns"] = {name: value for name, value in table["columns"].items() if name != "ordinal"}
+    return {name: value for name, value in state.items() if name != "past"} | {"table": table}
+
+
+def test_a_pool_of_the_version_before_goes_on_from_its_snapshot(path: Path) -> None:
+    with Journal.open(path, read_only=True) as journal:
+        again, whole = replay(journal), replay(journal, whole=True)
+    assert (again.after, again.events) == (SNAPSHOT, EVENTS)
+    assert again.scheduler.state() == whole.scheduler.state()
+    assert again.digest == whole.digest
+    jobs = {job.name: job for job in again.scheduler.status()}
+    host = Host(Settings(), path, clock=lambda: 0.0)
+    host.handle(Submit((Job("e", 900.0, BatchTarget(100)),)))
+    host.handle(Report("e", 1, 1, 1, 100, 5.0))
+    host.close()
+    with Journal.open(path, read_only=True) as journal:
+        after = replay(journal, whole=True)
+        assert after.digest == journal.digest
+        assert next(journal.snapshots()).number > EVENTS
+    names = [job.name for job in after.scheduler.status()]
+    assert names == [*jobs, "e"]
+
+
+def test_a_thinned_pool_of_the_version_before_goes_on(path: Path) -> None:
+    with Journal.open(path) as journal:
+        state = replay(journal).scheduler.state()
+        number, digest = journal.newest.number, journal.digest
+        text = json.dumps(version_1(state), separators=(",", ":"))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM snapshots")
+        row = number, 1, zlib.compress(text.encode()), digest_of(digest, "1", text)
+        connection.execute("INSERT INTO snapshots VALUES (?, ?, ?, ?)", row)
+    with Journal.open(path, read_only=True) as journal:
+        again = replay(journal)
+    assert again.after == EVENTS
+    assert again.scheduler.state() == state
+
+
+def test_each_version_has_a_migration_and_others_are_refused() -> None:
+    assert sorted(MIGRATIONS) == list(range(1, VERSION))
+    state = Scheduler(Settings()).state()
+    assert restored(Scheduler(Settings()), migrated(version_1(state), 1)).state() == state
+    for version in (0, VERSION + 1):
+        with pytest.raises(StateError, match=f"must have version 1 to {VERSION}, got {version}"):
+            migrated(state, version)
+    with pytest.raises(StateError, match="not the state of a scheduler of version 1: KeyError"):
+        migrated({}, 1)
