@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from lightning_core.core.events import Event, SelectorFeedback
 from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
@@ -21,11 +21,11 @@ class FeedbackTask:
 
     Args:
         host: The scheduler's host.
-        handle: Function that hands an event to the scheduler.
+        handle: Function that hands an event to the scheduler and returns once it is committed.
         on_done: Function that is called when a computation has ended.
     """
 
-    def __init__(self, host: Host, handle: Callable[[Event], object], on_done: Callable[[], object]) -> None:
+    def __init__(self, host: Host, handle: Callable[[Event], Awaitable[object]], on_done: Callable[[], object]) -> None:
         self._host = host
         self._handle = handle
         self._on_done = on_done
@@ -69,7 +69,7 @@ class FeedbackTask:
     async def _deliver(self, feedback: SelectorFeedback) -> None:
         while True:
             try:
-                self._handle(feedback)
+                await self._handle(feedback)
                 return
             except EventNotPersistedError:
                 await asyncio.sleep(RETRY_INTERVAL)

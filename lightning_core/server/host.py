@@ -1,6 +1,7 @@
 """What every process with a live scheduler needs: the journal, the clock, and recovery.
 
-A host is not thread-safe: the process makes one call at a time.
+A host is not thread-safe: the process makes one call at a time. Only :meth:`Host.commit` and :meth:`Host.keep_short`
+may run in another thread meanwhile, one of them at a time.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lightning_core.core.answers import Answer, Directive, End, JobStatus
 from lightning_core.core.events import Event, Report, Tick
@@ -18,6 +21,7 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.failpoints import reach
+from lightning_core.storage.journals.anchor import Anchor
 from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
@@ -58,7 +62,11 @@ class Host:
         self._status: list[JobStatus] | None = None
         self._refuses_until = -math.inf
         self._journal: Journal | None = None
+        self._writing = threading.RLock()  # its holder may use the journal's file
+        self._unwritten: Exception | None = None
         self._to_replay = self._snapshot_took = 0.0
+        self._snapshot_due: tuple[Anchor, Mapping[str, Any]] | None = None
+        self._thinning_due = False
         past = 0.0
         if journal is not None:
             finish(journal)
@@ -82,18 +90,59 @@ class Host:
         return self._clock() - self._origin
 
     def handle(self, event: Event) -> list[Answer]:
-        """Catch up with the time, handle the event, and commit both before returning the answers.
-
-        An event that changes nothing is answered and not committed: a journal that replays without it is the same.
-        """
-        answers, now = self.catch_up(), self.now()
-        known = self.scheduler.answers_to_no_op(event, now)
-        return answers + (self._handle(event, now) if known is None else known)
+        """Catch up with the time, handle the event, and commit both before returning the answers."""
+        return self._committed(self.decide(event))
 
     def catch_up(self) -> list[Answer]:
-        """Wake the scheduler if it asked to be woken by now."""
+        """Wake the scheduler if it asked to be woken by now, and commit that."""
+        return self._committed(self.decide_time())
+
+    def decide(self, event: Event) -> list[Answer]:
+        """Catch up with the time and handle the event; its answers must not leave before :meth:`commit` returns.
+
+        An event that changes nothing is answered and not committed: a journal that replays without it is the same.
+
+        Raises:
+            EventNotPersistedError: If the journal could not be written a moment ago.
+        """
+        answers, now = self.decide_time(), self.now()
+        known = self.scheduler.answers_to_no_op(event, now)
+        return answers + (self._decide(event, now) if known is None else known)
+
+    def decide_time(self) -> list[Answer]:
+        """Wake the scheduler if it asked to be woken by now; see :meth:`decide`."""
         wakeup = self.scheduler.wakeup()
-        return self._handle(Tick(), now) if wakeup is not None and (now := self.now()) >= wakeup else []
+        return self._decide(Tick(), now) if wakeup is not None and (now := self.now()) >= wakeup else []
+
+    def commit(self) -> None:
+        """Commit all that was decided so far.
+
+        Raises:
+            sqlite3.Error, OSError: If that failed; :meth:`undo` then says what has not happened.
+        """
+        with self._writing:
+            error, self._unwritten = self._unwritten, None
+            if error is not None:
+                raise error
+            if self._journal is not None:
+                self._journal.commit()
+
+    def undo(self, error: Exception) -> EventNotPersistedError | None:
+        """Go back to what is committed, after an error of :meth:`commit`.
+
+        Returns:
+            What the senders of all other events are told; None if it is not the disk that failed.
+        """
+        began = self._clock()
+        with self._writing:
+            if self._journal is not None:
+                self._journal.give_up()
+            self._go_back()
+        if not isinstance(error, sqlite3.Error | OSError):
+            return None
+        self._trouble = f"the journal cannot be written: {error}"
+        self._refuses_until = self._clock() + max(MIN_RETRY_PAUSE, PAUSE_PER_REPLAY * (self._clock() - began))
+        return EventNotPersistedError(self._trouble)
 
     def seconds_to_wakeup(self) -> float | None:
         """Return the seconds until :meth:`catch_up` has something to do; None if only an event can cause it."""
@@ -128,14 +177,44 @@ class Host:
             self._status = self.scheduler.status()
         return self._status
 
+    def keep_short(self) -> None:
+        """Take a snapshot or thin old events, if that is due; both fail without harm: the events are committed."""
+        with self._writing:
+            due, self._snapshot_due = self._snapshot_due, None
+            if due is not None:
+                self._write_snapshot(*due)
+            elif self._thinning_due and self._journal is not None:
+                self._thinning_due = False
+                try:
+                    self._journal.thin()
+                except (sqlite3.Error, ValueError, JournalError) as error:
+                    log.warning("old events were not thinned: %s", error)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether :meth:`keep_short` has something to do."""
+        return self._snapshot_due is not None or self._thinning_due
+
     def close(self) -> None:
         """Close the journal."""
         if self._journal is not None:
-            self._take_snapshot()
+            self.commit()
+            self._note_state(self._journal)
+            self.keep_short()
             self._journal.close()
             self._journal = None
 
-    def _handle(self, event: Event, now: float) -> list[Answer]:
+    def _committed(self, answers: list[Answer]) -> list[Answer]:
+        try:
+            self.commit()
+        except Exception as error:
+            if (refusal := self.undo(error)) is not None:
+                raise refusal from error
+            raise
+        self.keep_short()
+        return answers
+
+    def _decide(self, event: Event, now: float) -> list[Answer]:
         self._status = None
         if (left := self._refuses_until - self._clock()) > 0:
             raise EventNotPersistedError(f"{self._trouble}; the next attempt is in {left:.0f} s")
@@ -145,41 +224,53 @@ class Host:
             self._to_replay += time.thread_time() - started
             reach("host.decided")
             if self._journal is not None:
-                self._journal.append(event, now, answers, self.scheduler.accepted)
-                self._keep_short(self._journal.newest.number)
-        except (sqlite3.Error, OSError) as error:
-            began = self._clock()
-            self._go_back()
-            self._trouble = f"the journal cannot be written: {error}"
-            self._refuses_until = self._clock() + max(MIN_RETRY_PAUSE, PAUSE_PER_REPLAY * (self._clock() - began))
-            raise EventNotPersistedError(self._trouble) from error
+                self._journal.add(event, now, answers, self.scheduler.accepted)
+                self._note_length(self._journal)
         except Exception:
-            self._go_back()
+            self._take_back()
             raise
         return answers
 
-    def _keep_short(self, number: int) -> None:
-        """Take a snapshot, or thin old events, if it is time; both fail without harm: the events are committed."""
-        if number % EVENTS_PER_SNAPSHOT == 0 or self.replay_share >= 1.0:
-            self._take_snapshot()
-        elif number % THIN_EVERY == 0 and self._journal is not None and not self.scheduler.settings.keep_all:
+    def _take_back(self) -> None:
+        """Restore the scheduler after an event that it could not handle; those before it stay."""
+        with self._writing:
             try:
-                self._journal.thin()
-            except (sqlite3.Error, ValueError, JournalError) as error:
-                log.warning("old events were not thinned: %s", error)
+                self.commit()
+            except (sqlite3.Error, OSError) as error:
+                self._unwritten = error  # the next commit tells
+            else:
+                self._go_back()
 
-    def _take_snapshot(self) -> None:
+    def _note_length(self, journal: Journal) -> None:
+        """Note whether it is time for a snapshot, or to thin old events."""
+        number = journal.newest.number
+        if number % EVENTS_PER_SNAPSHOT == 0 or self.replay_share >= 1.0:
+            self._note_state(journal)
+        elif number % THIN_EVERY == 0 and not self.scheduler.settings.keep_all:
+            self._thinning_due = True
+
+    def _note_state(self, journal: Journal) -> None:
+        """Note the present state for a snapshot."""
+        started = time.thread_time()
+        try:
+            self._snapshot_due = journal.newest, self.scheduler.state()
+            self._to_replay = 0.0
+        except ValueError as error:  # a StateError is one
+            log.warning("no snapshot was taken: %s", error)
+        self._snapshot_took = time.thread_time() - started
+
+    def _write_snapshot(self, after: Anchor, state: Mapping[str, Any]) -> None:
         """Take a snapshot. If that fails, a restart takes longer, and nothing else: the events are committed."""
         assert self._journal is not None
         started = time.thread_time()
         try:
-            self._journal.take_snapshot(self.scheduler.state())
-            self._to_replay = 0.0
-        except (sqlite3.Error, ValueError) as error:  # a StateError is one
+            self._journal.take_snapshot(state, after)
+        except (sqlite3.Error, ValueError) as error:
             log.warning("no snapshot was taken: %s", error)
-        self._snapshot_took = time.thread_time() - started
+        self._snapshot_took += time.thread_time() - started
 
     def _go_back(self) -> None:
         """Restore the scheduler from the journal: an event that is not in it has not happened."""
+        self._snapshot_due = self._status = None
         if self._journal is not None:
             self.scheduler = replay(self._journal).scheduler

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 from lightning_core.core.answers import Alert, Answer, Directive, Placement, VerdictChanged
 from lightning_core.core.events import Event, WorkerExited, WorkersLost
 from lightning_core.server.host import Host
+from lightning_core.server.load.group_commit import GroupCommit
 
 
 class LongPolling:
     """Callers that wait until the scheduler has an answer for them.
 
     Args:
-        host: Function that returns the scheduler's host.
+        host: The scheduler's host.
+        commits: Its commits, before which nothing is told.
     """
 
-    def __init__(self, host: Callable[[], Host]) -> None:
+    def __init__(self, host: Host, commits: GroupCommit) -> None:
         self._host = host
+        self._commits = commits
         self._directives: dict[str, asyncio.Event] = {}
         self._placements = asyncio.Event()
 
@@ -37,30 +41,30 @@ class LongPolling:
         Raises:
             RuntimeError: If the job is unknown; a script may join again.
         """
-        host = self._host()
-        if host.scheduler.directive(job) is None:
+        if self._host.scheduler.directive(job) is None:
             raise RuntimeError(f"no job {job!r}")
-        changed = self._directives.setdefault(job, asyncio.Event())
-        directive = host.newer(job, version)
-        if directive is None:
-            changed.clear()
-            try:
-                async with asyncio.timeout(timeout):
-                    await changed.wait()
-            except TimeoutError:
-                return None
-            directive = host.newer(job, version)
-        return directive
+        changed, until = self._directives.setdefault(job, asyncio.Event()), self._host.now() + timeout
+        while True:
+            directive = await self._commits.read(lambda: self._host.newer(job, version))
+            if directive is not None or (left := until - self._host.now()) <= 0:
+                return directive
+            if self._host.newer(job, version) is None:  # nor one that is still to be committed
+                await _happens(changed, left)
 
     async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
         """Return the placements as soon as they differ from ``known``, or after ``timeout`` seconds."""
-        host = self._host()
-        until = host.now() + timeout
-        while (now := host.scheduler.placements()) == known and (left := until - host.now()) > 0:
-            self._placements.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._placements.wait()
-            except TimeoutError:
-                break
-        return now
+        until = self._host.now() + timeout
+        while True:
+            now = await self._commits.read(lambda: self._host.scheduler.placements())
+            if now != known or (left := until - self._host.now()) <= 0:
+                return now
+            if self._host.scheduler.placements() == known:
+                await _happens(self._placements, left)
+
+
+async def _happens(event: asyncio.Event, timeout: float) -> None:
+    """Return when an event happens, or after ``timeout`` seconds."""
+    event.clear()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            await event.wait()

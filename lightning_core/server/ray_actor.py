@@ -8,6 +8,7 @@ Rules
    scheduler writes it, every call fails with the reason. A lock keeps the actor the only writer of its journal.
 4. Calls can be repeated: a report is identified by (job, incarnation, number), a submission by its names.
 5. The actor owns no placement group and no worker: if it dies, training goes on.
+6. A thread commits events, many at a time. What rests on them leaves after their commit (:mod:`.load.group_commit`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.feedback_task import FeedbackTask
 from lightning_core.server.host import Host
+from lightning_core.server.load.group_commit import GroupCommit
 from lightning_core.server.long_polling import LongPolling
 from lightning_core.server.notifications import Notifier
 from lightning_core.server.server import SocketServer
@@ -60,14 +62,14 @@ class SchedulerActor:
     ) -> None:
         self._folder = Path(folder)
         self._trouble: str | None = None
-        self._long_polling = LongPolling(lambda: self._host)
         self._woken = asyncio.Event()
+        self._wakes_at: float | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
         self._server = SocketServer(self, Path(socket)) if socket else None
         self._notifier = Notifier(on_verdict or {})
         self._launching = asyncio.Lock()
-        self._sessions = Sessions(lambda: self._host.scheduler, self._handle)
+        self._sessions = Sessions(lambda: self._host.scheduler, self._decide)
         try:
             self._lock = lock_journal(self._folder / "journal.lock")
             self._host = Host(Settings(**settings), self._folder / "journal.db")
@@ -76,6 +78,8 @@ class SchedulerActor:
         except Exception as error:
             self._trouble = f"{type(error).__name__}: {error}"
         if self._trouble is None:
+            self._commits = GroupCommit(self._host, self._pass_on)
+            self._long_polling = LongPolling(self._host, self._commits)
             self._feedback = FeedbackTask(self._host, self._handle, self._woken.set)
         # Ray restarts the actor silently, and scripts can connect only once the socket server is open.
         if ray.is_initialized():
@@ -89,13 +93,17 @@ class SchedulerActor:
         await self._ready()
         if connection is not None and isinstance(event, Report | WorkerExited):
             self._sessions.check_reporter(event, connection)
+        directive = None
         if isinstance(event, Report):
-            return self._host.directive_for(event, self._handle(event))
-        if isinstance(event, Command):
+            directive = self._host.directive_for(event, self._decide(event))
+        elif isinstance(event, Command):
             self._known(event.job)
             self._host.scheduler.check_command(event, self._host.now())
-        self._handle(event)
-        return None
+            self._decide(event)
+        else:
+            self._decide(event)
+        await self._commits.settled()
+        return directive
 
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         """Return the directive of a job once it is newer than ``version``; None after ``timeout`` seconds."""
@@ -104,7 +112,7 @@ class SchedulerActor:
 
     async def job_forecast(self, job: str) -> JobForecast | None:
         await self._ready()
-        return self._host.scheduler.job_forecast(job)
+        return await self._commits.read(lambda: self._host.scheduler.job_forecast(job))
 
     # ------------------------------------------------------------------------------------------------ for scripts
 
@@ -121,7 +129,9 @@ class SchedulerActor:
             JoinRefusedError: If its name is taken, or its device is not one of the pool's.
         """
         await self._ready()
-        return self._sessions.join(job, device, incarnation, connection)
+        reply = self._sessions.join(job, device, incarnation, connection)
+        await self._commits.settled()
+        return reply
 
     async def disconnected(self, connection: int) -> None:
         """Take note that a connection has closed."""
@@ -137,7 +147,7 @@ class SchedulerActor:
     async def submit(self, jobs: tuple[Job, ...]) -> None:
         """Add jobs."""
         await self._ready()
-        self._handle(Submit(jobs))
+        await self._handle(Submit(jobs))
 
     async def launch(self, specs: Sequence[Spec]) -> None:
         """Submit jobs that the pool manager launches from their specs.
@@ -152,24 +162,24 @@ class SchedulerActor:
         await self._ready()
         async with self._launching:  # a slow disk must not block the event loop
             taken = set(self._host.scheduler.names(active=True))
-            self._handle(Submit(await asyncio.to_thread(store, specs, self._folder, taken)))
+            await self._handle(Submit(await asyncio.to_thread(store, specs, self._folder, taken)))
 
     async def status(self) -> tuple[float, list[JobStatus]]:
         """Return the scheduler time, and the status of every job as of the last event."""
         await self._ready()
-        return self._host.now(), self._host.status()
+        return await self._commits.read(lambda: (self._host.now(), self._host.status()))
 
     async def job(self, name: str) -> Job:
         """Return a job with its current terms."""
         await self._ready()
         self._known(name)
-        return self._host.scheduler.job(name)
+        return await self._commits.read(lambda: self._host.scheduler.job(name))
 
     async def throughputs(self, name: str) -> dict[int, float]:
         """Return the expected batches per second of a job by number of devices; empty while unknown."""
         await self._ready()
         self._known(name)
-        speed = self._host.scheduler.speedup(name)
+        speed = await self._commits.read(lambda: self._host.scheduler.speedup(name))
         return {size: speed.throughput(size) for size in speed.sizes} if speed.known else {}
 
     async def about(self) -> dict[str, Any]:
@@ -198,27 +208,25 @@ class SchedulerActor:
         scheduler = self._host.scheduler
         ours = {number: words for number, words in devices if number < scheduler.settings.devices}
         if ours.keys() != scheduler.unavailable_devices:
-            self._handle(
+            await self._handle(
                 DevicesUnavailable(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items()))
             )
 
     async def have_ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
         """Return for each job and incarnation whether it has ended and must not train any more."""
         await self._ready()
-        scheduler = self._host.scheduler
-        active = set(scheduler.names(active=True))
-        return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in incarnations]
+        return await self._commits.read(lambda: self._ended(incarnations))
 
     async def checkpoints(self, job: str) -> tuple[Checkpoint, ...]:
         """Return the accepted checkpoints of a job, the newest first."""
         await self._ready()
-        return self._host.scheduler.checkpoints(job)
+        return await self._commits.read(lambda: self._host.scheduler.checkpoints(job))
 
     async def spec_sha256(self, job: str) -> str:
         """Return the SHA-256 of the spec that a job was submitted with; empty if the journal has none."""
         await self._ready()
         self._known(job)
-        return self._host.scheduler.job(job).spec_sha256
+        return (await self._commits.read(lambda: self._host.scheduler.job(job))).spec_sha256
 
     async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
         """Return the placements as soon as they differ from ``known``, or after ``timeout`` seconds."""
@@ -234,6 +242,7 @@ class SchedulerActor:
         self._sessions.close()
         if self._trouble is None:
             self._trouble = "the scheduler is closed"
+            await self._commits.close()
             self._host.close()
             os.close(self._lock)
 
@@ -262,15 +271,27 @@ class SchedulerActor:
         if job not in names:
             raise JoinRefusedError(f"no job {job!r}{did_you_mean(job, names)}")
 
-    def _handle(self, event: Event) -> list[Answer]:
+    def _ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
+        scheduler = self._host.scheduler
+        active = set(scheduler.names(active=True))
+        return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in incarnations]
+
+    async def _handle(self, event: Event) -> None:
+        """Handle an event; return once it is committed."""
+        self._decide(event)
+        await self._commits.settled()
+
+    def _decide(self, event: Event) -> list[Answer]:
+        """Handle an event and return its answers, which must not leave before they are committed."""
         if self._trouble is not None:
             raise RuntimeError(self._trouble)
-        answers = self._host.handle(event)
-        self._pass_on(answers, event)
-        self._woken.set()
+        answers = self._host.decide(event)
+        self._commits.add(answers, event)
+        if self._host.scheduler.wakeup() != self._wakes_at:
+            self._woken.set()
         return answers
 
-    def _pass_on(self, answers: list[Answer], event: Event | None = None) -> None:
+    def _pass_on(self, answers: Sequence[Answer], event: Event | None) -> None:
         self._notifier.tell(answers)
         self._long_polling.notify(answers, event)
 
@@ -278,12 +299,14 @@ class SchedulerActor:
         """Wake the scheduler when it asked to be woken."""
         while True:
             try:
-                self._pass_on(self._host.catch_up())
+                if answers := self._host.decide_time():
+                    self._commits.add(answers)
                 self._feedback.start_if_due()
             except Exception:  # a full disk, for example: try again
                 log.exception("cannot wake the scheduler")
                 await asyncio.sleep(RETRY_INTERVAL)
             self._woken.clear()
+            self._wakes_at = self._host.scheduler.wakeup()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds_to_wakeup()):
                     await self._woken.wait()

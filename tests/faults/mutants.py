@@ -47,6 +47,11 @@ MUTANTS = (
         "tests/faults/test_journal_faults.py::test_an_event_that_could_not_be_written_has_no_effect",
     ),
     Mutant(
+        "R1", "lightning_core/server/ray_actor.py",
+        "        await self._commits.settled()\n        return directive", "        return directive",
+        "tests/server/test_group_commit.py::test_nothing_that_rests_on_an_event_leaves_before_its_commit",
+    ),
+    Mutant(
         "R2", "lightning_core/server/host.py",
         "self.scheduler = recovered.scheduler", "self.scheduler = Scheduler(settings)",
         "tests/faults/test_journal_faults.py::test_a_scheduler_killed_while_it_replays_replays_again",
@@ -170,8 +175,8 @@ MUTANTS = (
         "tests/bundle/test_bad_input.py::test_problems_of_files_are_reported_without_heavy_imports",
     ),
     Mutant(
-        "R21", "lightning_core/storage/journals/journal.py",
-        "if entry.digest != digest_of(before, repr(entry.now), entry.event, entry.answers):", "if False:",
+        "R21", "lightning_core/storage/journals/journal_reader.py",
+        "if entry.digest != digest_of(digest, repr(entry.now), entry.event, entry.answers):", "if False:",
         "tests/storage/test_recovery.py::test_no_single_flipped_bit_is_accepted_or_changes_what_is_replayed",
     ),
     Mutant(

@@ -218,7 +218,7 @@ def test_a_scheduler_killed_at_any_failpoint_resumes_in_the_same_state(
 def test_a_scheduler_killed_while_it_replays_replays_again(
     tmp_path: Path, fail: Callable[[str], None], undisturbed: list[JobStatus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Host, "_take_snapshot", lambda host: None)  # it has no snapshot to begin with
+    monkeypatch.setattr(Host, "_note_state", lambda host, journal: None)  # it has no snapshot to begin with
     live(tmp_path / "j.db")
     for number in (1, 7, events_in(tmp_path / "j.db")):
         fail(f"journal.replaying:crash@{number}")

@@ -29,18 +29,18 @@ def test_with_a_full_disk_events_are_refused_and_queries_answered(
     now = 0.0
     host = Host(Settings("edf"), tmp_path / "journal.db", clock=lambda: now)
     host.handle(Submit((Job("a", 900.0, BatchTarget(5000)),)))
-    append, replays, full = Journal.append, [], True
+    commit, replays, full = Journal.commit, [], True
 
-    def appended(journal: Journal, *event: Any) -> None:
+    def committed(journal: Journal) -> None:
         if full:
             raise sqlite3.OperationalError("database or disk is full")
-        append(journal, *event)
+        commit(journal)
 
     def counted(journal: Journal) -> Any:
         replays.append(now)
         return replay(journal)
 
-    monkeypatch.setattr(Journal, "append", appended)
+    monkeypatch.setattr(Journal, "commit", committed)
     monkeypatch.setattr(hosts, "replay", counted)
     for number in range(1, 51):
         now += 0.1

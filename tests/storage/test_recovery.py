@@ -188,7 +188,7 @@ def test_a_flip_in_the_write_ahead_log_loses_nothing_without_a_word(tmp_path: Pa
         shutil.copyfile(tmp_path / file, crashed / file)
     host.close()
     log = bytearray((crashed / "journal.db-wal").read_bytes())
-    log[len(log) // 2] ^= 1
+    log[len(log) * 3 // 4] ^= 1  # behind the tables
     (crashed / "journal.db-wal").write_bytes(log)
     with pytest.raises(JournalError, match=r"events \d+ to 21 are missing"):
         read(crashed / "journal.db")

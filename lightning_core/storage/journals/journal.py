@@ -2,7 +2,8 @@
 
 Rules
 
-1. An event is on the disk before its answers take effect (SQLite, WAL, synchronous=FULL).
+1. An event is on the disk before its answers take effect (SQLite, WAL, synchronous=FULL). All that were added since the
+   last commit are committed together, and another thread may do that while more are added.
 2. Recovery is a replay: handling the events again in order with the same settings gives the same answers, to the bit
    on one machine, and to 1e-6 of a share across machines, whose logarithms may differ in the last bit.
 3. Each row carries a running digest over all events and answers up to it, which is verified whenever rows are read:
@@ -18,6 +19,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self
 
 from lightning_core.core.answers import Accepted, Answer
@@ -63,8 +65,10 @@ class Journal(JournalReader):
         super().__init__(path, connection)
         self._read_only = read_only
         self._durable = durable
-        self._newest = newest
+        self._newest = self._committed = newest
         self._anchor_file = anchor_file
+        self._added: list[Entry] = []
+        self._adding = Lock()
 
     @classmethod
     def create(
@@ -151,7 +155,7 @@ class Journal(JournalReader):
         if not 0 <= wall < math.inf:
             raise DamagedJournalError(path, f"it says that it was written {wall} s after the epoch")
         known = Anchor(number, digest, now, wall) if anchor is None else anchor
-        journal._newest = known._replace(number=number, digest=digest, now=now)
+        journal._newest = journal._committed = known._replace(number=number, digest=digest, now=now)
         if journal.part_of is not None:
             return journal
         if anchor is None and not read_only:
@@ -167,7 +171,7 @@ class Journal(JournalReader):
     def insert(self, entry: Entry) -> None:
         """Insert an entry of the whole journal with its number and digest, in a journal that is a part."""
         self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
-        self._newest = Anchor(entry.number, entry.digest, entry.now, self._newest.wall)
+        self._newest = self._committed = Anchor(entry.number, entry.digest, entry.now, self._newest.wall)
 
     def append(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
         """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return.
@@ -175,23 +179,57 @@ class Journal(JournalReader):
         Raises:
             ValueError: If the event could not be read back; then nothing is committed.
         """
+        self.add(event, now, answers, accepted)
+        self.commit()
+
+    def add(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
+        """Add one event, its answers and what was accepted of it to the next commit.
+
+        Raises:
+            ValueError: If the event could not be read back; then nothing is added.
+        """
         checked(event, type(event))
         body, answer = encode_event(event), encode_answers(answers, accepted, event)
         digest = digest_of(self.digest, repr(now), body, answer)
-        with self._connection if self._durable else nullcontext():
-            number = self._newest.number + 1
-            self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (number, now, body, answer, digest))
-            reach("journal.before_commit")
-        self._newest = Anchor.made_now(number, digest, now)
+        number = self._newest.number + 1
+        with self._adding:
+            self._added.append(Entry(number, now, body, answer, digest))
+            self._newest = Anchor.made_now(number, digest, now)
+
+    def commit(self) -> None:
+        """Commit what was added; in a durable journal it is on disk on return. One thread commits at a time.
+
+        Raises:
+            sqlite3.Error, OSError: If it cannot be written. It is then committed the next time, or given up.
+        """
+        with self._adding:
+            entries, newest = self._added, self._newest
+            self._added = []
+        if not entries:
+            return
+        try:
+            with self._connection if self._durable else nullcontext():
+                self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entries)
+                reach("journal.before_commit")
+        except BaseException:
+            with self._adding:
+                self._added[:0] = entries
+            raise
+        self._committed = newest
         reach("journal.after_commit")
         if self._durable and self._anchor_file is not None:
-            self._anchor_file.write(self._newest)
+            self._anchor_file.write(newest)
         reach("journal.after_anchor")
 
-    def take_snapshot(self, state: Mapping[str, Any]) -> None:
-        """Keep the state of the scheduler after the newest event, from which a restart goes on."""
-        newest = self._newest
-        write_snapshot(self._connection, Snapshot(newest.number, newest.now, newest.digest, state))
+    def give_up(self) -> None:
+        """Forget what was added and is not committed."""
+        with self._adding:
+            self._added, self._newest = [], self._committed
+
+    def take_snapshot(self, state: Mapping[str, Any], after: Anchor | None = None) -> None:
+        """Keep the state of the scheduler after the newest event, or another committed one, to restart from."""
+        after = after or self._newest
+        write_snapshot(self._connection, Snapshot(after.number, after.now, after.digest, state))
 
     def thin(self) -> bool:
         """Thin the oldest events, if no restart needs them any more; return whether there were enough of them."""
@@ -228,11 +266,11 @@ class Journal(JournalReader):
 
     @property
     def newest(self) -> Anchor:
-        """The newest event; its wall-clock time is 0 if it is not known."""
+        """The newest event, committed or not; its wall-clock time is 0 if it is not known."""
         return self._newest
 
     def age(self) -> float:
-        """Return the seconds since the newest commit; no change of the clock counts until the machine is restarted."""
+        """Return the seconds since the newest event; no change of the clock counts until the machine is restarted."""
         return self._newest.age()
 
     @property

@@ -1,0 +1,1 @@
+"""What keeps the scheduler answering at once under many jobs."""

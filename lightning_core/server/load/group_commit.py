@@ -1,0 +1,118 @@
+"""Commits events in a thread: one commit for all that were handled while the last one was being written.
+
+Rules
+
+1. What rests on an event leaves only after its commit: answers, and what is read of the scheduler.
+2. If a commit fails, no event since the last good one has happened, and everyone who waits for one of them is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from lightning_core.core.answers import Answer
+from lightning_core.core.events import Event
+from lightning_core.server.host import EventNotPersistedError, Host
+
+log = logging.getLogger(__name__)
+
+PassOn = Callable[[Sequence[Answer], Event | None], object]
+Said = TypeVar("Said")
+
+
+class _Group:
+    """Events that are committed together."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[Sequence[Answer], Event | None]] = []
+        self.done = asyncio.Event()
+        self.refusal: EventNotPersistedError | None = None
+
+
+class GroupCommit:
+    """Commits what a host decides.
+
+    Args:
+        host: The host, whose event loop this is called in.
+        pass_on: Called with the answers to each event, in their order, once they are committed.
+    """
+
+    def __init__(self, host: Host, pass_on: PassOn) -> None:
+        self._host = host
+        self._pass_on = pass_on
+        self._next: _Group | None = None
+        self._now: _Group | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "journal")
+
+    def add(self, answers: Sequence[Answer], event: Event | None = None) -> None:
+        """Commit the newest decision, with all others that are made until the running commit is done."""
+        if self._next is None:
+            self._next = _Group()
+        self._next.answers.append((answers, event))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def settled(self) -> None:
+        """Return once all that was decided so far is committed.
+
+        Raises:
+            EventNotPersistedError: If it could not be written; it has not happened.
+        """
+        group = self._next or self._now
+        if group is not None:
+            await group.done.wait()
+            if group.refusal is not None:
+                raise EventNotPersistedError(*group.refusal.args)
+
+    async def read(self, ask: Callable[[], Said]) -> Said:
+        """Return what the scheduler says, once all that this rests on is committed."""
+        while True:
+            value = ask()
+            try:
+                await self.settled()
+            except EventNotPersistedError:  # the scheduler has gone back
+                continue
+            return value
+
+    async def close(self) -> None:
+        """Return once nothing is being written any more."""
+        if self._task is not None:
+            await self._task
+        self._thread.shutdown()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._next is not None:
+            self._now, self._next = self._next, None
+            try:
+                await loop.run_in_executor(self._thread, self._host.commit)
+            except Exception as error:
+                self._refuse(error)
+            else:
+                self._release(self._now)
+            self._now = None
+            if self._host.is_long:
+                await loop.run_in_executor(self._thread, self._host.keep_short)
+        self._task = None
+
+    def _release(self, group: _Group) -> None:
+        for answers, event in group.answers:
+            try:
+                self._pass_on(answers, event)
+            except Exception:  # the others must get theirs
+                log.exception("an answer was not passed on")
+        group.done.set()
+
+    def _refuse(self, error: Exception) -> None:
+        refusal = self._host.undo(error) or EventNotPersistedError(f"{type(error).__name__}: {error}")
+        log.error("events have not happened: %s", refusal)
+        groups = [group for group in (self._now, self._next) if group is not None]
+        self._next = None
+        for group in groups:
+            group.refusal = refusal
+            group.done.set()
