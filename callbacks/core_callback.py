@@ -11,19 +11,18 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 from lightning_core.core.answers import Directive, JobForecast, Verdict
-from lightning_core.core.durations import When, parse_duration
+from lightning_core.core.durations import When, parse_duration, parse_limit
 from lightning_core.core.events import Checkpoint
 from lightning_core.core.jobs import OnRefused
 from lightning_core.core.targets import Target
-from lightning_core.scheduler.settings import Settings
 from lightning_core.view.console_lines import logger
 
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
-from .job_record import KEY, JobRecord
+from .job_record import KEY, JobRecord, notebook_card
 from .options import JobTerms, Options
-from .reporting.loss_meter import LossMeter
+from .reporting.hang_watch import Phase
 
 log = logger(__name__)
 
@@ -56,6 +55,8 @@ class CoreCallback(pl.Callback):
             came closest to it; :attr:`best_model_path` is its path. True saves in ``default_root_dir``.
         save_to: Folder in which the training is saved once before its Slurm job ends; by default it is not saved.
         save_before: Time before the end of the Slurm job at which ``save_to`` saves.
+        hang: Time that a step may take, however short the others; one that takes longer, and 20 times as long as the
+            longest before it, is reported as hanging. ``"off"`` for any time.
         stop_when_met: Whether to stop training when the target is met.
         every: Minimum batches per loss cell.
         growth: Minimum size of a loss cell as a fraction of the batches so far, at least 0 and below 1.
@@ -98,6 +99,7 @@ class CoreCallback(pl.Callback):
         keep_best: bool | str | Path = False,
         save_to: str | Path | None = None,
         save_before: str = "2m",
+        hang: float | str | None = "5m",
         stop_when_met: bool = True,
         every: int = 10,
         growth: float = 0.01,
@@ -106,17 +108,14 @@ class CoreCallback(pl.Callback):
             raise MisconfigurationException("CoreCallback needs a target, such as 'train_loss<=0.35'")
         if deadline is None:
             raise MisconfigurationException("CoreCallback needs a deadline, such as '2h'")
-        if not pool:
-            raise ValueError("pool must be 'auto', 'local' or the address of a pool, got ''")
         if on_refused not in tuple(OnRefused):
             raise ValueError(f"on_refused must be one of {', '.join(OnRefused)}, got {on_refused!r}")
-        LossMeter(lambda cell: None, every, growth)  # raises now rather than in fit
         self._terms = JobTerms(job, deadline, target, begin, weight, on_miss, on_nan)
         self._options = Options(
             self._terms.job, pool, stop_when_met, every, growth, OnRefused(on_refused),
             keep_best if isinstance(keep_best, bool) else Path(keep_best),
             None if save_to is None else Path(save_to),
-            parse_duration(save_before),
+            parse_duration(save_before), parse_limit(hang),
         )  # fmt: skip
         # Only a launched job has a folder for its own checkpoints.
         self._folder: Path | None = None
@@ -173,13 +172,8 @@ class CoreCallback(pl.Callback):
 
     def _repr_html_(self) -> str:
         """Return a card with verdict, forecast and curve for notebooks."""
-        from lightning_core.report.card import card  # not needed outside notebooks
-
-        record, job = self._record, self._options.job
-        points = [] if record is None else record.curve.points
-        window = 1 if record is None or record.evaluated_in else Settings().window
-        rows = [("best model", self.best_model_path)] if self.best_model_path else []
-        return card(job.name, job.target, points, self.forecast, window=window, over=self._fit is None, rows=rows)
+        over = self._fit is None
+        return notebook_card(self._record, self._options.job, self.forecast, self.best_model_path, over=over)
 
     @override
     def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
@@ -219,9 +213,8 @@ class CoreCallback(pl.Callback):
         if self._aside:
             return
         if self._fit is None:
-            self._record = self._new_record(trainer)
-            options = replace(self._options, job=self._record.job)
-            self._fit = Fit(trainer, pl_module, options, self._checkpointer, self._record)
+            record = self._record = self._new_record(trainer)
+            self._fit = Fit(trainer, pl_module, replace(self._options, job=record.job), self._checkpointer, record)
         self._fit.begin(trainer)
 
     @override
@@ -233,7 +226,7 @@ class CoreCallback(pl.Callback):
     @override
     def on_train_batch_start(self, *_: Any) -> None:
         if self._fit is not None:
-            self._fit.steering.enter()
+            self._fit.begin_batch(Phase.TRAINING)
 
     @override
     def on_train_batch_end(
@@ -243,14 +236,19 @@ class CoreCallback(pl.Callback):
             self._fit.end_batch(trainer, outputs)
 
     @override
+    def on_validation_start(self, *_: Any) -> None:
+        if self._fit is not None:
+            self._fit.hangs.begin(Phase.VALIDATION_BATCH)
+
+    @override
     def on_validation_batch_start(self, *_: Any) -> None:
         if self._fit is not None:
-            self._fit.steering.enter()
+            self._fit.begin_batch(Phase.VALIDATION)
 
     @override
     def on_validation_batch_end(self, *_: Any) -> None:
         if self._fit is not None:
-            self._fit.report_busy()
+            self._fit.end_validation_batch()
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -266,6 +264,8 @@ class CoreCallback(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
+        if self._fit is not None:
+            self._fit.hangs.excuse()
         self._checkpointer.add_to(checkpoint)
         if self._record is not None and not self._aside and not self._options.launched and trainer.is_global_zero:
             checkpoint[KEY] = self._record.to_entry()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any
 
@@ -11,7 +10,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.core.answers import End, JobForecast
 from lightning_core.core.events import Cell
-from lightning_core.core.jobs import Capability
 from lightning_core.view.console_lines import logger, watch_bar_of
 
 from .checkpointing.best_model import best_model_saver
@@ -26,8 +24,8 @@ from .fit_end import exit_of
 from .job_record import JobRecord
 from .metric_logging import log_metrics, print_line, summary_line
 from .options import Options
+from .reporting.hang_watch import HangWatch, Phase
 from .reporting.horizon import horizon, seconds_left
-from .reporting.joining import Connect, Connection, Join, device_name
 from .reporting.losses import Losses
 from .reporting.mailbox import Mailbox
 from .reporting.target_reader import Stage
@@ -61,7 +59,7 @@ class Fit:
     ) -> None:
         watch_bar_of(trainer)
         self._name = options.job.name
-        self._launched = options.launched
+        self._launched = launched = options.launched
         self._checkpointer = checkpointer
         self._record = record
         self._automatic = pl_module.automatic_optimization
@@ -71,14 +69,16 @@ class Fit:
         self._new_epoch, self._epoch_began = True, 0
         self._per_epoch: int | None = None
         self._logged: JobForecast | None = None
+        self.hangs = HangWatch(options.hang)
+        """Watch of this thread."""
         self.mailbox: Mailbox | None = None
         """Mailbox of the job; None on all ranks but the first."""
         if trainer.is_global_zero:
-            connect = _connect(trainer, pl_module, options)
-            if options.launched:
-                self.mailbox = Mailbox(connect, self._name, asks_forecast=bool(trainer.loggers), listens=True)
-            else:
-                self.mailbox = Mailbox(connect, self._name, hold_timeout=CLOSE_TIMEOUT / 2, asks_forecast=True)
+            self.mailbox = Mailbox(
+                options.connect(trainer, pl_module), self._name, hold_timeout=10.0 if launched else CLOSE_TIMEOUT / 2,
+                asks_forecast=not launched or bool(trainer.loggers), listens=launched, hangs=self.hangs,
+                give_up=options.give_up,
+            )  # fmt: skip
         target, device = options.job.target, pl_module.device
         self._last_batch = target.work or 0
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
@@ -124,6 +124,13 @@ class Fit:
         self._new_epoch, self._epoch_began = True, self._batches
         if self.steering.leaving or self.steering.saving:
             self._checkpointer.between_epochs(trainer, self._leave_if_told)
+        self.hangs.begin(Phase.FIRST_BATCH)
+
+    def begin_batch(self, phase: Phase) -> None:
+        """Wait until this process may do a batch of training or validation."""
+        self.hangs.done()
+        self.steering.enter()
+        self.hangs.begin(phase)
 
     def end_batch(self, trainer: pl.Trainer, outputs: Any) -> None:
         """Report a training batch, obey the newest directive, and save what is due."""
@@ -135,6 +142,7 @@ class Fit:
             self._batches = trainer.global_step
         if self.mailbox is not None:
             self._report_batch(trainer, outputs, accumulated, self.mailbox)
+        self.hangs.done()  # not earlier: the last line may wait for the device
         side_actions = SideAction.SAVE if self._save_due() else SideAction.NOTHING
         best, steering = self._best, self.steering
         if best is not None and best.wanted is not None:
@@ -153,6 +161,7 @@ class Fit:
             self._slurm.save(trainer, self._batches)
         elif steering.leaving or steering.saving:
             self._checkpointer.between_batches(trainer, self._leave_if_told)
+        self.hangs.begin(Phase.NEXT_BATCH)
 
     def _report_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, mailbox: Mailbox) -> None:
         outbox, losses = mailbox.outbox, self._losses
@@ -176,6 +185,12 @@ class Fit:
             self._logged = forecast
             log_metrics(trainer, forecast)
 
+    def end_validation_batch(self) -> None:
+        """Report a batch of validation."""
+        self.report_busy()
+        self.hangs.done()
+        self.hangs.begin(Phase.VALIDATION_BATCH)
+
     def end_evaluation(self, trainer: pl.Trainer, stage: Stage) -> None:
         """Read the target's number at the end of a validation or an epoch."""
         if self.mailbox is not None:
@@ -186,6 +201,7 @@ class Fit:
             if trainer.strategy.broadcast(wanted) if self._has_ranks else wanted:
                 self._best.save(trainer)
         self.report_busy()
+        self.hangs.begin(Phase.NEXT_BATCH)
 
     def report_busy(self) -> None:
         """Report work that is not a training batch."""
@@ -200,6 +216,7 @@ class Fit:
             MisconfigurationException: If the metric of a launched job was not logged.
         """
         self.end_evaluation(trainer, "epoch")
+        self.hangs.excuse()
         self._per_epoch = self._batches - self._epoch_began
         complaint = None if self.mailbox is None else self._losses.complaint(trainer)  # only the first rank reads
         if self._has_ranks and self._launched:
@@ -212,6 +229,7 @@ class Fit:
     def close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
         """Release the device and leave the pool after the fit, or after the exception that ended it."""
         mailbox = self.mailbox
+        self.hangs.excuse()
         try:
             busy = self.steering.close()
             if mailbox is not None:
@@ -279,13 +297,3 @@ class Fit:
         self.steering.saving = False
         if self.steering.leaving:
             raise JobReleased(f"{self._name}: saved, to be resumed later")
-
-
-def _connect(trainer: pl.Trainer, pl_module: pl.LightningModule, options: Options) -> Connect:
-    if options.client is not None:
-        given = Connection(options.client, options.incarnation)
-        return lambda: given
-    size = trainer.world_size
-    can = frozenset({Capability.HOLD}) if size > 1 else frozenset({Capability.HOLD, Capability.TIME_SLICE})
-    job = dataclasses.replace(options.job, can=can, min_devices=size, max_devices=size)
-    return Join(job, options.pool, device_name(pl_module.device), options.on_refused)

@@ -17,6 +17,7 @@ from lightning_core.core.durations import format_duration
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import Target, target_from_dict
 from lightning_core.core.validation import checked
+from lightning_core.scheduler.settings import Settings
 from lightning_core.view.console_lines import inform, logger
 
 from .reporting.joining import MIN_DEADLINE
@@ -190,6 +191,24 @@ class JobRecord:
             inform(f"{name}: resumed with its deadline: {format_duration(left)} of {whole} left")
         else:
             log.warning("%s: the deadline passed %s ago, before the job was resumed", name, format_duration(-left))
+
+
+def notebook_card(record: JobRecord | None, job: Job, forecast: JobForecast | None, best: str, *, over: bool) -> str:
+    """Return a card with verdict, forecast and curve as HTML.
+
+    Args:
+        record: Record of the job; None before its first fit.
+        job: Job as its user wants it.
+        forecast: Newest forecast; None if there is none.
+        best: Path of the best model; empty if there is none.
+        over: Whether no fit is going on.
+    """
+    from lightning_core.report.card import card  # not needed outside notebooks
+
+    points = [] if record is None else record.curve.points
+    window = 1 if record is None or record.evaluated_in else Settings().window
+    rows = [("best model", best)] if best else []
+    return card(job.name, job.target, points, forecast, window=window, over=over, rows=rows)
 
 
 def _parse(entry: object) -> tuple[Entry, Target, list[Point]]:

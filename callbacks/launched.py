@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class LaunchedCallback(CoreCallback):
         folder: Folder where ``last.ckpt`` is saved; None to save nothing.
         save_every: Minimum seconds between two periodic checkpoints.
         keep_best: Folder where the best model is saved; False to save none.
+        hang: Time that any step may take, as of :class:`CoreCallback`.
+        give_up: Function that ends the process of a training that hangs, as of :class:`~.reporting.mailbox.Mailbox`.
         every: Minimum batches per loss cell.
         growth: Minimum size of a loss cell as a fraction of the batches so far.
 
@@ -53,13 +56,15 @@ class LaunchedCallback(CoreCallback):
         folder: Path | None = None,
         save_every: float = 300.0,
         keep_best: bool | str | Path = False,
+        hang: float | str | None = "5m",
+        give_up: Callable[[str], None] | None = None,
         every: int = 10,
         growth: float = 0.01,
     ) -> None:
-        super().__init__(job, UNKNOWN_DEADLINE, target, keep_best=keep_best, every=every, growth=growth)
+        super().__init__(job, UNKNOWN_DEADLINE, target, keep_best=keep_best, hang=hang, every=every, growth=growth)
         self._options = replace(
             self._options, client=client, device_lock=device_lock, launched=True, incarnation=incarnation,
-            devices=devices, cores=cores,
+            devices=devices, cores=cores, give_up=give_up,
         )  # fmt: skip
         self._folder, self._save_every = folder, save_every
         self._checkpointer = self._new_checkpointer()

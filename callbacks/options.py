@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+import lightning.pytorch as pl
+
 from lightning_core.core.durations import WallTime, When, parse_when, seconds_until
-from lightning_core.core.jobs import Job, OnMiss, OnNan, OnRefused
+from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan, OnRefused
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import Client, DeviceLock
 from lightning_core.core.targets import Target, as_target
 from lightning_core.view.console_lines import inform, logger
 
-from .reporting.joining import MIN_DEADLINE
+from .reporting.joining import MIN_DEADLINE, Connect, Connection, Join, device_name
+from .reporting.loss_meter import LossMeter
 
 log = logger(__name__)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a callback; see :class:`CoreCallback`, and for the last six :class:`~.launched.LaunchedCallback`."""
+    """Options of a callback; see :class:`CoreCallback`, and for the last seven :class:`~.launched.LaunchedCallback`."""
 
     job: Job
     pool: str
@@ -31,12 +35,29 @@ class Options:
     keep_best: bool | Path
     save_to: Path | None
     save_before: float
+    hang: float | None
     client: Client | None = None
     device_lock: DeviceLock | None = None
     launched: bool = False
     incarnation: int = 1
     devices: tuple[int, ...] = (0,)
     cores: int = 1
+    give_up: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.pool:
+            raise ValueError("pool must be 'auto', 'local' or the address of a pool, got ''")
+        LossMeter(lambda cell: None, self.every, self.growth)  # raises now rather than in fit
+
+    def connect(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Connect:
+        """Return what connects a fit to its scheduler."""
+        if self.client is not None:
+            given = Connection(self.client, self.incarnation)
+            return lambda: given
+        size = trainer.world_size
+        can = frozenset({Capability.HOLD}) if size > 1 else frozenset({Capability.HOLD, Capability.TIME_SLICE})
+        job = replace(self.job, can=can, min_devices=size, max_devices=size)
+        return Join(job, self.pool, device_name(pl_module.device), self.on_refused)
 
 
 class JobTerms:

@@ -10,6 +10,7 @@ from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.protocols import DeviceLock
 from lightning_core.view.console_lines import inform, logger
 
+from ..reporting.hang_watch import HangWatch, Phase
 from ..reporting.joining import POOL_TIMEOUT
 from ..reporting.mailbox import Mailbox
 from .busy_timer import BusyTimer
@@ -64,6 +65,7 @@ class Steering:
         """Whether to stop the Trainer because the target is met."""
         self._job = job
         self._mailbox = mailbox
+        self._hangs = HangWatch(None) if mailbox is None else mailbox.hangs
         self._timer = timer
         self._ranks = ranks
         self._device_lock = device_lock if ranks is None else None
@@ -281,7 +283,9 @@ class Steering:
     def _release(self, *, again: bool) -> None:
         if self._holds_device:
             self._holds_device = False
+            self._hangs.begin(Phase.QUANTUM_END)
             self._timer.end()
+            self._hangs.done()
             self._throttle.end()
         if self._device_lock is not None:
             self._device_lock.release(again=again, share=self._share)

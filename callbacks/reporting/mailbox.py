@@ -12,14 +12,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 
-from lightning_core.core.answers import JobForecast
+from lightning_core.core.answers import Grant, JobForecast
 from lightning_core.core.events import Cell, Checkpoint, WorkerExited
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.view.console_lines import inform, logger
 
 from .forecast_watch import ForecastWatch
+from .hang_watch import HangWatch
 from .inbox import Inbox
 from .joining import Connect, Connection, JoinDeferredError
 from .outbox import Outbox
@@ -44,6 +46,9 @@ class Mailbox:
         hold_timeout: Seconds that one call for news lasts while the job is held.
         asks_forecast: Whether to ask for the forecast too, and to tell the user when the verdict changes.
         listens: Whether a second thread waits for news; the client must support two calls at the same time.
+        hangs: Watch of the training thread; None to watch nothing.
+        give_up: Function that ends the process of a training that has hung for too long; it is given where the training
+            thread is, and in the last line for how long. None to report that only.
     """
 
     def __init__(
@@ -54,6 +59,8 @@ class Mailbox:
         hold_timeout: float = 10.0,
         asks_forecast: bool = False,
         listens: bool = False,
+        hangs: HangWatch | None = None,
+        give_up: Callable[[str], None] | None = None,
     ) -> None:
         self.outbox = Outbox()
         """Contents of the next report."""
@@ -67,6 +74,9 @@ class Mailbox:
         """Cores of each device, in a pool of CPUs."""
         self.refused = ""
         """The pool's reason for refusing the job at present; empty if it does not."""
+        self.hangs = hangs or HangWatch(None)
+        """Watch of the training thread."""
+        self._give_up = give_up
         self._connect = connect
         self._connection: Connection | None = None
         self._job = job
@@ -147,6 +157,7 @@ class Mailbox:
     def _run(self) -> None:
         while True:
             closing = self._closing
+            self._look()
             try:
                 connection = self._connected()
                 # Before the report: the forecast is about what it says.
@@ -155,6 +166,8 @@ class Mailbox:
                 if closing:
                     self._leave(connection)
                     return
+                if self.hangs.is_over and self._give_up is not None:
+                    self._give_up(self.hangs.story())
                 if self.inbox.parked:
                     self.inbox.take(connection.client.wait(self._job, self.inbox.version, self._hold_timeout))
                 alerts = self.outbox.bad_losses is None
@@ -179,6 +192,14 @@ class Mailbox:
             if not self.inbox.parked and not self._wake.wait(self._period) and not self.outbox.has_progress:
                 self._wake.wait(self._period)
             self._wake.clear()
+
+    def _look(self) -> None:
+        """Look whether the training hangs; log once where it does."""
+        directive, before = self.inbox.directive, self.outbox.hang
+        share = directive.share if isinstance(directive, Grant) and directive.share else 1.0
+        self.outbox.hang = self.hangs.look(share)
+        if before is None and self.outbox.hang is not None:
+            log.warning("%s: the training hangs:\n%s", self._job, self.hangs.story())
 
     def _report(self, connection: Connection) -> None:
         """Report what there is to report: after a long silence, more cells than one report may have."""

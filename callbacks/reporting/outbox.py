@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 
-from lightning_core.core.events import BadLosses, Cell, Checkpoint, Horizon, Report
+from lightning_core.core.events import BadLosses, Cell, Checkpoint, Hang, Horizon, Report
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 
 
@@ -25,6 +25,7 @@ class Outbox:
         ends_by: Monotonic time at which a time limit ends the training.
         bad_losses: Newest run of losses that are NaN or infinite.
         in_slow_phase: Whether the training does something other than its batches, which may take long.
+        hang: Step that hangs; None if none does.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,7 @@ class Outbox:
         self.ends_by = math.inf
         self.bad_losses: BadLosses | None = None
         self.in_slow_phase = True
+        self.hang: Hang | None = None
         self._cells: deque[Cell] = deque()
         self._began: tuple[int, float] | None = None
         self._number = 0
@@ -71,6 +73,7 @@ class Outbox:
         return Report(
             job, incarnation, self._number, version, batches, busy - busy_before, cells, rejected, began,
             self.evaluated, self.checkpoint, self._horizon_now(), self.bad_losses, self.in_slow_phase,
+            self.hang,
         )  # fmt: skip
 
     def note_arrival(self, report: Report) -> None:

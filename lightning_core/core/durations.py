@@ -73,6 +73,20 @@ def parse_duration(value: object) -> float:
     return seconds
 
 
+def parse_limit(value: object) -> float | None:
+    """Return the seconds of a duration; None for None and for ``"off"``, which YAML reads as False.
+
+    Raises:
+        ValueError: If it is none of these; see :func:`parse_duration`.
+
+    Example::
+
+        >>> parse_limit("10m"), parse_limit("off")
+        (600.0, None)
+    """
+    return None if value is None or value is False or value == "off" else parse_duration(value)
+
+
 def parse_when(value: object) -> float | WallTime:
     """Return the seconds of a duration, or the point in time that is meant.
 

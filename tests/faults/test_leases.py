@@ -17,6 +17,7 @@ from lightning_core.callbacks.control.ranks import Action, SideAction
 from lightning_core.callbacks.control.steering import Steering
 from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.callbacks.reporting import mailbox
+from lightning_core.callbacks.reporting.hang_watch import HangWatch
 from lightning_core.callbacks.reporting.joining import Connection
 from lightning_core.callbacks.reporting.mailbox import Mailbox
 from lightning_core.core.answers import Directive, End, Grant, Verdict
@@ -176,7 +177,9 @@ def test_a_launched_job_ignores_old_directives(directive: Directive | None, fres
     for unheard, launched, word in ((59.0, True, fresh), (61.0, True, lapsed), (61.0, False, None)):
         pace: Any = SimpleNamespace(on_host=True)
         inbox = SimpleNamespace(directive=directive, unheard_for=lambda unheard=unheard: unheard)
-        box: Any = SimpleNamespace(inbox=inbox, silent_for=float, arbiters=(), cores=1, refused="")
+        box: Any = SimpleNamespace(
+            inbox=inbox, silent_for=float, arbiters=(), cores=1, refused="", hangs=HangWatch(None)
+        )
         steers = Steering("job", box, pace, None, None, launched, (0,), True, lambda: False)
         if word is not None:
             assert steers._decide(SideAction.NOTHING) is word
