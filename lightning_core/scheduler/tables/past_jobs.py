@@ -24,7 +24,7 @@ MIN_LEAVING = 32
 # Seconds after the end of a job for which its worker may be heard of.
 SETTLE = 600.0
 # Jobs that are remembered, and all that have ended within this many seconds.
-MAX_REMEMBERED, REMEMBERED_FOR = 1000, 86400.0
+MAX_REMEMBERED, REMEMBERED_FOR = 250, 86400.0
 
 
 class PastJobs:
@@ -43,9 +43,7 @@ class PastJobs:
         self.table = JobTable(window)
         self.version = 0
         self.incarnation = 0
-        # Made when they are asked for, and kept until the table changes, which is seldom.
-        self._saved: dict[str, Any] | None = None
-        self._status: list[tuple[int, JobStatus]] | None = None
+        self._status: list[tuple[int, JobStatus]] | None = None  # kept until the table changes, which is seldom
 
     def take_from(self, table: JobTable, now: float) -> BoolArray | None:
         """Let the rows of jobs that are over leave a table, if there are enough of them.
@@ -65,7 +63,7 @@ class PastJobs:
         if not np.all(np.diff(self.table.ordinal[: len(self.table)]) > 0):
             _choose(self.table, np.argsort(self.table.ordinal[: len(self.table)], kind="stable"))
         _choose(table, np.flatnonzero(~leaves))
-        self._saved = self._status = None
+        self._status = None
         return ~leaves
 
     def forget(self, now: float, waited_for: Collection[str]) -> None:
@@ -85,7 +83,7 @@ class PastJobs:
         self.version = max(self.version, *(table.directives[row].version for row in gone.tolist()))
         self.incarnation = max(self.incarnation, int(table.incarnation[gone].max()))
         _choose(table, np.flatnonzero(~old))
-        self._saved = self._status = None
+        self._status = None
 
     def status(self) -> list[tuple[int, JobStatus]]:
         """Return the status of each job that is remembered, with its place in the order of submission."""
@@ -96,9 +94,7 @@ class PastJobs:
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        if self._saved is None:
-            self._saved = table_to_dict(self.table)
-        return {"table": self._saved, "version": self.version, "incarnation": self.incarnation}
+        return {"table": table_to_dict(self.table), "version": self.version, "incarnation": self.incarnation}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
