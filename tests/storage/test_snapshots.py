@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.policies import POLICIES
+from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.state_versions import VERSION
 from lightning_core.server import host as host_module
@@ -102,6 +105,20 @@ def test_a_replay_begins_at_the_newest_snapshot_and_ends_in_the_same_state(
     execute(path, "DELETE FROM snapshots WHERE number = (SELECT max(number) FROM snapshots)")
     assert replayed(path).scheduler.state() == state
     assert 0 < len(passes) < 8
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"fixed"}))
+def test_a_state_does_not_change_with_the_events_that_follow(policy: str) -> None:
+    """Another thread writes it meanwhile."""
+    scheduler = Scheduler(Settings(policy=policy, devices=2))
+    states = []
+    for number, event in enumerate(story()):
+        scheduler.handle(event, 0.5 * number)
+        if number % 12 == 0:
+            state = scheduler.state()
+            states.append((state, json.dumps(state)))
+    scheduler.handle(Cancel("a"), 99.0)
+    assert [json.dumps(state) for state, _ in states] == [text for _, text in states]
 
 
 def test_two_snapshots_are_kept(recorded: tuple[Path, dict[str, Any]]) -> None:

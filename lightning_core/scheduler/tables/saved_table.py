@@ -45,7 +45,7 @@ def table_to_dict(table: JobTable) -> dict[str, Any]:
         "row_of": encode(table.row_of),
         "submissions": table.submissions,
         "past_resizes": encode(table.past_resizes),
-        "names": table.names,
+        "names": list(table.names),
         "jobs": [job_to_dict(job) for job in table.jobs],
         "directives": [answer_to_dict(directive) for directive in table.directives],
         "speedups": [speedup.state() for speedup in table.speedups],
