@@ -10,14 +10,16 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
+from lightning_core.bundle.values import exact_duration
+from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
 from lightning_core.core.validation import positive_int
 from lightning_core.node.cpu_quota import QUANTUM
-from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
-POOL_KEYS = ("devices", "kind", "cores", "resident", "keep")
-# The only value of `keep`; without it the journal is thinned.
-KEEP_ALL = "all"
+POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended")
+# The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
+KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 LABEL_RULE = "1 to 63 letters, digits, dots, dashes or underscores, the first and the last a letter or digit"
@@ -47,6 +49,8 @@ class PoolSection(NamedTuple):
     """Location of each device; empty if it makes no difference."""
     keep_all: bool = False
     """Whether the journal keeps all events."""
+    keep_ended: float | None = KEEP_ENDED
+    """Seconds for which files of a job are kept after its end; None for ever."""
 
 
 def with_quantum(settings: Settings, kind: Kind) -> Settings:
@@ -57,7 +61,8 @@ def with_quantum(settings: Settings, kind: Kind) -> Settings:
 def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     """Return settings for a pool."""
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
-                                locations=pool.locations, keep_all=pool.keep_all), pool.kind)  # fmt: skip
+                                locations=pool.locations, keep_all=pool.keep_all,
+                                keep_ended=pool.keep_ended), pool.kind)  # fmt: skip
 
 
 def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = None) -> PoolSection:
@@ -94,7 +99,8 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     if kind == "gpu" and "cores" in section:
         problems.at("cores").add("applies to CPUs only; remove it")
     keep_all = bool("keep" in section and problems.at("keep").read(_read_keep, section["keep"]))
-    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all)
+    keep_ended = problems.at("keep_ended").read(read_keep_ended, section.get("keep_ended", KEEP_ENDED))
+    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended)
 
 
 def _read_keep(value: Any) -> bool:
@@ -102,6 +108,26 @@ def _read_keep(value: Any) -> bool:
     if value != KEEP_ALL:
         raise ValueError(f"must be {KEEP_ALL}; without the key old events are thinned, got {shown(value)}")
     return True
+
+
+def read_keep_ended(value: Any) -> float | None:
+    """Read for how long the files of ended jobs are kept: a duration of at least an hour, or ``forever``.
+
+    Returns:
+        Seconds; None for ever.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if value == FOREVER:
+        return None
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or {FOREVER}") from None
+    if seconds < MIN_KEEP_ENDED:
+        raise ValueError(f"must be at least {format_duration(MIN_KEEP_ENDED)}, or {FOREVER}, got {shown(value)}")
+    return seconds
 
 
 def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
@@ -113,6 +139,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         pool["resident"] = settings.resident
     if settings.keep_all:
         pool["keep"] = KEEP_ALL
+    if settings.keep_ended != KEEP_ENDED:
+        pool["keep_ended"] = FOREVER if settings.keep_ended is None else exact_duration(settings.keep_ended)
     return pool
 
 

@@ -13,6 +13,8 @@ from lightning_core.cli.arguments import add_allow_import, add_pool, whole_numbe
 from lightning_core.core.durations import WallTime, format_duration, parse_when, seconds_until
 from lightning_core.core.names import did_you_mean, listed
 from lightning_core.pool import NoPoolError, Pool, UnknownJobError
+from lightning_core.pool.local_files import loses_files
+from lightning_core.run.ageing import aged_out, have_aged_out
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
@@ -82,6 +84,9 @@ def launch(pool: Pool, bundle: BundleSpec) -> list[str]:
     if bundle.settings.keep_all and not settings.keep_all:
         print("warning: the pool thins its journal; `keep: all` needs a pool of its own (--own), or one that was "
               "started by `up --keep all`", file=sys.stderr)  # fmt: skip
+    if bundle.settings.keep_ended not in (Settings().keep_ended, settings.keep_ended):
+        print("warning: the pool keeps ended jobs for another time; the bundle's `keep_ended` needs a pool of its own "
+              "(--own), or one that was started by `up --keep-ended`", file=sys.stderr)  # fmt: skip
     print_moments(bundle)
     return pool.submit(bundle, checked=True)
 
@@ -99,7 +104,6 @@ def _why(arguments: argparse.Namespace) -> int:
     folder = arguments.run_dir
     if folder is None:
         with Pool.connect(arguments.pool) as pool:
-            pool.status(arguments.job)
             folder = pool.folder
     with Journal.open(journal_path(folder), read_only=True) as journal:
         history = History.read(journal, arguments.job)
@@ -111,6 +115,8 @@ def _why(arguments: argparse.Namespace) -> int:
     for status in jobs:
         if status.name == arguments.job and status.incarnation == history.of(arguments.job).run_number:
             print(f"spot policy: {clean(str(status.spot_policy))}")
+    if loses_files(history, arguments.job) and have_aged_out(folder, arguments.job):
+        print(f"its logs, spec and resume checkpoints have {aged_out(history.settings.keep_ended)}")
     return EXIT_MET
 
 

@@ -190,7 +190,10 @@ def _after(run_dir: Path, note: PoolReference, arguments: argparse.Namespace, *,
                     write_whole(arguments.json, summary.to_json())
                 return summary.exit_code
     if up:
-        raise PoolGoneError(f"{run_dir}: its jobs are not in the pool at {note.pool} any more")
+        raise PoolGoneError(
+            f"{run_dir}: its jobs are not in the pool at {note.pool} any more: "
+            "journals of its earlier times age out too, as keep_ended in the bundle says"
+        )
     raise PoolGoneError(f"{run_dir}: its jobs are in the pool at {note.folder}, which is down: {_up(note)}; then "
                  f"lightning-core run --resume {run_dir}")  # fmt: skip
 

@@ -32,6 +32,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
     keep = "keep all events in the journal, for audits (default: old ones are thinned to what `why` and reports need)"
     up.add_argument("--keep", choices=("all",), help=keep)
+    kept = "time for which logs, specs and resume checkpoints of ended jobs are kept, or forever (default 30d)"
+    up.add_argument("--keep-ended", default="30d", metavar="TIME", help=kept)
     market = "recording of a spot market with prices: a spot policy is chosen for each job (see `market`)"
     up.add_argument("--market", metavar="FILE", help=market)
     recover = "continue a damaged journal from its last good event; the damaged files are kept beside it"
@@ -47,7 +49,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.on_verdict import read_on_verdict
-    from lightning_core.bundle.pool_section import KEEP_ALL, PoolSection, with_pool
+    from lightning_core.bundle.pool_section import KEEP_ALL, PoolSection, read_keep_ended, with_pool
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
     from lightning_core.bundle.settings_section import parse_policy, read_market
@@ -63,8 +65,10 @@ def _up(arguments: argparse.Namespace) -> int:
     if arguments.kind == "gpu" and arguments.cores != 1:
         raise ValueError("--cores is for CPU pools only; remove it")
     resident = 2 * devices if arguments.resident is None else arguments.resident
-    shared = PoolSection(arguments.kind, devices, arguments.cores, resident, keep_all=arguments.keep == KEEP_ALL)
     found = Problems(Position("up"))
+    keep_ended = found.at("--keep-ended").read(read_keep_ended, arguments.keep_ended)
+    keep_all = arguments.keep == KEEP_ALL
+    shared = PoolSection(arguments.kind, devices, arguments.cores, resident, keep_all=keep_all, keep_ended=keep_ended)
     market = None
     if arguments.market:
         market = found.at("--market").read(lambda trace: read_market(trace, Path()), arguments.market)

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from lightning_core.cluster.monitor import ASK_INTERVAL, WorkerMonitor
 from lightning_core.cluster.node_slots import NodeSlots
 from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
 from lightning_core.core.answers import Placement
+from lightning_core.run.ageing import Ends, age_out_as_time_passes
+from lightning_core.scheduler.settings import Settings
 from lightning_core.server.ray_settings import NAMESPACE, Actor
 from lightning_core.server.start_scheduler import this_node
 from lightning_core.storage.atomic_files import write_whole
@@ -192,6 +195,7 @@ class PoolManager:
         self._following = [
             loop.create_task(self._keep_launched(scheduler, self._launcher)),
             loop.create_task(self._report_devices(scheduler)),
+            loop.create_task(age_out_as_time_passes(folder, partial(self._ask_ends, scheduler))),
         ]
 
     def _stop_following(self) -> None:
@@ -239,6 +243,12 @@ class PoolManager:
                 log.exception("the devices could not be checked")
                 await asyncio.sleep(ERROR_PAUSE)
             await asyncio.sleep(ASK_INTERVAL)
+
+    async def _ask_ends(self, scheduler: str) -> tuple[Settings, Ends]:
+        """Ask a scheduler for its settings, and which of its jobs have ended."""
+        actor = ray.get_actor(scheduler, namespace=NAMESPACE)
+        async with asyncio.timeout(REPLY_TIMEOUT):
+            return Settings(**(await actor.about.remote())["settings"]), await actor.ends.remote()
 
 
 def start_pool_manager(

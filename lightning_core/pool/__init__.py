@@ -2,6 +2,12 @@
 
 from lightning_core.pool.following import Change
 from lightning_core.pool.pool import Pool
-from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, NotOnThisMachineError, UnknownJobError
+from lightning_core.pool.pool_errors import (
+    AgedOutError,
+    JobEndedError,
+    NoPoolError,
+    NotOnThisMachineError,
+    UnknownJobError,
+)
 
-__all__ = ["Change", "JobEndedError", "NoPoolError", "NotOnThisMachineError", "Pool", "UnknownJobError"]
+__all__ = ["AgedOutError", "Change", "JobEndedError", "NoPoolError", "NotOnThisMachineError", "Pool", "UnknownJobError"]

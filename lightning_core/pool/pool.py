@@ -207,7 +207,6 @@ class Pool:
         Raises:
             NotOnThisMachineError: If the pool is on another machine.
         """
-        self.status(job)
         return reasons_of(self.folder, job)
 
     def logs(self, job: str, *, last: int | None = None, follow: bool = False) -> Iterator[str]:
@@ -220,10 +219,15 @@ class Pool:
 
         Raises:
             NotOnThisMachineError: If the pool is on another machine, or the job is a script, which prints in its shell.
+            AgedOutError: If the job ended so long ago that its log is gone.
         """
-        self.status(job)
-        ended = (lambda: self.status(job).state is State.ENDED) if follow else None
-        return follow_log(log_of(self.folder, job), last, ended)
+        return follow_log(log_of(self.folder, job), last, partial(self._has_ended, job) if follow else None)
+
+    def _has_ended(self, job: str) -> bool:
+        try:
+            return self.status(job).state is State.ENDED
+        except UnknownJobError:  # the scheduler forgets in time what has ended
+            return True
 
     def changes(self, *, poll: float = 0.5) -> Iterator[Change]:
         """Yield every job as it is, then each job whenever its state, verdict, share, devices or deadline changes.

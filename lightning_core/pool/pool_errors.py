@@ -13,6 +13,10 @@ class UnknownJobError(LightningCoreError, LookupError):
     """The pool has never had a job of this name."""
 
 
+class AgedOutError(LightningCoreError, FileNotFoundError):
+    """The job ended so long ago that its files are gone from the pool's folder."""
+
+
 class JobEndedError(LightningCoreError, RuntimeError):
     """The job has ended, so nothing about it can be changed."""
 

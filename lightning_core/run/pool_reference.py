@@ -24,9 +24,11 @@ from typing import Self
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.validation import checked
+from lightning_core.run.ageing import aged_out, have_aged_out
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import home_of
 from lightning_core.storage.journals import excerpt
+from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_database import JournalPart
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import NotOursError, check_ours, is_ours, owner_only, read_own
@@ -148,14 +150,26 @@ def copy_results(
         source, target = home_of(Path(note.folder), job.name), home_of(run_dir, job.name)
         if job.name in again:
             if not target.exists():
-                problems.append(f"{job.name}: its name was used again; its results are in {note.folder}/old")
+                problems.append(
+                    f"{job.name}: its name was used again; its results are in {note.folder}/old, until they age out"
+                )
             continue
+        if job.state is State.ENDED and have_aged_out(Path(note.folder), job.name):
+            problems.append(f"{job.name}: its logs, spec and resume checkpoints have {_aged_out(run_dir)}")
+            if target.exists() or not source.exists():  # what was copied before is more than what is left
+                continue
         try:
             with owner_only():
                 _copy(source, target, whole=job.state is State.ENDED)
         except (OSError, shutil.Error) as error:
             problems.append(f"{job.name}: its results cannot be copied from {source}: {error}")
     return problems
+
+
+def _aged_out(run_dir: Path) -> str:
+    """Return in words why files of an ended job are gone from the pool of a run."""
+    with Journal.open(run_dir / JOURNAL, read_only=True) as journal:
+        return aged_out(journal.settings().keep_ended)
 
 
 def _copy(source: Path, target: Path, *, whole: bool) -> None:

@@ -48,6 +48,7 @@ def changes(before: BundleSpec, now: BundleSpec, run_dir: Path) -> list[Event]:
         if new[name].to_dict() != old[name].to_dict():
             text = json.dumps(new[name].for_worker(now.folder))
             with owner_only():
+                home_of(run_dir, name).mkdir(parents=True, exist_ok=True)  # that of a job that has ended may be gone
                 write_whole(home_of(run_dir, name) / FILE, text)
             terms = replace(terms or SetTerms(name), spec_sha256=sha256(text))
         if terms is not None:

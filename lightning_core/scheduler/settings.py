@@ -28,6 +28,8 @@ from lightning_core.scheduler.market_terms import MarketTerms
 
 # Estimator of policies that do not name their own.
 DEFAULT_ESTIMATOR = "posterior"
+# Seconds for which the files of ended jobs are kept by default, and at least: a worker may leave late.
+KEEP_ENDED, MIN_KEEP_ENDED = 30 * 86400.0, 3600.0
 # Minimum seconds between two rounds, and minimum share of a device.
 MIN_PERIOD, MIN_QUANTUM = 1e-3, 1e-6
 
@@ -54,6 +56,7 @@ class Settings:
         stall: Minimum seconds without a batch after which a training is reported as stalled; None for never.
         keep_all: Whether the journal keeps all events, for audits; otherwise old ones are thinned to what reports and
             ``why`` need.
+        keep_ended: Seconds for which logs, spec and resume checkpoints of a job are kept after its end; None for ever.
         market: Arguments of :class:`~lightning_core.scheduler.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
 
@@ -79,6 +82,7 @@ class Settings:
     locations: tuple[str, ...] = ()
     stall: float | None = 60.0
     keep_all: bool = False
+    keep_ended: float | None = KEEP_ENDED
     market: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -124,6 +128,7 @@ class Settings:
             check_at_most(name, getattr(self, name), maximum)
         for name in ("period", "stay", "resize", "stall"):
             check_seconds(name, getattr(self, name))
+        check_seconds("keep_ended", self.keep_ended, MIN_KEEP_ENDED)
         for name in self.locations:
             check_length("a location", name)
         check_arguments("policy", self.policy_args)

@@ -169,6 +169,11 @@ class SchedulerActor:
         await self._ready()
         return await self._commits.read(lambda: (self._host.now(), self._host.status()))
 
+    async def ends(self) -> dict[str, float | None]:
+        """Return for each job the seconds since its end; None for one that has not ended."""
+        now, jobs = await self.status()
+        return {job.name: None if job.finished_at is None else now - job.finished_at for job in jobs}
+
     async def job(self, name: str) -> Job:
         """Return a job with its current terms."""
         await self._ready()

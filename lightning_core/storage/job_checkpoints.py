@@ -35,7 +35,8 @@ FOLDER = "checkpoints"
 FILE = "last.ckpt"
 # Generations that an incarnation adopts: if the newest is damaged later, the other one remains.
 ADOPTED_GENERATIONS = 2
-_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+# Names of the folders of incarnations.
+NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 # Files that cannot be read now, each with the error.
 Unread = list[tuple[Path, TransientReadError]]
 
@@ -172,6 +173,6 @@ def _incarnations(job_folder: Path) -> list[tuple[int, Path]]:
     """Return the incarnations and their folders, the newest first."""
     with suppress(FileNotFoundError):
         found = [entry for entry in os.scandir(job_folder / FOLDER) if entry.is_dir(follow_symlinks=False)]
-        numbered = [(int(entry.name), Path(entry.path)) for entry in found if _NUMBER.fullmatch(entry.name)]
+        numbered = [(int(entry.name), Path(entry.path)) for entry in found if NUMBER.fullmatch(entry.name)]
         return sorted(numbered, reverse=True)
     return []

@@ -141,5 +141,7 @@ def _archive(folder: Path) -> None:
     if folder.exists():
         attic = folder.parent.parent / "old"
         attic.mkdir(exist_ok=True)
-        number = 1 + sum(1 for _ in attic.glob(f"{folder.name}~*"))
+        # Those before may have aged out, so their number says nothing.
+        before = [path.name.rpartition("~") for path in attic.iterdir()]
+        number = 1 + max((int(k) for name, _, k in before if name == folder.name and k.isdecimal()), default=0)
         os.replace(folder, attic / f"{folder.name}~{number}")

@@ -187,6 +187,14 @@ FROM_FILES = {
         top("pool:\n  keep: most"),
         ["b.yaml:2:3: pool.keep: must be all; without the key old events are thinned, got 'most'"],
     ),
+    "keep_ended": Row(
+        top("pool:\n  keep_ended: always"),
+        ["b.yaml:2:3: pool.keep_ended: duration must be such as .*, got 'always'; or forever"],
+    ),
+    "keep_ended for too short": Row(
+        top("pool: {keep_ended: 59m}"), ["pool.keep_ended: must be at least 1h, or forever, got '59m'"]
+    ),
+    "keep_ended without a value": Row(top("pool: {keep_ended: }"), ["pool.keep_ended: duration must .*got None"]),
     "too few resident": Row(
         top("pool: {devices: 4, resident: 3}"), [r"pool.resident: must be at least one job per device \(4\), got 3"]
     ),

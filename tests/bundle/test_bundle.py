@@ -46,7 +46,7 @@ def test_a_file_with_every_key_is_read(tmp_path: Path) -> None:
         policy: {name: lara, order: edf, explore: 5}
         estimator: {name: least_squares, gamma: 0.9}
         period: 2s
-        pool: {devices: 4, kind: cpu, resident: 6, keep: all}
+        pool: {devices: 4, kind: cpu, resident: 6, keep: all, keep_ended: 2 days}
         on_verdict: {command: "notify-send 'a job'", webhook: "https://example.org:8443/hook?a=b"}
         jobs:
           a: {config: a.yaml, deadline: 1h30m, target: {loss: 1e-3}, cell: 5, begin: 10m, work: 40m, weight: 2.5}
@@ -83,6 +83,7 @@ def test_a_file_with_every_key_is_read(tmp_path: Path) -> None:
     assert (settings.estimator_args, settings.period) == ({"gamma": 0.9}, 2.0)
     assert (settings.devices, settings.resident, read.kind) == (4, 6, "cpu")
     assert settings.keep_all
+    assert settings.keep_ended == 172800.0
     assert read.on_verdict == {"command": ["notify-send", "a job"], "webhook": "https://example.org:8443/hook?a=b"}
     assert again(read, tmp_path) == read
     read.check()
@@ -126,6 +127,19 @@ def test_requests_beyond_the_running_pool_are_refused(tmp_path: Path, pool: str,
         Bundle.from_file(tmp_path / "b.yaml", ExistingPool(2, "cpu", "the pool at /p"))
     assert len(caught.value.problems) == 1
     assert words in caught.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("{}", 2592000.0), ("{keep_ended: forever}", None), ("{keep_ended: 1h}", 3600.0)]
+)
+def test_files_of_ended_jobs_are_kept_for_30_days_or_as_the_bundle_says(
+    tmp_path: Path, text: str, seconds: float | None
+) -> None:
+    job = "{model: tests.tiny.Line, deadline: 9m, target: {batches: 5}}"
+    (tmp_path / "b.yaml").write_text(f"pool: {text}\njobs: {{a: {job}}}\n")
+    read = Bundle.from_file(tmp_path / "b.yaml")
+    assert read.settings.keep_ended == seconds
+    assert again(read, tmp_path).settings == read.settings
 
 
 @pytest.mark.parametrize("pool", ["{}", "{devices: 1}", "{kind: gpu}", "{devices: 2, kind: gpu, resident: 5}"])

@@ -22,6 +22,7 @@ from lightning_core.cli.jobs import launch
 from lightning_core.cli.main import main, make_parser
 from lightning_core.cloud.ray_head import MARK
 from lightning_core.cluster import head as heads
+from lightning_core.core.codec import job_to_dict
 from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Capability, Job
@@ -241,9 +242,20 @@ def test_up_with_wrong_options_starts_nothing(
     assert not (tmp_path / "home").exists()
 
 
-@pytest.mark.parametrize(("words", "keeps_all"), [([], False), (["--keep", "all"], True)])
-def test_up_keeps_all_events_if_asked_to(
-    words: list[str], keeps_all: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ([], (False, 30 * 86400.0)),
+        (["--keep", "all"], (True, 30 * 86400.0)),
+        (["--keep-ended", "2 weeks"], (False, 14 * 86400.0)),
+        (["--keep-ended", "forever"], (False, None)),
+    ],
+)
+def test_up_keeps_what_it_is_asked_to_keep(
+    words: list[str],
+    kept: tuple[bool, float | None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[Settings] = []
 
@@ -253,18 +265,29 @@ def test_up_keeps_all_events_if_asked_to(
 
     monkeypatch.setattr(heads, "up", up)
     assert Said(capsys, "up", *words).code == 0
-    assert [settings.keep_all for settings in given] == [keeps_all]
+    assert [(settings.keep_all, settings.keep_ended) for settings in given] == [kept]
 
 
-@pytest.mark.parametrize(("wanted", "there", "warned"), [(1, 0, True), (1, 1, False), (0, 0, False)])
-def test_a_bundle_that_keeps_all_is_told_that_the_pool_does_not(
-    wanted: int, there: int, warned: bool, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("wanted", "there", "warning"),
+    [
+        ({}, {}, ""),
+        ({"keep": "all"}, {"keep_all": True}, ""),
+        ({"keep": "all"}, {}, "`keep: all` needs a pool of its own"),
+        ({}, {"keep_ended": None}, ""),
+        ({"keep_ended": "forever"}, {"keep_ended": None}, ""),
+        ({"keep_ended": "forever"}, {}, "`keep_ended` needs a pool of its own"),
+    ],
+)
+def test_a_bundle_is_told_that_the_pool_does_not_keep_what_it_asks_for(
+    wanted: dict[str, str], there: dict[str, Any], warning: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    submitted = SimpleNamespace(settings=Settings(keep_all=bool(there)), submit=lambda *_, **__: ["a"])
-    pool = {"keep": "all"} if wanted else {}
+    pool: Any = SimpleNamespace(settings=Settings(**there), submit=lambda *_, **__: ["a"])
     job = {"model": "tests.tiny.Line", "deadline": "9m", "target": "5 batches"}
-    assert launch(submitted, BundleSpec.from_dict({"pool": pool, "jobs": {"a": job}})) == ["a"]  # type: ignore[arg-type]
-    assert ("`keep: all` needs a pool of its own" in capsys.readouterr().err) is warned
+    assert launch(pool, BundleSpec.from_dict({"pool": wanted, "jobs": {"a": job}})) == ["a"]
+    told = capsys.readouterr().err
+    assert warning in told
+    assert bool(told) is bool(warning)
 
 
 def test_up_over_a_damaged_journal_starts_nothing(
@@ -440,6 +463,53 @@ def test_logs_prints_what_a_job_printed(pool: Pool, capsys: pytest.CaptureFixtur
     assert Said(capsys, "logs", "train", "-n", "0").out == ""
     pool.do(pool.actor.event(Cancel("train")))
     assert Said(capsys, "logs", "train", "-f").out.endswith("three\n")
+
+
+@pytest.fixture
+def over(pool: Pool) -> Path:
+    """A launched job of the pool that was cancelled; return its folder."""
+    terms = Job("over", 600.0, BatchTarget(5), can=frozenset(Capability))
+    spec: Any = {"job": job_to_dict(terms), "config": {}, "cell": 1, "save_every": 300.0, "keep_best": False,
+                 "paths": []}  # fmt: skip
+    pool.do(pool.actor.launch([spec]))
+    pool.do(pool.actor.event(Cancel("over")))
+    home = pool.folder / "jobs" / "over"
+    (home / "log.txt").write_text("printed\n")
+    return home
+
+
+def test_logs_and_why_say_what_has_aged_out(pool: Pool, over: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "aged out after 30d; keep_ended in the bundle sets how long"
+    assert Said(capsys, "logs", "over").out == "printed\n"
+    assert words not in Said(capsys, "why", "over").out
+    for name in ("spec.json", "log.txt"):
+        (over / name).unlink()
+    said = Said(capsys, "logs", "over")
+    assert (said.code, said.err) == (2, f"error: over: its log has {words}\n")
+    assert f"\nits logs, spec and resume checkpoints have {words}\n" in Said(capsys, "why", "over").out
+    over.rmdir()
+    assert words in Said(capsys, "logs", "over", "-f").err
+    assert words not in Said(capsys, "why", "train").out
+    for command in (["status"], ["status", "--all", "--json"], ["report", str(pool.folder)]):
+        assert Said(capsys, *command).code == 0
+
+
+def test_logs_and_why_find_jobs_that_the_scheduler_has_forgotten(
+    pool: Pool, over: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool.actor._host, "status", list)
+    assert Said(capsys, "logs", "over", "-f").out == "printed\n"
+    assert "over: " in Said(capsys, "why", "over").out
+    said = Said(capsys, "logs", "ovr")
+    assert (said.code, said.err) == (2, "error: no job 'ovr'; did you mean 'over'?\n")
+    assert "invalid job name '../over'" in Said(capsys, "logs", "../over").err
+
+
+def test_the_pool_manager_is_told_which_jobs_have_ended(pool: Pool, over: Path) -> None:
+    ends = pool.do(pool.actor.ends())
+    assert ends.keys() == {"train", "over"}
+    assert ends["train"] is None
+    assert 0.0 <= ends["over"] < 60.0
 
 
 def test_a_run_does_not_show_earlier_jobs_of_the_same_names(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,7 @@ MISTAKES = {
     "run b.yaml --own --policy triage:level": "policy must be NAME or NAME:KEY=VALUE,..., got 'triage:level'",
     "up --policy triage,edf": "got 'triage,edf'; did you mean 'triage'",
     "up --keep most": "--keep: unknown: 'most'; expected one of all",
+    "up --keep-ended 5m": "--keep-ended: must be at least 1h, or forever, got '5m'",
     "up --kind gppu": "unknown: 'gppu'; did you mean gpu",
     # ------------------------------------------------------------------------------ empty
     "logs ''": "argument JOB: must not be empty, got ''",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import tempfile
@@ -277,6 +278,34 @@ def test_jobs_that_ended_unwatched_are_recorded_from_a_pool_that_is_down(
     assert said.code == 2
     assert "found no journal in which short, long were submitted" in said.err
     assert Said(capsys, "why", "runs/one", "long").code == 0
+
+
+def test_what_has_aged_out_is_not_copied_and_what_was_copied_before_stays(
+    pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meet(pool, "long")
+    home, copied = pool.folder / "jobs" / "long", Path("runs/one/jobs/long")
+    assert (copied / "spec.json").exists()
+    shutil.rmtree(home)
+    said = Said(capsys, "run", "--resume", "runs/one")
+    assert said.code == 0, said.err
+    assert "warning: long: its logs, spec and resume checkpoints have aged out after 30d; keep_ended" in said.err
+    assert (copied / "spec.json").exists()
+
+
+def test_what_is_left_of_a_job_that_has_aged_out_is_copied(
+    pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meet(pool, "long")
+    home, copied = pool.folder / "jobs" / "long", Path("runs/one/jobs/long")
+    shutil.rmtree(copied)
+    shutil.rmtree(home)
+    home.mkdir()
+    (home / "best.ckpt").write_text("the best model of long")
+    said = Said(capsys, "run", "--resume", "runs/one")
+    assert said.code == 0, said.err
+    assert "long: its logs, spec and resume checkpoints have aged out after 30d" in said.err
+    assert [path.name for path in copied.iterdir()] == ["best.ckpt"]
 
 
 def test_a_name_that_was_used_again_is_another_job(pool: Pool, left: Said, capsys: pytest.CaptureFixture[str]) -> None:

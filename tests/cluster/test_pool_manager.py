@@ -35,6 +35,8 @@ from lightning_core.core.codec import job_to_dict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
+from lightning_core.run import ageing
+from lightning_core.scheduler.settings import Settings
 from lightning_core.server import stall_aware_clock
 from lightning_core.storage import atomic_files, job_specs
 from lightning_core.storage.generations import Generations
@@ -224,6 +226,30 @@ def test_a_spec_that_cannot_be_read_crashes_its_job_alone(stage: Stage, text: st
     assert left.detail.startswith("its spec cannot be read: ")
     assert words in left.detail
     assert not stage.runs
+
+
+def test_files_of_jobs_that_ended_long_ago_go_while_the_pool_is_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ageing, "FIRST_SWEEP", 0.0)
+    home, other = stage.spec(), stage.folder / "jobs" / "y"
+    for folder in (home, other):
+        folder.mkdir(exist_ok=True)
+        for name in ("spec.json", "log.txt"):
+            (folder / name).touch()
+        os.utime(folder / "spec.json", (0.0, 0.0))
+    stage.scheduler.about = Method(lambda: {"settings": Settings(keep_ended=7200.0).to_dict()})
+    stage.scheduler.ends = Method(lambda: {"x": 7201.0, "y": 7100.0})
+
+    async def story() -> None:
+        stage.pool_manager._follow("scheduler", stage.folder)
+        async with asyncio.timeout(10.0):
+            while home.exists() or not (other / "ended").exists():
+                await asyncio.sleep(0.01)
+        stage.pool_manager._stop_following()
+
+    asyncio.run(story())
+    assert sorted(path.name for path in other.iterdir()) == ["ended", "log.txt", "spec.json"]
 
 
 @pytest.mark.parametrize("note", ["1", "1 begun"])

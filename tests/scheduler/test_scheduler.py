@@ -313,6 +313,7 @@ def test_duplicates_losses_and_reordering_leave_the_same_estimate(order: list[in
         ({"judge_after": -1}, "judge_after must be at least 0 cells, got -1"),
         ({"devices": 0}, "devices must be at least 1, got 0"),
         ({"devices": 4, "resident": 3}, r"resident must be at least one job per device \(4\), got 3"),
+        ({"keep_ended": 3599.0}, "keep_ended must be at least 3600 seconds, got 3599.0"),
         ({"stay": -1.0}, "stay must be at least 0 seconds, got -1.0"),
     ],
 )

@@ -101,6 +101,15 @@ def test_a_run_replays_bit_for_bit(tmp_path: Path) -> None:
         assert journal.settings() == replace(LARA, estimator="weighted")  # by name, whatever will be LARA's own one day
 
 
+def test_a_pool_that_kept_the_files_of_ended_jobs_keeps_them(tmp_path: Path) -> None:
+    """Its journal was begun by a version without this setting."""
+    write_run(tmp_path / "j.db").close()
+    sql(tmp_path / "j.db", "UPDATE meta SET value = json_remove(value, '$.keep_ended') WHERE key = 'settings'")
+    with Journal.open(tmp_path / "j.db") as journal:
+        assert journal.settings(verified=False).keep_ended is None
+    assert LARA.keep_ended == 30 * 86400.0
+
+
 def test_a_fresh_process_replays_to_the_same_digest(tmp_path: Path) -> None:
     write_run(tmp_path / "j.db").close()
     with Journal.open(tmp_path / "j.db") as journal:

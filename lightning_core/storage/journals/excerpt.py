@@ -129,7 +129,7 @@ def open_whole(part: JournalPart) -> Journal:
     if path is None:
         raise JournalError(
             f"{part.folder}: found no journal in which {', '.join(part.jobs)} were submitted; "
-            "has the folder been moved or removed?"
+            "has the folder been moved or removed, or has the journal aged out (keep_ended in the bundle)?"
         )
     return Journal.open(path, read_only=True)
 

@@ -51,7 +51,8 @@ class JournalReader:
         with reading(self.path):
             if verified and self.part_of is None:
                 next(self.entries(), None)
-            settings: Settings = checked(Settings(**json.loads(self.settings_text())), Settings)
+            before = {"keep_ended": None}  # versions that did not have this setting kept the files of ended jobs
+            settings: Settings = checked(Settings(**before | json.loads(self.settings_text())), Settings)
             return settings
 
     def settings_text(self) -> str:
