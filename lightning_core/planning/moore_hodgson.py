@@ -12,7 +12,7 @@ free first: of the best choice under that rule it kept 0.996 on two devices and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -76,6 +76,8 @@ def largest_feasible_set(
     rows = rows[np.lexsort((rows, work[rows], deadline[rows]))]
     if devices == 1 and np.all(np.cumsum(work[rows]) <= deadline[rows] - now):
         return keep
+    if size[rows].sum() <= devices and np.all(now + work[rows] <= deadline[rows]):
+        return keep  # none waits for another
     selection = _Selection.of(rows, work, deadline, weight, size, devices, now)
     best = selection.best(rows[:0] if preferred is None else preferred[keep[preferred]])
     keep[:] = False
@@ -144,11 +146,12 @@ class _Selection:
 
     def prefer(self, best: list[int], preferred: IntArray) -> list[int]:
         """Keep each of the preferred rows for which no weight is lost."""
+        kept = set(best)
         for row in preferred.tolist():
-            if row not in best:
+            if row not in kept:
                 other = self._with(row)
                 if self.weight[other].sum() >= self.weight[best].sum() * (1 - 1e-12):
-                    best = other
+                    best, kept = other, set(other)
         return best
 
 
@@ -176,15 +179,17 @@ def _on_several(
     seconds, due, price, takes = work.tolist(), deadline.tolist(), cost.tolist(), size.tolist()
     todo: list[int] = rows[::-1].tolist()
     kept: list[int] = []
-    before: list[Sequence[float]] = []  # when each device became free before a kept job was placed, soonest first
-    free: Sequence[float] = (now,) * devices
+    before: list[list[float]] = []  # when each device became free before a kept job was placed, soonest first
+    free = [now] * devices
     while todo:
         row = todo.pop()
         kept.append(row)
         before.append(free)
         n = takes[row]
         end = free[n - 1] + seconds[row]
-        free = sorted((*free[n:], *(end,) * n))
+        free = free[n:]
+        at = bisect(free, end)
+        free[at:at] = [end] * n
         if end > due[row]:  # drop one job and place those behind it anew
             dropped = max(range(len(kept)), key=lambda k: price[kept[k]])
             todo.extend(reversed(kept[dropped + 1 :]))

@@ -85,10 +85,11 @@ class Triage(Stateful):
 
     def _go_on(self, jobs: JobView, order: IntArray, first: BoolArray, now: float) -> IntArray:
         """Move the kept jobs that are in the middle of a slice to the front."""
+        at = np.searchsorted(jobs.row, list(self._slices)).tolist()
         going = {
             table_row: (began, shown)
-            for table_row, (began, shown) in self._slices.items()
-            if (row := int(np.searchsorted(jobs.row, table_row))) < len(jobs)
+            for (table_row, (began, shown)), row in zip(self._slices.items(), at, strict=True)
+            if row < len(jobs)
             and jobs.row[row] == table_row
             and first[row]
             and jobs.cells[row] - shown < self.slice_cells

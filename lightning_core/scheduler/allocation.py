@@ -86,6 +86,7 @@ class Allocator:
         self._launched = launched
         self._all = range(devices)
         self._free = [1.0] * devices
+        self._most: float | None = 1.0
         self._share = [0.0] * n
         self._rank = [n] * n
         self._served: list[list[int]] = [[] for _ in self._all]
@@ -113,11 +114,11 @@ class Allocator:
                 self._queue[device].append(row)
         for row in order:
             request = self._request[row]
-            if request > 0 and (request < 1.0 or max(self._free) >= MIN_SHARE):
+            if request > 0 and not self._stay(row, request) and (request < 1.0 or self._most_free() >= MIN_SHARE):
                 self._serve(row, request)
         if plan.work_conserving:
             for row in order:
-                if max(self._free) < 1.0 - TOLERANCE:
+                if self._most_free() < 1.0 - TOLERANCE:
                     break
                 if not self._share[row]:
                     self._serve(row, 1.0, whole=True)
@@ -130,10 +131,9 @@ class Allocator:
         if self._size[row] > 1:
             self._serve_gang(row)
             return
-        home, free = self._home[row], self._free
-        if len(home) == 1 and free[home[0]] >= request - TOLERANCE and self._may_stay(row, home[0]):
-            self._take(row, home, request)  # what the general rule below comes to, without a look at all devices
+        if self._stay(row, request):
             return
+        home, free = self._home[row], self._free
         reachable = home if home and self._stays[row] else self._reachable(row)
         if enough := [device for device in reachable if free[device] >= request - TOLERANCE]:
             best = min(enough, key=lambda d: (d not in home, free[d], self._demand(d), d))
@@ -144,6 +144,22 @@ class Allocator:
             freest = max(reachable, key=lambda d: (free[d], d in home, -d))
             if free[freest] >= MIN_SHARE:
                 self._take(row, (freest,), free[freest])
+
+    def _stay(self, row: int, request: float) -> bool:
+        """Serve a job on the only device that it is on, if that has room: what the general rule comes to, sooner."""
+        home = self._home[row]
+        if self._size[row] > 1 or len(home) != 1:
+            return False
+        if self._free[home[0]] < request - TOLERANCE or not self._may_stay(row, home[0]):
+            return False
+        self._take(row, home, request)
+        return True
+
+    def _most_free(self) -> float:
+        """Return how much is free on the device with most; looked up anew only after that device was taken."""
+        if self._most is None:
+            self._most = max(self._free)
+        return self._most
 
     def _serve_gang(self, row: int) -> None:
         """Give a job all of its devices whole, a smaller number that it accepts, those it has, or none."""
@@ -183,7 +199,7 @@ class Allocator:
             return
         for r in self._served[device]:
             self._share[r] = self._request[r] / total
-        self._free[device] = request / total
+        self._free[device], self._most = request / total, None
         self._take(row, (device,), request / total)
 
     def _take(self, row: int, devices: Devices, share: float) -> None:
@@ -194,6 +210,8 @@ class Allocator:
                     self._leave(self._evictable(device, row))
             self._move_in(row, devices)
         for device in devices:
+            if self._free[device] == self._most:
+                self._most = None
             self._free[device] = max(0.0, self._free[device] - share)
             self._served[device].append(row)
         self._share[row] = share
