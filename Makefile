@@ -1,4 +1,4 @@
-# make setup | demo | lora | test | docs | coverage | test-nightly | reliability | bench-PART.NAME | gpu-check
+# make setup | demo | lora | test | docs | coverage | test-nightly | mutants | reliability | bench-PART.NAME | gpu-check
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
@@ -15,7 +15,7 @@ define run_tests
 	@began=$$(date +%s); $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
 
-.PHONY: setup setup-lora demo lora docs test coverage test-pure test-stories test-ray test-faults test-nightly reliability results lint gpu-check
+.PHONY: setup setup-lora demo lora docs test coverage test-pure test-stories test-ray test-faults test-nightly mutants reliability results lint gpu-check
 
 setup: $(VENV)/.ready
 
@@ -66,6 +66,14 @@ test-faults: setup
 
 test-nightly: setup-lora coverage
 	$(call run_tests,nightly,-m 'nightly and not gpu')
+
+# A module takes minutes, all of them a night: MODULES says which, MOST how many mutants of each (0: all); AGAIN=--again
+# tries only those that survived the last time.
+MODULES ?= $(wildcard lightning_core/core/*.py lightning_core/planning/*.py lightning_core/estimators/*.py lightning_core/policies/*.py lightning_core/market/*.py lightning_core/market/policies/*.py lightning_core/placement/*.py lightning_core/scheduler/*.py)
+MOST ?= 60
+mutants: setup
+	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.mutation --most $(MOST) $(AGAIN) $(filter-out %/__init__.py %/conformance.py,$(MODULES))
 
 # docs/results.md and the figures of README.md, from docs/results.json.
 results: setup

@@ -352,6 +352,19 @@ def test_allocation_order_is_unchanged_jobs_first_and_growing_jobs_last() -> Non
     assert plan.order.tolist() == [2, 0, 1]
 
 
+def test_jobs_that_are_not_admitted_tell_their_device_time_and_those_with_spare_devices_go_first() -> None:
+    """160 batches at 20 a second on two devices are 16 s of device time; on the spare third device they take 16 s."""
+    either, both = SpeedUp((1, 2), (10.0, 20.0)), SpeedUp((2,), (20.0,))
+    jobs = view(
+        [8, 8, 8], [10, 10, 10], exact=[True] * 3, throughput=[20] * 3, devices=3, speedup=[either, both, either]
+    )
+    plan = Decor(alpha=1.0).plan(jobs, 0.0)
+    assert plan.order.tolist() == [0, 2, 1]
+    assert plan.share.tolist() == [1, 0, 1]
+    assert plan.finish.tolist() == [8, np.inf, 16]
+    assert plan.numbers[1:].tolist() == [[16, 0], [16, 0]]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

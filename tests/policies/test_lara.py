@@ -99,6 +99,30 @@ def test_lara_shares_equal_the_published_ones() -> None:
     assert CODES[plan.waiting[2]] == "dropped"
 
 
+def test_lara_counts_the_time_left_from_now() -> None:
+    """Eq. 3.8 with the time left, D - now: the same jobs 5 s later, with deadlines 5 s later, have the same shares."""
+    plan = Lara().plan(view([3, 2, 50], [13, 9, 25]), 5.0)
+    assert plan.share.tolist() == pytest.approx([1 / 3, 2 / 3, 0])
+    assert plan.finish[:2].tolist() == pytest.approx([13, 8])
+    assert plan.numbers[:, 1].tolist() == [8, 4, 20]
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_published_shares_do_not_depend_on_the_unit_of_time(unit: float) -> None:
+    """Eq. 3.8: alpha_k = w_k / (d_k - sum of w before), 2/4 and 3/(8 - 2); share_k = alpha_k prod (1 - alpha before).
+
+    1/2 and 1/4, scaled to fill the device (eq. 3.10).
+    """
+    shares = stick_breaking(unit * np.array([2.0, 3.0]), unit * np.array([4.0, 8.0]))
+    assert shares.tolist() == pytest.approx([2 / 3, 1 / 3], abs=1e-9)
+
+
+def test_no_job_has_more_than_a_device_and_the_others_have_the_excess_in_proportion() -> None:
+    """alpha = 1/4, 1/7, 1/14 of two devices: shares 49, 21 and 9 of 79; twice 49/79 is above 1, the rest is 21 : 9."""
+    shares = stick_breaking(np.array([2.0, 2.0, 2.0]), np.array([4.0, 8.0, 16.0]), devices=2)
+    assert shares.tolist() == pytest.approx([1, 0.7, 0.3], abs=1e-9)
+
+
 @given(
     jobs=st.lists(st.tuples(st.floats(1e-3, 1e4), st.floats(1e-3, 1e4)), min_size=1, max_size=9),
     devices=st.integers(1, 8),

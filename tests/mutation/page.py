@@ -1,0 +1,125 @@
+"""The record of the mutants, docs/mutants.json, and the page that is made of it, docs/mutants.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lightning_core.storage.atomic_files import write_whole
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+RECORD, PAGE = DOCS / "mutants.json", DOCS / "mutants.md"
+# Modules that compute what a paper states, and where: no mutant may survive there.
+PUBLISHED = {
+    "lightning_core/estimators/kalman.py": "LaiRA's forecast",
+    "lightning_core/estimators/least_squares.py": "LARA, eqs. 3.1 to 3.6",
+    "lightning_core/market/backtest.py": "utility of the spot paper",
+    "lightning_core/market/policies/ahanp.py": "AHANP",
+    "lightning_core/market/policies/ahap.py": "AHAP",
+    "lightning_core/market/selector.py": "online policy selection, algorithm 2",
+    "lightning_core/placement/milp_model.py": "the integer program",
+    "lightning_core/placement/predictor.py": "errors of predictors",
+    "lightning_core/placement/reconfigurer.py": "reconfiguration",
+    "lightning_core/policies/decor.py": "Decor's control",
+    "lightning_core/policies/laira.py": "LaiRA",
+    "lightning_core/policies/lara.py": "LARA, eqs. 3.8 and 3.10",
+}
+# At most this part of the mutants may survive elsewhere.
+LIMIT = 0.15
+# Mutants that compute the same, with the reason, by module.
+EQUIVALENT = Path(__file__).with_name("equivalent.json")
+HEAD = """# Mutants
+
+How much the tests of the pure rooms notice. A mutant is a module with one change, such as `<` for `<=` or an argument
+left out. Those tests of its room run on it that reach it and take at most half a second; if none fails, it has
+survived. `make mutants` measures one module after the other with [mutmut](https://mutmut.readthedocs.io) and writes
+this page. Of each module a fixed random sample is tried, at most 60 mutants (`MOST=0`: all).
+
+Not tried: constants of modules and classes, defaults of dataclasses, properties, error messages, `strict=` of `zip`. A
+mutant that runs 30 times as long as its tests is killed. *Equivalent* ones compute the same, and do not count as
+survivors. None may survive in a module that computes a published formula, and at most 15 % elsewhere.
+"""
+
+Reasons = Mapping[tuple[str, str, str], str]
+
+
+@dataclass(frozen=True, order=True)
+class Survivor:
+    """A mutant that no test notices: line of the module, what stands there, and what it was changed to."""
+
+    line: int
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What became of the mutants of a module: how many there are, how many were tried, and which survived."""
+
+    day: str
+    found: int
+    tried: int
+    survivors: list[Survivor]
+
+
+def read() -> dict[str, Measured]:
+    """Return the record, by module."""
+    rows = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return {
+        module: Measured(**{**row, "survivors": [Survivor(**each) for each in row["survivors"]]})
+        for module, row in rows.items()
+    }
+
+
+def save(new: Mapping[str, Measured]) -> None:
+    """Put modules into the record; the others there stay."""
+    rows = {module: asdict(row) for module, row in sorted({**read(), **new}.items())}
+    write_whole(RECORD, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
+def equivalent() -> Reasons:
+    """Return why mutants compute the same, by module, line as it is, and line as it was changed."""
+    known = json.loads(EQUIVALENT.read_text())
+    return {(module, one["old"], one["new"]): one["why"] for module, every in known.items() for one in every}
+
+
+def written(record: Mapping[str, Measured], why: Reasons) -> str:
+    """Return the page as Markdown, from what was measured and why mutants compute the same."""
+    parts = [HEAD]
+    for title, chosen in (
+        ("Published formulas", {module: row for module, row in record.items() if module in PUBLISHED}),
+        ("Others", {module: row for module, row in record.items() if module not in PUBLISHED}),
+    ):
+        if not chosen:
+            continue
+        parts += [
+            f"\n## {title}\n",
+            "| module | mutants | tried | killed | equivalent | survived | | day |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        parts += [_row(module, row, why) for module, row in chosen.items()]
+        for module, row in chosen.items():
+            if row.survivors:
+                parts += [f"\n### {module}\n", "| line | is | changed to | |", "|---|---|---|---|"]
+                parts += [_survivor(one, why.get((module, one.old, one.new), "")) for one in row.survivors]
+    return "\n".join(parts) + "\n"
+
+
+def survived(module: str, row: Measured, why: Reasons) -> int:
+    """Return how many mutants of a module survived, without the equivalent ones."""
+    return sum((module, one.old, one.new) not in why for one in row.survivors)
+
+
+def _row(module: str, row: Measured, why: Reasons) -> str:
+    alive = survived(module, row, why)
+    same = len(row.survivors) - alive
+    killed = row.tried - len(row.survivors)
+    part = f"{alive / max(row.tried, 1):.0%}".replace("%", " %")
+    return f"| [{module}](../{module}) | {row.found} | {row.tried} | {killed} | {same} | {alive} | {part} | {row.day} |"
+
+
+def _survivor(one: Survivor, why: str) -> str:
+    old, new = (f"`{text.replace('|', chr(92) + '|')}`" if text else "" for text in (one.old, one.new))
+    return f"| {one.line} | {old} | {new} | {why and 'equivalent: ' + why} |"

@@ -1,0 +1,41 @@
+"""docs/mutants.md agrees with its record, and few mutants are left."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.mutation.mutants import Mutant, sample
+from tests.mutation.page import LIMIT, PAGE, PUBLISHED, Measured, Survivor, equivalent, read, survived, written
+
+
+def test_the_page_agrees_with_the_record() -> None:
+    assert PAGE.read_text() == written(read(), equivalent())
+
+
+@pytest.mark.parametrize("module", read())
+def test_no_more_mutants_survive_than_may(module: str) -> None:
+    row = read()[module]
+    assert survived(module, row, equivalent()) <= (0 if module in PUBLISHED else LIMIT * row.tried)
+
+
+def test_every_module_named_exists() -> None:
+    named = {*PUBLISHED, *read(), *(module for module, _, _ in equivalent())}
+    assert [module for module in sorted(named) if not (ROOT / module).exists()] == []
+
+
+def test_an_equivalent_mutant_is_no_survivor() -> None:
+    row = Measured("2026-01-01", 9, 4, [Survivor(3, "a < b", "a <= b"), Survivor(5, "x = 1", "x = 2")])
+    why = {("room/module.py", "a < b", "a <= b"): "a is never b"}
+    assert survived("room/module.py", row, why) == 1
+    page = written({"room/module.py": row}, why)
+    assert "| 9 | 4 | 2 | 1 | 1 | 25 % | 2026-01-01 |" in page
+    assert "equivalent: a is never b" in page
+
+
+def test_the_sample_is_the_same_whatever_the_order() -> None:
+    mutants = [Mutant(f"m.x_f__mutmut_{number}", number, "", "") for number in range(50)]
+    chosen = sample(mutants, 10)
+    assert len(chosen) == 10
+    assert sample(mutants[::-1], 10) == chosen
+    assert sorted(sample(mutants, 0), key=lambda mutant: mutant.line) == mutants
