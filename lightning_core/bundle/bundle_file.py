@@ -32,6 +32,7 @@
         target: {batches: 2000}
         cell: 5                        # minimum number of batches in a loss observation, by default 10
         save_every: 1m                 # minimum time between periodic checkpoints, by default 5m
+        hang: 20m                      # time that any step may take before it hangs, by default 5m; or off
 
 A file of one job has the keys of the job at the top, and ``name`` unless the file's own name will do.
 """

@@ -20,14 +20,15 @@ from lightning_core.bundle.values import (
     read_moment,
     read_target,
 )
-from lightning_core.core.durations import WallTime, parse_duration, parse_when, seconds_until
+from lightning_core.core.durations import WallTime, parse_duration, parse_limit, parse_when, seconds_until
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan, check_term
 from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES
 from lightning_core.core.names import NAME_RULE, is_name
 from lightning_core.core.validation import positive_int
+from lightning_core.storage.job_specs import HANG
 
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
-         "cell", "restarts", "retries", "location", "save_every", "keep_best")  # fmt: skip
+         "cell", "restarts", "retries", "location", "save_every", "keep_best", "hang")  # fmt: skip
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
@@ -197,6 +198,7 @@ def read_job(
     cell = terms.read("cell", partial(positive_int, maximum=MAX_COUNT), DEFAULT_CELL)
     save_every = terms.read("save_every", parse_duration)
     keep_best = terms.read("keep_best", read_bool, False)
+    hang = terms.read("hang", parse_limit, HANG)
     if len(problems.messages) > before:
         return None
     sizes = feasible_sizes(micro_batches_of(config, max_devices), min_devices, max_devices)
@@ -211,4 +213,6 @@ def read_job(
         location=location,
         **values,
     )
-    return JobSpec(job, config, cell, save_every, position, terms.clock, terms.submitted, keep_best=keep_best)
+    return JobSpec(
+        job, config, cell, save_every, position, terms.clock, terms.submitted, keep_best=keep_best, hang=hang
+    )

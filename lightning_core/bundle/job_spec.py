@@ -14,7 +14,7 @@ from lightning_core.bundle.values import exact_duration
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.durations import Moment, WallTime, seconds_until
 from lightning_core.core.jobs import Job
-from lightning_core.storage.job_specs import SAVE_EVERY
+from lightning_core.storage.job_specs import HANG, SAVE_EVERY
 
 # Key for the moment of submission, which a run adds; times of day are resolved from that moment on.
 SUBMITTED = "submitted"
@@ -31,6 +31,7 @@ class JobSpec:
         cell: Minimum number of batches in a loss cell; estimators need some ten cells.
         save_every: Minimum seconds between periodic checkpoints; None for the default.
         keep_best: Whether the best model is kept in the job's folder.
+        hang: Seconds that any step may take before it hangs; None for any time.
         source: Position of the config, with which a problem names file and line; None for a Python object.
         clock: Terms given as points in wall-clock time (``deadline``, ``begin``). The job has them in seconds from its
             submission or, before that, from when it was read.
@@ -48,6 +49,7 @@ class JobSpec:
     clock: Mapping[str, WallTime] = field(default_factory=dict)
     submitted: datetime | None = None
     keep_best: bool = field(default=False, kw_only=True)
+    hang: float | None = field(default=HANG, kw_only=True)
 
     def __post_init__(self) -> None:
         problems = Problems(self.position)
@@ -94,7 +96,8 @@ class JobSpec:
         """
         paths = [str(folder), str(Path.cwd())]
         return {"job": job_to_dict(self.job), "config": self.config, "cell": self.cell,
-                "save_every": self.save_interval, "keep_best": self.keep_best, "paths": paths}  # fmt: skip
+                "save_every": self.save_interval, "keep_best": self.keep_best, "hang": self.hang,
+                "paths": paths}  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as in a bundle file, with its config inline."""
@@ -123,6 +126,7 @@ class JobSpec:
             "cell": self.cell,
             **({} if self.save_every is None else {"save_every": exact_duration(self.save_every)}),
             **({"keep_best": True} if self.keep_best else {}),
+            **({} if self.hang == HANG else {"hang": "off" if self.hang is None else exact_duration(self.hang)}),
         }
 
 

@@ -221,7 +221,7 @@ class Launcher:
 
     def _assignment(self, placement: Placement, digest: str) -> Assignment:
         spec = job_specs.read(self._folder, placement.job, digest)
-        job = job_from_dict(spec["job"])
+        job, hang = job_from_dict(spec["job"]), spec.get("hang", job_specs.HANG)
         return Assignment(
             job=placement.job,
             incarnation=placement.incarnation,
@@ -229,7 +229,8 @@ class Launcher:
             config=spec["config"],
             cell=spec["cell"],
             save_every=spec["save_every"],
-            keep_best=spec.get("keep_best", False),  # absent in specs of earlier versions
+            keep_best=spec.get("keep_best", False),  # absent in specs of earlier versions, like `hang`
+            hang=None if hang is None else hang * 2**placement.hangs,  # it may have been no hang
             scheduler=self._scheduler,
             folder=str(home_of(self._folder, placement.job)),
             paths=tuple(spec["paths"]),

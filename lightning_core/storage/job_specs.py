@@ -23,6 +23,8 @@ from lightning_core.storage.private_files import read_own
 MAX_SPEC_BYTES = 2**20
 # Default minimum seconds between two periodic checkpoints of a launched job.
 SAVE_EVERY = 300.0
+# Default seconds that any step of a launched job may take before it hangs.
+HANG = 300.0
 FILE = "spec.json"
 
 
@@ -34,6 +36,7 @@ class Spec(TypedDict):
     cell: int
     save_every: float
     keep_best: bool
+    hang: float | None
     paths: list[str]
 
 
@@ -131,6 +134,7 @@ def _job_of(spec: Any) -> Job:
         job: Job = checked(job_from_dict(checked(spec, Spec)["job"]), Job)
         check_at_most("cell", spec["cell"], MAX_COUNT)
         check_seconds("save_every", spec["save_every"])
+        check_seconds("hang", spec["hang"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"invalid spec: {type(error).__name__}: {error}") from None
     return job

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lightning_core.core.targets import Target
-from lightning_core.storage.job_specs import SAVE_EVERY
+from lightning_core.storage.job_specs import HANG, SAVE_EVERY
 from lightning_core.worker.process_group import ALONE, Rank
 
 
@@ -38,6 +38,7 @@ class Assignment:
         rank: Rank of this worker.
         save_every: Minimum seconds between periodic checkpoints.
         keep_best: Whether the best model is kept in the job's folder.
+        hang: Seconds that any step may take before it hangs; None for any time.
     """
 
     job: str
@@ -53,3 +54,4 @@ class Assignment:
     rank: Rank = ALONE
     save_every: float = SAVE_EVERY
     keep_best: bool = False
+    hang: float | None = HANG

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -138,10 +139,22 @@ class Worker:
                     every=assignment.cell,
                     save_every=assignment.save_every,
                     keep_best=home if assignment.keep_best else False,
+                    hang=assignment.hang,
+                    give_up=partial(self._give_up, assignment),
                 )
                 return fit(assignment, callback)
         finally:
             device_lock.close()
+
+    def _give_up(self, assignment: Assignment, story: str) -> None:
+        """Report that a training hangs, and end this process: nothing else ends a thread.
+
+        Args:
+            assignment: What is trained.
+            story: Where its thread is, and in the last line for how long.
+        """
+        self._report(assignment, WorkerExited(assignment.job, assignment.incarnation, ExitCause.HUNG, story))
+        os._exit(1)
 
     def _report(self, assignment: Assignment, left: WorkerExited) -> None:
         from lightning_core.server.clients.ray_client import RayClient
@@ -151,7 +164,7 @@ class Worker:
         while time.monotonic() < until:  # calls to an actor that is being restarted fail immediately
             try:
                 client.left(left)
-                if left.cause in (ExitCause.DONE, ExitCause.RAISED, ExitCause.UNUSABLE):
+                if left.cause in (ExitCause.DONE, ExitCause.RAISED, ExitCause.UNUSABLE, ExitCause.HUNG):
                     _log_result(assignment, client.job_forecast(assignment.job))
                 return
             except ConnectionError as error:

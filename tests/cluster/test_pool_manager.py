@@ -41,11 +41,12 @@ from lightning_core.server import stall_aware_clock
 from lightning_core.storage import atomic_files, job_specs
 from lightning_core.storage.generations import Generations
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
+from lightning_core.storage.job_specs import HANG
 from lightning_core.worker.assignment import Assignment, Incarnation
 from lightning_core.worker.worker import modules_from
 
 SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "save_every": 300.0,
-        "keep_best": False, "paths": []}  # fmt: skip
+        "keep_best": False, "hang": None, "paths": []}  # fmt: skip
 X1 = Incarnation("x", 1, "scheduler")
 
 
@@ -188,6 +189,22 @@ def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 # ---------------------------------------------------------------------------------------------------- launching
+
+
+@pytest.mark.parametrize(
+    ("spec", "hangs", "limit"),
+    [(SPEC, 2, None), (SPEC | {"hang": 60.0}, 0, 60.0), (SPEC | {"hang": 60.0}, 2, 240.0)],
+)
+def test_each_hang_doubles_the_time_that_a_step_may_take(
+    stage: Stage, spec: dict[str, Any], hangs: int, limit: float | None
+) -> None:
+    stage.spec(json.dumps(spec))
+    assert stage.launcher._assignment(Placement("x", 3, (0,), hangs), "").hang == limit
+
+
+def test_a_spec_of_an_earlier_version_has_the_usual_limit(stage: Stage) -> None:
+    stage.spec(json.dumps({name: value for name, value in SPEC.items() if name != "hang"}))
+    assert stage.launcher._assignment(Placement("x", 1, (0,)), "").hang == HANG
 
 
 def test_a_job_is_launched_once_and_its_slot_is_free_afterwards(stage: Stage) -> None:

@@ -90,7 +90,7 @@ FAULTS = {
     "F24": Row("Ctrl-C, SIGTERM, SIGHUP, SIGKILL of the command; twice; while it starts or saves"),
     "F25": Row("Ray's head is killed", "with Ray's own fault tolerance switched on: not tried"),
     "F26": Row("ranks part"),
-    "F27": Row("a rank hangs", "a worker whose process answers while its step hangs is not given up"),
+    "F27": Row("a rank hangs, or a step does while its process answers"),
     "F28": Row("out of memory"),
     "F29": Row("a checkpoint is truncated, corrupted, missing, or another job's"),
     "F30": Row("a journal that is damaged, locked, of another version, or opened twice"),

@@ -170,6 +170,33 @@ def test_jobs_resume_after_killed_hung_and_incomplete_process_groups(
     record_property("figure", words.format(**figures))
 
 
+@pytest.mark.promise("R10", "F27")
+def test_a_job_whose_step_hangs_is_told_about_and_restarted_and_meets_its_target(
+    three: Cluster, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    figures: dict[str, float] = {}
+
+    def tell(story: Story) -> Told:
+        yield from story.until(lambda jobs: jobs and (tmp_path / "hung").exists())
+        began = time.monotonic()
+        yield from story.until(lambda jobs: jobs["hangs"].alert is not None and jobs["hangs"].alert.code == "hung")
+        figures["told"] = time.monotonic() - began
+        assert story.jobs["hangs"].incarnation == 1
+        yield from story.until(lambda jobs: jobs["hangs"].incarnation == 2)
+        figures["over"] = time.monotonic() - began
+        yield from story.until(lambda jobs: jobs["hangs"].state == "ended", 90)
+
+    hangs = job(200, "tests.faults.jobs.HangsOnce", init={"mark": str(tmp_path / "hung")}, hang="2s")
+    found = {status.name: status for status in told(three, tmp_path, tell, restarts=0, hangs=hangs, fine=job()).jobs}
+    assert found["hangs"].verdict is Verdict.MET
+    assert found["hangs"].restarts == 1
+    assert str(found["hangs"].fault).startswith("no step for ")
+    assert "time.sleep(1e6)" in found["hangs"].detail
+    assert (found["fine"].incarnation, found["fine"].restarts) == (1, 0)
+    words = "limit 2 s; told after {told:.1f} s, given up after {over:.1f} s"
+    record_property("figure", words.format(**figures))
+
+
 @pytest.mark.promise("R2", "R3", "F3", "F4")
 @pytest.mark.nightly
 @pytest.mark.parametrize("standstill", [STANDSTILL, 30.0])

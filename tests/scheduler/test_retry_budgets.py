@@ -21,7 +21,7 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.scheduler.retry_budgets import MAX_DELAY, MAX_LAUNCH_TIMEOUTS, restart_delay
+from lightning_core.scheduler.retry_budgets import MAX_DELAY, MAX_HANGS, MAX_LAUNCH_TIMEOUTS, restart_delay
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 
@@ -86,6 +86,7 @@ def test_a_lost_worker_resumes_from_its_checkpoint_after_a_pause(scheduler: Sche
         (ExitCause.RAISED, {}, 0),
         (ExitCause.RAISED, {"retries": 3}, 3),
         (ExitCause.UNUSABLE, {"retries": 3, "restarts": 3}, 0),
+        (ExitCause.HUNG, {"retries": 9, "restarts": 0}, MAX_HANGS),
         (ExitCause.BROKEN, {}, MAX_LAUNCH_TIMEOUTS - 1),
         (ExitCause.BROKEN, {"retries": 9, "restarts": 0}, MAX_LAUNCH_TIMEOUTS - 1),
     ],

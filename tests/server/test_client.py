@@ -116,7 +116,7 @@ def spec(name: str = "x", **changed: Any) -> dict[str, Any]:
     job = {"name": name, "deadline": 9.0, "target": {"batches": 9}, "begin": 0.0, "weight": 1.0, "min_devices": 1,
            "max_devices": 1, "on_miss": "continue", "can": ["hold", "release", "time_slice"], "device": None,
            "work": None}  # fmt: skip
-    return {"job": job | changed, "config": {}, "cell": 1, "save_every": 300.0, "keep_best": False,
+    return {"job": job | changed, "config": {}, "cell": 1, "save_every": 300.0, "keep_best": False, "hang": None,
             "paths": []}  # fmt: skip
 
 

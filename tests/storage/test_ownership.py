@@ -247,7 +247,7 @@ def spec(name: str = "a") -> dict[str, object]:
             "name": name, "deadline": 60.0, "target": {"batches": 10},
             "can": ["hold", "release", "time_slice"],
         },
-        "config": {}, "cell": 10, "save_every": 60.0, "keep_best": False, "paths": [],
+        "config": {}, "cell": 10, "save_every": 60.0, "keep_best": False, "hang": None, "paths": [],
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.node.unix_sockets import connect
 
-PROTOCOL = 5
+PROTOCOL = 6
 CALL_TIMEOUT = 10.0
 # Bytes of specs in one request, unless one spec is larger.
 PART_BYTES = 2**17
