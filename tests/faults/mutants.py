@@ -120,6 +120,17 @@ MUTANTS = (
         "tests/faults/test_checkpoints.py::test_an_unloadable_checkpoint_replaces_no_other",
     ),
     Mutant(
+        "F27", "callbacks/core_callback.py",
+        "self._fit.hangs.excuse()", "pass",
+        "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "checkpoint",
+    ),
+    Mutant(
+        "F27", "callbacks/fit.py",
+        "        self.steering.enter()\n        self.hangs.begin(phase)",
+        "        self.hangs.begin(phase)\n        self.steering.enter()",
+        "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "held",
+    ),
+    Mutant(
         "R12", "lightning_core/scheduler/allocation.py",
         "0 if device in unavailable else n if slots is None else slots", "n if slots is None else slots",
         "tests/scheduler/test_retry_budgets.py::test_no_job_is_launched_on_an_unavailable_device",
