@@ -470,7 +470,7 @@ def over(pool: Pool) -> Path:
     """A launched job of the pool that was cancelled; return its folder."""
     terms = Job("over", 600.0, BatchTarget(5), can=frozenset(Capability))
     spec: Any = {"job": job_to_dict(terms), "config": {}, "cell": 1, "save_every": 300.0, "keep_best": False,
-                 "paths": []}  # fmt: skip
+                 "hang": None, "paths": []}  # fmt: skip
     pool.do(pool.actor.launch([spec]))
     pool.do(pool.actor.event(Cancel("over")))
     home = pool.folder / "jobs" / "over"

@@ -25,7 +25,8 @@ from tests.others import OTHER, as_root
 HOUR, DAY = 3600.0, 86400.0
 BEGIN = 1.8e9
 JOB = Job("a", 9.0, BatchTarget(5), can=frozenset(Capability))
-SPEC: Any = {"job": job_to_dict(JOB), "config": {}, "cell": 1, "save_every": 300.0, "keep_best": False, "paths": []}
+SPEC: Any = {"job": job_to_dict(JOB), "config": {}, "cell": 1, "save_every": 300.0, "keep_best": False, "hang": None,
+             "paths": []}  # fmt: skip
 # What the pool and the worker write, and what stays of it.
 GOES = {"spec.json", "launched", "log.txt", "log-1.txt", "last.ckpt", "checkpoints/1/last.ckpt",
         "checkpoints/1/last.ckpt.json", "checkpoints/2/last.ckpt", "spec.json.part-7-0123abcd"}  # fmt: skip
