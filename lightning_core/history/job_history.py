@@ -27,7 +27,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
 from lightning_core.history.moments import Belief, Forecast, Holding, Point, Progress, Remark
-from lightning_core.history.series import Series
+from lightning_core.history.series import Series, means_over
 from lightning_core.storage.journals.downtime import Down
 
 
@@ -117,14 +117,8 @@ class JobHistory:
         seen = self.seen()
         if self.window == 1 or self.evaluated or self.job.target.work is not None:
             return seen
-        if len(seen) < self.window:
-            return np.zeros((0, 2))
-        # Sums of a window each: in a difference of sums over all, one huge value would hide all that follow.
-        means = np.lib.stride_tricks.sliding_window_view(seen[:, 1], self.window).mean(axis=1)
-        whole = np.ones(len(means), bool)
-        for place in self.breaks:
-            whole[max(place - self.window + 1, 0) : place] = False
-        return np.column_stack([seen[self.window - 1 :, 0], means])[whole]
+        ends, means = means_over(seen[:, 1], self.window, self.breaks)
+        return np.column_stack([seen[ends, 0], means])
 
     @property
     def reached(self) -> float | None:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar, overload
 
 import numpy as np
 
-from lightning_core.core.arrays import FloatArray
+from lightning_core.core.arrays import FloatArray, IntArray
 
 Row = TypeVar("Row")
 # Numbers of a row: a time, batches done, and a value.
@@ -62,3 +62,23 @@ class Series(Sequence[Row], Generic[Row]):
     def _at(self, row: int) -> Row:
         time, batches, value = self._numbers[COLUMNS * row : COLUMNS * (row + 1)]
         return self._kind(time, int(batches), value)
+
+
+def means_over(values: FloatArray, window: int, breaks: Iterable[int] = ()) -> tuple[IntArray, FloatArray]:
+    """Return the place of the last value of each window, and the mean over it; shape ``(m,)`` each.
+
+    Args:
+        values: The values, shape ``(n,)``.
+        window: Number of consecutive values.
+        breaks: Places of the values before which others were left out: no window goes over one.
+
+    Example::
+
+        >>> means_over(np.array([1.0, 2.0, 3.0, 5.0]), 2, breaks=[2])
+        (array([1, 3]), array([1.5, 4. ]))
+    """
+    ends = np.arange(window - 1, len(values))
+    for place in breaks:
+        ends = ends[(ends < place) | (ends >= place + window - 1)]
+    # Sums of a window each: in a difference of sums over all, one huge value would hide all that follow.
+    return ends, values[ends[:, None] + np.arange(1 - window, 1)].mean(axis=1)

@@ -323,6 +323,16 @@ def test_a_journal_can_be_closed_after_damage_was_found(thin: Path) -> None:
         assert raised.tb is not None  # it holds the frames that read
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_journal_that_is_not_read_to_its_end_can_be_closed(thin: Path) -> None:
+    with Journal.open(thin, read_only=True) as journal:
+        entries = journal.entries()
+        next(entries)
+        recent = journal.recent_entries()
+        next(recent)
+    del entries, recent
+
+
 def test_a_run_in_a_pool_is_compared_behind_what_was_thinned_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,14 +12,13 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from lightning_core.core.limits import shown
 from lightning_core.storage.failpoints import reach
-from lightning_core.storage.journals.journal_database import Entry, check_entry
+from lightning_core.storage.journals.journal_database import Entry, check_entry, rows_of
 from lightning_core.storage.journals.journal_errors import DamagedJournalError
 
 # Events that a new block takes the place of: reading and compressing them takes some 50 ms.
@@ -98,7 +97,7 @@ def read(connection: sqlite3.Connection, path: Path, before: str) -> Iterator[Bl
     """
     number = 0
     query = "SELECT first, last, now, data, chain, digest FROM blocks ORDER BY first"
-    with closing(connection.execute(query)) as rows:  # one that is not read to its end keeps the table locked
+    with rows_of(connection, query) as rows:
         for row in rows:
             block = Block(*row)
             if [type(value) for value in block] != [int, int, float, bytes, str, str]:

@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -208,6 +210,17 @@ def _connect_to_read(path: Path, how: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def rows_of(connection: sqlite3.Connection, query: str, parameters: Sequence[int] = ()) -> Iterator[sqlite3.Cursor]:
+    """Return the rows of a query; those that are not read to their end would keep their table locked."""
+    cursor = connection.execute(query, parameters)
+    try:
+        yield cursor
+    finally:
+        with suppress(sqlite3.ProgrammingError):  # the connection was closed before
+            cursor.close()
 
 
 def digest_of(before: str, *parts: str) -> str:

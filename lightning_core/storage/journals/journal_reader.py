@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 from lightning_core.core.validation import checked
@@ -22,6 +21,7 @@ from lightning_core.storage.journals.journal_database import (
     first_since,
     read_meta,
     read_part,
+    rows_of,
 )
 from lightning_core.storage.journals.journal_errors import DamagedJournalError, reading
 from lightning_core.storage.journals.snapshots import Snapshot, read_snapshots
@@ -131,7 +131,7 @@ class JournalReader:
         with reading(self.path):
             whole = self.part_of is None
             query = "SELECT number, now, event, answers, digest FROM events WHERE number > ? ORDER BY number"
-            with closing(self._connection.execute(query, (number,))) as rows:
+            with rows_of(self._connection, query, (number,)) as rows:
                 for row in rows:
                     entry = Entry(*row)
                     if whole:
