@@ -2,8 +2,8 @@
 
 The host, its journal with its snapshots and the scheduler are the real ones; the trainings are made up, and the clock
 is theirs. Whenever a job ends, another one is submitted soon after. Measured at any age: a restart, by a new process,
-from a copy of the files as a kill would leave them just before the next snapshot; the size of the folder; the memory of
-the host's process; and the time of a round.
+from a copy of the files as a kill would leave them just before the next snapshot; the size of the folder, with the spec
+and the log of each job; the memory of the host's process; and the time of a round.
 
 Reports and rounds are thinned: a pool of this size reports some hundred times as often. How many events were played is
 printed.
@@ -41,6 +41,8 @@ INTERVALS = {"quick": (60.0, 1000.0), "default": (15.0, 190.0), "full": (2.0, 18
 # Mean seconds that a training takes alone, and until the next job takes its place; its cells; part of the reports after
 # which its worker is lost.
 TRAINING, GAP, CELLS, LOST = 4 * HOUR, 600.0, 200, 0.002
+# Bytes of a spec and of a log, which a job that is over leaves behind for longer than four weeks.
+FILES = {"spec.json": 2_000, "log.txt": 30_000}
 # Part of the events between two snapshots after which the next one is about to be taken.
 ALMOST_DUE = 0.9
 MIB = 2**20
@@ -194,6 +196,10 @@ class Weeks:
         if isinstance(directive, End):
             del self._trainings[directive.job]
             self.ended += 1
+            home = self.folder / "jobs" / directive.job
+            home.mkdir(parents=True)
+            for name, size in FILES.items():
+                (home / name).write_bytes(bytes(size))
             self._later(self._draw.expovariate(1.0 / GAP), "")
             return [self._exit(training, ExitCause.RELEASED)] if training.there else []
         training.share = directive.share
@@ -225,7 +231,7 @@ def restart(folder: Path) -> float:
     with tempfile.TemporaryDirectory() as copies:
         taken = []
         for k in range(3):
-            copy = shutil.copytree(folder, Path(copies) / str(k))
+            copy = shutil.copytree(folder, Path(copies) / str(k), ignore=lambda *_: ["jobs"])
             command = [sys.executable, "-m", "benchmarks.lasting", "--reopen", str(copy)]
             taken.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     return statistics.median(taken)
