@@ -46,6 +46,7 @@ def version_1(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name != "past"} | {"table": table}
 
 
+@pytest.mark.promise("R23")
 def test_a_pool_of_the_version_before_goes_on_from_its_snapshot(path: Path) -> None:
     with Journal.open(path, read_only=True) as journal:
         again, whole = replay(journal), replay(journal, whole=True)

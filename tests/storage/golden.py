@@ -1,0 +1,140 @@
+"""Golden journals: events that were once handled under each policy and estimator, with what was decided then.
+
+``python -m tests.storage.golden [NAME...]`` records them anew from the present code, all or those that are named: for a
+new policy, and after a change of decisions that is meant.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
+from lightning_core.core.codec import decode_event
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetTerms
+from lightning_core.core.events import DevicesUnavailable, Event
+from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.estimators import ESTIMATORS
+from lightning_core.policies import POLICIES
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journals.journal import Journal
+from tests.driven import Curve, drive
+
+FOLDER = Path(__file__).with_name("golden")
+SECONDS, STEP, DEVICES = 90.0, 1.0, 3
+ARGUMENTS: dict[str, dict[str, Any]] = {"fixed": {"shares": [0.5, 0.4, 1.0, 0.3, 0.6]}}
+# Relative difference below which two numbers are equal: logarithms of other machines may differ in the last bit.
+TOLERANCE = 1e-5
+
+
+class Step(NamedTuple):
+    """An event with what was decided."""
+
+    now: float
+    event: str
+    decisions: list[Any]
+
+
+class Golden(NamedTuple):
+    """A golden journal."""
+
+    settings: dict[str, Any]
+    steps: list[Step]
+
+    def write(self, path: Path) -> None:
+        """Write it; the same content gives the same file."""
+        lines = [json.dumps(one, separators=(",", ":")) for one in (self.settings, *self.steps)]
+        path.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+
+    @classmethod
+    def read(cls, path: Path) -> Golden:
+        """Read what :meth:`write` has written."""
+        settings, *steps = map(json.loads, gzip.decompress(path.read_bytes()).decode().splitlines())
+        return cls(settings, [Step(*step) for step in steps])
+
+    def first_other(self) -> str:
+        """Return the first event for which the present code decides otherwise, in words; empty if there is none."""
+        scheduler = Scheduler(Settings(**self.settings))
+        for number, (now, event, before) in enumerate(self.steps, 1):
+            decided = decisions(scheduler.handle(decode_event(event), now))
+            if not are_same(before, decided):
+                return f"event {number} at {now} s, {event}: was {before}, is {decided}"
+        return ""
+
+
+def decisions(answers: Sequence[Answer]) -> list[list[Any]]:
+    """Return what was decided, and why."""
+    return [list(_decision(answer)) for answer in answers]
+
+
+def _decision(answer: Answer) -> Iterator[Any]:
+    yield type(answer).__name__
+    yield answer.job
+    match answer:
+        case Grant():
+            yield from (answer.version, answer.share, list(answer.devices), answer.capped)
+        case End() | VerdictChanged():
+            yield None if answer.verdict is None else str(answer.verdict)
+    yield answer.reason.code
+    yield list(answer.reason.numbers)
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Return whether two decisions are equal, but for the last digits of a number."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(are_same, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return bool(one == other)
+
+
+def every() -> dict[str, Settings]:
+    """Return the settings of each golden journal, by its name: each policy, and each estimator under EDF."""
+    made = {name: Settings(name, ARGUMENTS.get(name, {}), devices=DEVICES) for name in POLICIES}
+    return made | {f"edf-{name}": Settings("edf", estimator=name, devices=DEVICES) for name in ESTIMATORS}
+
+
+def record(settings: Settings) -> Golden:
+    """Record a journal: jobs of both kinds of targets, of which one raises, one is steered, one can be resized."""
+    elastic = frozenset(Capability)
+    jobs = {
+        0.0: [
+            (Job("cnn", 60.0, LossTarget("loss", 0.4)), Curve(3.0, 0.4, 30.0)),
+            (Job("acc", 90.0, LossTarget("val_acc", at_least=0.7), weight=3.0), Curve(1.0, 0.25, 20.0)),
+            (Job("wide", 50.0, BatchTarget(900), can=elastic, max_devices=2, sizes=(1, 2)), Curve(throughput=30.0)),
+            (Job("bad", 80.0, LossTarget("loss", 0.01)), Curve(throughput=60.0, crash_after=200)),
+        ],
+        10.0: [(Job(f"late{n}", 25.0 + n, BatchTarget(200)), Curve(throughput=12.0)) for n in range(3)],
+        20.0: [(Job("steered", 40.0, LossTarget("loss", 0.05)), Curve(3.0, 0.3, 30.0))],
+        50.0: [(Job("cnn", 30.0, LossTarget("loss", 0.5)), Curve(3.0, 0.4, 30.0))],
+    }
+    events: dict[float, Event] = {
+        15.0: DevicesUnavailable((2,), "draining"),
+        18.0: DevicesUnavailable(()),
+        25.0: Pause("steered"),
+        30.0: Resume("steered"),
+        35.0: SetDeadline("steered", 60.0),
+        35.5: SetTerms("steered", weight=2.0),
+        70.0: Cancel("steered"),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        drive(path := Path(folder) / "journal.db", settings, jobs, SECONDS, step=STEP, events=events)
+        scheduler, steps = Scheduler(settings), []
+        with Journal.open(path, read_only=True) as journal:
+            for entry in journal.recent_entries():
+                answers = scheduler.handle(decode_event(entry.event), entry.now)
+                steps.append(Step(entry.now, entry.event, decisions(answers)))
+    return Golden(settings.to_dict(), steps)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or every():
+        record(every()[name]).write(FOLDER / f"{name}.gz")
