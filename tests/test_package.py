@@ -149,6 +149,29 @@ def test_rooms_are_not_overfull() -> None:
     assert {room: count for room, count in rooms.items() if count > 16} == {}
 
 
+# Where the clock on the wall is read: dates that people give and are shown, ends that Slurm and Ray give as dates, and
+# how long no scheduler ran. All else is measured on the monotonic clock, which cannot be set.
+WALL_CLOCK = {
+    "callbacks/fit.py", "callbacks/job_record.py", "callbacks/options.py", "callbacks/slurm.py",
+    "lightning_core/bundle/job_section.py", "lightning_core/cli/jobs.py", "lightning_core/cli/run_in_pool.py",
+    "lightning_core/cli/simulate.py", "lightning_core/cloud/provisioner.py", "lightning_core/cluster/bundle_runner.py",
+    "lightning_core/cluster/head.py", "lightning_core/pool/pool.py", "lightning_core/run/run_folder.py",
+    "lightning_core/storage/journals/anchor.py", "lightning_core/storage/journals/recovery.py",
+}  # fmt: skip
+
+
+@pytest.mark.promise("R18")
+def test_the_clock_on_the_wall_is_read_for_dates_only() -> None:
+    calls = {"time.time", "datetime.now", "datetime.utcnow", "datetime.today"}
+    found = {
+        str(path.relative_to(ROOT))
+        for path in sources().values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in calls
+    }
+    assert found == WALL_CLOCK
+
+
 # Control flow rather than errors: by the first three a launched job leaves Trainer.fit on purpose, which no built-in
 # error fits; the last is a KeyboardInterrupt, so that `except Exception` does not swallow it.
 SIGNALS = {"JobEnded", "JobFenced", "JobReleased", "SignalReceivedError"}

@@ -151,6 +151,22 @@ MUTANTS = (
         "tests/faults/test_shutdown.py::test_a_second_signal_ends_all_processes_at_once",
     ),
     Mutant(
+        "R17", "lightning_core/server/connections.py",
+        "process.paid_until = max(process.paid_until, earliest) + (1 + size / BYTES_PER_CALL) / CALLS_PER_SECOND",
+        "pass",
+        "tests/server/test_budgets.py::test_calls_are_delayed_beyond_a_rate_for_all_connections_of_a_process",
+    ),
+    Mutant(
+        "R18", "lightning_core/storage/journals/anchor.py",
+        "if self.boot and self.boot == boot_id():", "if False:",
+        "tests/server/test_host.py::test_deadlines_do_not_move_when_the_clock_is_changed",
+    ),
+    Mutant(
+        "R23", "lightning_core/policies/classic.py",
+        "np.argsort(jobs.deadline, kind=\"stable\")", "np.argsort(-jobs.deadline, kind=\"stable\")",
+        "tests/storage/test_golden.py::test_the_events_of_a_golden_journal_lead_to_the_same_decisions", "edf",
+    ),
+    Mutant(
         "S1", "lightning_core/cloud/ray_cluster.py",
         "if not has_token():  # Ray was imported", "if False:  # Ray was imported",
         "tests/test_security.py::test_a_ray_without_token_authentication_is_stopped",

@@ -38,11 +38,16 @@ PROMISES = {
     ),
     "R15": Row("Hostile numbers raise no exception, and no NaN reaches a decision or JSON"),
     "R16": Row("Reports that are reordered, repeated or lost lead to the same state"),
+    "R17": Row("A flood of reports: one call in flight, then the newest report; no other client waits for long"),
+    "R18": Row(
+        "The clock on the wall jumps: no deadline, lease or duration moves, for they are on the monotonic clock"
+    ),
     "R19": Row(
         "A full disk: no event is acknowledged before it is written, and writing resumes when there is room again"
     ),
     "R20": Row("The head is lost: a clear message, the journal is complete, and the run can be resumed"),
     "R21": Row("A damaged journal is refused and named, and no scheduler starts empty over it"),
+    "R23": Row("The events of a journal lead to the same decisions again, those of an older version too"),
     "S1": Row("No Ray is started without a token"),
     "S2": Row("Token and state files are private, and the token is in no log, report or journal"),
     "S3": Row("Nothing from a disk is unpickled or evaluated"),
@@ -70,11 +75,11 @@ FAULTS = {
     "F6": Row("killed while it writes a checkpoint"),
     "F7": Row("disk full"),
     "F8": Row("read-only folder, error or long wait on writing"),
-    "F9": Row("the wall clock jumps", "time is monotonic, except for the time during which no scheduler ran"),
+    "F9": Row("the clock on the wall jumps, from which only how long a machine was off is read"),
     "F10": Row("losses that are not numbers, or not finite"),
     "F11": Row("a loss that is never reported, a metric with a wrong name"),
     "F12": Row("reports that are repeated, late, out of order, of an older incarnation, or going back"),
-    "F13": Row("a flood of reports", "no soak test yet; one call in flight per job bounds it"),
+    "F13": Row("a flood of reports"),
     "F14": Row("reports of an unknown or ended job"),
     "F15": Row("a deadline in the past, or that passes while the job waits"),
     "F16": Row("two jobs with one name"),

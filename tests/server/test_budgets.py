@@ -227,6 +227,7 @@ def test_processes_that_are_not_visible_are_counted_apart() -> None:
     assert [admitted(room, 0)[0] is not None for _ in range(3)] == [True, True, False]
 
 
+@pytest.mark.promise("R17", "F13")
 def test_calls_are_delayed_beyond_a_rate_for_all_connections_of_a_process() -> None:
     room = Connections()
     (one, _), (two, _), (other, _) = (admitted(room, pid) for pid in (7, 7, 8))
@@ -455,7 +456,7 @@ def stands(pool: Pool, kinds: list[str], seconds: float) -> float:
     return worst
 
 
-@pytest.mark.promise("S16")
+@pytest.mark.promise("S16", "R17", "F13")
 def test_hostile_clients_do_not_make_another_wait(pool: Pool, record_property: Callable[[str, object], None]) -> None:
     tracemalloc.start()
     try:

@@ -82,7 +82,7 @@ def test_an_event_that_changes_nothing_is_answered_and_not_written(tmp_path: Pat
     assert replayed.scheduler.status() == alive
 
 
-@pytest.mark.promise("F9")
+@pytest.mark.promise("R18", "F9")
 @pytest.mark.parametrize("step", [-86_400.0, -3600.0, 3600.0, 1e9])
 def test_deadlines_do_not_move_when_the_clock_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
@@ -101,7 +101,7 @@ def test_deadlines_do_not_move_when_the_clock_is_changed(
     host.close()
 
 
-@pytest.mark.promise("F9")
+@pytest.mark.promise("R18", "F9")
 def test_after_a_restart_of_the_machine_the_clock_on_the_wall_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
