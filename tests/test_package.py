@@ -149,13 +149,14 @@ def test_rooms_are_not_overfull() -> None:
     assert {room: count for room, count in rooms.items() if count > 16} == {}
 
 
-# Where the clock on the wall is read: dates that people give and are shown, ends that Slurm and Ray give as dates, and
-# how long no scheduler ran. All else is measured on the monotonic clock, which cannot be set.
+# Where the clock on the wall is read: dates that people give and are shown, ends that Slurm and Ray give as dates, ages
+# of files, and how long no scheduler ran. All else is measured on the monotonic clock, which cannot be set.
 WALL_CLOCK = {
     "callbacks/fit.py", "callbacks/job_record.py", "callbacks/options.py", "callbacks/slurm.py",
     "lightning_core/bundle/job_section.py", "lightning_core/cli/jobs.py", "lightning_core/cli/run_in_pool.py",
     "lightning_core/cli/simulate.py", "lightning_core/cloud/provisioner.py", "lightning_core/cluster/bundle_runner.py",
-    "lightning_core/cluster/head.py", "lightning_core/pool/pool.py", "lightning_core/run/run_folder.py",
+    "lightning_core/cluster/head.py", "lightning_core/pool/pool.py", "lightning_core/run/ageing.py",
+    "lightning_core/run/run_folder.py",
     "lightning_core/storage/journals/anchor.py", "lightning_core/storage/journals/recovery.py",
 }  # fmt: skip
 
