@@ -51,6 +51,7 @@ def test_a_task_grows_where_there_is_room() -> None:
     )
     [back] = now.serve({"a": 15.0})
     assert (back.kind, back.after.gpu_count) == ("released", 10)
+    assert back.reason == "demand is lower: the additional GPUs are given back"
     assert not now.serve({"a": 15.0})
 
 
@@ -101,6 +102,23 @@ def test_pinned_tasks_and_too_expensive_moves_are_left() -> None:
     )
 
 
+def test_a_task_moves_to_the_cheapest_location() -> None:
+    """The cloud comes first by name, and costs twice as much."""
+    now = Reconfigurer(standing("n", {"n": 11.0, "z": 12.0}, a=near(delay=90.0)), 0, ReconfigurationLimits(cost=9.0))
+    assert [change.after.location for change in now.serve({"a": 18.0})] == ["z"]
+
+
+@pytest.mark.parametrize(("part", "kind"), [(1.0, "moved"), (0.999, "left")])
+def test_a_move_may_cost_as_much_as_its_limit(part: float, kind: str) -> None:
+    """A change is affordable if cost - planned <= limit * planned."""
+    placement = standing("n", {"n": 10.0}, a=near(delay=90.0))
+    [before] = placement.served[Task("a", 0)]
+    assert before is not None
+    more = next(one for one in placement.demands.choices(near(delay=90.0, rate=18.0)) if one.location == CLOUD)
+    limits = ReconfigurationLimits(cost=part * (more.cost / before.cost - 1))
+    assert [change.kind for change in Reconfigurer(placement, 0, limits).serve({"a": 18.0})] == [kind]
+
+
 def test_another_gpu_type_is_used_within_the_cost_limit() -> None:
     gpus, levels = {**GPUS, "eight": Gpu(16.0)}, {"fp32": Level(0.9, {"v100": 150.0, "eight": 1100.0})}
     nodes = {"n": Node({"v100": 11.0, "eight": 3.0})}
@@ -126,6 +144,8 @@ def test_a_movable_task_makes_room_for_a_pinned_one() -> None:
     assert (grown.task.job, grown.kind, grown.reason) == ("a", "grown", "b, task 0 made room in n")
     assert [change.kind for change in now.serve({"a": 15.0})] == ["released"]
     assert now.now[Task("b", 0)].location == CLOUD
+    once = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(2.0, moves=1))
+    assert [change.kind for change in once.serve({"a": 18.0})] == ["moved", "grown"]
     still = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(2.0, moves=0))
     assert [change.kind for change in still.serve({"a": 18.0})] == ["left"]
 

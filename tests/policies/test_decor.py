@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +16,12 @@ from lightning_core.core.answers import Answer, End, Grant, Verdict
 from lightning_core.core.commands import SetDeadline
 from lightning_core.core.events import Event, ExitCause, LaunchTimedOut, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
+from lightning_core.core.plans import JobView
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.planning.job_rows import job_rows
+from lightning_core.planning.ramp import ControllerInput, RampController, RampSettings
+from lightning_core.planning.reservations import Demand
 from lightning_core.policies.decor import Decor
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -350,6 +354,78 @@ def test_allocation_order_is_unchanged_jobs_first_and_growing_jobs_last() -> Non
     assert plan.size is not None
     assert plan.size.tolist() == [2, 4, 1]
     assert plan.order.tolist() == [2, 0, 1]
+
+
+# ------------------------------------------------------------------------------------------------- demand of a job
+
+FOUR = SpeedUp((1, 2, 4), (10.0, 19.0, 36.0))
+
+
+def demand(policy: Decor, jobs: JobView, now: float, submitted: float = 0.0) -> Demand | None:
+    jobs = replace(jobs, submitted=np.array([submitted]))
+    policy.plan(jobs, now)
+    return policy._demand(job_rows(jobs, 0.7)[0], jobs.devices, jobs.quantum, now)
+
+
+@pytest.mark.parametrize(("trained_since", "reported_at", "work", "lag"), [(5, 18, 262, 0), (15, 14, 300, 7)])
+def test_the_demand_of_a_job_that_has_devices(
+    trained_since: float, reported_at: float, work: float, lag: float
+) -> None:
+    """Submitted at 10 with 100 s to its deadline: it should end at 10 + 0.9 * 100, and holds 2 devices of 19 batches/s.
+
+    300 batches were left at 18 s, so 300 - 2 * 19 are at 20 s. It may be late by half of the 10 s behind its end and
+    0.2 % of its 100 s, as a resize costs 12 s. Where it has not reported from its devices, they train from 15 + 12 s.
+    """
+    policy = Decor(alpha=0.9, min_dwell=3.0, min_payback=5.0, min_saving=0.1)
+    jobs = view(
+        [30], [110], exact=[True], batches=[100], throughput=[10], speedup=[FOUR], held_devices=[2], weight=[3],
+        trained_since=[trained_since], reported_at=[reported_at], resize_seconds=[12], devices=4,
+    )  # fmt: skip
+    assert demand(policy, jobs, 20.0, submitted=10.0) == Demand(
+        work=work, end=100, sizes=(1, 2, 4), throughputs=(10, 19, 36), latest=110, weight=3, held=2, arrival_delay=lag,
+        start_seconds=12, resize_seconds=12, protected_seconds=60, min_dwell=3, max_lateness=pytest.approx(5.2),
+        shrink_margin=pytest.approx(3.4), may_shrink=True, min_saving=0.1,
+    )  # fmt: skip
+
+
+def test_the_demand_of_a_job_that_has_not_begun() -> None:
+    """It loses nothing by starting, and may not be late; only two devices are there."""
+    jobs = view([30], [110], exact=[True], throughput=[10], speedup=[FOUR], resize_seconds=[12], devices=2)
+    assert demand(Decor(alpha=0.5), jobs, 0.0) == Demand(
+        work=300, end=55, sizes=(1, 2), throughputs=(10, 19), latest=110, resize_seconds=12, protected_seconds=60,
+        min_dwell=2, shrink_margin=pytest.approx(3.275), may_shrink=False,
+    )  # fmt: skip
+
+
+def test_the_share_of_a_device_is_its_controller_s() -> None:
+    """It stands still for 10 s and then trains as it may: behind its ramp it is asked for more than the device."""
+    speed, policy = SpeedUp((1,), (10.0,)), Decor(alpha=1.0)
+    alone, done, shares = RampController(RampSettings(alpha=1.0), 0.0), 0, []
+    for now in range(30):
+        pending = now % 7 == 3
+        jobs = view(
+            [(1000 - done) / 10], [200], exact=[True], batches=[done], throughput=[10], speedup=[speed],
+            held_devices=[1], trained_since=[0], reported_at=[now], acknowledged=[not pending], quantum=0.05,
+        )  # fmt: skip
+        need = demand(policy, jobs, float(now))
+        assert need is not None
+        asked = alone.step(ControllerInput(float(now), float(done), 1000.0, 200.0, 0.05, 1.0, 0.05, pending), speed)
+        assert need.share == pytest.approx(asked if asked < 1 else 0)
+        shares.append(need.share)
+        done += round(10 * asked) if now >= 10 else 0
+    assert shares[0] == pytest.approx(0.5)
+    assert 0 in shares[1:12]
+    assert shares[-1] < 1
+
+
+def test_a_job_that_was_not_admitted_does_not_take_the_place_of_another() -> None:
+    """30 s of work by 20 s cannot be done; by 45 s it could, at the cost of a job that has begun and takes longer."""
+    policy, jobs = Decor(alpha=1.0), {"exact": [True] * 2, "speedup": [SpeedUp((1,), (10.0,))] * 2}
+    began = view([50, 30], [60, 20], held_devices=[1, 0], batches=[5, 0], trained_since=[0, np.inf], **jobs)
+    assert policy.plan(began, 1.0).share.tolist() == [1, 0]
+    moved = replace(began, deadline=np.array([60.0, 45.0]))
+    assert policy.plan(moved, 2.0).share.tolist() == [1, 0]
+    assert Decor(alpha=1.0).plan(moved, 2.0).share.tolist() == [0, 1]
 
 
 def test_jobs_that_are_not_admitted_tell_their_device_time_and_those_with_spare_devices_go_first() -> None:
