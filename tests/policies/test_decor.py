@@ -383,8 +383,8 @@ def test_the_demand_of_a_job_that_has_devices(
     )  # fmt: skip
     assert demand(policy, jobs, 20.0, submitted=10.0) == Demand(
         work=work, end=100, sizes=(1, 2, 4), throughputs=(10, 19, 36), latest=110, weight=3, held=2, arrival_delay=lag,
-        start_seconds=12, resize_seconds=12, protected_seconds=60, min_dwell=3, max_lateness=pytest.approx(5.2),
-        shrink_margin=pytest.approx(3.4), may_shrink=True, min_saving=0.1,
+        start_seconds=12, resize_seconds=12, protected_seconds=60, min_dwell=3, max_lateness=5.2,
+        shrink_margin=3.4, may_shrink=True, min_saving=0.1,
     )  # fmt: skip
 
 
@@ -393,7 +393,7 @@ def test_the_demand_of_a_job_that_has_not_begun() -> None:
     jobs = view([30], [110], exact=[True], throughput=[10], speedup=[FOUR], resize_seconds=[12], devices=2)
     assert demand(Decor(alpha=0.5), jobs, 0.0) == Demand(
         work=300, end=55, sizes=(1, 2), throughputs=(10, 19), latest=110, resize_seconds=12, protected_seconds=60,
-        min_dwell=2, shrink_margin=pytest.approx(3.275), may_shrink=False,
+        min_dwell=2, shrink_margin=3.275, may_shrink=False,
     )  # fmt: skip
 
 
@@ -420,7 +420,8 @@ def test_the_share_of_a_device_is_its_controller_s() -> None:
 
 def test_a_job_that_was_not_admitted_does_not_take_the_place_of_another() -> None:
     """30 s of work by 20 s cannot be done; by 45 s it could, at the cost of a job that has begun and takes longer."""
-    policy, jobs = Decor(alpha=1.0), {"exact": [True] * 2, "speedup": [SpeedUp((1,), (10.0,))] * 2}
+    jobs: dict[str, Any] = {"exact": [True] * 2, "speedup": [SpeedUp((1,), (10.0,))] * 2}
+    policy = Decor(alpha=1.0)
     began = view([50, 30], [60, 20], held_devices=[1, 0], batches=[5, 0], trained_since=[0, np.inf], **jobs)
     assert policy.plan(began, 1.0).share.tolist() == [1, 0]
     moved = replace(began, deadline=np.array([60.0, 45.0]))

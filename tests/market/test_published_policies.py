@@ -1,0 +1,186 @@
+"""AHANP, AHAP and the fixed share, rule by rule, against values worked by hand (Kong et al.)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.observation import Forecast, Observation
+from lightning_core.market.policies import Ahanp, Ahap, OnDemand
+from lightning_core.market.selector import Selector, normalised
+from lightning_core.market.window_planner import WindowPlanner
+
+JOB = SpotJob(work=80.0, deadline=10, min_nodes=2, max_nodes=12)
+
+
+def seen(
+    progress: Sequence[float],
+    *,
+    interval: int = 4,
+    before: int = 0,
+    counts: Sequence[int] = (0,),
+    prices: Sequence[float] = (0.5,),
+    held: int = 0,
+) -> Observation:
+    """Return what a policy sees of equal jobs that differ in their progress; an even pace is 8 in an interval."""
+    jobs, ahead = len(progress), max(len(counts), len(prices))
+    forecast = Forecast(np.array([np.resize(prices, ahead)] * jobs), np.array([np.resize(counts, ahead)] * jobs))
+    done, none = np.array(progress, float), np.zeros(jobs, np.int64)
+    batch = JobBatch([JOB] * jobs, Market(np.full(10, 0.5), np.full(10, before)), [0] * jobs)
+    return Observation(batch, interval, done, none + held, none, forecast, done, done)
+
+
+# ------------------------------------------------------------------------------------------------- AHANP, algorithm 3
+
+
+@pytest.mark.parametrize(
+    ("progress", "before", "available", "price", "held", "total"),
+    [
+        (32, 8, 0, 0.5, 5, 0),  # ahead, no spot nodes: nothing
+        (32, 8, 4, 0.5, 5, 3),  # half of them are gone: half the fleet, rounded up
+        (32, 8, 4, 0.5, 6, 3),
+        (32, 8, 4, 0.5, 2, 2),  # ... and at least the minimum
+        (32, 8, 5, 0.5, 6, 6),  # fewer are there, but more than half: the fleet stays
+        (32, 8, 8, 0.5, 6, 6),
+        (32, 4, 8, 0.61, 5, 5),  # more are there, but dear
+        (32, 4, 8, 0.6, 5, 8),  # ... and cheap up to sigma: all of them
+        (32, 4, 8, 0.5, 9, 9),
+        (31.9, 0, 3, 0.5, 4, 8),  # behind, and the first appear: twice the fleet
+        (31.9, 0, 3, 0.5, 0, 2),
+        (31.9, 3, 3, 0.5, 3, 6),  # behind: twice the fleet
+        (31.9, 3, 0, 0.5, 3, 6),
+        (31.9, 3, 3, 0.5, 7, 12),  # ... and at most the maximum
+        (32, 8, 6, 0.5, 0, 0),  # idle, and nothing to gain: it stays idle
+    ],
+)
+def test_ahanp_follows_its_rules(
+    progress: float, before: int, available: int, price: float, held: int, total: int
+) -> None:
+    """At interval 4 an even pace has done 32 of 80."""
+    observation = seen([progress], before=before, counts=[available], prices=[price], held=held)
+    spot, on_demand = Ahanp().decide(observation)
+    assert spot.tolist() == [min(available, total)]
+    assert (spot + on_demand).tolist() == [total]
+
+
+def test_ahanp_as_printed_falls_to_the_minimum() -> None:
+    """When the first spot nodes appear, and where it is idle though some are there."""
+    printed = Ahanp(mode="paper")
+    assert np.sum(printed.decide(seen([31.9], before=0, counts=[3], held=4)), axis=0).tolist() == [2]
+    assert np.sum(printed.decide(seen([32], before=8, counts=[6], held=0)), axis=0).tolist() == [2]
+
+
+def test_before_the_first_interval_there_were_no_spot_nodes() -> None:
+    assert np.sum(Ahanp().decide(seen([0], interval=0, before=9, counts=[3])), axis=0).tolist() == [3]
+
+
+def test_a_price_limit_is_above_zero() -> None:
+    for policy in (Ahanp, Ahap):
+        with pytest.raises(ValueError, match="sigma must be above 0, got 0"):
+            policy(sigma=0.0)
+
+
+# -------------------------------------------------------------------------------------------------- AHAP, algorithm 1
+
+
+class Fixed(WindowPlanner):
+    """Plans what it was given, whatever it sees."""
+
+    def __init__(self, *plans: Sequence[Sequence[int]], end: str = "target") -> None:
+        super().__init__(end)  # type: ignore[arg-type]
+        self.plans = list(plans)
+
+    def plan(self, observation: Observation, horizon: int, steps: int) -> tuple[IntArray, IntArray]:
+        spot, on_demand = (np.array([one] * len(observation.batch)) for one in self.plans.pop(0))
+        return spot[:, :steps], on_demand[:, :steps]
+
+
+def pair(decided: tuple[IntArray, IntArray]) -> list[list[int]]:
+    return [column.tolist() for column in decided]
+
+
+def test_ahap_follows_the_mean_of_its_last_plans_for_the_interval() -> None:
+    """Three plans of two steps: 4 and 1 alone, then the mean of 8 and 5, and of 3 and 2, rounded half up."""
+    plans = [[4, 5], [1, 2]], [[8, 1], [3, 0]], [[6, 0], [4, 0]]
+    behind = [seen([0], interval=interval) for interval in (0, 1, 2)]
+    policy = Ahap(3, 2, planner=Fixed(*plans))
+    assert [pair(policy.decide(one)) for one in behind] == [[[4], [1]], [[7], [3]], [[4], [2]]]
+    printed = Ahap(3, 2, mode="paper", planner=Fixed(*plans, end="literal"))
+    assert [pair(printed.decide(one)) for one in behind] == [[[4], [1]], [[13], [5]], [[7], [4]]]
+
+
+def test_the_first_interval_begins_anew() -> None:
+    policy = Ahap(3, 2, planner=Fixed([[4, 5], [1, 2]], [[8, 1], [3, 0]]))
+    policy.decide(seen([0], interval=5))
+    assert pair(policy.decide(seen([0], interval=0))) == [[8], [3]]
+
+
+def test_a_job_that_is_ahead_takes_cheap_spot_nodes_only() -> None:
+    """At interval 4 with a window of 2 more, 56 of 80 are due at its end; the price limit counts as cheap."""
+    policy = Ahap(2, 3, planner=Fixed([[7, 7, 7], [1, 1, 1]]))
+    spot, on_demand = policy._plan(seen([56, 55.9], counts=[20, 9, 1], prices=[0.6, 0.61, 0.6]))
+    assert spot.tolist() == [[12, 0, 0], [7, 7, 7]]
+    assert on_demand.tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_progress_can_be_compared_with_an_even_pace_now() -> None:
+    policy = Ahap(2, ahead="now", planner=Fixed([[7], [1]]))
+    assert pair(policy.decide(seen([32, 31.9], counts=[9]))) == [[9, 7], [0, 1]]
+
+
+def test_as_printed_no_job_is_ahead_in_its_last_intervals() -> None:
+    """Of 10 intervals, a window of 3 that begins in interval 7 is the last that ends within them."""
+    policy = Ahap(2, mode="paper", planner=Fixed([[7], [1]], [[7], [1]], end="literal"))
+    assert pair(policy.decide(seen([80], interval=7, counts=[9]))) == [[9], [0]]
+    assert pair(policy.decide(seen([80], interval=8, counts=[9]))) == [[7], [1]]
+
+
+def test_ahap_s_defaults_and_words() -> None:
+    assert (Ahap().omega, Ahap().horizon, Ahap().commitment) == (2, 2, 1)
+    assert Ahap(mode="paper")._planner.end == "literal"
+    known = r"\('default', 'paper'\), \(.*'target'.*\) and \('window_end', 'now'\)"
+    with pytest.raises(ValueError, match=f"mode, end and ahead must be of {known}, got 'papers', 'target'"):
+        Ahap(mode="papers")  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------- utilities and weights, algorithm 2
+
+
+def test_utilities_are_fractions_of_their_range() -> None:
+    """From the worth of doing nothing by the deadline to completion at no cost."""
+    least = JOB.worth_of_rest(80.0, 0)
+    utilities = np.array([least - 9, least, (least + JOB.value) / 2, JOB.value, JOB.value + 9])
+    assert normalised(utilities, JOB).tolist() == pytest.approx([0, 0, 0.5, 1, 1])
+
+
+def test_the_fixed_share_of_all_weight_is_spread_evenly() -> None:
+    """Weights e^(step u), normalised, times 0.8, plus 0.2 / 2 each; the step is sqrt(2 ln 2 / 50)."""
+    selector = Selector(["a", "b"], jobs=50, share=0.2)
+    selector.update(np.array([1.0, 0.0]))
+    raised = np.exp(np.sqrt(2 * np.log(2) / 50) * np.array([1.0, 0.0]))
+    assert selector.weights.tolist() == pytest.approx((0.8 * raised / raised.sum() + 0.1).tolist())
+
+
+class Short(Selector):
+    """Weights that do not quite add up to 1, as rounded ones may."""
+
+    @property
+    def weights(self) -> FloatArray:
+        return np.array([0.1, 0.1])
+
+
+def test_a_draw_beyond_the_sum_of_the_weights_is_the_last_policy() -> None:
+    assert {Short(["a", "b"]).choose(number) for number in range(9)} <= {"a", "b"}
+
+
+def test_what_is_left_after_the_deadline_costs_on_demand_nodes() -> None:
+    """It is done on all 12 nodes, which cost 3 each for each interval."""
+    job, market = SpotJob(work=80.0, deadline=1, max_nodes=12), Market(np.array([0.5]), np.array([0]), on_demand=3.0)
+    [ledger] = backtest([OnDemand()], JobBatch([job], market, [0]), MarketForecaster(LastValue()), guarded=False)
+    paid, late = float(ledger.paid.sum()), int(ledger.late[0])
+    assert late > 0
+    assert ledger.cost.tolist() == [paid + late * 12 * 3.0]
