@@ -67,13 +67,12 @@ test-faults: setup
 test-nightly: setup-lora coverage
 	$(call run_tests,nightly,-m 'nightly and not gpu')
 
-# A module takes minutes, all of them a night: MODULES says which, MOST how many mutants of each (0: all); AGAIN=--again
-# tries only those that survived the last time.
+# A module takes minutes, all of them a night. MODULES says which; python -m tests.mutation --help has the OPTIONS, such
+# as --most 0 for all mutants of each, --seed for another sample, and --again for those that survived the last time.
 MODULES ?= $(wildcard lightning_core/core/*.py lightning_core/planning/*.py lightning_core/estimators/*.py lightning_core/policies/*.py lightning_core/market/*.py lightning_core/market/policies/*.py lightning_core/placement/*.py lightning_core/scheduler/*.py)
-MOST ?= 60
 mutants: setup
 	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'
-	OMP_NUM_THREADS=1 $(RUN)/python -m tests.mutation --most $(MOST) $(AGAIN) $(filter-out %/__init__.py %/conformance.py,$(MODULES))
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.mutation $(OPTIONS) $(filter-out %/__init__.py %/conformance.py,$(MODULES))
 
 # docs/results.md and the figures of README.md, from docs/results.json.
 results: setup

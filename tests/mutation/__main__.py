@@ -1,4 +1,4 @@
-"""Measure modules and write docs/mutants.md: ``python -m tests.mutation [--most N] MODULE...``.
+"""Measure modules and write docs/mutants.md: ``python -m tests.mutation [OPTION...] MODULE...``.
 
 A module goes into docs/mutants.json as soon as it is done; the others there stay as they are. So a run that was stopped
 continues with the modules that are left. Without a module, the page is written anew from the record.
@@ -74,12 +74,12 @@ def workspace_of(room: str) -> Path:
     return folder
 
 
-def run(module: str, before: Measured | None, most: int, children: int) -> Measured:
+def run(module: str, before: Measured | None, most: int, seed: str, children: int) -> Measured:
     """Run the tests of a module's room on at most ``most`` of its mutants, or on those that survived ``before``."""
     folder = workspace_of(room_of(module))
     with contextlib.chdir(folder):  # where mutmut reads its settings
         found = mutants_of(module)
-    tried = sample(found, most)
+    tried = sample(found, most, seed)
     if before is not None:
         survived = {(one.old, one.new) for one in before.survivors}
         tried = [mutant for mutant in found if (mutant.old, mutant.new) in survived]
@@ -128,13 +128,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="path such as lightning_core/market/selector.py")
     parser.add_argument("--most", type=int, default=60, metavar="N", help="mutants of a module, 0: all (default: 60)")
+    parser.add_argument("--seed", default="", metavar="TEXT", help="try another sample")
     parser.add_argument("--again", action="store_true", help="only those that survived the last time")
     parser.add_argument("--children", type=int, default=1, metavar="N", help="processes at a time (default: 1)")
-    arguments = parser.parse_args()
-    for module in arguments.modules:
+    given = parser.parse_args()
+    for module in given.modules:
         # Two runs side by side measure different rooms.
         with locked(WORKSPACES / f"{room_of(module)}.lock"):
-            measured = run(module, read().get(module) if arguments.again else None, arguments.most, arguments.children)
+            before = read().get(module) if given.again else None
+            measured = run(module, before, given.most, given.seed, given.children)
         with locked(WORKSPACES / "record.lock"):
             save({module: measured})
         print(f"{module}: {measured.tried} of {measured.found} tried, {len(measured.survivors)} survived", flush=True)

@@ -52,9 +52,9 @@ def mutants_of(module: str) -> list[Mutant]:
     return found
 
 
-def sample(mutants: Iterable[Mutant], most: int) -> list[Mutant]:
-    """Return at most ``most`` mutants, all if it is 0: by the hash of their names, so the same ones each time."""
-    by_hash = sorted(mutants, key=lambda mutant: hashlib.sha256(mutant.name.encode()).digest())
+def sample(mutants: Iterable[Mutant], most: int, seed: str = "") -> list[Mutant]:
+    """Return at most ``most`` mutants, all if it is 0: by the hash of seed and name, so the same ones each time."""
+    by_hash = sorted(mutants, key=lambda mutant: hashlib.sha256((seed + mutant.name).encode()).digest())
     return by_hash[: most or None]
 
 

@@ -35,11 +35,15 @@ HEAD = """# Mutants
 How much the tests of the pure rooms notice. A mutant is a module with one change, such as `<` for `<=` or an argument
 left out. Those tests of its room run on it that reach it and take at most half a second; if none fails, it has
 survived. `make mutants` measures one module after the other with [mutmut](https://mutmut.readthedocs.io) and writes
-this page. Of each module a fixed random sample is tried, at most 60 mutants (`MOST=0`: all).
+this page. None may survive in a module that computes a published formula, and at most 15 % elsewhere.
+
+Of each module a random sample is tried, the same one each time. Where mutants survived, tests were written that kill
+them, and they were tried again: of mutants that are not in the sample, more survive (`OPTIONS="--seed 2"` tries others,
+`OPTIONS="--most 0"` all).
 
 Not tried: constants of modules and classes, defaults of dataclasses, properties, error messages, `strict=` of `zip`. A
 mutant that runs 30 times as long as its tests is killed. *Equivalent* ones compute the same, and do not count as
-survivors. None may survive in a module that computes a published formula, and at most 15 % elsewhere.
+survivors.
 """
 
 Reasons = Mapping[tuple[str, str, str], str]
