@@ -194,6 +194,23 @@ def test_recursive_least_squares_equal_the_batch_fit(power: float, gamma: float 
     assert bank.predict(ROW, np.array([2 * s[-1]]))[0] == pytest.approx(np.exp(intercept + slope * np.log(2)), rel=1e-9)
 
 
+def test_every_column_of_least_squares_has_the_rows_that_it_was_given() -> None:
+    bank = LeastSquares()
+    for rows in (3, 5, 4):
+        bank.grow(rows)
+    assert {name: len(getattr(bank, name)) for name in bank.STATE} == dict.fromkeys(bank.STATE, 5)
+
+
+def test_cells_at_one_position_have_no_slope() -> None:
+    """Their variance of ln s, by which eq. 3.5 divides, is 0."""
+    bank, row = LeastSquares(), np.array([0])
+    bank.grow(1)
+    for loss in (1.0, 0.9, 0.8):
+        bank.observe(row, np.array([7.0]), np.array([loss]))
+    with np.errstate(all="raise"):
+        assert np.isnan(bank.slope(row)).all()
+
+
 def test_a_long_run_does_not_lose_the_slope() -> None:
     """After ten million cells, ln s moves by 1e-7 a cell at gamma 0.9; the noise-free slope must still be right."""
     bank = LeastSquares(gamma=0.9)

@@ -54,6 +54,7 @@ def test_the_objective_is_the_published_one() -> None:
     assert (one.pairs, one.steps) == (4, 2)
     assert len(stays) == 2  # at the edge, and in the cloud
     assert one._objective.tolist() == pytest.approx([*served, *stays])
+    assert one.cost[-2:] == [0.0, 0.0]
     assert one.offset == pytest.approx(3.0 * 0.5 / 0.4 - 1.0 + 2.0 * 2)
 
 

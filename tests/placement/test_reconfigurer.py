@@ -139,7 +139,7 @@ def test_a_movable_task_makes_room_for_a_pinned_one() -> None:
     [left] = Reconfigurer(standing("n", {"n": 40.0}, **jobs), 0, ReconfigurationLimits(cost=0.1)).serve({"a": 18.0})
     assert left.kind == "left"
     moved, grown = now.serve({"a": 18.0})
-    assert (moved.task.job, moved.kind, moved.after.location) == ("b", "moved", CLOUD)
+    assert (moved.task.job, moved.kind, moved.before.location, moved.after.location) == ("b", "moved", "n", CLOUD)
     assert moved.reason == "makes room for a, task 0 in n"
     assert (grown.task.job, grown.kind, grown.reason) == ("a", "grown", "b, task 0 made room in n")
     assert [change.kind for change in now.serve({"a": 15.0})] == ["released"]
