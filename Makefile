@@ -64,6 +64,7 @@ test-ray: setup
 test-faults: setup
 	$(call run_tests,faults (of 150),-n 2 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
 
+# LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720).
 test-nightly: setup-lora coverage
 	$(call run_tests,nightly,-m 'nightly and not gpu')
 

@@ -162,6 +162,11 @@ MUTANTS = (
         "tests/server/test_host.py::test_deadlines_do_not_move_when_the_clock_is_changed",
     ),
     Mutant(
+        "R22", "lightning_core/server/connections.py",
+        "self._open.discard(connection)", "pass",
+        "tests/server/test_budgets.py::test_connections_are_forgotten",
+    ),
+    Mutant(
         "R23", "lightning_core/policies/classic.py",
         "np.argsort(jobs.deadline, kind=\"stable\")", "np.argsort(-jobs.deadline, kind=\"stable\")",
         "tests/storage/test_golden.py::test_the_events_of_a_golden_journal_lead_to_the_same_decisions", "edf",

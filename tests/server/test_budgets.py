@@ -478,6 +478,7 @@ def test_many_hostile_clients_do_not_make_another_wait(
     record_property("figure", f"longest call beside twelve hostile clients: {worst:.2f} s")
 
 
+@pytest.mark.promise("R22")
 def test_connections_are_forgotten(pool: Pool) -> None:
     client = SocketClient(pool.path)
     client.about()
