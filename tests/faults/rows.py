@@ -90,11 +90,15 @@ FAULTS = {
     "F20": Row("a node is preempted with notice"),
     "F21": Row("a node vanishes"),
     "F22": Row(
-        "the node of the scheduler vanishes", "the pool comes up again where its folder is; it is not moved elsewhere"
+        "the node of the scheduler vanishes",
+        "the pool comes up again where its folder is; it is not moved elsewhere, [with Redis neither]"
+        "(decisions.md#faults-and-storage)",
     ),
     "F23": Row("the connection between scheduler and worker is cut"),
     "F24": Row("Ctrl-C, SIGTERM, SIGHUP, SIGKILL of the command; twice; while it starts or saves"),
-    "F25": Row("Ray's head is killed", "with Ray's own fault tolerance switched on: not tried"),
+    "F25": Row(
+        "Ray's head is killed ([Ray's own fault tolerance](decisions.md#faults-and-storage) saves no part of it)"
+    ),
     "F26": Row("ranks part"),
     "F27": Row("a rank hangs, or a step does while its process answers"),
     "F28": Row("out of memory"),
