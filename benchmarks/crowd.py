@@ -1,9 +1,10 @@
 """Speak with a pool for hundreds of simulated trainings: one process of a crowd, outside the scheduler's.
 
-Each training does what the mailbox of a real one does, one call in flight at a time: it reports, obeys the newest
-directive, and waits for the next report; while it is held it waits for news instead. Scripts speak through sockets that
-processes of their own have opened, so that the server sees as many processes as there are trainings. Launched jobs call
-the scheduler's actor, and a second call waits for news all the time.
+Each training does what the mailbox of a real one does: it reports, obeys the newest directive, and reports again after
+the period that the scheduler asks for; while it is held it waits for news instead. It also asks for its forecast now
+and then. A second call waits for news all the time in a launched job, and in a script from when the scheduler first
+asks for fewer reports. Scripts speak through sockets that processes of their own have opened, so that the server sees
+as many processes as there are trainings. Launched jobs call the scheduler's actor.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from lightning_core.core.answers import Directive, End, Grant
 from lightning_core.core.codec import answer_from_dict, encode_event, job_to_dict
-from lightning_core.core.events import Cell, Event, Report
+from lightning_core.core.events import Cell, Report
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import LossTarget
 from lightning_core.node.unix_sockets import connect
@@ -30,7 +32,8 @@ from lightning_core.server.clients.socket_client import PROTOCOL
 from lightning_core.server.ray_settings import NAMESPACE
 
 # As in the mailbox: seconds between two reports, and of one call for news, while held and while training.
-PERIOD, HOLD_TIMEOUT, LISTEN_TIMEOUT = 0.2, 10.0, 2.0
+PERIOD, HOLD_TIMEOUT, LISTEN_TIMEOUT = 0.2, 10.0, 10.0
+FORECAST_PERIOD, REPORTS_PER_FORECAST = 5.0, 10
 # Batches between two reports.
 BATCHES = 20
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
@@ -54,11 +57,14 @@ class Seen(NamedTuple):
 class Link(Protocol):
     """The connection of one training."""
 
-    async def event(self, event: Event) -> Directive | None:
-        """Send an event."""
+    async def report(self, report: Report) -> tuple[Directive | None, float]:
+        """Send a report; return the directive, and the period that is asked for."""
 
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         """Wait for a newer directive."""
+
+    async def forecast(self, job: str) -> None:
+        """Ask for the forecast."""
 
 
 class SocketLink:
@@ -71,26 +77,43 @@ class SocketLink:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._number = 0
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
     async def open(self) -> None:
         """Connect."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=open_socket(self._path))
+        self._reading = asyncio.create_task(self._read())
 
-    async def event(self, event: Event) -> Directive | None:
-        return _read(await self.call("event", event=encode_event(event)))
+    async def report(self, report: Report) -> tuple[Directive | None, float]:
+        answer = await self._ask("event", event=encode_event(report))
+        return _directive(answer["value"]), answer.get("period", 0.0)
 
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
-        return _read(await self.call("wait", job=job, version=version, timeout=timeout))
+        return _directive(await self.call("wait", job=job, version=version, timeout=timeout))
+
+    async def forecast(self, job: str) -> None:
+        await self.call("job_forecast", job=job)
 
     async def call(self, call: str, **args: Any) -> Any:
         """Send a request and return the answer."""
+        return (await self._ask(call, **args))["value"]
+
+    async def _ask(self, call: str, **args: Any) -> dict[str, Any]:
         self._number += 1
         request = {"id": self._number, "protocol": PROTOCOL, "call": call, "args": args}
+        answered = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         self._writer.write(json.dumps(request, separators=(",", ":")).encode() + b"\n")
-        answer = json.loads(await self._reader.readline() or '{"failed": "it closed the connection"}')
+        answer: dict[str, Any] = await answered
         if "value" not in answer:
             raise ConnectionError(str(answer))
-        return answer["value"]
+        return answer
+
+    async def _read(self) -> None:
+        while line := await self._reader.readline():
+            answer = json.loads(line)
+            self._waiting.pop(answer["id"]).set_result(answer)
+        for answered in self._waiting.values():
+            answered.set_exception(ConnectionError("it closed the connection"))
 
 
 class ActorLink:
@@ -105,13 +128,16 @@ class ActorLink:
 
         self._actor = ray.get_actor(name, namespace=NAMESPACE)
 
-    async def event(self, event: Event) -> Directive | None:
-        directive: Directive | None = await self._actor.event.remote(event)
-        return directive
+    async def report(self, report: Report) -> tuple[Directive | None, float]:
+        answer: tuple[Directive | None, float] = await self._actor.report.remote(report)
+        return answer
 
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         directive: Directive | None = await self._actor.wait.remote(job, version, timeout)
         return directive
+
+    async def forecast(self, job: str) -> None:
+        await self._actor.job_forecast.remote(job)
 
 
 class Training:
@@ -130,6 +156,7 @@ class Training:
         self.answers: list[float] = []
         self.grants: list[tuple[str, float, float]] = []
         self.failed = self._number = 0
+        self._news = asyncio.Event()
 
     async def join(self) -> None:
         """Join the pool as a script."""
@@ -143,24 +170,38 @@ class Training:
 
         Args:
             until: Monotonic time.
-            period: Seconds between an answer and the next report.
+            period: Seconds between two reports, at least; with 0 they do not care what the scheduler asks for.
         """
         listening = asyncio.create_task(self._listen(until)) if self.listens else None
+        asked, forecast_at = 0.0, time.monotonic() + random.random() * FORECAST_PERIOD
         await asyncio.sleep(random.random() * period)
         while (now := time.monotonic()) < until:
             try:
-                self._take(await self.link.event(self._report()))
+                directive, asked = await self.link.report(self._report())
+                self._take(directive)
                 self.answers.append(time.monotonic() - now)
                 if self.share == 0.0:
                     left = max(min(HOLD_TIMEOUT, until - time.monotonic()), 0.0)
                     self._take(await self.link.wait(self.job.name, self.version, left))
-                else:
-                    await asyncio.sleep(period)
+                if period and time.monotonic() > forecast_at:
+                    await self.link.forecast(self.job.name)
+                    forecast_at = time.monotonic() + max(FORECAST_PERIOD, REPORTS_PER_FORECAST * asked)
+                if listening is None and asked > period > 0.0:
+                    listening = asyncio.create_task(self._listen(until))
+                if period and self.share > 0.0:
+                    await self._sleep(max(period, asked), until)
             except ConnectionError:
                 self.failed += 1
                 await asyncio.sleep(0.5)
         if listening is not None:
             await listening
+
+    async def _sleep(self, seconds: float, until: float) -> None:
+        """Wait for the next report, or for news."""
+        self._news.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, max(until - time.monotonic(), 0.0))):
+                await self._news.wait()
 
     async def _listen(self, until: float) -> None:
         while (left := until - time.monotonic()) > 0:
@@ -172,6 +213,7 @@ class Training:
         if isinstance(directive, Grant) and directive.version > self.version:
             self.version, self.share = directive.version, directive.share
             self.grants.append((directive.job, directive.share, time.monotonic()))
+            self._news.set()
 
     def _report(self) -> Report:
         self._number += 1
@@ -217,7 +259,7 @@ class ActorCrowd(Crowd):
         super().__init__([Training(name, ActorLink(scheduler), listens=True) for name in names])
 
 
-def _read(value: dict[str, Any] | None) -> Directive | None:
+def _directive(value: dict[str, Any] | None) -> Directive | None:
     directive = None if value is None else answer_from_dict(value)
     assert isinstance(directive, Grant | End | None)
     return directive

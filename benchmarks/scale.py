@@ -40,7 +40,7 @@ JOBS: dict[str, dict[str, tuple[int, ...]]] = {
     "full": {"socket": (10, 100, 1000, 3000), "ray": (10, 100, 1000, 3000)},
 }
 # Seconds of settling, of reporting at the live period, and of reporting as fast as answers come.
-SECONDS = {"quick": (5.0, 12.0, 4.0), "default": (15.0, 30.0, 10.0), "full": (30.0, 60.0, 20.0)}
+SECONDS = {"quick": (10.0, 15.0, 5.0), "default": (15.0, 30.0, 10.0), "full": (30.0, 60.0, 20.0)}
 PROCESSES = 4
 # Seconds between two decisions, and for which a job stays paused.
 DECISION_INTERVAL, PAUSED = 0.5, 2.0

@@ -10,8 +10,8 @@ from lightning_core.view.console_lines import inform, logger
 
 log = logger(__name__)
 
-# Seconds between two requests for the forecast.
-FORECAST_PERIOD = 5.0
+# Seconds between two requests for the forecast, and reports between two where the scheduler asks for few.
+FORECAST_PERIOD, REPORTS_PER_FORECAST = 5.0, 10
 
 
 class ForecastWatch:
@@ -49,7 +49,7 @@ class ForecastWatch:
         if not self._enabled or not (now or time.monotonic() >= self._next):
             return
         before, self.newest = self.newest, client.job_forecast(job)
-        self._next = time.monotonic() + FORECAST_PERIOD
+        self._next = time.monotonic() + max(FORECAST_PERIOD, REPORTS_PER_FORECAST * client.report_period)
         if self.newest is None:
             return
         if alerts and self.newest.alert and not (before is not None and before.alert):

@@ -4,7 +4,7 @@ The training thread stores its progress and reads the newest directive: attribut
 joins the pool and reports about five times a second, less often without progress: in a process that waits for its turn,
 calls would cost the process whose turn it is. While the job is held, the thread waits for news with one long call
 instead. A launched job waits for news in a second thread all the time, because it may be moved while it trains and
-other jobs wait for the devices that it leaves.
+other jobs wait for the devices that it leaves. So does any job from when the scheduler first asks for fewer reports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logger(__name__)
 # Seconds until a scheduler that is away is called again: doubled after each failure, from the first to the second.
 MIN_RETRY_DELAY, MAX_RETRY_DELAY = 0.5, 4.0
 # Seconds that one call for news lasts while the job trains.
-LISTEN_TIMEOUT = 2.0
+LISTEN_TIMEOUT = 10.0
 # Seconds until a pool that has refused the job is asked again.
 REJOIN_PERIOD = 3.0
 
@@ -42,10 +42,10 @@ class Mailbox:
     Args:
         connect: Returns a connection to the scheduler; called again after the scheduler was away.
         job: Name of the job.
-        period: Seconds between two reports; twice that while there is no progress.
+        period: Seconds between two reports, unless the scheduler asks for more; twice that while there is no progress.
         hold_timeout: Seconds that one call for news lasts while the job is held.
         asks_forecast: Whether to ask for the forecast too, and to tell the user when the verdict changes.
-        listens: Whether a second thread waits for news; the client must support two calls at the same time.
+        listens: Whether a second thread waits for news from the beginning.
         hangs: Watch of the training thread; None to watch nothing.
         give_up: Function that ends the process of a training that has hung for too long; it is given where the training
             thread is, and in the last line for how long. None to report that only.
@@ -89,10 +89,11 @@ class Mailbox:
         self._close_by = 0.0
         self._lost_at: float | None = None
         self._retry_delay = MIN_RETRY_DELAY
+        self._listens = False
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
-        self._thread.start()
         if listens:
-            threading.Thread(target=self._listen, name=f"news of {job}", daemon=True).start()
+            self._start_listening()
+        self._thread.start()
 
     # ------------------------------------------------------------------------------------------------ training thread
 
@@ -189,9 +190,18 @@ class Mailbox:
                     return
                 self._wake.clear()
                 self._wake.wait(self._retry_delay)
-            if not self.inbox.parked and not self._wake.wait(self._period) and not self.outbox.has_progress:
-                self._wake.wait(self._period)
+            pause = self._pause()
+            if not self.inbox.parked and not self._wake.wait(pause) and not self.outbox.has_progress:
+                self._wake.wait(pause)
             self._wake.clear()
+
+    def _pause(self) -> float:
+        """Return the seconds until the next report. If they are many, news are waited for meanwhile."""
+        connection = self._connection
+        asked = 0.0 if connection is None else connection.client.report_period
+        if asked > self._period and not self._listens:
+            self._start_listening()
+        return max(asked, self._period)
 
     def _look(self) -> None:
         """Look whether the training hangs; log once where it does."""
@@ -211,6 +221,10 @@ class Mailbox:
             self.inbox.set_answered()
             more = len(report.cells) == MAX_REPORTED_CELLS
 
+    def _start_listening(self) -> None:
+        self._listens = True
+        threading.Thread(target=self._listen, name=f"news of {self._job}", daemon=True).start()
+
     def _listen(self) -> None:
         """Wait for news in the second thread."""
         while not self._closing:
@@ -219,7 +233,10 @@ class Mailbox:
                 time.sleep(self._period)  # the reporting thread reconnects
                 continue
             try:
-                self.inbox.take(connection.client.wait(self._job, self.inbox.version, LISTEN_TIMEOUT))
+                news = connection.client.wait(self._job, self.inbox.version, LISTEN_TIMEOUT)
+                self.inbox.take(news)
+                if news is not None:
+                    self.hurry()  # the scheduler learns that it was heard
             except Exception:  # the reporting thread logs it
                 time.sleep(MIN_RETRY_DELAY)
 

@@ -101,10 +101,14 @@ class KeepsRows(Protocol):
 class Client(Protocol):
     """A training process's connection to its scheduler, wherever the scheduler runs.
 
-    Called from one daemon thread at a time, never from the training thread. A failed call raises
-    :class:`ConnectionError`, although the scheduler may have carried it out: the caller repeats it with the same
-    number.
+    Called from daemon threads, never from the training thread: from one at a time, and from a second one that is in
+    :meth:`wait` meanwhile. A failed call raises :class:`ConnectionError`, although the scheduler may have carried it
+    out: the caller repeats it with the same number.
     """
+
+    report_period: float
+    """Seconds that should lie between two reports, as the scheduler has said with its newest answer to one; 0 for any
+    number. The more it has to do, the longer."""
 
     def join(self, job: Job, device: str) -> JoinReply:
         """Add a job whose process the user has started; it reports through this client from now on.

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
@@ -40,6 +40,9 @@ class Pool(Protocol):
     async def event(self, event: Event, connection: int) -> Directive | None:
         """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
 
+    async def report(self, report: Report, connection: int) -> tuple[Directive | None, float]:
+        """Handle a report; return the same, and the seconds that should lie between two reports."""
+
     async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         """Return the next directive of the job."""
 
@@ -66,6 +69,14 @@ class Json(str):
     """A value that is JSON already."""
 
 
+class Paced(NamedTuple):
+    """The answer to a report."""
+
+    value: Any
+    period: float
+    """Seconds that should lie between two reports; said only if there are any."""
+
+
 def read_id(body: Any) -> int | str:
     """Return the id of a request, under which it is answered.
 
@@ -82,6 +93,9 @@ def read_id(body: Any) -> int | str:
 
 def write_answer(number: int | str | None, kind: str, value: Any, **more: Any) -> bytes:
     """Return an answer as a line: a ``"value"``, or words of why it was ``"refused"`` or has ``"failed"``."""
+    if isinstance(value, Paced):
+        more = {"period": value.period} if value.period else {}
+        value = value.value
     if isinstance(value, Json):
         return f'{{"id":{json.dumps(number)},"{kind}":{value}}}\n'.encode()
     if kind != "value":
@@ -122,7 +136,10 @@ class Calls:
                 incarnation = checked(args["incarnation"], int | None)
                 return partial(pool.join, checked(job, Job), device, incarnation, connection.number)
             case "event":
-                return partial(_directive, pool.event, _event(args["event"]), connection.number)
+                event = _event(args["event"])
+                if isinstance(event, Report):
+                    return partial(_report, pool, event, connection.number)
+                return partial(_directive, pool.event, event, connection.number)
             case "wait":
                 name, version = _name(args), checked(args["version"], int)
                 timeout = min(checked(args["timeout"], float), MAX_WAIT)
@@ -222,6 +239,11 @@ def _add_specs(args: Mapping[str, Any], size: int, connection: Connection) -> No
 
 async def _nothing() -> None:
     return None
+
+
+async def _report(pool: Pool, report: Report, connection: int) -> Paced:
+    directive, period = await pool.report(report, connection)
+    return Paced(None if directive is None else answer_to_dict(directive), period)
 
 
 async def _directive(ask: Callable[..., Awaitable[Directive | None]], *args: Any) -> dict[str, Any] | None:

@@ -82,6 +82,7 @@ class Connections:
         self._count = 0
         self._open: set[Connection] = set()
         self._processes: dict[int, Process] = {}
+        self._held_at_most = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -132,9 +133,18 @@ class Connections:
         process.paid_until = max(process.paid_until, earliest) + (1 + size / BYTES_PER_CALL) / CALLS_PER_SECOND
         return max(process.paid_until - now, 0.0)
 
-    def limit_memory(self) -> None:
-        """Disconnect what holds most of the process that holds most, until all hold no more than they may."""
-        while sum(connection.held for connection in self._open) > MAX_HELD_BYTES:
+    def limit_memory(self, more: int) -> None:
+        """Disconnect what holds most of the process that holds most, until all hold no more than they may.
+
+        Args:
+            more: Bytes that may be held besides those of the last call. Only when these add up to the limit is it
+                counted what is held: with thousands of connections that takes longer than a request.
+        """
+        self._held_at_most += more
+        while self._held_at_most > MAX_HELD_BYTES:
+            self._held_at_most = sum(connection.held for connection in self._open)
+            if self._held_at_most <= MAX_HELD_BYTES:
+                return
             greedy = max((process for process in self._processes.values()), key=lambda process: process.held)
             self.drop(max(greedy.connections, key=lambda connection: connection.held))
 

@@ -38,8 +38,9 @@ MIN_RETRY_PAUSE, PAUSE_PER_REPLAY = 1.0, 10.0
 # Old events are thinned a block at a time after each so many events, twice as fast as they come: what an upgraded
 # journal has of them is caught up with.
 THIN_EVERY = EVENTS_PER_BLOCK // 2
-# A snapshot is also taken once the events behind the newest one have taken this many seconds, as a restart would again,
-# and this many times as long as a snapshot takes: in a large pool events are fewer and dearer.
+# A snapshot is taken once the events behind the newest one have taken this many seconds, as a restart would again, and
+# this many times as long as a snapshot takes: in a large pool snapshots and events are dearer. One is also taken after
+# so many events, if snapshots are cheap.
 SECONDS_TO_REPLAY, HANDLING_PER_SNAPSHOT = 0.5, 10.0
 
 
@@ -64,6 +65,7 @@ class Host:
         self._journal: Journal | None = None
         self._writing = threading.RLock()  # its holder may use the journal's file
         self._unwritten: Exception | None = None
+        self._is_astray = False
         self._to_replay = self._snapshot_took = 0.0
         self._snapshot_due: tuple[Anchor, Mapping[str, Any]] | None = None
         self._thinning_due = False
@@ -111,6 +113,8 @@ class Host:
 
     def decide_time(self) -> list[Answer]:
         """Wake the scheduler if it asked to be woken by now; see :meth:`decide`."""
+        if self._is_astray:
+            self._go_back()
         wakeup = self.scheduler.wakeup()
         return self._decide(Tick(), now) if wakeup is not None and (now := self.now()) >= wakeup else []
 
@@ -219,9 +223,9 @@ class Host:
         if (left := self._refuses_until - self._clock()) > 0:
             raise EventNotPersistedError(f"{self._trouble}; the next attempt is in {left:.0f} s")
         try:
-            started = time.thread_time()
+            started = time.perf_counter()  # a thread's own clock would cost as much as handling a report
             answers = self.scheduler.handle(event, now)
-            self._to_replay += time.thread_time() - started
+            self._to_replay += time.perf_counter() - started
             reach("host.decided")
             if self._journal is not None:
                 self._journal.add(event, now, answers, self.scheduler.accepted)
@@ -243,8 +247,8 @@ class Host:
 
     def _note_length(self, journal: Journal) -> None:
         """Note whether it is time for a snapshot, or to thin old events."""
-        number = journal.newest.number
-        if number % EVENTS_PER_SNAPSHOT == 0 or self.replay_share >= 1.0:
+        number, is_cheap = journal.newest.number, HANDLING_PER_SNAPSHOT * self._snapshot_took <= SECONDS_TO_REPLAY
+        if (is_cheap and number % EVENTS_PER_SNAPSHOT == 0) or self.replay_share >= 1.0:
             self._note_state(journal)
         elif number % THIN_EVERY == 0 and not self.scheduler.settings.keep_all:
             self._thinning_due = True
@@ -272,5 +276,7 @@ class Host:
     def _go_back(self) -> None:
         """Restore the scheduler from the journal: an event that is not in it has not happened."""
         self._snapshot_due = self._status = None
+        self._is_astray = True  # if this fails, it is tried again before the next event
         if self._journal is not None:
             self.scheduler = replay(self._journal).scheduler
+        self._is_astray = False

@@ -42,6 +42,9 @@ class Remote:
     async def event(self, event: Any, connection: int) -> Any:
         return await self._forward("event", event, self._first + connection)
 
+    async def report(self, report: Any, connection: int) -> Any:
+        return await self._forward("report", report, self._first + connection)
+
     async def disconnected(self, connection: int) -> None:
         from ray.exceptions import RayError
 

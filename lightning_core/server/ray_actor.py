@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,9 +29,10 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.feedback_task import FeedbackTask
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
+from lightning_core.server.load.report_period import ReportPeriod
+from lightning_core.server.load.wakeups import Wakeups
 from lightning_core.server.long_polling import LongPolling
 from lightning_core.server.notifications import Notifier
 from lightning_core.server.server import SocketServer
@@ -40,11 +40,6 @@ from lightning_core.server.sessions import Sessions
 from lightning_core.storage.job_specs import Spec, store
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.journal_lock import lock_journal
-
-log = logging.getLogger(__name__)
-
-# Seconds between two attempts to wake the scheduler after an error.
-RETRY_INTERVAL = 1.0
 
 
 class SchedulerActor:
@@ -62,10 +57,7 @@ class SchedulerActor:
     ) -> None:
         self._folder = Path(folder)
         self._trouble: str | None = None
-        self._woken = asyncio.Event()
-        self._wakes_at: float | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._timer: asyncio.Task[None] | None = None
         self._server = SocketServer(self, Path(socket)) if socket else None
         self._notifier = Notifier(on_verdict or {})
         self._launching = asyncio.Lock()
@@ -79,14 +71,23 @@ class SchedulerActor:
             self._trouble = f"{type(error).__name__}: {error}"
         if self._trouble is None:
             self._commits = GroupCommit(self._host, self._pass_on)
+            self._report_period = ReportPeriod(self._commits.lag)
             self._long_polling = LongPolling(self._host, self._commits)
-            self._feedback = FeedbackTask(self._host, self._handle, self._woken.set)
+            self._wakeups = Wakeups(self._host, self._commits, self._handle)
         # Ray restarts the actor silently, and scripts can connect only once the socket server is open.
         if ray.is_initialized():
             with contextlib.suppress(RuntimeError):  # not an actor: its creator calls it
                 ray.get_runtime_context().current_actor.pid.remote()
 
     # ------------------------------------------------------------------------------------------------ for workers
+
+    async def report(self, report: Report, connection: int | None = None) -> tuple[Directive | None, float]:
+        """Handle a report; return the newest directive of its job, if it is newer than the sender's.
+
+        Returns:
+            The directive, and the seconds that should lie between two reports, 0 for any number.
+        """
+        return await self.event(report, connection), self._report_period()
 
     async def event(self, event: Event, connection: int | None = None) -> Directive | None:
         """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
@@ -240,13 +241,12 @@ class SchedulerActor:
 
     async def close(self) -> None:
         """Stop the timer and close the journal; every later call fails."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._server is not None:
             await self._server.close()
         self._sessions.close()
         if self._trouble is None:
             self._trouble = "the scheduler is closed"
+            self._wakeups.close()
             await self._commits.close()
             self._host.close()
             os.close(self._lock)
@@ -254,7 +254,7 @@ class SchedulerActor:
     # ------------------------------------------------------------------------------------------------ within
 
     async def _ready(self) -> None:
-        if self._trouble is None:
+        if self._trouble is None and (self._opening is None or not self._opening.done()):
             if self._opening is None:
                 self._opening = asyncio.get_running_loop().create_task(self._open())
             await asyncio.shield(self._opening)  # the caller may disconnect
@@ -268,7 +268,7 @@ class SchedulerActor:
         except OSError as error:
             self._trouble = f"the socket server cannot be opened: {error}"
             return
-        self._timer = asyncio.get_running_loop().create_task(self._keep_time())
+        self._wakeups.start()
         self._sessions.await_reconnections()
 
     def _known(self, job: str) -> None:
@@ -292,30 +292,9 @@ class SchedulerActor:
             raise RuntimeError(self._trouble)
         answers = self._host.decide(event)
         self._commits.add(answers, event)
-        if self._host.scheduler.wakeup() != self._wakes_at:
-            self._woken.set()
+        self._wakeups.look()
         return answers
 
     def _pass_on(self, answers: Sequence[Answer], event: Event | None) -> None:
         self._notifier.tell(answers)
         self._long_polling.notify(answers, event)
-
-    async def _keep_time(self) -> None:
-        """Wake the scheduler when it asked to be woken."""
-        while True:
-            try:
-                if answers := self._host.decide_time():
-                    self._commits.add(answers)
-                self._feedback.start_if_due()
-            except Exception:  # a full disk, for example: try again
-                log.exception("cannot wake the scheduler")
-                await asyncio.sleep(RETRY_INTERVAL)
-            self._woken.clear()
-            self._wakes_at = self._host.scheduler.wakeup()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds_to_wakeup()):
-                    await self._woken.wait()
-
-    def _seconds_to_wakeup(self) -> float | None:
-        times = (self._host.seconds_to_wakeup(), self._feedback.seconds_to_next())
-        return min((seconds for seconds in times if seconds is not None), default=None)

@@ -130,7 +130,7 @@ class SocketServer:
             elif until is None or more:
                 until = asyncio.get_running_loop().time() + LINE_TIMEOUT
             connection.unfinished = len(line)
-            self._connections.limit_memory()
+            self._connections.limit_memory(len(chunk))
 
     async def _answer(self, line: bytes, connection: Connection, writer: asyncio.StreamWriter) -> None:
         number = None
@@ -145,6 +145,7 @@ class SocketServer:
             answer = write_answer(number, "refused", words)
         else:
             connection.proven = True
+            self._connections.limit_memory(size)  # it may be prepared
             try:
                 answer = write_answer(number, "value", await asked())
             except ValueError as error:  # JoinRefusedError is one
@@ -159,7 +160,7 @@ class SocketServer:
             return
         try:
             writer.write(answer)
-            self._connections.limit_memory()
+            self._connections.limit_memory(len(answer))
             async with asyncio.timeout(READ_TIMEOUT):
                 await writer.drain()
         except TimeoutError:

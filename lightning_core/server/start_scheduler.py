@@ -13,6 +13,9 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.server.ray_settings import NAMESPACE, Actor
 
+# Calls at a time: each launched job waits for news with one, all the time. Ray's default is 1,000.
+MAX_CALLS = 20_000
+
 
 def this_node() -> NodeAffinitySchedulingStrategy:
     """Return the scheduling strategy that keeps an actor on this node, where the pool's folder is."""
@@ -31,6 +34,7 @@ def start_scheduler(
         get_if_exists=True,
         max_restarts=-1,
         max_task_retries=0,
+        max_concurrency=MAX_CALLS,
         num_cpus=0,
         scheduling_strategy=this_node(),
     ).remote(settings.to_dict(), str(folder), socket, on_verdict)

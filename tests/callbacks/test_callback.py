@@ -35,6 +35,7 @@ class Script:
 
     def __init__(self, directive: Directive | None = None) -> None:
         self.directive = directive
+        self.report_period = 0.0
         self.reports: list[Report] = []
         self.waits = 0
         self.away = False

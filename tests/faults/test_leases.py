@@ -197,3 +197,19 @@ def test_a_checkpoint_is_reported_at_once() -> None:
     box.report_checkpoint(save)
     until(lambda: script.reports[-1].checkpoint == save, 2.0)
     box.close()
+
+
+def test_a_job_reports_as_rarely_as_it_is_asked_to_and_hears_as_soon() -> None:
+    script = Script(grant(1, 1.0))
+    script.report_period = 3600.0
+    box = Mailbox(lambda: Connection(script, 1), "job", period=0.0)
+    box.begin(0)
+    until(lambda: script.waits)  # in a second thread, although it was not told to
+    heard = len(script.reports)
+    assert heard <= 2
+    script.say(grant(2, 0.5))
+    until(lambda: box.inbox.version == 2, 2.0)
+    until(lambda: script.reports[-1].version == 2, 2.0)  # it says at once that it has heard
+    box.hurry()
+    until(lambda: len(script.reports) == heard + 2, 2.0)
+    box.close()

@@ -253,9 +253,12 @@ def test_the_process_that_holds_most_is_disconnected_where_memory_is_short() -> 
     (honest, kept) = admitted(room, 8)
     honest.unfinished = 2 * MB
     hoard[3][0].prepared = 3 * MB
-    room.limit_memory()
+    room.limit_memory(MAX_HELD_BYTES + 5 * MB)
     assert [transport.aborted for _, transport in hoard] == [k == 3 for k in range(8)]
     assert not kept.aborted
+    hoard[4][0].prepared = 20 * MB
+    room.limit_memory(20 * MB)  # what is held counts, however much came and went before
+    assert [transport.aborted for _, transport in hoard] == [k in (3, 4) for k in range(8)]
 
 
 @pytest.mark.promise("S16")

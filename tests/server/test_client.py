@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -392,6 +393,59 @@ def test_a_silent_proxy_counts_as_disconnected(pool: Pool, monkeypatch: pytest.M
     assert pool.is_current("near")
 
 
+def test_the_pool_says_how_often_to_report(pool: Pool, client: SocketClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.join(JOB, "cpu")
+    monkeypatch.setattr(pool.actor, "_report_period", lambda: 1.5)
+    client.report(report())
+    assert client.report_period == 1.5
+    client.event(Pause("job"))
+    assert client.report_period == 1.5
+    monkeypatch.setattr(pool.actor, "_report_period", lambda: 0.0)
+    client.report(report(2))
+    assert client.report_period == 0.0
+
+
+def test_several_threads_call_over_one_connection(pool: Pool, client: SocketClient) -> None:
+    client.join(JOB, "cpu")
+    version = client.report(report()).version  # type: ignore[union-attr]  # it trains
+    heard: list[object] = []
+    listeners = [threading.Thread(target=lambda: heard.append(client.wait("job", version, 10.0))) for _ in range(3)]
+    for listener in listeners:
+        listener.start()
+    numbers = [threading.Thread(target=lambda: [client.status() for _ in range(20)]) for _ in range(3)]
+    for thread in numbers:
+        thread.start()
+    for thread in numbers:
+        thread.join()
+    assert not heard
+    assert pool.actor._server is not None
+    assert len(pool.actor._server._connections) == 1
+    client.event(Pause("job"))
+    for listener in listeners:
+        listener.join()
+    assert [directive.share for directive in heard] == [0.0] * 3  # type: ignore[attr-defined]  # grants
+
+
+def test_a_thread_that_waits_is_told_when_the_connection_is_closed(client: SocketClient) -> None:
+    client.join(JOB, "cpu")
+    version = client.report(report()).version  # type: ignore[union-attr]  # it trains
+    failed: list[Exception] = []
+
+    def listen() -> None:
+        try:
+            client.wait("job", version, 60.0)
+        except ConnectionError as error:
+            failed.append(error)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    until(lambda: client._link is not None and client._link._is_read)
+    client.close()
+    listener.join(10.0)
+    assert failed
+    assert client.status()  # over a new connection
+
+
 def test_no_server_at_the_socket() -> None:
     client = SocketClient(Path("/nowhere/door"))
     with pytest.raises(ConnectionError, match=r"the pool at /nowhere/door does not answer: .*No such file"):
@@ -401,17 +455,11 @@ def test_no_server_at_the_socket() -> None:
 def test_an_interrupted_request_does_not_disturb_the_next(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     client = SocketClient(pool.path)
     client.about()
-    assert client._answers is not None
 
-    class SignalReceivedError:
-        def readline(self) -> bytes:
-            raise KeyboardInterrupt
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
 
-        def close(self) -> None:
-            pass
-
-    client._answers.close()
-    client._answers = SignalReceivedError()  # type: ignore[assignment]
+    monkeypatch.setattr(client._link, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         client.about()
     assert client.status()[1] == []

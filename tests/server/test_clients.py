@@ -66,6 +66,7 @@ class Wrong:
 
     def __init__(self, mistake: str) -> None:
         self.inner, self.mistake = LocalClient(), mistake
+        self.report_period = -1.0 if mistake == "runs backwards" else 0.0
 
     def join(self, job: Job, device: str) -> JoinReply:
         if self.mistake == "twice":
@@ -106,6 +107,7 @@ class Wrong:
     [
         ("makes up", "job_forecast must be None for an unknown job"),
         ("twice", "to join again must not begin a new incarnation, got 2 after 1"),
+        ("runs backwards", "report_period must be at least 0 and finite, got -1.0"),
         ("drops", "a job that trains must get a Grant, got None"),
         ("forgets the version", "a report with the newest version must be answered with None"),
         ("hurries", "wait must wait for its timeout of 0.2 s"),

@@ -20,11 +20,13 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from lightning_core.server import host
 from lightning_core.server.host import EventNotPersistedError
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.storage import failpoints
 from lightning_core.storage.failpoints import FailpointError
 from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import DamagedJournalError
 from lightning_core.storage.journals.replay import replay
 
 NAMES = ("a", "b", "c")
@@ -169,6 +171,45 @@ def test_an_event_that_cannot_be_handled_undoes_no_other(
 
     play(tmp_path, story)
     assert len(events_in(tmp_path)) == 3
+
+
+def test_a_journal_that_cannot_be_read_for_a_while_refuses_events_and_loses_none(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(journal: Journal) -> Any:
+        raise DamagedJournalError(journal.path, "an error of the disk")
+
+    async def story(actor: SchedulerActor) -> None:
+        await actor.event(report("a", 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(host, "replay", unreadable)
+            gate.failures = 1
+            for _ in range(2):
+                with pytest.raises((EventNotPersistedError, DamagedJournalError), match="an error of the disk"):
+                    await actor.event(report("b", 1))
+        await actor.event(report("c", 1))
+        assert [job.batches for job in (await actor.status())[1]] == [10, 0, 10]
+
+    play(tmp_path, story)
+    assert len(events_in(tmp_path)) == 3
+
+
+def test_events_are_committed_although_the_journal_cannot_be_kept_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(journal: Journal, *_: object) -> None:
+        raise KeyError("an error of thinning")
+
+    monkeypatch.setattr(Journal, "take_snapshot", broken)
+    monkeypatch.setattr(host, "EVENTS_PER_SNAPSHOT", 2)
+
+    async def story(actor: SchedulerActor) -> None:
+        for number in range(1, 7):
+            await actor.event(report("a", number))
+        monkeypatch.setattr(Journal, "take_snapshot", lambda *_: None)
+
+    play(tmp_path, story)
+    assert len(events_in(tmp_path)) == 7
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -7,6 +7,7 @@ Run it on a client of your own, whose scheduler has a device to spare::
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -107,6 +108,8 @@ def _check_reports(client: Client, job: str, incarnation: int) -> None:
     version = grant.version
     answer = client.report(Report(job, incarnation, 2, version, 10, 1.0, (Cell(2, 10, 0.4),)))
     require(answer is None, f"a report with the newest version must be answered with None, got {answer}")
+    period = client.report_period
+    require(0.0 <= period < math.inf, f"report_period must be at least 0 and finite, got {period}")
     began = time.monotonic()
     answer = client.wait(job, version, QUIET_SECONDS)
     waited = time.monotonic() - began
@@ -123,11 +126,20 @@ def _check_reports(client: Client, job: str, incarnation: int) -> None:
 def _check_end(client: Client, job: str, incarnation: int, cancel: Callable[[], object]) -> None:
     version = _granted(client.report(Report(job, incarnation, 3, 0, 15, 1.5))).version
     timer = threading.Timer(QUIET_SECONDS, cancel)
+    heard: list[Directive | None] = []
+    listener = threading.Thread(target=lambda: heard.append(client.wait(job, version, 6 * NEWS_SECONDS)))
+    listener.start()
+    began = time.monotonic()
+    client.job_forecast(job)
+    waited = time.monotonic() - began
+    require(waited < NEWS_SECONDS, f"a call must not wait for another thread's wait, took {waited:.1f} s")
     timer.start()
     began = time.monotonic()
     end = client.wait(job, version, 6 * NEWS_SECONDS)
     waited = time.monotonic() - began
     timer.join()
+    listener.join()
+    require(heard == [end], f"all that wait must hear the same, {end}, got {heard}")
     require(isinstance(end, End), f"wait must return the End of a job that is cancelled, got {end}")
     require(waited < NEWS_SECONDS, f"wait must return news as soon as there is any, took {waited:.1f} s")
     answer = client.report(Report(job, incarnation, 4, version, 20, 2.0))

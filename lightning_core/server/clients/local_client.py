@@ -30,6 +30,8 @@ class LocalClient:
         <Verdict.MET: 'met'>
     """
 
+    report_period = 0.0
+
     def __init__(self, settings: Settings | None = None, journal: Path | None = None) -> None:
         self._host = Host(settings or Settings(), journal)
         self._news = threading.Condition()

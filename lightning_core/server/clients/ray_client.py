@@ -34,13 +34,15 @@ class RayClient:
     def __init__(self, name: str) -> None:
         self._name = name
         self._actor: Actor | None = None
+        self.report_period = 0.0
 
     def join(self, job: Job, device: str) -> JoinReply:
         raise JoinRefusedError(f"{job.name}: a launched job already belongs to its pool and cannot join one")
 
     def report(self, report: Report) -> Directive | None:
-        answer: Directive | None = self._call("event", report)
-        return answer
+        directive: Directive | None
+        directive, self.report_period = self._call("report", report)
+        return directive
 
     def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         answer: Directive | None = self._call("wait", job, version, timeout, patience=timeout + CALL_TIMEOUT)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
 import threading
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from lightning_core.core.answers import Directive, End, Grant, JobForecast, JobStatus, JoinReply, Verdict
 from lightning_core.core.codec import answer_from_dict, encode_event, job_from_dict, job_to_dict, status_from_dict
@@ -16,6 +14,7 @@ from lightning_core.core.events import Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.node.unix_sockets import connect
+from lightning_core.server.clients.socket_link import SocketLink
 
 PROTOCOL = 6
 CALL_TIMEOUT = 10.0
@@ -37,9 +36,9 @@ class SocketClient:
     def __init__(self, path: Path) -> None:
         self.path = path
         """Path of the pool's socket."""
+        self.report_period = 0.0
         self._lock = threading.RLock()
-        self._socket: socket.socket | None = None
-        self._answers: BinaryIO | None = None
+        self._link: SocketLink | None = None
         self._number = 0
 
     def join(self, job: Job, device: str) -> JoinReply:
@@ -58,7 +57,10 @@ class SocketClient:
         Raises:
             ValueError: If the pool refuses the event; the message is the pool's.
         """
-        return _directive_from_dict(self.call("event", event=encode_event(event)))
+        answer = self._ask("event", event=encode_event(event))
+        if isinstance(event, Report):
+            self.report_period = answer.get("period", 0.0)
+        return _directive_from_dict(answer["value"])
 
     def wait(self, job: str, version: int, timeout: float) -> Directive | None:
         patience = timeout + CALL_TIMEOUT
@@ -100,7 +102,7 @@ class SocketClient:
 
     def close(self) -> None:
         with self._lock:
-            self._hang_up()
+            self._hang_up(self._link)
 
     def call(self, call: str, patience: float = CALL_TIMEOUT, **args: Any) -> Any:
         """Send a request and return the answer.
@@ -109,43 +111,38 @@ class SocketClient:
             ConnectionError: If there is no answer, which does not mean that the request was not carried out.
             JoinRefusedError: If the pool refuses; the message is the pool's.
         """
-        with self._lock:
-            self._number += 1
-            request = {"id": self._number, "protocol": PROTOCOL, "call": call, "args": args}
-            try:
-                connection, answers = self._connected()
-                connection.settimeout(patience)
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the answer says why
-                    connection.sendall(json.dumps(request, separators=(",", ":")).encode() + b"\n")
-                text = answers.readline()
-                if not text.endswith(b"\n"):
-                    raise OSError("it closed the connection")
-                answer = json.loads(text)
-            except (OSError, ValueError) as error:
-                self._hang_up()
-                raise ConnectionError(f"the pool at {self.path} does not answer: {error}") from error
-            except BaseException:  # Ctrl-C: the next request must not get the answer to this one
-                self._hang_up()
-                raise
+        return self._ask(call, patience, **args)["value"]
+
+    def _ask(self, call: str, patience: float = CALL_TIMEOUT, **args: Any) -> dict[str, Any]:
+        """Send a request and return the answer with all that is said beside its value; see :meth:`call`."""
+        link = None
+        try:
+            with self._lock:
+                self._number += 1
+                number = self._number
+                request = {"id": number, "protocol": PROTOCOL, "call": call, "args": args}
+                link = self._link = self._link or SocketLink(connect(self.path, CALL_TIMEOUT))
+                link.send(json.dumps(request, separators=(",", ":")).encode() + b"\n")
+            answer: dict[str, Any] = link.receive(number, patience)
+        except (OSError, ValueError) as error:
+            self._hang_up(link)
+            raise ConnectionError(f"the pool at {self.path} does not answer: {error}") from error
+        except BaseException:  # Ctrl-C: the next request must not get the answer to this one
+            self._hang_up(link)
+            raise
         if "refused" in answer:
             raise REFUSALS.get(answer.get("because", ""), JoinRefusedError)(answer["refused"])
         if "failed" in answer:
             if answer["id"] is None:  # the server has no room for another connection, and has closed this one
-                self.close()
+                self._hang_up(link)
             raise ConnectionError(answer["failed"])
-        return answer["value"]
+        return answer
 
-    def _connected(self) -> tuple[socket.socket, BinaryIO]:
-        if self._socket is None or self._answers is None:
-            connection = connect(self.path, CALL_TIMEOUT)
-            self._socket, self._answers = connection, connection.makefile("rb")
-        return self._socket, self._answers
-
-    def _hang_up(self) -> None:
-        if self._socket is not None and self._answers is not None:
-            self._answers.close()
-            self._socket.close()
-        self._socket = self._answers = None
+    def _hang_up(self, link: SocketLink | None) -> None:
+        if link is not None:
+            link.close()
+        if self._link is link:
+            self._link = None
 
 
 def _parts(specs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

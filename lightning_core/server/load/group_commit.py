@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -48,6 +49,7 @@ class GroupCommit:
         self._now: _Group | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "journal")
+        self._lags: list[float] = []
 
     def add(self, answers: Sequence[Answer], event: Event | None = None) -> None:
         """Commit the newest decision, with all others that are made until the running commit is done."""
@@ -79,6 +81,11 @@ class GroupCommit:
                 continue
             return value
 
+    def lag(self) -> float:
+        """Return the mean seconds by which the event loop was late since the last call: from commits to their news."""
+        lags, self._lags = self._lags, []
+        return sum(lags) / len(lags) if lags else 0.0
+
     async def close(self) -> None:
         """Return once nothing is being written any more."""
         if self._task is not None:
@@ -90,15 +97,24 @@ class GroupCommit:
         while self._next is not None:
             self._now, self._next = self._next, None
             try:
-                await loop.run_in_executor(self._thread, self._host.commit)
+                done_at = await loop.run_in_executor(self._thread, self._commit)
+                self._lags.append(time.monotonic() - done_at)
             except Exception as error:
                 self._refuse(error)
             else:
                 self._release(self._now)
             self._now = None
             if self._host.is_long:
-                await loop.run_in_executor(self._thread, self._host.keep_short)
+                try:
+                    await loop.run_in_executor(self._thread, self._host.keep_short)
+                except Exception:  # the events are committed, and the next ones must be
+                    log.exception("the journal was not kept short")
         self._task = None
+
+    def _commit(self) -> float:
+        """Commit; return when that was done."""
+        self._host.commit()
+        return time.monotonic()
 
     def _release(self, group: _Group) -> None:
         for answers, event in group.answers:
@@ -109,7 +125,11 @@ class GroupCommit:
         group.done.set()
 
     def _refuse(self, error: Exception) -> None:
-        refusal = self._host.undo(error) or EventNotPersistedError(f"{type(error).__name__}: {error}")
+        try:
+            refusal = self._host.undo(error)
+        except Exception as worse:  # the journal cannot even be read
+            error, refusal = worse, None
+        refusal = refusal or EventNotPersistedError(f"{type(error).__name__}: {error}")
         log.error("events have not happened: %s", refusal)
         groups = [group for group in (self._now, self._next) if group is not None]
         self._next = None

@@ -1,0 +1,69 @@
+"""Wakes the scheduler when it asked to be woken, and feeds the selector of spot policies when that is due."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from lightning_core.core.events import Event
+from lightning_core.server.feedback_task import FeedbackTask
+from lightning_core.server.host import Host
+from lightning_core.server.load.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
+
+# Seconds between two attempts to wake the scheduler after an error.
+RETRY_INTERVAL = 1.0
+
+
+class Wakeups:
+    """The timer of a scheduler.
+
+    Args:
+        host: The scheduler's host.
+        commits: Its commits.
+        handle: Function that hands an event to the scheduler and returns once it is committed.
+    """
+
+    def __init__(self, host: Host, commits: GroupCommit, handle: Callable[[Event], Awaitable[object]]) -> None:
+        self._host = host
+        self._commits = commits
+        self._changed = asyncio.Event()
+        self._wakes_at: float | None = None
+        self._feedback = FeedbackTask(host, handle, self._changed.set)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to keep time."""
+        self._task = asyncio.get_running_loop().create_task(self._keep_time())
+
+    def look(self) -> None:
+        """Look whether the scheduler wants to be woken at another time; few events change that."""
+        if self._host.scheduler.wakeup() != self._wakes_at:
+            self._changed.set()
+
+    def close(self) -> None:
+        """Keep time no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _keep_time(self) -> None:
+        while True:
+            try:
+                if answers := self._host.decide_time():
+                    self._commits.add(answers)
+                self._feedback.start_if_due()
+            except Exception:  # a full disk, for example: try again
+                log.exception("cannot wake the scheduler")
+                await asyncio.sleep(RETRY_INTERVAL)
+            self._changed.clear()
+            self._wakes_at = self._host.scheduler.wakeup()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds_left()):
+                    await self._changed.wait()
+
+    def _seconds_left(self) -> float | None:
+        times = (self._host.seconds_to_wakeup(), self._feedback.seconds_to_next())
+        return min((seconds for seconds in times if seconds is not None), default=None)
