@@ -70,6 +70,7 @@ def test_ahanp_follows_its_rules(
 def test_ahanp_as_printed_falls_to_the_minimum() -> None:
     """When the first spot nodes appear, and where it is idle though some are there."""
     printed = Ahanp(mode="paper")
+    assert np.sum(printed.decide(seen([31.9], before=0, counts=[1], held=4)), axis=0).tolist() == [2]
     assert np.sum(printed.decide(seen([31.9], before=0, counts=[3], held=4)), axis=0).tolist() == [2]
     assert np.sum(printed.decide(seen([32], before=8, counts=[6], held=0)), axis=0).tolist() == [2]
 
@@ -120,11 +121,11 @@ def test_the_first_interval_begins_anew() -> None:
 
 
 def test_a_job_that_is_ahead_takes_cheap_spot_nodes_only() -> None:
-    """At interval 4 with a window of 2 more, 56 of 80 are due at its end; the price limit counts as cheap."""
-    policy = Ahap(2, 3, planner=Fixed([[7, 7, 7], [1, 1, 1]]))
-    spot, on_demand = policy._plan(seen([56, 55.9], counts=[20, 9, 1], prices=[0.6, 0.61, 0.6]))
-    assert spot.tolist() == [[12, 0, 0], [7, 7, 7]]
-    assert on_demand.tolist() == [[0, 0, 0], [1, 1, 1]]
+    """At interval 4 with a window of 3 more, 64 of 80 are due at its end; sigma counts as cheap, 2 as enough."""
+    policy = Ahap(3, 4, planner=Fixed([[7] * 4, [1] * 4]))
+    spot, on_demand = policy._plan(seen([64, 63.9], counts=[20, 9, 1, 2], prices=[0.6, 0.61, 0.6, 0.6]))
+    assert spot.tolist() == [[12, 0, 0, 2], [7] * 4]
+    assert on_demand.tolist() == [[0] * 4, [1] * 4]
 
 
 def test_progress_can_be_compared_with_an_even_pace_now() -> None:
@@ -145,16 +146,21 @@ def test_ahap_s_defaults_and_words() -> None:
     known = r"\('default', 'paper'\), \(.*'target'.*\) and \('window_end', 'now'\)"
     with pytest.raises(ValueError, match=f"mode, end and ahead must be of {known}, got 'papers', 'target'"):
         Ahap(mode="papers")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'default', 'end' and 'now'"):
+        Ahap(end="end", ahead="now")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'default', 'target' and 'later'"):
+        Ahap(ahead="later")  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------- utilities and weights, algorithm 2
 
 
-def test_utilities_are_fractions_of_their_range() -> None:
+@pytest.mark.parametrize("price", [1.0, 2.0])
+def test_utilities_are_fractions_of_their_range(price: float) -> None:
     """From the worth of doing nothing by the deadline to completion at no cost."""
-    least = JOB.worth_of_rest(80.0, 0)
+    least = JOB.worth_of_rest(80.0, 0, price)
     utilities = np.array([least - 9, least, (least + JOB.value) / 2, JOB.value, JOB.value + 9])
-    assert normalised(utilities, JOB).tolist() == pytest.approx([0, 0, 0.5, 1, 1])
+    assert normalised(utilities, JOB, price).tolist() == pytest.approx([0, 0, 0.5, 1, 1])
 
 
 def test_the_fixed_share_of_all_weight_is_spread_evenly() -> None:

@@ -19,6 +19,7 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.planning.free_devices import EPSILON
 from lightning_core.planning.job_rows import job_rows
 from lightning_core.planning.ramp import ControllerInput, RampController, RampSettings
 from lightning_core.planning.reservations import Demand
@@ -395,6 +396,35 @@ def test_the_demand_of_a_job_that_has_not_begun() -> None:
         work=300, end=55, sizes=(1, 2), throughputs=(10, 19), latest=110, resize_seconds=12, protected_seconds=60,
         min_dwell=2, shrink_margin=3.275, may_shrink=False,
     )  # fmt: skip
+
+
+def test_a_job_of_unknown_throughput_is_tried_within_a_fifth_of_its_time() -> None:
+    policy, jobs = Decor(alpha=0.5), view([np.nan], [110], exact=[True], speedup=[SpeedUp((1, 2, 4))], devices=2)
+    need = demand(policy, jobs, 0.0)
+    assert need == Demand(
+        2, 11, (1, 2), (1 + EPSILON, 1 + 2 * EPSILON), weight=1, held=0, may_shrink=False, protected_seconds=2
+    )
+    assert policy.plan(jobs, 0.0).share.tolist() == [1]
+
+
+@pytest.mark.parametrize(("now", "may"), [(50, True), (60, False)])
+def test_a_job_that_uses_its_reserve_keeps_its_devices(now: float, may: bool) -> None:
+    """It should end at half of 110 s."""
+    jobs = view(
+        [3], [110], exact=[True], batches=[100], throughput=[10], speedup=[FOUR], held_devices=[2],
+        trained_since=[5], reported_at=[now], resize_seconds=[0.5], devices=4,
+    )  # fmt: skip
+    need = demand(Decor(alpha=0.5), jobs, now)
+    assert need is not None
+    assert need.may_shrink is may
+
+
+def test_a_forecast_demands_the_share_at_which_it_ends_in_time() -> None:
+    """300 batches in 100 s are 3 a second, of 10."""
+    jobs = view([30], [120], throughput=[10], speedup=[SpeedUp((1,), (10.0,))], quantum=0.05)
+    need = demand(Decor(alpha=1.0), jobs, 20.0)
+    assert need is not None
+    assert need.share == pytest.approx(0.3)
 
 
 def test_the_share_of_a_device_is_its_controller_s() -> None:
