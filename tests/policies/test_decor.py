@@ -17,6 +17,7 @@ from lightning_core.core.commands import SetDeadline
 from lightning_core.core.events import Event, ExitCause, LaunchTimedOut, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.plans import JobView
+from lightning_core.core.reasons import CODES
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.planning.free_devices import EPSILON
@@ -425,6 +426,20 @@ def test_a_forecast_demands_the_share_at_which_it_ends_in_time() -> None:
     need = demand(Decor(alpha=1.0), jobs, 20.0)
     assert need is not None
     assert need.share == pytest.approx(0.3)
+
+
+def test_the_published_controller_may_ask_for_the_most_devices() -> None:
+    """Half of the time is over and nothing is done: 50 % behind, at one device for a percent."""
+    jobs = view([50], [100], exact=[True], throughput=[10], speedup=[FOUR], devices=4)
+    plan = Decor(alpha=1.0, mode="paper").plan(jobs, 50.0)
+    assert plan.size is not None
+    assert plan.size.tolist() == [4]
+
+
+@pytest.mark.parametrize(("work", "code"), [(49.5, "on_ramp"), (48.5, "early")])
+def test_a_job_on_one_device_is_early_by_more_than_a_period(work: float, code: str) -> None:
+    jobs = view([work], [50], exact=[True], throughput=[10], speedup=[FOUR], devices=4)
+    assert CODES[Decor(alpha=1.0, period=1.0).plan(jobs, 0.0).codes[0]] == code
 
 
 def test_the_share_of_a_device_is_its_controller_s() -> None:
