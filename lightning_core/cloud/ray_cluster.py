@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from lightning_core.bundle.problems import BundleError
 from lightning_core.node.signals import protected_from_ray
-from lightning_core.server.ray_settings import NAMESPACE, WORKER_NICENESS
+from lightning_core.server.ray_settings import NAMESPACE, PRIVATE_RAY
 from lightning_core.storage.private_files import owner_only
 
 
@@ -27,7 +27,7 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
     """
     if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
         raise BundleError([f"RAY_AUTH_MODE is {mode!r}, but a Ray started here needs a token: unset it"])
-    os.environ |= WORKER_NICENESS
+    os.environ |= PRIVATE_RAY
     # Ray writes its token with the permissions of the process, and makes its own folder readable for all.
     with owner_only(), protected_from_ray():
         ray.init(

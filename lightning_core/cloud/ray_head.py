@@ -25,7 +25,7 @@ from typing import Any
 from lightning_core.errors import LightningCoreError
 from lightning_core.node.processes import is_alive, is_marked
 from lightning_core.node.signals import SignalReceivedError, protected_from_ray
-from lightning_core.server.ray_settings import NAMESPACE, WORKER_NICENESS
+from lightning_core.server.ray_settings import NAMESPACE, PRIVATE_RAY
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import owner_only, read_own
 
@@ -92,7 +92,7 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: there is nothing to drain.
     quick = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-    environment = os.environ | WORKER_NICENESS | quick | {MARK: head["mark"]}
+    environment = os.environ | PRIVATE_RAY | quick | {MARK: head["mark"]}
     with owner_only(), (folder / "head.log").open("ab") as log:
         return subprocess.Popen(
             command,

@@ -43,13 +43,13 @@ def local_machines() -> Iterator[Any]:
     from lightning_core.cloud.ray_cluster import has_token, join_ray
     from lightning_core.node.orphan_guard import ended_with_us
     from lightning_core.node.signals import protected_from_ray
-    from lightning_core.server.ray_settings import WORKER_NICENESS
+    from lightning_core.server.ray_settings import PRIVATE_RAY
 
     if not has_token():
         raise RuntimeError("Ray was imported without a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before that")
     own = tempfile.mkdtemp(prefix="lc-")
     # Ray notes the newest cluster of a machine there; other processes must not find this one.
-    os.environ |= WORKER_NICENESS | HEALTH | {"RAY_TMPDIR": own}
+    os.environ |= PRIVATE_RAY | HEALTH | {"RAY_TMPDIR": own}
     head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{own}/ray", "object_store_memory": MEMORY}
     try:
         # Nodes may be added in threads, which cannot set signal handlers.

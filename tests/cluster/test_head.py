@@ -37,6 +37,8 @@ class Head:
         self.temp = Path(self.note["temp"])
         marked = os.environ | {MARK: self.note["mark"] if mark is None else mark}
         self.process = subprocess.Popen(["sleep", "60"], start_new_session=group, env=marked)
+        while not Path(f"/proc/{self.process.pid}/environ").read_bytes():  # it has just begun
+            pass
         self.note |= {"pid": self.process.pid, "started": started(self.process.pid), "address": "127.0.0.1:1"}
         self.write()
 
