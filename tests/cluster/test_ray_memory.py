@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_the_control_process_does_not_grow_with_calls(local_ray: None) -> None:
         def call(self) -> None:
             """Return."""
 
-    actor = ray.remote(num_cpus=0)(Called).remote()
+    actor: Any = ray.remote(num_cpus=0)(Called).remote()
     ray.get(actor.call.remote(), timeout=60)
     [gcs] = titled(os.getpid(), RAYS["gcs"])()
     before = usage(gcs).mb
