@@ -64,7 +64,7 @@ def small_blocks() -> Iterator[None]:
         patch.setattr(snapshots, "STRETCH", 100)
         patch.setattr(journal_module, "EVENTS_PER_BLOCK", 40)
         patch.setattr(blocks, "MERGED_AT_ONCE", 3)
-        patch.setattr(blocks, "SMALL", 1200)
+        patch.setattr(blocks, "SMALL", 100)
         yield
 
 

@@ -23,8 +23,9 @@ from lightning_core.storage.journals.journal_errors import DamagedJournalError
 
 # Events that a new block takes the place of: reading and compressing them takes some 50 ms.
 EVENTS_PER_BLOCK = 2000
-# Small blocks in a row that are merged, and the bytes below which a block is small: merging takes 0.1 s at most.
-MERGED_AT_ONCE, SMALL = 8, 2**17
+# Blocks in a row that are merged, if each stands for fewer than so many events and they have few enough bytes together:
+# as JSON they take ten times as many, and as much memory again.
+MERGED_AT_ONCE, SMALL, MAX_MERGED_BYTES = 8, 16 * EVENTS_PER_BLOCK, 2**20
 # Bytes of a block as text. The events of a block are a tenth of that at most.
 MAX_BLOCK_BYTES = 2**26
 
@@ -119,7 +120,8 @@ def small_ones(connection: sqlite3.Connection, path: Path) -> list[Block]:
     """
     query = "SELECT first, last, now, data, chain, digest FROM blocks ORDER BY first DESC LIMIT ?"
     newest = [Block(*row) for row in connection.execute(query, (MERGED_AT_ONCE,))][::-1]
-    if len(newest) < MERGED_AT_ONCE or any(len(block.data) > SMALL for block in newest):
+    few_bytes = sum(len(block.data) for block in newest) <= MAX_MERGED_BYTES
+    if len(newest) < MERGED_AT_ONCE or any(block.last - block.first >= SMALL for block in newest) or not few_bytes:
         return []
     for before, block in pairwise(newest):
         if block.first != before.last + 1 or block.digest != _digest(before.digest, block):
