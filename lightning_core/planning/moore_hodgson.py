@@ -20,8 +20,9 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 
-# Maximum number of dropped jobs that are tried again: each try costs as much as the whole selection.
-MAX_RETRIES = 4
+# Maximum number of dropped jobs that are tried again: each try costs as much as the whole selection. And of preferred
+# ones, jobs that are placed again for them in all: all are tried if there are at most seventy.
+MAX_RETRIES, MAX_PLACED_AGAIN = 4, 5_000
 # Maximum number of jobs that are scheduled one by one on several devices.
 MAX_LISTED_JOBS = 1000
 
@@ -56,7 +57,8 @@ def largest_feasible_set(
         weight: Number of jobs of weight 1 that each counts for, shape ``(n,)``; None if all are equal.
         size: Devices of each job, shape ``(n,)``; None for one.
         devices: Devices of the pool.
-        preferred: Rows that are kept if no weight is lost by it, for example the jobs that train already.
+        preferred: Rows that are kept if no weight is lost by it, for example the jobs that train already. Of more than
+            seventy jobs only some of these are tried.
 
     Example::
 
@@ -71,14 +73,15 @@ def largest_feasible_set(
         array([ True, False])
     """
     size = np.ones(len(work), np.int64) if size is None else size
-    keep = np.isfinite(work) & (work <= deadline - now) & (size <= devices)
+    left = deadline - now  # all times are from now on: a job that fits alone must not be late by a rounding error
+    keep = np.isfinite(work) & (work <= left) & (size <= devices)
     rows = np.flatnonzero(keep)
     rows = rows[np.lexsort((rows, work[rows], deadline[rows]))]
-    if devices == 1 and np.all(np.cumsum(work[rows]) <= deadline[rows] - now):
+    if devices == 1 and np.all(np.cumsum(work[rows]) <= left[rows]):
         return keep
-    if size[rows].sum() <= devices and np.all(now + work[rows] <= deadline[rows]):
+    if size[rows].sum() <= devices:
         return keep  # none waits for another
-    selection = _Selection.of(rows, work, deadline, weight, size, devices, now)
+    selection = _Selection.of(rows, work, left, weight, size, devices)
     best = selection.best(rows[:0] if preferred is None else preferred[keep[preferred]])
     keep[:] = False
     keep[best] = True
@@ -96,7 +99,6 @@ class _Selection:
     cost: FloatArray
     size: IntArray
     devices: int
-    now: float
     equal: bool
 
     @classmethod
@@ -108,13 +110,15 @@ class _Selection:
         weight: FloatArray | None,
         size: IntArray,
         devices: int,
-        now: float,
     ) -> _Selection:
-        """Return the selection with the cost of each job; see :func:`largest_feasible_set` for the arguments."""
+        """Return the selection with the cost of each job; see :func:`largest_feasible_set` for the arguments.
+
+        Deadlines are seconds from now.
+        """
         weight = np.ones(len(work)) if weight is None else weight
         equal = bool(np.all(weight[rows] == weight[rows[:1]]))
         cost = work * size if equal else work * size / weight
-        return cls(rows, work, deadline, weight, cost, size, devices, now, equal)
+        return cls(rows, work, deadline, weight, cost, size, devices, equal)
 
     def best(self, preferred: IntArray) -> list[int]:
         """Return the rows to keep."""
@@ -126,8 +130,8 @@ class _Selection:
     def kept(self, cost: FloatArray) -> list[int]:
         """Return the rows that are kept if the highest cost is dropped whenever a job would be late."""
         if self.devices == 1 or len(self.rows) > MAX_LISTED_JOBS:
-            return _on_one(self.rows, self.work * self.size / self.devices, self.deadline, cost, self.now)
-        return _on_several(self.rows, self.work, self.deadline, cost, self.size, self.devices, self.now)
+            return _on_one(self.rows, self.work * self.size / self.devices, self.deadline, cost)
+        return _on_several(self.rows, self.work, self.deadline, cost, self.size, self.devices)
 
     def _with(self, row: int) -> list[int]:
         """Return the rows that are kept if this one is never dropped."""
@@ -145,18 +149,19 @@ class _Selection:
         return best
 
     def prefer(self, best: list[int], preferred: IntArray) -> list[int]:
-        """Keep each of the preferred rows for which no weight is lost."""
-        kept = set(best)
+        """Keep each of the preferred rows for which no weight is lost, as far as they are tried."""
+        kept, tries = set(best), max(MAX_PLACED_AGAIN // max(len(self.rows), 1), 1)
         for row in preferred.tolist():
-            if row not in kept:
+            if row not in kept and tries:
+                tries -= 1
                 other = self._with(row)
                 if self.weight[other].sum() >= self.weight[best].sum() * (1 - 1e-12):
                     best, kept = other, set(other)
         return best
 
 
-def _on_one(rows: IntArray, work: FloatArray, deadline: FloatArray, cost: FloatArray, now: float) -> list[int]:
-    total = now
+def _on_one(rows: IntArray, work: FloatArray, deadline: FloatArray, cost: FloatArray) -> list[int]:
+    total = 0.0
     heap: list[tuple[float, int, float]] = []
     columns = (rows, work[rows], deadline[rows], cost[rows])
     for row, seconds, due, price in zip(*(column.tolist() for column in columns), strict=True):
@@ -174,13 +179,12 @@ def _on_several(
     cost: FloatArray,
     size: IntArray,
     devices: int,
-    now: float,
 ) -> list[int]:
     seconds, due, price, takes = work.tolist(), deadline.tolist(), cost.tolist(), size.tolist()
     todo: list[int] = rows[::-1].tolist()
     kept: list[int] = []
     before: list[list[float]] = []  # when each device became free before a kept job was placed, soonest first
-    free = [now] * devices
+    free = [0.0] * devices
     while todo:
         row = todo.pop()
         kept.append(row)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.planning import moore_hodgson
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.planning.sequencing import completion_times
 
@@ -145,3 +146,37 @@ def test_a_training_job_is_kept_if_that_drops_no_other() -> None:
     assert largest_feasible_set(crowded, deadline, 0.0, preferred=np.array([0])).tolist() == [False, True, True]
     heavy = largest_feasible_set(work, deadline, 0.0, weight=np.array([1.0, 1.5, 1.0]), preferred=np.array([0]))
     assert heavy.tolist() == [False, True, True]
+
+
+def test_a_job_that_fits_alone_is_not_late_by_a_rounding_error() -> None:
+    """A job may be taken to need all the time that it has; one that was dropped for that cost others their places."""
+    now = 70.0 + 2.0**-33 + 2.0**-34  # halfway between two numbers of the size of the deadlines
+    deadline = 1e6 + np.random.default_rng(0).uniform(0.0, 20.0, 500)
+    work = deadline - now
+    assert np.mean(now + work > deadline) > 0.3
+    assert largest_feasible_set(work, deadline, now, devices=500).all()
+    for k in range(500):
+        assert largest_feasible_set(work[k : k + 1], deadline[k : k + 1], now).all()
+    following = np.repeat(deadline - 1.0, 2)  # of these, one half waits for the other
+    kept = largest_feasible_set(np.append(work, np.full(1000, 1.0)), np.append(deadline, following), now, devices=1000)
+    assert kept.all()
+
+
+def test_few_preferred_jobs_are_tried_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try costs as much as a selection: a round of a thousand jobs took half a minute."""
+    draw = np.random.default_rng(0)
+    work = draw.lognormal(0.0, 1.0, 1000)
+    deadline = np.maximum(draw.uniform(0.2, 1.8, 1000) * work.sum() / 400, 1.5 * work)
+    tries: list[int] = []
+    take = moore_hodgson._Selection._with
+
+    def counted(selection: moore_hodgson._Selection, row: int) -> list[int]:
+        tries.append(row)
+        return take(selection, row)
+
+    monkeypatch.setattr(moore_hodgson._Selection, "_with", counted)
+    kept = largest_feasible_set(work, deadline, 0.0, devices=100, preferred=np.arange(1000))
+    assert 700 < kept.sum() < 1000
+    assert len(tries) == 5
+    largest_feasible_set(work[:70], 0.3 * deadline[:70], 0.0, devices=3, preferred=np.arange(70))
+    assert len(tries) > 5 + 5
