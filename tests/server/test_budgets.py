@@ -481,6 +481,59 @@ def test_many_hostile_clients_do_not_make_another_wait(
     record_property("figure", f"longest call beside twelve hostile clients: {worst:.2f} s")
 
 
+FLOOD = """
+import json, socket, sys, threading, time
+path, protocol, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+def call(name, **args): return json.dumps({"id": 1, "protocol": protocol, "call": name, "args": args}).encode() + b"\\n"
+def report(number): return call("event", event=json.dumps({"kind": "report", "job": "flood", "incarnation": 1,
+                                                           "number": number, "version": 0, "batches": 1, "busy": 1.0}))
+lock, numbers, answered = threading.Lock(), iter(range(1, 10**9)), []
+def flood(until):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(path)
+        lines, waiting = one.makefile("rb"), 0
+        try:
+            while (left := until - time.monotonic()) > 0:
+                one.settimeout(left)
+                while waiting < 15:
+                    with lock:
+                        one.sendall(report(next(numbers)))
+                    waiting += 1
+                answered.append(lines.readline())
+                waiting -= 1
+        except OSError:
+            pass
+until = time.monotonic() + seconds
+threads = [threading.Thread(target=flood, args=(until,)) for _ in range(8)]
+for thread in threads: thread.start()
+print("up", flush=True)
+for thread in threads: thread.join()
+print(sum(b"value" in line for line in answered), flush=True)
+"""
+
+
+@pytest.mark.promise("F13")
+def test_a_client_that_reports_a_thousand_times_too_much_slows_nobody_else(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    """It is answered as often as its process may call, and the others at once: reports, and decisions about them."""
+    monkeypatch.setattr(connections, "MAX_BURST", 50.0)
+    seconds, flood = 3.0, Job("flood", 600.0, BatchTarget(10**9), can=frozenset({Capability.HOLD}))
+    SocketClient(pool.path).join(flood, "cpu")
+    pool.actor._sessions.reporters.clear()  # its connections are those of the flood
+    monkeypatch.setattr(pool.actor._sessions, "check_reporter", lambda *_: None)
+    command = [sys.executable, "-c", FLOOD, str(pool.path), str(PROTOCOL), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as flooding:
+        assert flooding.stdout is not None
+        assert flooding.stdout.readline() == "up\n"
+        worst = honest_calls(pool.path, seconds - 0.5)
+        taken = int(flooding.stdout.readline())
+    assert worst < PATIENCE
+    assert 100 < taken < 50 + 100 * (seconds + 2.0)
+    record_property("figure", f"beside 8 x 15 reports at a time, of which {taken / seconds:.0f} a second are taken, "
+                              f"the longest call of another client took {worst:.2f} s")  # fmt: skip
+
+
 @pytest.mark.promise("R22")
 def test_connections_are_forgotten(pool: Pool) -> None:
     client = SocketClient(pool.path)
