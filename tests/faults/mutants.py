@@ -237,6 +237,11 @@ MUTANTS = (
         "tests/storage/test_regular_files.py::test_a_name_that_exists_is_not_written_to",
     ),
     Mutant(
+        "F13", "lightning_core/server/connections.py",
+        "return max(process.paid_until - now, 0.0)", "return 0.0",
+        "tests/server/test_budgets.py::test_a_client_that_reports_a_thousand_times_too_much_slows_nobody_else",
+    ),
+    Mutant(
         "S16", "lightning_core/server/connections.py",
         "while self._held_at_most > MAX_HELD_BYTES:", "while False:",
         "tests/server/test_budgets.py::test_unfinished_lines_hold_no_more_than_the_budget",
