@@ -239,7 +239,7 @@ MUTANTS = (
     Mutant(
         "F13", "lightning_core/server/connections.py",
         "return max(process.paid_until - now, 0.0)", "return 0.0",
-        "tests/server/test_budgets.py::test_a_client_that_reports_a_thousand_times_too_much_slows_nobody_else",
+        "tests/server/test_budgets.py::test_a_client_that_reports_a_thousand_times_too_much_slows_no_other_client",
     ),
     Mutant(
         "S16", "lightning_core/server/connections.py",

@@ -513,7 +513,7 @@ print(sum(b"value" in line for line in answered), flush=True)
 
 
 @pytest.mark.promise("F13")
-def test_a_client_that_reports_a_thousand_times_too_much_slows_nobody_else(
+def test_a_client_that_reports_a_thousand_times_too_much_slows_no_other_client(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     """It is answered as often as its process may call, and the others at once: reports, and decisions about them."""
