@@ -195,6 +195,7 @@ def test_a_scheduler_killed_at_any_failpoint_resumes_in_the_same_state(
     if place.startswith("block"):
         monkeypatch.setattr("lightning_core.storage.journals.journal.EVENTS_PER_BLOCK", 2)
         monkeypatch.setattr("lightning_core.server.host.THIN_EVERY", 2)
+        monkeypatch.setattr("lightning_core.storage.journals.snapshots.STRETCH", 3)
     kills = 0
     while True:
         journal = tmp_path / f"{kills}.db"
