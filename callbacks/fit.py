@@ -27,6 +27,7 @@ from .options import Options
 from .reporting.hang_watch import HangWatch, Phase
 from .reporting.horizon import horizon, seconds_left
 from .reporting.losses import Losses
+from .reporting.lr_watch import LearningRateWatch
 from .reporting.mailbox import Mailbox
 from .reporting.target_reader import Stage
 from .slurm import SlurmEnd, SlurmSaver
@@ -81,12 +82,11 @@ class Fit:
             )  # fmt: skip
         target, device = options.job.target, pl_module.device
         self._last_batch = target.work or 0
+        self._rates = LearningRateWatch(self._name, self.mailbox, wanted=target.work is None)
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
         self._has_ranks = trainer.world_size > 1
         resumed = options.incarnation > 1 if options.launched else record.resumed
-        self._best = best_model_saver(
-            trainer, options.job, options.keep_best, launched=options.launched, resumed=resumed
-        )
+        self._best = best_model_saver(trainer, options.job, options.keep_best, launched=launched, resumed=resumed)
         self._slurm_end = SlurmEnd() if self.mailbox is not None and not options.launched else None
         self._slurm = SlurmSaver(self._name, options.save_to, options.save_before, self._slurm_end)
         self._timer: BusyTimer = GpuTimer() if device.type == "cuda" else HostTimer()
@@ -117,6 +117,7 @@ class Fit:
         if self.mailbox is not None:
             self.mailbox.outbox.ends_by = time.monotonic() + seconds_left(trainer)
             self.mailbox.outbox.horizon = horizon(trainer, self._batches, 0, None)
+            self._rates.begin(trainer, self._batches)
             self.mailbox.hurry_and_ask()  # a target that cannot be met is reported at once
 
     def begin_epoch(self, trainer: pl.Trainer) -> None:
@@ -172,8 +173,8 @@ class Fit:
         outbox.progress = (self._batches, self._timer.batch(), losses.rejected)
         if self._new_epoch:
             self._new_epoch = False
-            done = trainer.fit_loop.epoch_loop.batch_idx + 1
-            outbox.horizon = horizon(trainer, self._batches, done, self._per_epoch)
+            outbox.horizon = horizon(trainer, self._batches, trainer.fit_loop.epoch_loop.batch_idx + 1, self._per_epoch)
+        self._rates.look(trainer, self._batches)
         if self._batches == self._last_batch:
             mailbox.hurry()  # the target is met, and the pool waits for the devices
             if self._best is not None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.core.durations import WallTime, When, parse_when, seconds_until
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan, OnRefused
+from lightning_core.core.limits import MAX_COUNT, MAX_NAME
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import Client, DeviceLock
 from lightning_core.core.targets import Target, as_target
@@ -36,6 +39,7 @@ class Options:
     save_to: Path | None
     save_before: float
     hang: float | None
+    history: Path | None = None
     client: Client | None = None
     device_lock: DeviceLock | None = None
     launched: bool = False
@@ -56,8 +60,41 @@ class Options:
             return lambda: given
         size = trainer.world_size
         can = frozenset({Capability.HOLD}) if size > 1 else frozenset({Capability.HOLD, Capability.TIME_SLICE})
-        job = replace(self.job, can=can, min_devices=size, max_devices=size)
-        return Join(job, self.pool, device_name(pl_module.device), self.on_refused)
+        job = replace(
+            self.job, can=can, min_devices=size, max_devices=size, model=model_of(pl_module),
+            batch_size=batch_size_of(trainer, pl_module),
+        )  # fmt: skip
+        return Join(job, self.pool, device_name(pl_module.device), self.on_refused, self.history)
+
+
+def read_on_refused(value: str) -> OnRefused:
+    """Return what to do if the pool refuses a job; a ValueError names the possible values."""
+    if value not in tuple(OnRefused):
+        raise ValueError(f"on_refused must be one of {', '.join(OnRefused)}, got {value!r}")
+    return OnRefused(value)
+
+
+def model_of(pl_module: pl.LightningModule) -> str:
+    """Return the class path of a module, by which earlier runs are found; empty if it is too long to be one.
+
+    A module of a script is named as if it were imported, so that ``train.py`` and a bundle with ``train.Net`` agree.
+    """
+    kind = type(pl_module)
+    room = kind.__module__
+    if room == "__main__" and (file := getattr(sys.modules["__main__"], "__file__", None)):
+        room = Path(file).stem
+    path = f"{room}.{kind.__qualname__}"
+    return path if len(path) <= MAX_NAME else ""
+
+
+def batch_size_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> int | None:
+    """Return the batch size of a training, by the names that Lightning knows it under; None if it has none of them."""
+    loader, data = trainer.train_dataloader, getattr(trainer, "datamodule", None)
+    for owner in (loader, data, getattr(data, "hparams", None), pl_module, pl_module.hparams):
+        size = getattr(owner, "batch_size", None)
+        if type(size) is int and 1 <= size <= MAX_COUNT:
+            return size
+    return None
 
 
 class JobTerms:
@@ -71,21 +108,28 @@ class JobTerms:
         weight: Weight of the job.
         on_miss: What to do when the deadline passes.
         on_nan: What to do when the losses are NaN or infinite.
+        like: Name of an earlier job, or a tag, whose loss went as that of this job will.
 
     Raises:
         ValueError: If a value is out of range, or a time is past.
+        MisconfigurationException: If the deadline or the target is missing.
     """
 
     def __init__(
         self,
         name: str,
-        deadline: When,
-        target: Target | str,
+        deadline: When | None,
+        target: Target | str | None,
         begin: When | None = None,
         weight: float = 1.0,
         on_miss: str = "continue",
         on_nan: str = "continue",
+        like: str = "",
     ) -> None:
+        if target is None:
+            raise MisconfigurationException("CoreCallback needs a target, such as 'train_loss<=0.35'")
+        if deadline is None:
+            raise MisconfigurationException("CoreCallback needs a deadline, such as '2h'")
         if on_miss not in tuple(OnMiss):
             raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {on_miss!r}")
         if on_nan not in (OnNan.CONTINUE, OnNan.STOP):
@@ -101,6 +145,7 @@ class JobTerms:
             weight=weight,
             on_miss=OnMiss(on_miss),
             on_nan=OnNan(on_nan),
+            like=like,
         )
 
     @property

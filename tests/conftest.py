@@ -34,7 +34,15 @@ hypothesis.settings.register_profile("seeded", derandomize=True)
 hypothesis.settings.load_profile("seeded")
 
 
+# Journals commit to the disk thousands of times, and what the tests ask holds on any file system: their files are in
+# memory where this many bytes are free and programs may be run from.
+MEMORY, ROOM = Path("/dev/shm"), 2 * 2**30
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    if usable and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # pytest's name for where its folders are made
     config.pluginmanager.register(Promises(config.getoption("--record", None)))
 
 

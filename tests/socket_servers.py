@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 from lightning_core.core.answers import State, Verdict
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.server.sessions import PROCESS_EXITED
+from tests.waiting import PATIENCE
 
 
 class Pool:
@@ -33,7 +33,7 @@ class Pool:
         return actor
 
     def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE)
 
     def restart(self) -> None:
         """Restart the actor as after the death of its process: unwritten state is lost, and no client is connected."""
@@ -64,10 +64,3 @@ class Pool:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-
-
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "never happened"
-        time.sleep(0.02)

@@ -153,10 +153,12 @@ def test_rooms_are_not_overfull() -> None:
 # of files, and how long no scheduler ran. All else is measured on the monotonic clock, which cannot be set.
 WALL_CLOCK = {
     "callbacks/fit.py", "callbacks/job_record.py", "callbacks/options.py", "callbacks/slurm.py",
-    "lightning_core/bundle/job_section.py", "lightning_core/cli/jobs.py", "lightning_core/cli/run_in_pool.py",
+    "lightning_core/bundle/job_section.py", "lightning_core/cli/history_commands.py", "lightning_core/cli/jobs.py",
+    "lightning_core/cli/run_in_pool.py",
     "lightning_core/cli/simulate.py", "lightning_core/cloud/provisioner.py", "lightning_core/cluster/bundle_runner.py",
     "lightning_core/cluster/head.py", "lightning_core/pool/pool.py", "lightning_core/run/ageing.py",
-    "lightning_core/run/run_folder.py",
+    "lightning_core/run/run_folder.py", "lightning_core/storage/runs/pool_history.py",
+    "lightning_core/storage/runs/run_store.py",
     "lightning_core/storage/journals/anchor.py", "lightning_core/storage/journals/recovery.py",
 }  # fmt: skip
 
@@ -211,7 +213,7 @@ def test_examples_in_the_callbacks_run(name: str) -> None:
 
 def test_the_folder_callbacks_is_not_importable_by_itself() -> None:
     code = "import callbacks"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert "import lightning_core.callbacks" in done.stderr
 
 
@@ -221,4 +223,4 @@ def test_the_core_imports_nothing_heavy() -> None:
         "heavy = {'ray', 'torch', 'lightning', 'scipy', 'filterpy', 'matplotlib', 'rich', 'yaml'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd="/")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, cwd="/")

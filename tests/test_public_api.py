@@ -20,7 +20,7 @@ def loaded(code: str) -> set[str]:
     """Return the modules that a fresh process has loaded after some code."""
     told = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
-        cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
     return set(told.stdout.split())
 

@@ -17,8 +17,9 @@ from lightning_core.history.history import History
 from lightning_core.node.processes import is_alive
 from lightning_core.server.discovery import read_head
 from lightning_core.storage.journals.journal import Journal
-from tests.cluster.test_pool import Shell, batches, until
+from tests.cluster.test_pool import Shell, batches
 from tests.conftest import ROOT
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -73,13 +74,13 @@ def test_the_readme_s_commands_on_a_bundle_run(shell: Shell) -> None:
         command, env=shell.env, cwd=shell.home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if in_pool:
-        until(lambda: (run_dir / "pool.json").exists() and batches(shell, "vit") > 30, 90)
+        until(lambda: (run_dir / "pool.json").exists() and batches(shell, "vit") > 30)
         shell.command(*report)  # while it runs
         assert batches_in(run_dir, "vit") > 0
     else:
         until(lambda: batches_in(run_dir, "vit") > 30, 90)
     begun.send_signal(signal.SIGINT)
-    said, _ = begun.communicate(timeout=90)
+    said, _ = begun.communicate(timeout=300)
     assert begun.returncode == 130, said
     assert f"lightning-core run --resume {run_dir}" in said
     [use] = re.findall(r"of 2 met in .*; the device was busy (\d+) % of it", said)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from pathlib import Path
 
-from lightning_core.core.events import Hang
+from lightning_core.core.reported import Hang
 
 # A step hangs if it lasts this many times as long as the longest of its kind. The first one is not counted among them:
 # it may compile, which may come again for another shape, so that a step may always last this many times as long as it.

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -94,13 +95,22 @@ class Join:
         device: Device of the process, by the name that the pool uses.
         on_refused: What to do if the pool refuses the job. If the pool does not share the device, the script always
             trains alone.
+        history: Folder in which runs are kept and found without a pool; None for none.
     """
 
-    def __init__(self, job: Job, pool: str, device: str, on_refused: OnRefused = OnRefused.HOLD) -> None:
+    def __init__(
+        self,
+        job: Job,
+        pool: str,
+        device: str,
+        on_refused: OnRefused = OnRefused.HOLD,
+        history: Path | None = None,
+    ) -> None:
         self._job = job
         self._pool = pool
         self._device = device
         self._on_refused = on_refused
+        self._history = history
         self._first_asked_at: float | None = None
         self._answered = False
         self._lost_at: float | None = None
@@ -143,7 +153,7 @@ class Join:
                     raise JoinDeferredError(str(error)) from None
                 log.warning("%s: the pool refuses the job, training without it: %s", self._job.name, error)
                 self._pool = "local"
-        return self._connect_locally(LocalClient(self._settings()))
+        return self._connect_locally(LocalClient(self._settings(), history=self._history))
 
     def _tell_pool(self, client: Client) -> None:
         """Log which pool was found, since the user has not named it."""

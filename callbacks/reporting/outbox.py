@@ -6,8 +6,9 @@ import math
 import time
 from collections import deque
 
-from lightning_core.core.events import BadLosses, Cell, Checkpoint, Hang, Horizon, Report
+from lightning_core.core.events import BadLosses, Cell, Checkpoint, Horizon, Report
 from lightning_core.core.limits import MAX_REPORTED_CELLS
+from lightning_core.core.reported import Hang, LearningRates
 
 
 class Outbox:
@@ -26,6 +27,7 @@ class Outbox:
         bad_losses: Newest run of losses that are NaN or infinite.
         in_slow_phase: Whether the training does something other than its batches, which may take long.
         hang: Step that hangs; None if none does.
+        learning_rates: Learning rates of the training, reported until a report with them has arrived.
     """
 
     def __init__(self) -> None:
@@ -37,6 +39,8 @@ class Outbox:
         self.bad_losses: BadLosses | None = None
         self.in_slow_phase = True
         self.hang: Hang | None = None
+        self.learning_rates: LearningRates | None = None
+        self._arrived_rates: LearningRates | None = None
         self._cells: deque[Cell] = deque()
         self._began: tuple[int, float] | None = None
         self._number = 0
@@ -73,11 +77,12 @@ class Outbox:
         return Report(
             job, incarnation, self._number, version, batches, busy - busy_before, cells, rejected, began,
             self.evaluated, self.checkpoint, self._horizon_now(), self.bad_losses, self.in_slow_phase,
-            self.hang,
+            self.hang, None if (rates := self.learning_rates) is self._arrived_rates else rates,
         )  # fmt: skip
 
     def note_arrival(self, report: Report) -> None:
-        """Forget the cells of a report that has arrived."""
+        """Forget the cells of a report that has arrived, and that its learning rates are to be reported."""
+        self._arrived_rates = report.learning_rates or self._arrived_rates
         for _ in report.cells:
             self._cells.popleft()
         self._arrived += len(report.cells)
@@ -85,6 +90,7 @@ class Outbox:
     def start_over(self) -> None:
         """Number reports and cells from 1 and count busy seconds from now, as a new incarnation does."""
         self._number = 0
+        self._arrived_rates = None
         self._before = self._arrived
         self._began = None if self.progress is None else self.progress[:2]
 

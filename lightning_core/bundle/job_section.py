@@ -22,13 +22,13 @@ from lightning_core.bundle.values import (
 )
 from lightning_core.core.durations import WallTime, parse_duration, parse_limit, parse_when, seconds_until
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan, check_term
-from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES
+from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES, check_length, shown
 from lightning_core.core.names import NAME_RULE, is_name
 from lightning_core.core.validation import positive_int
 from lightning_core.storage.job_specs import HANG
 
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
-         "cell", "restarts", "retries", "location", "save_every", "keep_best", "hang")  # fmt: skip
+         "cell", "restarts", "retries", "location", "save_every", "keep_best", "hang", "like")  # fmt: skip
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
@@ -73,6 +73,7 @@ class _Terms:
             "work": self.read("work", parse_duration),
             "restarts": self.read("restarts", _within("restarts", non_negative_int)),
             "retries": self.read("retries", _within("retries", non_negative_int), 0),
+            "like": self.read("like", _read_like, ""),
         }
 
     def read_moment(self, key: str, default: float | None = None) -> Any:
@@ -130,6 +131,13 @@ class _Terms:
             self.problems.at("devices" if self.section.get("devices") else "min_devices").add(
                 f"must be at most the pool's {available}{where}, or the job can never be scheduled, got {min_devices}"
             )
+
+
+def _read_like(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"must be a tag or the name of a job, got {shown(value)}")
+    check_length("like", value)
+    return value
 
 
 def _within(term: str, parse: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -14,6 +14,7 @@ from lightning_core.bundle.values import exact_duration
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.durations import Moment, WallTime, seconds_until
 from lightning_core.core.jobs import Job
+from lightning_core.core.limits import MAX_COUNT, MAX_NAME
 from lightning_core.storage.job_specs import HANG, SAVE_EVERY
 
 # Key for the moment of submission, which a run adds; times of day are resolved from that moment on.
@@ -67,6 +68,11 @@ class JobSpec:
         """Minimum seconds between periodic checkpoints."""
         return SAVE_EVERY if self.save_every is None else self.save_every
 
+    @property
+    def identified(self) -> Job:
+        """The job with what its config says of it, by which earlier runs are found."""
+        return replace(self.job, model=model_of(self.config), batch_size=batch_size_of(self.config))
+
     def submit(self, now: datetime) -> Self:
         """Return the job as submitted now.
 
@@ -95,7 +101,7 @@ class JobSpec:
             folder: Folder in which class paths are looked up, besides the current one.
         """
         paths = [str(folder), str(Path.cwd())]
-        return {"job": job_to_dict(self.job), "config": self.config, "cell": self.cell,
+        return {"job": job_to_dict(self.identified), "config": self.config, "cell": self.cell,
                 "save_every": self.save_interval, "keep_best": self.keep_best, "hang": self.hang,
                 "paths": paths}  # fmt: skip
 
@@ -114,6 +120,8 @@ class JobSpec:
             terms["restarts"] = job.restarts
         if job.location:
             terms["location"] = job.location
+        if job.like:
+            terms["like"] = job.like
         return {
             **self.config,
             **terms,
@@ -147,6 +155,34 @@ def micro_batches_of(config: Mapping[str, Any], max_devices: int) -> int:
     if type(accumulated) is not int:  # unset, or wrong: the parser reports that
         return max_devices
     return max_devices * max(accumulated, 1)
+
+
+def model_of(config: Mapping[str, Any]) -> str:
+    """Return the class path of a job's model; empty if its config names none, or a longer one than any is.
+
+    Args:
+        config: LightningCLI config.
+    """
+    model = config.get("model")
+    path = model.get("class_path", "") if isinstance(model, Mapping) else ""
+    return path if isinstance(path, str) and len(path) <= MAX_NAME else ""
+
+
+def batch_size_of(config: Mapping[str, Any]) -> int | None:
+    """Return the batch size that a job's data or, if they name none, its model is given; None if neither is.
+
+    Example::
+
+        >>> batch_size_of({"data": {"class_path": "mine.Data", "init_args": {"batch_size": 64}}})
+        64
+    """
+    for key in ("data", "model"):
+        section = config.get(key)
+        arguments = section.get("init_args") if isinstance(section, Mapping) else None
+        size = arguments.get("batch_size") if isinstance(arguments, Mapping) else None
+        if type(size) is int and 1 <= size <= MAX_COUNT:
+            return size
+    return None
 
 
 def feasible_sizes(micro_batches: int, min_devices: int, max_devices: int) -> tuple[int, ...]:

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
-from lightning_core.bundle.values import exact_duration
+from lightning_core.bundle.values import exact_duration, read_bool
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
 from lightning_core.core.validation import positive_int
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
-POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended")
+POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history")
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
@@ -51,6 +51,8 @@ class PoolSection(NamedTuple):
     """Whether the journal keeps all events."""
     keep_ended: float | None = KEEP_ENDED
     """Seconds for which files of a job are kept after its end; None for ever."""
+    share_history: bool = False
+    """Whether jobs are given the earlier runs of other users too."""
 
 
 def with_quantum(settings: Settings, kind: Kind) -> Settings:
@@ -62,7 +64,8 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     """Return settings for a pool."""
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
                                 locations=pool.locations, keep_all=pool.keep_all,
-                                keep_ended=pool.keep_ended), pool.kind)  # fmt: skip
+                                keep_ended=pool.keep_ended, share_history=pool.share_history),
+                        pool.kind)  # fmt: skip
 
 
 def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = None) -> PoolSection:
@@ -100,7 +103,8 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
         problems.at("cores").add("applies to CPUs only; remove it")
     keep_all = bool("keep" in section and problems.at("keep").read(_read_keep, section["keep"]))
     keep_ended = problems.at("keep_ended").read(read_keep_ended, section.get("keep_ended", KEEP_ENDED))
-    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended)
+    shared = bool("share_history" in section and problems.at("share_history").read(read_bool, section["share_history"]))
+    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared)
 
 
 def _read_keep(value: Any) -> bool:
@@ -141,6 +145,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         pool["keep"] = KEEP_ALL
     if settings.keep_ended != KEEP_ENDED:
         pool["keep_ended"] = FOREVER if settings.keep_ended is None else exact_duration(settings.keep_ended)
+    if settings.share_history:
+        pool["share_history"] = True
     return pool
 
 

@@ -11,6 +11,8 @@ from lightning_core.cli.arguments import add_allow_import, add_pool
 from lightning_core.cli.jobs import read_bundle
 from lightning_core.pool import Pool
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
+from lightning_core.server.discovery import home
+from lightning_core.storage.runs.run_store import FILE, RunStore, RunStoreError
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -46,9 +48,18 @@ def _plan(arguments: argparse.Namespace) -> int:
         pool.check(bundle)
         print(f"{pool.describe()}; other jobs in it are not counted", file=sys.stderr)
     history = arguments.history or (Path("runs") if Path("runs").is_dir() else None)
-    lines, fits = plan_bundle(bundle, history)
+    lines, fits = plan_bundle(bundle, history, _kept_runs(home() if pool is None else pool.folder))
     print("\n".join(lines))
     return EXIT_MET if fits else EXIT_NOT_MET
+
+
+def _kept_runs(folder: Path) -> RunStore | None:
+    """Return the runs that the pool of a folder remembers; None if there are none, or another user could write them."""
+    try:
+        return RunStore(folder / FILE) if (folder / FILE).exists() else None
+    except RunStoreError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return None
 
 
 def _policies(arguments: argparse.Namespace) -> int:

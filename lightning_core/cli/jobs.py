@@ -107,14 +107,16 @@ def _why(arguments: argparse.Namespace) -> int:
             folder = pool.folder
     with Journal.open(journal_path(folder), read_only=True) as journal:
         history = History.read(journal, arguments.job)
-        has_market = history.settings.market is not None and history.part_of is None
-        jobs = replay(journal).scheduler.status() if has_market else []
+        jobs = replay(journal).scheduler.status() if history.part_of is None else []
     if arguments.job not in (names := [job.job.name for job in history.jobs]):
         raise UnknownJobError(f"no job {arguments.job!r}{did_you_mean(arguments.job, names)}")
     print("\n".join(why(history, arguments.job)))
     for status in jobs:
-        if status.name == arguments.job and status.incarnation == history.of(arguments.job).run_number:
-            print(f"spot policy: {clean(str(status.spot_policy))}")
+        if status.name == arguments.job and status.submitted_at == history.of(arguments.job).submitted:
+            if history.settings.market is not None:
+                print(f"spot policy: {clean(str(status.spot_policy))}")
+            if status.like is not None:
+                print(f"forecast {clean(str(status.like))}")
     if loses_files(history, arguments.job) and have_aged_out(folder, arguments.job):
         print(f"its logs, spec and resume checkpoints have {aged_out(history.settings.keep_ended)}")
     return EXIT_MET

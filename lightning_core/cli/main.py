@@ -16,7 +16,19 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from lightning_core.cli import advice, init, jobs, journals, market, place, run_bundle, simulate, status, up
+from lightning_core.cli import (
+    advice,
+    history_commands,
+    init,
+    jobs,
+    journals,
+    market,
+    place,
+    run_bundle,
+    simulate,
+    status,
+    up,
+)
 from lightning_core.cli.arguments import Parser, complete
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
@@ -30,10 +42,11 @@ if TYPE_CHECKING:
     pass
 
 # Modules of commands in the order in which --help lists them. A new one is a file with `add_commands`, and a word here.
-COMMANDS = (run_bundle, advice, init, simulate, market, place, up, jobs, status, journals)
+COMMANDS = (run_bundle, advice, init, simulate, market, place, up, jobs, status, history_commands, journals)
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
-EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich"}
+EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",
+          "tensorboard": "tensorboardX"}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -111,7 +111,9 @@ def to_plain(job: JobStatus, folder: Path) -> dict[str, Any]:
     finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
     fault = None if job.fault is None else str(job.fault)
     alert = None if job.alert is None else str(job.alert)
-    reasons = {"reason": str(job.reason), "grant_reason": str(job.grant_reason), "fault": fault, "alert": alert}
+    like = None if job.like is None else str(job.like)
+    reasons = {"reason": str(job.reason), "grant_reason": str(job.grant_reason), "fault": fault, "alert": alert,
+               "like": like}  # fmt: skip
     return (
         status_to_dict(job) | reasons | {"finish": finish, "metric": job.target.quantity} | best_model(folder, job.name)
     )

@@ -98,7 +98,8 @@ class WorkerMonitor:
         try:
             await running  # type: ignore[misc]
         except ActorUnavailableError:  # not known to be dead
-            slot.exit_awaited = False
+            if slot.holds(worker):
+                slot.exit_awaited = False
         except RayError as error:
             self.on_worker_exit(slot, worker, error)
         else:

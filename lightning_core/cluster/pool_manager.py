@@ -92,8 +92,8 @@ class PoolManager:
         self._launcher: Launcher | None = None
         self._opening = asyncio.Lock()
         self._resumed = False  # whether the work of an earlier pool manager is resumed
-        if self._memory.exists():  # Ray has restarted it: it resumes its work without being asked
-            ray.get_runtime_context().current_actor.wake.remote()
+        if self._memory.exists():  # Ray has restarted it, and refuses calls of itself until the restart is known
+            self._waking = asyncio.get_running_loop().create_task(self._wake())
 
     async def open(self, patience: float = 120.0, *, warm: bool = True) -> None:
         """Start or find the devices, their arbiters and their workers.
@@ -131,16 +131,6 @@ class PoolManager:
         await asyncio.to_thread(write_whole, self._memory, json.dumps([scheduler, folder]))
         self._follow(scheduler, Path(folder))
 
-    async def wake(self) -> None:
-        """Resume the work of the pool manager before the restart."""
-        while True:
-            try:
-                await self._open()
-                return
-            except Exception:  # whatever it is: nothing else would retry
-                log.exception("the pool manager could not resume its work")
-                await asyncio.sleep(ERROR_PAUSE)
-
     async def busy(self) -> list[str]:
         """Return the jobs whose workers have not left them yet."""
         await self._open()
@@ -175,6 +165,16 @@ class PoolManager:
 
     # ------------------------------------------------------------------------------------------------ within
 
+    async def _wake(self) -> None:
+        """Resume the work of the pool manager before the restart."""
+        while True:
+            try:
+                await self._open()
+                return
+            except Exception:  # whatever it is: nothing else would retry
+                log.exception("the pool manager could not resume its work")
+                await asyncio.sleep(ERROR_PAUSE)
+
     async def _open(self) -> None:
         async with self._opening:
             await self._slots.open()
@@ -183,9 +183,10 @@ class PoolManager:
             if self._resumed:
                 return
             if self._memory.exists():
-                await self._slots.wait_until_settled()
                 scheduler, folder = json.loads(read_own(self._memory.parent, self._memory.name, MAX_MEMORY_BYTES))
-                self._follow(scheduler, Path(folder))
+                self._folder = Path(folder)  # it has the checkpoints of workers that die before all slots are settled
+                await self._slots.wait_until_settled()
+                self._follow(scheduler, self._folder)
             self._resumed = True
 
     def _follow(self, scheduler: str, folder: Path) -> None:

@@ -229,7 +229,7 @@ class WorkerSlots:
         self.changed.set()
 
     async def _try_to_fill(self, slot: WorkerSlot) -> None:
-        if (before := self._find_actor(slot.name)) is not None:
+        if slot.worker is None and (before := self._find_actor(slot.name)) is not None:
             try:
                 async with asyncio.timeout(MAX_SILENCE):
                     slot.assign(before, await before.job.remote())

@@ -212,3 +212,5 @@ class JobStatus:
     """Present problem of its training, such as NaN losses; None if there is none."""
     spot_policy: Reason | None
     """Spot policy chosen for it, and its weight; None in a pool without a market."""
+    like: Reason | None = None
+    """Earlier runs that its forecast rests on, and which part of the belief in it does; None for none."""

@@ -18,15 +18,16 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
+from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     BadLosses,
     Cell,
     Checkpoint,
     Close,
     DevicesUnavailable,
+    EarlierRuns,
     Event,
     ExitCause,
-    Hang,
     Horizon,
     LaunchTimedOut,
     Report,
@@ -38,10 +39,12 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
 from lightning_core.core.reasons import Reason, check_reason
+from lightning_core.core.reported import Hang, LearningRates
 from lightning_core.core.targets import Target, target_from_dict
 from lightning_core.core.validation import checked
 
 _PLAIN: dict[str, type[Any]] = {
+    "earlier_runs": EarlierRuns,
     "report": Report,
     "worker_exited": WorkerExited,
     "launch_timed_out": LaunchTimedOut,
@@ -64,11 +67,18 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "horizon": lambda parts: Horizon(*parts),
     "bad_losses": lambda parts: BadLosses(*parts),
     "hang": lambda parts: Hang(*parts),
+    "learning_rates": lambda parts: LearningRates(*map(tuple, parts)),
     "checkpoint": lambda parts: Checkpoint(*parts),
     "cause": ExitCause,
     "devices": lambda devices: tuple(devices) if isinstance(devices, list) else devices,
     "utilities": tuple,
+    "runs": lambda runs: tuple(map(_earlier_run, runs)),
+    "found": lambda found: tuple((job, tuple(places)) for job, places in found),
 }
+
+
+# Fields of a job that are left out where they are unset.
+_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size")
 
 
 def _text(value: Any) -> str:
@@ -78,8 +88,9 @@ def _text(value: Any) -> str:
 def job_to_dict(job: Job) -> dict[str, Any]:
     """Return a job as JSON values."""
     body = {f.name: getattr(job, f.name) for f in fields(job)}
-    if not job.spec_sha256:  # scripts have none
-        del body["spec_sha256"]
+    for name in _OFTEN_UNSET:
+        if not body[name]:
+            del body[name]
     return body | {"target": job.target.to_dict(), "can": sorted(job.can)}
 
 
@@ -144,6 +155,11 @@ def event_from_dict(body: dict[str, Any]) -> Event:
             body[name] = _READERS[name](body[name])
     event: Event = checked(_PLAIN[kind](**body), _PLAIN[kind])
     return event
+
+
+def _earlier_run(value: list[Any]) -> EarlierRun:
+    name, batches, losses, met_at, throughputs = value
+    return EarlierRun(name, tuple(batches), tuple(losses), met_at, tuple(map(tuple, throughputs)))
 
 
 def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = (), event: Event | None = None) -> str:
@@ -230,6 +246,7 @@ def status_to_dict(status: JobStatus) -> dict[str, Any]:
         "grant_reason": list(status.grant_reason),
         "fault": fault,
         "spot_policy": spot,
+        "like": None if status.like is None else list(status.like),
         "alert": alert,
     }
     return body | {"target": status.target.to_dict()} | reasons
@@ -247,6 +264,7 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
             "grant_reason": _reason(value["grant_reason"]),
             "fault": None if value["fault"] is None else _reason(value["fault"]),
             "alert": None if value["alert"] is None else _reason(value["alert"]),
+            "like": None if value.get("like") is None else _reason(value["like"]),
             "spot_policy": None if value["spot_policy"] is None else _reason(value["spot_policy"]),
             "finish": None if value["finish"] is None else tuple(value["finish"]),
             "devices": tuple(value["devices"]),

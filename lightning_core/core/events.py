@@ -14,9 +14,13 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from lightning_core.core.commands import Command
+from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check_run
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most
-from lightning_core.core.reasons import Reason
+from lightning_core.core.reported import Hang, LearningRates
+
+# Earlier runs of one event: with 128 points each, a line of the journal has some megabytes.
+MAX_RUNS_AT_ONCE = 1000
 
 
 class ExitCause(StrEnum):
@@ -52,20 +56,6 @@ class BadLosses(NamedTuple):
     """Number of loss cells that held no other losses."""
     over: bool = False
     """Whether a finite loss followed."""
-
-
-class Hang(NamedTuple):
-    """A step of a training that takes far longer than any before it, while the rest of its process answers."""
-
-    seconds: float
-    """Seconds that it had taken when that was noticed."""
-    longest: float = 0.0
-    """Seconds that the longest one of its kind had taken; 0 if it is the first."""
-
-    @property
-    def reason(self) -> Reason:
-        """The hang as a reason."""
-        return Reason("hung", (self.seconds, self.longest)) if self.longest else Reason("hung_first", (self.seconds,))
 
 
 class Cell(NamedTuple):
@@ -140,6 +130,8 @@ class Report:
         in_slow_phase: Whether the worker is in a phase that may take much longer than a batch: validation, saving, its
             first batch.
         hang: Step that hangs, as it was noticed; None if none does.
+        learning_rates: Learning rates of the training, once they are known and whenever they change; None if the
+            scheduler has them, or they are constant or unknown.
     """
 
     job: str
@@ -157,6 +149,7 @@ class Report:
     bad_losses: BadLosses | None = None
     in_slow_phase: bool = False
     hang: Hang | None = None
+    learning_rates: LearningRates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +243,41 @@ class SelectorFeedback:
     utilities: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierRuns:
+    """Earlier runs of the same tasks that were found for jobs, right after they were submitted.
+
+    A job that is unknown, or already has loss cells or earlier runs, is left as it is.
+
+    Args:
+        runs: The runs, each once, at most :data:`MAX_RUNS_AT_ONCE`.
+        found: Names of jobs, each with the places of its runs in ``runs``, the most relevant first; at most
+            :data:`~lightning_core.core.earlier_runs.MAX_EARLIER_RUNS` for each job.
+
+    Raises:
+        ValueError: If there are more, a run is invalid, or a place has no run.
+    """
+
+    runs: tuple[EarlierRun, ...]
+    found: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def __post_init__(self) -> None:
+        check_at_most("earlier runs at once", len(self.runs), MAX_RUNS_AT_ONCE)
+        check_at_most("jobs with earlier runs", len(self.found), MAX_ITEMS)
+        for run in self.runs:
+            check_run(run)
+        for job, places in self.found:
+            check_at_most(f"{job}: earlier runs", len(places), MAX_EARLIER_RUNS)
+            if not all(0 <= place < len(self.runs) for place in places):
+                raise ValueError(f"{job}: places must be those of {len(self.runs)} runs, got {places}")
+
+    def of(self, places: tuple[int, ...]) -> tuple[EarlierRun, ...]:
+        """Return the runs at places."""
+        return tuple(self.runs[place] for place in places)
+
+
 Event = (
-    Submit | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost | Close | Command
+    Submit | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost | Close | Command
     | SelectorFeedback | Tick
 )  # fmt: skip
 

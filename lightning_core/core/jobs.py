@@ -93,6 +93,9 @@ class Job:
         location: Location of the pool that it trains at, as its settings spell it; empty for any.
         on_nan: What becomes of it when its losses are NaN or infinite.
         spec_sha256: SHA-256 of the text of its spec, if the pool launches it: no other spec is launched.
+        like: Name or tag of earlier runs that went as it will go; empty to go by the model, metric and batch size.
+        model: Class path of its LightningModule; empty if unknown.
+        batch_size: Samples in a batch of one device; None if unknown.
 
     Raises:
         ValueError: If the name is empty, the target cannot be read, or a number is out of its range.
@@ -117,12 +120,16 @@ class Job:
     location: str = ""
     on_nan: OnNan = OnNan.CONTINUE
     spec_sha256: str = ""
+    like: str = ""
+    model: str = ""
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("job must have a name, got ''")
         check_length("job name", self.name, MAX_NAME)
-        check_length("location", self.location)
+        for name in ("location", "like", "model"):
+            check_length(name, getattr(self, name))
         object.__setattr__(self, "target", as_target(self.target))
         for name in _RULES:
             check_term(name, getattr(self, name))
@@ -184,6 +191,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "work": (lambda value: value is None or _is_positive(value), "positive and finite"),
     "restarts": (_is_count, "at least 0"),
     "retries": (_is_count, "at least 0"),
+    "batch_size": (lambda value: value is None or value >= 1, "at least 1"),
     "throughputs": (lambda values: all(map(_is_positive, values)), "positive and finite"),
     "spec_sha256": (lambda value: re.fullmatch("([0-9a-f]{64})?", value) is not None, "64 hexadecimal digits or empty"),
     "resize_seconds": (lambda value: value is None or 0 <= value < math.inf, "at least 0 and finite"),
@@ -210,6 +218,7 @@ _BOUNDS: dict[str, Callable[[str, Any], None]] = {
     "work": _check_span,
     "restarts": _check_count,
     "retries": _check_count,
+    "batch_size": _check_count,
     "throughputs": check_factor,
     "resize_seconds": check_seconds,
 }

@@ -23,6 +23,8 @@ MAX_CELLS = 10_000
 """Loss cells of a window and the like."""
 MAX_REPORTED_CELLS = 1000
 """Loss cells of one report; more are reported one report after the other."""
+MAX_RATES = 200
+"""Points of the learning rates of one training."""
 MAX_SECONDS = 100 * 365.25 * 86400.0
 """A hundred years."""
 MIN_SECONDS = 1e-9

@@ -86,7 +86,13 @@ def closest(word: object, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'deadline'?`` if a known word is close, else what is known."""
-    known = sorted(known)
+    """Return ``; did you mean 'deadline'?`` if a known word is close, else what is known.
+
+    Example::
+
+        >>> did_you_mean("edg", ["fifo", "edf"]), did_you_mean("a", ["y", "x", "y"])
+        ("; did you mean 'edf'?", '; expected one of x, y')
+    """
+    known = sorted(set(known))
     close = closest(word, known)
     return f"; expected one of {listed(known)}" if close is None else f"; did you mean {close!r}?"

@@ -27,7 +27,9 @@ class JobView:
         row: Row of the job among all jobs ever submitted: 0, 1, ... It identifies the job from call to call.
         deadline: Deadline in scheduler time, or the end of its training if its ``max_time`` comes first.
         batches: Batches done.
-        cells: Number of loss observations.
+        cells: Number of loss observations; a whole evaluation counts as the cells of a window.
+        shown: Number of losses that it has shown, usable or not; an evaluation counts once. Defaults to ``cells``.
+        submitted: Scheduler time of its submission. Defaults to 0.
         exact: Whether the work left is known rather than forecast (a target in batches).
         remaining: Batches left to the target; inf if the curve does not fall towards it, NaN while unknown.
         throughput: Batches per busy second alone on its devices; NaN while unknown.
@@ -43,13 +45,14 @@ class JobView:
         devices: Number of devices of the pool (one number).
         ends_at: Batches at which its training ends by itself; inf if it does not. ``remaining``, ``work`` and
             ``quantiles`` are inf where the forecast lies beyond.
+        ready: Whether the estimator says that its forecast is good enough to plan and judge the job
+            (:class:`~lightning_core.core.protocols.UsesHistory`); False where it does not say.
 
     The following are filled only for a policy that chooses sizes
     (:class:`~lightning_core.core.protocols.ChoosesSizes`), and empty otherwise:
 
     Attributes:
         speedup: Throughput by number of devices, :class:`~lightning_core.core.speedup.SpeedUp` objects.
-        submitted: Scheduler time of its submission.
         reported_at: Scheduler time of its last report.
         held_devices: Devices that it holds now: several, or a fraction of one; 0 if none.
         trained_since: Scheduler time since which it has trained on its present devices; inf if it does not train.
@@ -76,8 +79,10 @@ class JobView:
     size: IntArray
     devices: int = 1
     ends_at: FloatArray = field(default_factory=_no_floats)
-    speedup: ObjectArray = field(default_factory=_no_objects)
+    ready: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    shown: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     submitted: FloatArray = field(default_factory=_no_floats)
+    speedup: ObjectArray = field(default_factory=_no_objects)
     reported_at: FloatArray = field(default_factory=_no_floats)
     held_devices: FloatArray = field(default_factory=_no_floats)
     trained_since: FloatArray = field(default_factory=_no_floats)
@@ -85,6 +90,14 @@ class JobView:
     fixed_size: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     continues_late: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     quantum: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not len(self.ready):
+            object.__setattr__(self, "ready", np.zeros(len(self), np.bool_))
+        if not len(self.shown):
+            object.__setattr__(self, "shown", self.cells)
+        if not len(self.submitted):
+            object.__setattr__(self, "submitted", np.zeros(len(self)))
 
     def __len__(self) -> int:
         return len(self.deadline)

@@ -7,6 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from lightning_core.core.answers import Directive, JobForecast, JoinReply
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.plans import JobView, Plan
@@ -49,6 +50,46 @@ class Estimator(Protocol):
         Returns:
             Quantiles at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(n, 20)``, increasing along each row;
             inf where the curve does not reach the threshold, NaN where there are too few observations.
+        """
+
+
+@runtime_checkable
+class UsesHistory(Protocol):
+    """An estimator that makes use of the curves of earlier runs of the same task."""
+
+    def history(self, row: int, curves: Sequence[EarlierRun]) -> None:
+        """Take the curves of earlier runs of the same task, before the row's first cell.
+
+        Args:
+            row: Row of the job.
+            curves: At most three, the most relevant first; each has at least two points, and positive losses.
+        """
+
+    def ready(self, rows: IntArray) -> BoolArray:
+        """Return whether each row's forecast is good enough to plan and judge its job, shape ``(n,)``."""
+
+    def history_share(self, rows: IntArray) -> FloatArray:
+        """Return which part of the belief in each row's forecast rests on earlier runs, in [0, 1], shape ``(n,)``.
+
+        It is 0 for a row without them, and NaN for one without a forecast.
+        """
+
+
+@runtime_checkable
+class KnowsSchedule(Protocol):
+    """An estimator that takes the learning rates of a training into account."""
+
+    def schedule(self, row: int, position: FloatArray, rate: FloatArray) -> None:
+        """Take the relative learning rates of a row; they replace those that it took earlier.
+
+        A row that takes none has a constant rate. They may come before the first cell or later, and again as they are.
+
+        Args:
+            row: Row of the bank.
+            position: Batches, positive and growing, shape ``(n,)``; ``n`` is 1 to
+                :data:`~lightning_core.core.limits.MAX_RATES`.
+            rate: Learning rate of each of these batches divided by the highest of the training, in [0, 1], shape
+                ``(n,)``. It is linear between two positions, and constant before the first and after the last one.
         """
 
 

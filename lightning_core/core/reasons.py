@@ -20,6 +20,7 @@ WORDS = {
     "fixed_share": "has its fixed share",
     "equal_share": "one of {0:.0f} equal shares",
     "explore": "being explored: {0:.0f} of {1:.0f} loss cells seen",
+    "explore_batches": "being explored: {0:.0f} of {1:.0f} batches trained",
     "explored": "waiting until every job is explored: {0:.0f} of {1:.0f} loss cells seen",
     "chosen": "expected in time: needs {0:t} of device time and has {1:t}",
     "chosen_later": "expected in time after more urgent jobs: needs {0:t} and has {1:t}",
@@ -80,6 +81,7 @@ WORDS = {
     "stands_still": "would need about {0:t} alone from now and has {1:t}",
     "unsure": "by forecast it is more likely to miss its target than to reach it",
     "on_time": "on time with {0:t} to spare",
+    "uncertain": "forecast to finish {0:t} early, {1:.0%} likely given how little it has shown",
     "late": "forecast to finish {0:t} late",
     "too_long": "needs at least {0:t} alone on its devices and has {1:t}",
     "flat": "its loss is not falling towards the target",
@@ -133,6 +135,7 @@ REACHED = {
     "batches": ": {0:,.0f} of {1:,.0f} batches",
 }
 WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items() for far, how in REACHED.items()}
+WORDS["like"] = "like {text}, {0:.0%}"  # what a forecast rests on
 CODES = tuple(WORDS)
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})

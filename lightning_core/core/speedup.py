@@ -10,7 +10,7 @@ own measurement rather than by the fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lightning_core.core.saved_state import Stateful
 
@@ -26,6 +26,8 @@ MIN_BATCH_SECONDS = 1e-9
 PRIOR_SECONDS = 0.5
 # Seconds of observation on a number of whole devices after which they weigh as much as the fit.
 TRUST = 2.0
+# Seconds of observation that the throughput of earlier runs weighs as much as.
+EXPECTED_SECONDS = 1e-3
 
 
 class SpeedUp(Stateful):
@@ -71,7 +73,7 @@ class SpeedUp(Stateful):
         """Seconds of training observed, discounted by age; inf if the throughputs were given."""
         return math.inf if self._known else self._sums[0]
 
-    def observe(self, devices: float, batches: int, seconds: float) -> None:
+    def observe(self, devices: float, batches: float, seconds: float) -> None:
         """Take in a measurement.
 
         Args:
@@ -88,6 +90,14 @@ class SpeedUp(Stateful):
             before = self._seen.get(whole, (0.0, 0.0))
             self._seen[whole] = keep * before[0] + batches, keep * before[1] + seconds
         self._stale = True
+
+    def expect(self, throughputs: Mapping[int, float]) -> None:
+        """Take the throughputs of earlier runs, by number of devices, which count until it is measured.
+
+        They count as if they had been measured for an instant.
+        """
+        for devices, throughput in throughputs.items():
+            self.observe(devices, throughput * EXPECTED_SECONDS, EXPECTED_SECONDS)
 
     def throughput(self, devices: float) -> float:
         """Return the batches per second on a number of devices or a share of one; NaN while unknown.

@@ -12,13 +12,14 @@ target and counts as that, but no power law passes through it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray, kept_by_row, renumbered
-from lightning_core.core.protocols import Estimator, KeepsRows
+from lightning_core.core.earlier_runs import EarlierRun
+from lightning_core.core.protocols import Estimator, KeepsRows, KnowsSchedule, UsesHistory
 from lightning_core.core.saved_state import Stateful, decode, restored
 
 # Part of the run so far after which its height is measured: the first losses of an untrained network may be spikes.
@@ -49,10 +50,10 @@ class AboveFloor(Stateful):
             >>> for s in range(2, 200, 2):
             ...     curves.observe(0, s, 2.0 * s**-0.5 - 3.1)
             >>> curves.first_passage(np.array([0]), np.array([-3.0]))[0, [1, 10, 18]].round(-1)
-            array([360., 410., 450.])
+            array([300., 360., 790.])
     """
 
-    STATE = ("bank", "_raised", "_other", "_used")
+    STATE = ("bank", "_raised", "_other", "_used", "_schedules")
 
     def __init__(self, make: Callable[[], Estimator]) -> None:
         self.bank = make()
@@ -61,6 +62,7 @@ class AboveFloor(Stateful):
         # The bank of curves with a floor: a curve presented anew gets a new row of it.
         self._other: Estimator | None = None
         self._used = 0
+        self._schedules: dict[int, tuple[FloatArray, FloatArray]] = {}
 
     def grow(self, rows: int) -> None:
         """Make room for rows ``0 .. rows - 1``."""
@@ -71,6 +73,7 @@ class AboveFloor(Stateful):
         assert isinstance(self.bank, KeepsRows)
         self.bank.keep(stays)
         self._raised = kept_by_row(self._raised, stays)
+        self._schedules = kept_by_row(self._schedules, stays)
         if isinstance(self._other, KeepsRows):
             shown = np.zeros(self._used, np.bool_)
             shown[[one.row for one in self._raised.values() if one.row is not None]] = True
@@ -84,16 +87,49 @@ class AboveFloor(Stateful):
         raised = self._raised.get(row)
         if raised is not None and threshold != raised.threshold:
             raised.threshold = threshold
-            self._follow(raised)
+            self._follow(row, raised)
         elif raised is None and threshold <= 0:  # nothing seen without a floor can be used
             self._raised[row] = _Raised(threshold)
+
+    def history(self, row: int, curves: Sequence[EarlierRun]) -> None:
+        """Take the curves of earlier runs before the first cell; a curve with a floor does without them.
+
+        How far the losses of another run lie above the floor is not known before the floor is.
+        """
+        if isinstance(self.bank, UsesHistory) and row not in self._raised:
+            give_history(self.bank, row, curves)
+
+    def ready(self, rows: IntArray) -> BoolArray:
+        """Return whether the estimator says that each forecast is good enough, shape ``(n,)``."""
+        ready = np.zeros(len(rows), np.bool_)
+        if isinstance(self.bank, UsesHistory) and len(plain := self._plain(rows)):
+            ready[plain] = self.bank.ready(rows[plain])
+        return ready
+
+    def history_share(self, rows: IntArray) -> FloatArray:
+        """Return which part of each forecast rests on earlier runs, in [0, 1], shape ``(n,)``."""
+        share = np.zeros(len(rows))
+        if isinstance(self.bank, UsesHistory) and len(plain := self._plain(rows)):
+            share[plain] = np.nan_to_num(self.bank.history_share(rows[plain]))
+        return share
+
+    def schedule(self, row: int, position: FloatArray, rate: FloatArray) -> None:
+        """Take the learning rates of a row, if the bank can (:class:`~lightning_core.core.protocols.KnowsSchedule`)."""
+        if not isinstance(self.bank, KnowsSchedule):
+            return
+        self._schedules[row] = position, rate  # the curve may be presented anew
+        raised = self._raised.get(row)
+        if raised is None:
+            self.bank.schedule(row, position, rate)
+        elif raised.row is not None and isinstance(self._other, KnowsSchedule):
+            self._other.schedule(raised.row, position, rate)
 
     def observe(self, row: int, position: float, loss: float) -> None:
         """Take in a cell: the loss at ``position`` batches."""
         raised = self._raised.get(row)
         if raised is not None:
             raised.add(position, min(max(loss, -MAX_ABS_LOSS), MAX_ABS_LOSS))
-            self._follow(raised)
+            self._follow(row, raised)
         elif loss > 0:
             self.bank.observe(np.array([row]), np.array([position]), np.array([loss]))
 
@@ -113,13 +149,19 @@ class AboveFloor(Stateful):
             found[[k for k, _ in seen]] = self._other.first_passage(inner, goal)
         return found
 
+    def _plain(self, rows: IntArray) -> IntArray:
+        """Return the places of the rows that have no floor."""
+        if not self._raised:
+            return np.arange(len(rows))
+        return np.array([k for k, row in enumerate(rows.tolist()) if row not in self._raised], np.int64)
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
         self._other = None if state["_other"] is None else self._make()
         super().restore(state)
         self._raised = {row: restored(_Raised(0.0), one) for row, one in decode(state["_raised"]).items()}
 
-    def _follow(self, raised: _Raised) -> None:
+    def _follow(self, row: int, raised: _Raised) -> None:
         """Present the newest cell above the floor, or all cells above a new floor."""
         if not raised.positions:
             return
@@ -131,6 +173,8 @@ class AboveFloor(Stateful):
         raised.place()
         raised.row, self._used = self._used, self._used + 1
         other.grow(self._used)
+        if row in self._schedules and isinstance(other, KnowsSchedule):
+            other.schedule(raised.row, *self._schedules[row])
         self._show(other, raised, 0)
 
     def _show(self, other: Estimator, raised: _Raised, first: int) -> None:
@@ -138,6 +182,18 @@ class AboveFloor(Stateful):
         for position, loss in zip(raised.positions[first:], raised.losses[first:], strict=True):
             other.observe(row, np.array([position]), np.array([loss - raised.floor]))
         raised.shown = len(raised.positions)
+
+
+def give_history(bank: UsesHistory, row: int, curves: Sequence[EarlierRun]) -> None:
+    """Give the curves of earlier runs to a bank: their positive losses, of those that have two or more."""
+    given = []
+    for curve in curves:
+        points = [(s, loss) for s, loss in zip(curve.batches, curve.losses, strict=True) if loss > 0]
+        if len(points) > 1:
+            batches, losses = zip(*points, strict=True)
+            given.append(curve._replace(batches=batches, losses=losses))
+    if given:
+        bank.history(row, given)
 
 
 class _Raised(Stateful):

@@ -1,8 +1,9 @@
 """Power laws whose exponent and scale drift: Kalman filters of ln l = -b ln s + ln a, one filter step per cell.
 
 ``order`` 0 is the plain filter, a random walk of (-b, ln a): 2 states. ``order`` 2 is the dynamic Kalman filter of
-LaiRA (eqs. 3 to 7), value, velocity and acceleration of both: 6 states. filterpy builds its transition and noise, and
-row by row the bank equals ``filterpy.kalman.KalmanFilter``.
+LaiRA (Wang, Liu and Zhou, "CoRE-Learning with Look-Ahead and Immediate Resource Allocation", 2025, eqs. 3 to 7), value,
+velocity and acceleration of both: 6 states. filterpy builds its transition and noise, and row by row the bank equals
+``filterpy.kalman.KalmanFilter``.
 
 The filter is the paper's, its coordinates are not. Instead of ln a, the height of the line at ln s = 0, a row keeps its
 level at the newest cell. In a long run ln s hardly moves; -b and ln a are then known only jointly, and their covariance

@@ -1,4 +1,6 @@
-"""Power laws by discounted least squares: ln l = ln a - b ln s (LARA, eqs. 3.1 to 3.6).
+"""Power laws by discounted least squares: ln l = ln a - b ln s.
+
+Wang, Yu, Zhao and Zhou, "Learning with Adaptive Resource Allocation" (LARA), ICML 2024, section 3.1, eqs. 3.1 to 3.6.
 
 There are two ways to forget. ``gamma`` weighs a cell by gamma^(age in cells), as printed (eq. 3.4); over a long run ln
 s hardly moves within that window and the slope becomes noise. ``power`` weighs it by (s_i / s_n)^power, so that the

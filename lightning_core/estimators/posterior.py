@@ -1,49 +1,49 @@
-"""A posterior over power laws with a shift and a floor: l(s) = a (s + s0)^-b + c.
+"""A posterior over power laws with a shift and a floor, and over the curves of earlier runs of the same task.
 
 A power law through the origin (LARA, eq. 3.1) has no warm-up and no floor; real curves have both, and a point estimate
-does not tell its error. So many candidates are kept: a grid over the exponent b and the shift s0, each with and without
-a floor, with a and c in closed form from running sums. They are weighed by their fit, but with the evidence of a few
-cells at most: the errors of cells are correlated, and no candidate is exactly right.
+does not tell its error. So many candidates are kept (:mod:`.power_laws`), and, where there are earlier runs, their
+curves too (:mod:`.earlier_curves`). They are weighed by their fit, but with the evidence of a few cells at most: the
+errors of cells are correlated, and no candidate is exactly right. The candidates of each memory count equally.
 
-Cells are weighed by (s_i / s)^power (log-time forgetting) and by l_i^-2 (noise in proportion to the loss). A long
-memory is stable, a short one notices a bend: the candidates of both count equally.
+Earlier runs have most of the prior belief while the loss has the level that they lead one to expect. If it has not,
+they are of another task, and count for little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, NORMAL, BoolArray, FloatArray, IntArray, kept
+from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.saved_state import Stateful
+from lightning_core.estimators.annealed_laws import AnnealedLaws
+from lightning_core.estimators.earlier_curves import BEYOND, POINTS, EarlierCurves
+from lightning_core.estimators.power_laws import MAX_LOG_POSITION, MAX_LOSS, MIN_LOSS, PowerLaws
 
-# A position beyond e^40 times the first cell counts as never reached, which also avoids overflow.
-MAX_LOG_POSITION = 40.0
 POWERS = (4.0, 16.0)
 MAX_POWERS = 16
-EXPONENTS = np.geomspace(0.05, 2.0, 9)
-# Shifts in units of the first cell.
-SHIFTS = np.array([0.0, 2.0, 8.0, 32.0, 128.0])
-# Minimum relative squared misfit: a perfect fit is no proof.
-MIN_MISFIT = 1e-8
+# The largest prior share of earlier runs, and the probability of the level seen at which it is half of that.
+HISTORY_SHARE, IMPROBABLE = 0.95, 0.1
 # Four quantiles of the widening, in place of the whole distribution.
 _WIDE = NORMAL[2::5]
-# Losses are clipped to these, whose squares and inverse squares do not overflow.
-MIN_LOSS, MAX_LOSS = 1e-50, 1e50
+# Returns the batches that the laws of rows leave until thresholds, and their log beliefs, ``(n, powers, candidates)``.
+LawsLeft = Callable[[IntArray, FloatArray], tuple[FloatArray, FloatArray]]
 # Rows processed together, so that their candidates stay in the cache.
 BLOCK = 256
 
 
 class Posterior(Stateful):
-    """A bank of posteriors over shifted power laws with a floor.
+    """A bank of posteriors over shifted power laws with a floor, and over the curves of earlier runs.
 
     Args:
         powers: Powers of log-time forgetting, each with its own candidates; the weight of cell i is (s_i / s_n)^power.
         evidence: Maximum number of cells that count as evidence.
         floor: Prior probability that a curve has a floor.
         widening: Standard deviation of the logarithm of the work left that the fit itself does not show.
-        min_cells: Minimum number of cells before the bank forecasts anything.
+        min_cells: Minimum number of cells before the bank forecasts anything without earlier runs.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -56,17 +56,20 @@ class Posterior(Stateful):
         >>> for s in range(10, 1000, 10):
         ...     bank.observe(row, np.array([float(s)]), np.array([2.0 * s**-0.5 + 0.1]))
         >>> bank.first_passage(row, np.array([0.15]))[0, [1, 9, 18]].round(-1)
-        array([1470., 1560., 1760.])
+        array([1380., 1560., 2080.])
     """
 
     # It accepts curves above a floor (above_floor.py): its candidates include a floor of their own.
     any_loss = True
+    # Forecasts are cached until the row's next cell or a request for another threshold.
+    CACHED = ("_asked", "_passage", "_share")
+    STATE = ("_laws", "_annealed", "_earlier", *CACHED)
 
     def __init__(
         self,
         powers: Sequence[float] = POWERS,
         evidence: float = 6.0,
-        floor: float = 0.1,
+        floor: float = 0.05,
         widening: float = 0.2,
         min_cells: int = 3,
     ) -> None:
@@ -84,127 +87,113 @@ class Posterior(Stateful):
             raise ValueError(f"min_cells must be at least 3 cells, got {min_cells}")
         self.powers, self.evidence, self.floor = tuple(powers), evidence, floor
         self.widening, self.min_cells = widening, min_cells
-        self._power = np.array(self.powers)
-        self._b = np.repeat(EXPONENTS, len(SHIFTS))
-        self._shift = np.tile(SHIFTS, len(EXPONENTS))
-        self._count = np.zeros(0, np.int64)
-        # unit: position of the first cell, the unit of the shifts. Per power, weight: sum of the weights in time,
-        # weight2: sum of their squares, precision: sum of the weights over l^2. The moments under these weights are of
-        # l and of x = (s + s0)^-b for each pair of an exponent and a shift.
-        memories = len(self.powers)
-        self._unit, self._newest = np.zeros((2, 0))
-        self._weight, self._weight2, self._precision, self._mean_l, self._ll = np.zeros((5, 0, memories))
-        self._mean_x, self._xx, self._xl = np.zeros((3, 0, memories, len(self._b)))
-        # Forecasts are cached until the row's next cell or a request for another threshold.
+        self._laws = PowerLaws(np.array(self.powers), evidence, floor)
+        self._annealed = AnnealedLaws(self._laws)
+        self._earlier = EarlierCurves(np.array(self.powers))
         self._asked = np.zeros(0)
         self._passage = np.zeros((0, len(LEVELS)))
-
-    STATE = ("_count", "_unit", "_newest", "_weight", "_weight2", "_precision", "_mean_l", "_ll", "_mean_x", "_xx",
-                "_xl", "_asked", "_passage")  # fmt: skip
+        self._share = np.zeros(0)  # of the belief, that of earlier runs
 
     def grow(self, rows: int) -> None:
-        extra = rows - len(self._count)
-        if extra > 0:
-            extra = max(extra, len(self._count))  # amortised like a list, so that growing one by one is not quadratic
-            for name in self.STATE:
-                column = getattr(self, name)
-                more = np.zeros((extra, *column.shape[1:]), column.dtype)
-                setattr(self, name, np.concatenate([column, more]))
+        self._laws.grow(rows)
+        extra = len(self._laws.count) - len(self._asked)
+        for name in self.CACHED:
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros((extra, *column.shape[1:]))]))
 
     def keep(self, stays: BoolArray) -> None:
-        for name in self.STATE:
+        self._laws.keep(stays)
+        self._annealed.keep(stays)
+        self._earlier.keep(stays)
+        for name in self.CACHED:
             setattr(self, name, kept(getattr(self, name), stays))
 
+    def history(self, row: int, curves: Sequence[EarlierRun]) -> None:
+        self._earlier.add(row, [_table(curve.batches, curve.losses) for curve in curves])
+        self._asked[row] = 0.0
+
+    def schedule(self, row: int, position: FloatArray, rate: FloatArray) -> None:
+        self._annealed.set(row, position, rate, self._laws)
+        self._asked[row] = 0.0
+
+    def ready(self, rows: IntArray) -> BoolArray:
+        return self._earlier.has(rows)
+
+    def history_share(self, rows: IntArray) -> FloatArray:
+        return np.where(self._earlier.has(rows), self._share[rows], 0.0)
+
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
-        at = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows  # avoids copies for a single row
-        loss = np.clip(loss, MIN_LOSS, MAX_LOSS)[:, None]
-        first = self._count[at] == 0
-        self._unit[at] = unit = np.where(first, position, self._unit[at])
-        keep = (np.where(first, 0.0, self._newest[at]) / position)[:, None] ** self._power
-        x = self._shape(position / unit)[:, None, :]
-        fresh = 1.0 / (loss * loss)
-        old = keep * self._precision[at]
-        total = old + fresh
-        step = fresh / total
-        to_l, to_x = loss - self._mean_l[at], x - self._mean_x[at]
-        gain = old * step
-        keep_x, gain_x = keep[..., None], gain[..., None] * to_x
-        self._ll[at] = keep * self._ll[at] + gain * to_l * to_l
-        self._xx[at] = keep_x * self._xx[at] + gain_x * to_x
-        self._xl[at] = keep_x * self._xl[at] + gain_x * to_l[..., None]
-        self._mean_l[at] += step * to_l
-        self._mean_x[at] += step[..., None] * to_x
-        self._precision[at] = total
-        self._weight[at] = keep * self._weight[at] + 1.0
-        self._weight2[at] = keep * keep * self._weight2[at] + 1.0
-        self._newest[at] = position
-        self._count[at] += 1
-        self._asked[at] = 0.0
+        loss = np.clip(loss, MIN_LOSS, MAX_LOSS)
+        self._laws.observe(rows, position, loss)
+        self._annealed.observe(rows, position, loss)
+        self._earlier.observe(rows, np.log(position), np.log(loss))
+        self._asked[rows] = 0.0
 
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
-        known = self._count[rows] >= self.min_cells
+        known = self._laws.count[rows] >= self.min_cells
+        annealed = self._annealed.has(rows)
         said = np.full(len(rows), np.nan)
-        if known.any():
-            at = rows[known]
-            scale, base, belief = self._candidates(at)
-            x = self._shape(position[known] / self._unit[at])[:, None, None, :]
-            curve = np.maximum(scale * x + base, MIN_LOSS)
-            said[known] = np.exp(np.sum(belief * np.log(curve), axis=(1, 2, 3)))
+        for these, losses in ((known & ~annealed, self._law_losses), (known & annealed, self._annealed.predict)):
+            if these.any():
+                loss, log_belief = losses(rows[these], position[these])
+                belief = _normalised(log_belief) / len(self.powers)
+                said[these] = np.exp(np.sum(belief * np.log(np.maximum(loss, MIN_LOSS)), axis=(1, 2)))
         return said
 
+    def _law_losses(self, rows: IntArray, position: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the losses of the power laws at positions, and their log beliefs, each ``(n, powers, candidates)``."""
+        laws, flat = self._laws.candidates(rows), (len(rows), len(self.powers), -1)
+        x = self._laws.shape(position / self._laws.unit[rows])[:, None, None, :]
+        return (laws.scale * x + laws.floor).reshape(flat), laws.log_belief.reshape(flat)
+
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
-        stale = np.flatnonzero((self._asked[rows] != threshold) & (self._count[rows] >= self.min_cells))
+        known = (self._laws.count[rows] >= self.min_cells) | self._earlier.has(rows)
+        stale = np.flatnonzero((self._asked[rows] != threshold) & known)
         for start in range(0, len(stale), BLOCK):
             block = stale[start : start + BLOCK]
             at = rows[block]
             self._passage[at] = self._forecast(at, np.clip(threshold[block], MIN_LOSS, MAX_LOSS))
             self._asked[at] = threshold[block]
-        return np.where((self._count[rows] >= self.min_cells)[:, None], self._passage[rows], np.nan)
-
-    def _shape(self, position: FloatArray) -> FloatArray:
-        """Return the candidates' x at positions in units of the first cell, shape ``(n, grid)``."""
-        shape: FloatArray = np.exp(-self._b * np.log(position[:, None] + self._shift))
-        return shape
-
-    def _candidates(self, rows: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return scale, floor and belief of each, shape ``(n, powers, 2, grid)``: without a floor, then with one."""
-        weight, weight2 = self._weight[rows, :, None], self._weight2[rows, :, None]
-        precision, mean_l, ll = self._precision[rows, :, None], self._mean_l[rows, :, None], self._ll[rows, :, None]
-        mean_x, xx, xl = self._mean_x[rows], self._xx[rows], self._xl[rows]
-        scale, base, misfit = np.zeros((3, len(rows), len(self.powers), 2, len(self._b)))
-        raw_xl = xl + precision * mean_x * mean_l
-        scale[:, :, 0] = raw_xl / (xx + precision * mean_x * mean_x)
-        misfit[:, :, 0] = ll + precision * mean_l * mean_l - scale[:, :, 0] * raw_xl
-        steep = np.divide(xl, xx, out=np.zeros_like(xl), where=xx > 0)
-        above = mean_l - steep * mean_x
-        possible = (steep > 0) & (above > 0)
-        scale[:, :, 1] = np.where(possible, steep, 0.0)
-        base[:, :, 1] = np.where(possible, above, 0.0)
-        misfit[:, :, 1] = ll - steep * xl
-        speaks = np.minimum(weight * weight / weight2, self.evidence)[:, :, None]
-        relative = np.maximum(misfit, 0.0) / weight[:, :, None] + MIN_MISFIT
-        log_belief = np.log([[1.0 - self.floor], [self.floor]]) - speaks / 2 * np.log(relative)
-        log_belief[:, :, 1][~possible] = -np.inf
-        belief = np.exp(log_belief - log_belief.max(axis=(2, 3), keepdims=True))
-        belief /= belief.sum(axis=(2, 3), keepdims=True) * len(self.powers)
-        return scale, base, belief
+        return np.where(known[:, None], self._passage[rows], np.nan)
 
     def _forecast(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
-        scale, base, belief = self._candidates(rows)
-        here = (self._newest[rows] / self._unit[rows])[:, None]
-        above = threshold[:, None, None, None] - base
-        reaches = (above > 0) & (scale > 0)
-        log_u = np.log(np.divide(scale, above, out=np.ones_like(scale), where=reaches)) / self._b
-        reaches &= log_u < MAX_LOG_POSITION
-        u = np.exp(np.where(reaches, log_u, 0.0)) - self._shift
-        left = np.where(reaches, np.maximum(u - here[:, :, None, None], 1.0), np.inf).reshape(len(rows), -1)
-        order = np.argsort(left, axis=1)
-        left = np.take_along_axis(left, order, axis=1)
-        up_to = np.cumsum(np.take_along_axis(belief.reshape(left.shape), order, axis=1), axis=1)
-        # One search for all rows: each row's beliefs run from its number to the next one.
-        row = np.arange(len(rows))[:, None]
-        at = np.searchsorted((up_to / up_to[:, -1:] + row).ravel(), (LEVELS + row).ravel())
-        return (here + self._widened(left.ravel()[at].reshape(-1, len(LEVELS)))) * self._unit[rows, None]
+        has, annealed = self._earlier.has(rows), self._annealed.has(rows)
+        left = np.empty((len(rows), len(LEVELS)))
+        for laws_left, by_rate in ((self._laws_left, ~annealed), (self._annealed.follow, annealed)):
+            for candidates, by_history in ((self._by_law, ~has), (self._with_history, has)):
+                if (these := by_rate & by_history).any():
+                    left[these] = _quantiles(*candidates(rows[these], threshold[these], laws_left))
+        return self._laws.newest[rows, None] + self._widened(left)
+
+    def _by_law(self, rows: IntArray, threshold: FloatArray, laws_left: LawsLeft) -> tuple[FloatArray, FloatArray]:
+        """Return the batches left by each power law, and the belief in it, ``(n, powers, candidates)``."""
+        left, log_belief = laws_left(rows, threshold)
+        return left, _normalised(log_belief)
+
+    def _laws_left(self, rows: IntArray, threshold: FloatArray) -> tuple[FloatArray, FloatArray]:
+        laws, flat = self._laws.candidates(rows), (len(rows), len(self.powers), -1)
+        return self._laws.batches_left(rows, laws, threshold).reshape(flat), laws.log_belief.reshape(flat)
+
+    def _with_history(
+        self, rows: IntArray, threshold: FloatArray, laws_left: LawsLeft
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the same of rows that have earlier runs, whose curves come first."""
+        runs = self._earlier.candidates(rows, np.log(threshold), self.evidence)
+        reached = np.exp(np.minimum(runs.log_passage, 2 * MAX_LOG_POSITION))
+        left = np.maximum(reached - self._laws.newest[rows, None, None], 1.0) * np.exp(runs.spread)
+        left[np.isinf(runs.log_passage)] = np.inf
+        fitted = self._laws.count[rows] >= self.min_cells
+        share = np.where(fitted[:, None], HISTORY_SHARE * runs.level / (runs.level + IMPROBABLE), 1.0)[:, :, None]
+        by_law, log_belief = np.full((2, len(rows), len(self.powers), 0), -np.inf)
+        if fitted.any():
+            some = laws_left(rows[fitted], threshold[fitted])
+            by_law, log_belief = np.full((2, len(rows), *some[0].shape[1:]), -np.inf)
+            by_law[fitted], log_belief[fitted] = some
+        with np.errstate(divide="ignore"):
+            log_belief = np.concatenate([runs.log_belief + np.log(share), log_belief + np.log(1.0 - share)], axis=2)
+        belief = _normalised(log_belief)
+        self._share[rows] = np.clip(1.0 - belief[:, :, left.shape[2] :].sum(axis=2).mean(axis=1), 0.0, 1.0)
+        return np.concatenate([left, by_law], axis=2), belief
 
     def _widened(self, left: FloatArray) -> FloatArray:
         """Spread each quantile by the widening, and return the quantiles of the result."""
@@ -213,3 +202,43 @@ class Posterior(Stateful):
         spread = np.sort(spread.reshape(len(left), -1), axis=1).reshape(len(left), len(LEVELS), -1)
         middle: FloatArray = np.exp((spread[:, :, 1] + spread[:, :, 2]) / 2.0)
         return middle
+
+
+def _normalised(log_belief: FloatArray) -> FloatArray:
+    """Return beliefs ``(n, powers, candidates)`` that add up to 1 under each memory.
+
+    They are added in order: so a row's are the same to the bit whatever the rows beside it, which may have more.
+    """
+    belief = np.exp(log_belief - log_belief.max(axis=2, keepdims=True))
+    normalised: FloatArray = belief / np.cumsum(belief, axis=2)[:, :, -1:]
+    return normalised
+
+
+def _quantiles(left: FloatArray, belief: FloatArray) -> FloatArray:
+    """Return quantiles of candidates ``(n, powers, candidates)`` by belief, the same under each memory; ``(n, 20)``."""
+    left = left.reshape(len(left), -1)
+    order = np.argsort(left, axis=1, kind="stable")  # so that further candidates without belief change nothing
+    left = np.take_along_axis(left, order, axis=1)
+    up_to = np.cumsum(np.take_along_axis(belief.reshape(left.shape), order, axis=1), axis=1)
+    # One search for all rows: each row's beliefs run from its number to the next one.
+    row = np.arange(len(left))[:, None]
+    at = np.searchsorted((up_to / up_to[:, -1:] + row).ravel(), (LEVELS + row).ravel())
+    found: FloatArray = left.ravel()[at].reshape(-1, len(LEVELS))
+    return found
+
+
+@lru_cache(maxsize=1000)
+def _table(batches: tuple[int, ...], losses: tuple[float, ...]) -> tuple[FloatArray, float, float, float]:
+    """Return the table of an earlier run, as :meth:`EarlierCurves.add` takes it."""
+    position, loss = np.array(batches, np.float64), np.clip(losses, MIN_LOSS, MAX_LOSS)
+    first, end = float(np.log(batches[0])), float(np.log(batches[-1]))
+    x = np.linspace(first, end + BEYOND, POINTS)
+    log_loss = np.interp(x, np.log(position), np.log(loss))
+    bank, beyond = Posterior(), x > end
+    if len(batches) >= bank.min_cells:
+        bank.grow(1)
+        bank._laws.observe_curve(0, position, loss)
+        ahead = np.exp(np.append(end, x[beyond]))
+        log_ahead = np.log(bank.predict(np.zeros(len(ahead), np.int64), ahead))
+        log_loss[beyond] += log_ahead[1:] - log_ahead[0]
+    return log_loss, first, float(x[1] - x[0]), end

@@ -79,7 +79,9 @@ def _ask(journal: Journal, asked: list[tuple[float, JobHistory]], start: float) 
                 continue
             now = scheduler.last(job.name)
             if now.submitted_at - start == job.submitted and now.finish is not None:
-                job.forecasts.append(Forecast(time, *(finish - start for finish in now.finish)))
+                like = "" if now.like is None else str(now.like)
+                early, likely, late = (finish - start for finish in now.finish)
+                job.forecasts.append(Forecast(time, early, likely, late, like))
         if at == len(asked):
             return
         scheduler.handle(decode_event(entry.event), entry.now)

@@ -16,6 +16,7 @@ from lightning_core.core.answers import Accepted, Alert, Answer
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.events import (
     DevicesUnavailable,
+    EarlierRuns,
     Event,
     LaunchTimedOut,
     Report,
@@ -27,6 +28,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.history.entries import read_entry, says_nothing_of
 from lightning_core.history.faults import DeviceOutage, Gap, down_words
 from lightning_core.history.job_history import JobHistory
+from lightning_core.history.moments import Remark
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.downtime import MAX_LATENESS, Down, Downtime
 from lightning_core.storage.journals.journal import Journal
@@ -193,6 +195,10 @@ def _tell(
             job.lost_worker(f"its losses were NaN or infinite from batch {alert.reason.text} on", accepted, now)
         case WorkersLost() if down is not None:
             job.pool_lost(down, accepted, now)
+        case EarlierRuns():
+            runs = next(event.of(places) for name, places in event.found if name == job.name)
+            names = " and ".join(dict.fromkeys(run.name for run in runs))
+            job.remarks.append(Remark(now, "pool", f"forecast from its first batch by earlier runs: like {names}"))
         case Cancel() | Pause() | Resume():
             job.command(event, now)
         case SetDeadline() | SetDevices() | SetLocation() | SetTerms():

@@ -63,3 +63,5 @@ class Forecast(NamedTuple):
     early: float
     likely: float
     late: float
+    like: str = ""
+    """Earlier runs that it rests on, and which part of the belief in it does; empty for none."""

@@ -21,6 +21,11 @@ CODES_WITHOUT_WORK = {
 }
 # Cells from which on a job is planned with its own curve, not with the prior.
 MIN_CELLS_TO_PLAN = 10
+# Cells from which on a job is judged whose forecast is good from its first cell on, by earlier runs of its task.
+MIN_CELLS_IF_READY = 4
+
+# The usual work has this part of the belief in a forecast by a job's own curve, and half of it after so many cells.
+USUAL_PART, USUAL_CELLS = 0.3, 8.0
 
 
 class WorkPrior(NamedTuple):
@@ -95,11 +100,15 @@ class Judge:
     def __call__(self, jobs: JobView, now: float) -> Judgement:
         slack = np.maximum(jobs.deadline - now, 1e-9)
         forecast = ~np.isnan(jobs.work)
-        known = forecast & ~np.isnan(jobs.throughput) & (jobs.exact | (jobs.cells >= self.after))
+        shown = (jobs.cells >= self.after) | (jobs.ready & (jobs.cells >= MIN_CELLS_IF_READY))
+        known = forecast & ~np.isnan(jobs.throughput) & (jobs.exact | shown)
         # A forecast before the first cell is a person's estimate.
-        own = forecast & (jobs.exact | (jobs.cells >= MIN_CELLS_TO_PLAN) | (jobs.cells == 0))
+        own = forecast & (jobs.exact | jobs.ready | (jobs.cells >= MIN_CELLS_TO_PLAN) | (jobs.cells == 0))
         work = jobs.quantiles.copy()
-        work[~own] = prior_work(jobs, slack)[~own]
+        usual = prior_work(jobs, slack)
+        work[~own] = usual[~own]
+        unsure = np.flatnonzero(own & ~jobs.exact & ~jobs.ready & (jobs.cells > 0))
+        work[unsure] = mixture(work[unsure], usual[unsure], USUAL_PART / (1.0 + jobs.cells[unsure] / USUAL_CELLS))
         chance = chances(work, slack)
         return Judgement(slack, known, work, chance, ~known | (chance >= self.min_chance))
 
@@ -129,6 +138,29 @@ def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
     none = within == 0  # still, the job nearest to its first quantile is the likeliest
     chance[none] = LEVELS[0] * slack[none] / quantiles[none, 0]
     return chance
+
+
+def mixture(quantiles: FloatArray, others: FloatArray, part: FloatArray) -> FloatArray:
+    """Return the quantiles of mixtures, shape ``(n, 20)``, each one that one of both has.
+
+    Args:
+        quantiles: Quantiles at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(n, 20)``, no NaN.
+        others: Quantiles of what is mixed in, likewise.
+        part: Part of the belief that this has, in [0, 1], shape ``(n,)``.
+
+    Example::
+
+        >>> low, high = np.full((1, 20), 1.0), np.full((1, 20), 9.0)
+        >>> mixture(low, high, np.array([0.25])).astype(int)
+        array([[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 9, 9, 9, 9, 9]])
+    """
+    both = np.concatenate([quantiles, others], axis=1)
+    weight = np.repeat(np.stack([1.0 - part, part], axis=1) / len(LEVELS), len(LEVELS), axis=1)
+    order = np.argsort(both, axis=1, kind="stable")
+    both, weight = np.take_along_axis(both, order, axis=1), np.take_along_axis(weight, order, axis=1)
+    at = (np.cumsum(weight, axis=1)[:, :, None] < LEVELS).sum(axis=1)
+    mixed: FloatArray = np.take_along_axis(both, np.minimum(at, both.shape[1] - 1), axis=1)
+    return mixed
 
 
 def prior_work(jobs: JobView, slack: FloatArray) -> FloatArray:

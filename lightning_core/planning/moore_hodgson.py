@@ -1,8 +1,9 @@
-"""The jobs to keep when not all can end by their deadlines (Moore and Hodgson, 1968; LARA's Algorithm 1).
+"""The jobs to keep when not all can end by their deadlines (Moore and Hodgson, 1968).
 
-On one device and with equal weights this keeps as many jobs as possible: LARA's Algorithm 1 is the same algorithm on
-forecast work, and a heap makes it O(n log n) where the printed arg max costs O(n^2). With weights, or on several
-devices, the problem is NP-hard and the same rule is a heuristic.
+On one device and with equal weights this keeps as many jobs as possible. LARA's Algorithm 1 (Wang, Yu, Zhao and Zhou,
+"Learning with Adaptive Resource Allocation", ICML 2024, section 3.2) is the same algorithm on forecast work, and its
+Theorem 1 the same optimality; a heap makes it O(n log n) where the printed arg max costs O(n^2). With weights, or on
+several devices, the problem is NP-hard and the same rule is a heuristic.
 
 Over 500 random instances of 8 to 10 jobs each it kept this fraction of the best weight that any choice and any
 placement can reach: 0.997 on one device, 0.970 on two and 0.972 on three (weights 1 to 4; with equal weights 0.959 and

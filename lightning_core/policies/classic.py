@@ -1,4 +1,9 @@
-"""The classic policies, which need no forecast: the baselines of LARA and LaiRA."""
+"""The classic policies, which need no forecast; two of them are baselines of LARA and LaiRA.
+
+Wang, Yu, Zhao and Zhou, "Learning with Adaptive Resource Allocation", ICML 2024, section 4.1: Uniform Allocation and
+Shortest Thread First, which is earliest deadline first. Of first come, first served both papers say in their
+introductions that it is what people do, and neither compares with it.
+"""
 
 from __future__ import annotations
 

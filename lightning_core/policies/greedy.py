@@ -1,8 +1,8 @@
 """LARA's greedy baselines: after exploration, the job closest to its target first.
 
-Liu et al., "Learning with Adaptive Resource Allocation", ICML 2024, section 5: Least Resources First and Easiest Thread
-First. Both compare the work S_k that is still needed. The paper counts S_k in data; but a batch of one job is not a
-batch of another, so seconds are the default.
+Wang, Yu, Zhao and Zhou, "Learning with Adaptive Resource Allocation", ICML 2024, section 4.1: Least Resources First and
+Easiest Thread First. Both compare the work S_k that is still needed. The paper counts S_k in data; but a batch of one
+job is not a batch of another, so seconds are the default.
 """
 
 from __future__ import annotations

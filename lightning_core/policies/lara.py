@@ -1,6 +1,20 @@
 """LARA: explore each job a little, then give the devices to the most jobs that can finish in time.
 
-Liu et al., "Learning with Adaptive Resource Allocation", ICML 2024, Algorithms 1 and 2.
+Wang, Yu, Zhao and Zhou, "Learning with Adaptive Resource Allocation", ICML 2024: section 3.2 with eqs. 3.7 to 3.10 and
+Algorithm 1, section 3.3 with Algorithm 2. Its forecast (section 3.1) is
+:class:`~lightning_core.estimators.LeastSquares`. Where the paper is silent, or cannot be meant literally, it is read as
+follows:
+
+- **The exploration threshold** H_k is data in the paper, 8,000 batches in its experiments (section 4.1), which is a
+  large part of one job's training and a small part of another's. Here it is loss cells, which grow with a training;
+  ``explore_batches`` is the printed rule.
+- **Time** is continuous: Delta_1 runs from now to the first deadline, not from the end of the second before.
+- **Work that is not finite**, of a curve that does not fall, never enters the set; the printed ratio of Algorithm 1,
+  line 5, would accept it.
+- **A job that has shown no loss**, because its first validation is far off, holds up the others for a while only. After
+  that it keeps an equal share until there is a loss to judge it by; the others share the rest.
+- **If no job fits**, all shares of Algorithm 2, line 12, are 0 / 0. All jobs then have equal shares.
+- **Several devices** count as one that is as many times as fast (:func:`stick_breaking`).
 """
 
 from __future__ import annotations
@@ -13,7 +27,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.core.saved_state import Stateful
-from lightning_core.planning.exploration import Exploration
+from lightning_core.planning.exploration import Exploration, has_shown_nothing
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.planning.sequencing import completion_times, side_by_side
 
@@ -28,7 +42,8 @@ class Lara(Stateful):
             at once by stick-breaking, so that each would end exactly at its deadline, rescaled to fill the pool.
             ``"edf"``: one after another by deadline, so that each ends as early as it can and all slack is kept. A job
             of several devices cannot have a share of them: while one is kept, the order is ``"edf"``.
-        explore: Loss cells that a job must show before it is judged (the exploration threshold H).
+        explore: Loss cells that a job must show before it is judged, for the exploration threshold H.
+        explore_batches: Batches that it must train before, as printed; 0 for none.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -36,11 +51,11 @@ class Lara(Stateful):
 
     estimator = "weighted"
 
-    def __init__(self, order: Order = "share", explore: int = 10) -> None:
+    def __init__(self, order: Order = "share", explore: int = 10, explore_batches: int = 0) -> None:
         if order not in get_args(Order):
             raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {order!r}")
         self.order = order
-        self._exploration = Exploration(explore)
+        self._exploration = Exploration(explore, explore_batches)
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         plan = self._exploration.plan(jobs, now)
@@ -54,11 +69,16 @@ class Lara(Stateful):
     def _exploit(self, jobs: JobView, kept: BoolArray, now: float) -> Plan:
         n = len(jobs)
         by_deadline = np.lexsort((np.arange(n), jobs.work, jobs.deadline))
-        rows, dropped = by_deadline[kept[by_deadline]], by_deadline[~kept[by_deadline]]
+        # The forecast of a job that has shown nothing is NaN. A job of several devices cannot have a share of them.
+        unjudged = has_shown_nothing(jobs) & ~kept & (jobs.size == 1)
+        dropped = by_deadline[~(kept | unjudged)[by_deadline]]
+        rows, waits = by_deadline[kept[by_deadline]], np.flatnonzero(unjudged)
         slack = jobs.deadline - now
         share, finish = np.zeros(n), np.full(n, np.nan)
+        share[waits] = min(jobs.devices / n, 1.0)
         if self.order == "share" and np.all(jobs.size[rows] == 1):
-            share[rows] = stick_breaking(jobs.work[rows], slack[rows], jobs.devices)
+            rest = 1.0 - float(share.sum()) / jobs.devices
+            share[rows] = stick_breaking(jobs.work[rows], slack[rows], jobs.devices) * rest
             finish[rows] = now + jobs.work[rows] / np.maximum(share[rows], 1e-9)
         else:
             share[rows] = 1.0
@@ -66,19 +86,18 @@ class Lara(Stateful):
         # By `share` a job ends at its deadline, or sooner where the shares were scaled up to fill the pool.
         finish[rows] = np.minimum(finish[rows], jobs.deadline[rows])
         known = np.isfinite(jobs.work)
-        return Plan(
-            order=np.concatenate([rows, dropped]),
-            share=share,
-            finish=finish,
-            codes=np.full(n, index("chosen")),
-            waiting=self._why_waiting(n, rows, known),
-            numbers=np.stack([np.where(known, jobs.work, 0.0), slack], axis=1),
-        )
-
-    def _why_waiting(self, n: int, rows: IntArray, known: BoolArray) -> IntArray:
+        numbers = np.stack([np.where(known, jobs.work, 0.0), slack], axis=1)
+        numbers[waits] = 0.0, self._exploration.cells
         waiting: IntArray = np.where(known, index("dropped"), index("not_falling"))
         waiting[rows] = index("chosen_later")
-        return waiting
+        return Plan(
+            order=np.concatenate([waits, rows, dropped]),
+            share=share,
+            finish=finish,
+            codes=np.where(unjudged, index("explore"), index("chosen")),
+            waiting=np.where(unjudged, index("explored"), waiting),
+            numbers=numbers,
+        )
 
 
 def stick_breaking(work: FloatArray, slack: FloatArray, devices: int = 1) -> FloatArray:

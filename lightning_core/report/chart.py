@@ -155,6 +155,8 @@ class _Chart:
             # The newest forecast stands out.
             shade = 0.05 + 0.13 * (k + 1) / len(self.job.forecasts)
             words = f"forecast after {format_duration(made.time - self.start)}: {_ends(made, self.start)}"
+            if made.like:
+                words += f", {made.like}"
             found.append(
                 f'<path class="fan" fill-opacity="{shade:.2f}" d="{line([*edges[0], *reversed(edges[1])])}z">'
                 f"<title>{escape(words)}</title></path>"

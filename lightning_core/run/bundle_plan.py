@@ -14,17 +14,22 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.planning.feasibility import JobRequest, check_feasibility
 from lightning_core.regular_files import read_text
+from lightning_core.storage.private_files import this_user
+from lightning_core.storage.runs.run_store import RunStore
 
 # A summary has some kilobytes for each job, and the last lines of its errors.
 MAX_SUMMARY_BYTES = 64 * 2**20
 
 
-def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[str], bool]:
+def plan_bundle(
+    bundle: BundleSpec, history: Path | None = None, kept: RunStore | None = None
+) -> tuple[list[str], bool]:
     """Estimate whether all jobs can meet their deadlines.
 
     Args:
         bundle: Bundle to be run.
         history: Folder below which earlier runs are; None for none.
+        kept: Runs that a pool remembers; None for none.
 
     Returns:
         Lines for the user, and whether all jobs of known work fit.
@@ -33,7 +38,7 @@ def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[s
     requests, lines = [], []
     for spec in bundle.jobs:
         job = spec.job
-        work, origin = expected_work(spec, runs)
+        work, origin = expected_work(spec, runs, kept)
         # The scheduler gives a job as many devices as the pool has, up to its maximum.
         size = min(job.max_devices, bundle.settings.devices)
         requests.append(JobRequest(job.name, work, job.deadline, size, job.weight, job.begin))
@@ -44,14 +49,16 @@ def plan_bundle(bundle: BundleSpec, history: Path | None = None) -> tuple[list[s
     return [first, *lines, *rest], not answer.late
 
 
-def expected_work(spec: JobSpec, runs: list[dict[str, Any]]) -> tuple[float | None, str]:
+def expected_work(spec: JobSpec, runs: list[dict[str, Any]], kept: RunStore | None = None) -> tuple[float | None, str]:
     """Return the seconds that a job needs alone on its devices, and their origin.
 
-    They are the job's ``work``, or those of the newest run that met its target; None if neither is known.
+    They are the job's ``work``, or those of the newest run of its name that met its target, or those of a run of its
+    task that a pool remembers; None if none of them is known.
 
     Args:
         spec: Spec of the job.
         runs: Content of ``summary.json`` of earlier runs, the newest first.
+        kept: Runs that a pool remembers; None for none.
     """
     if spec.job.work is not None:
         return spec.job.work, "its work as given"
@@ -63,6 +70,9 @@ def expected_work(spec: JobSpec, runs: list[dict[str, Any]]) -> tuple[float | No
         busy = job.get("busy")
         if isinstance(busy, int | float) and 0 < busy < math.inf:
             return float(busy), "as in an earlier run"
+    for past in [] if kept is None else kept.similar(spec.identified, this_user()):
+        if past.met_at is not None and past.target == str(spec.job.target) and past.trained > 0:
+            return past.trained, f"{past.name} took {format_duration(past.trained)} last time"
     return None, ""
 
 

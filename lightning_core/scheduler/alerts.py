@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.answers import Alert
-from lightning_core.core.events import BadLosses, Hang
+from lightning_core.core.events import BadLosses
 from lightning_core.core.reasons import Reason
+from lightning_core.core.reported import Hang
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import JobTable

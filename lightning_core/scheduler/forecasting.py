@@ -14,6 +14,7 @@ from lightning_core.core.plans import JobView
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.scheduler.round import Round
+from lightning_core.scheduler.tables.table import JobTable
 
 # The 15 %, 50 % and 85 % quantiles lie between these levels and the next ones.
 LOW, MID, HIGH = 2, 9, 16
@@ -33,11 +34,13 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     table, settings, rows, now = round.table, round.settings, round.rows, round.now
     exact, goal, ends_at = table.exact[rows], table.goal[rows], table.ends_at[rows]
     quantiles, low, mid, high = _batches_left(round, curves, exact, goal, ends_at)
+    if given := [row for row in rows.tolist() if row in table.earlier]:
+        table.history_share[given] = curves.history_share(np.array(given))
     speedups = [table.speedups[row] for row in rows.tolist()] if chooses_sizes else []
     if chooses_sizes:
         throughput = np.array([speed.throughput(speed.best(round.devices) or 1) for speed in speedups])
     else:
-        throughput = table.throughput(rows)
+        throughput = _throughput(table, rows)
     quantiles = quantiles / throughput[:, None]
     work_low, work, work_high = (column / throughput for column in (low, mid, high))
     # Known before its first batch: its training ends before its target.
@@ -69,9 +72,22 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
         size=table.size[rows],
         devices=round.devices,
         ends_at=ends_at,
+        ready=curves.ready(rows),
+        shown=table.cells[rows] + table.rejected[rows] + table.rejected_cells[rows],
+        submitted=table.submitted[rows],
         quantum=settings.quantum,
         **more,
     )
+
+
+def _throughput(table: JobTable, rows: IntArray) -> FloatArray:
+    """Return the throughput to plan with, shape ``(n,)``; NaN while unknown.
+
+    Until it is measured it is that of earlier runs, unless the user has said how long the job takes.
+    """
+    measured = table.throughput(rows)
+    usual = np.where(np.isnan(table.expected[rows]), table.usual_throughput[rows], np.nan)
+    return np.where(np.isnan(measured), usual, measured)
 
 
 def _columns_for_sizes(round: Round, speedups: Sequence[SpeedUp]) -> dict[str, Any]:
@@ -86,7 +102,6 @@ def _columns_for_sizes(round: Round, speedups: Sequence[SpeedUp]) -> dict[str, A
         "fixed_size": np.where(failed, table.good_size[rows], np.maximum(table.told_size[rows], 0)),
         "resize_seconds": _resize_costs(round),
         "continues_late": np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()]),
-        "submitted": table.submitted[rows],
         "reported_at": table.heard[rows],
         "trained_since": table.trained_at[rows],
     }

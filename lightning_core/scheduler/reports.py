@@ -7,10 +7,11 @@ from math import isnan
 import numpy as np
 
 from lightning_core.core.answers import Accepted, Alert, Answer, End, Verdict
-from lightning_core.core.events import BadLosses, Hang, Horizon, Report
+from lightning_core.core.events import BadLosses, Horizon, Report
 from lightning_core.core.jobs import OnNan
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reasons import Reason
+from lightning_core.core.reported import Hang
 from lightning_core.core.targets import is_loss
 from lightning_core.scheduler.alerts import check_hang, check_losses
 from lightning_core.scheduler.retry_budgets import is_valid, restart_delay, set_back
@@ -44,6 +45,8 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     table.obeys[row] = report.version >= table.directives[row].version
     table.accept(row, report.checkpoint)
     sooner = table.set_horizon(row, report.horizon, now)
+    if report.learning_rates is not None:
+        state.set_schedule(row, report.learning_rates)
     cells = _take_cells(state, row, report)
     rejected = int(table.rejected[row] + table.rejected_cells[row])
     state.accepted.append(
@@ -89,7 +92,9 @@ def is_countable(report: Report) -> bool:
     since, cells, _ = report.bad_losses or BadLosses(0)
     counts = (report.number, report.batches, report.batches_at_start, report.rejected, report.busy, batches or 0,
               seconds or 0.0, since, cells, *(report.hang or Hang(0.0)))  # fmt: skip
-    return all(0 <= count <= MAX_COUNT for count in counts) and is_valid(report.checkpoint)
+    in_range = all(0 <= count <= MAX_COUNT for count in counts)
+    rates = report.learning_rates
+    return in_range and is_valid(report.checkpoint) and (rates is None or rates.are_valid)
 
 
 # ---------------------------------------------------------------------------------------------------- progress
@@ -182,6 +187,7 @@ def _take_cell(state: SchedulerState, row: int, batches: int, value: float) -> b
     counts = bool(table.last_position[row] < batches <= MAX_COUNT)  # else an earlier incarnation has reported it
     if counts:
         _add_cell(table, row, batches, value)
+        table.curves[row].add(batches, float(loss))
         state.curves.observe(row, float(batches), float(loss))
         if state.banks and loss > 0:  # banks take positive losses only
             cell = np.array([row]), np.array([float(batches)]), np.array([float(loss)])

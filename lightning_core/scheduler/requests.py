@@ -6,6 +6,8 @@ speak to the pool can send them without end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lightning_core.core.answers import Answer, Grant, Verdict
@@ -19,9 +21,21 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.events import Close, Event, LaunchTimedOut, Report, SelectorFeedback, Submit, WorkerExited
+from lightning_core.core.earlier_runs import EarlierRun
+from lightning_core.core.events import (
+    Close,
+    EarlierRuns,
+    Event,
+    LaunchTimedOut,
+    Report,
+    SelectorFeedback,
+    Submit,
+    WorkerExited,
+)
 from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
+from lightning_core.estimators.above_floor import give_history
 from lightning_core.market.selector import Selector
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
@@ -60,6 +74,41 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
     state.curves.grow(len(table))
     for bank in state.banks:
         bank.grow(len(table))
+
+
+def take_earlier_runs(state: SchedulerState, event: EarlierRuns) -> bool:
+    """Give jobs the earlier runs that were found for them; return whether a round is needed."""
+    rows = {name: places for name, places in event.found if _lacks_history(state, name)}
+    for name, places in rows.items():
+        row = state.table.row_of[name]
+        state.accept(row)
+        _give_history(state, row, event.of(places))
+    return bool(rows)
+
+
+def _lacks_history(state: SchedulerState, name: str) -> bool:
+    """Return whether a job has neither loss cells nor earlier runs."""
+    table = state.table
+    row = table.find_active(name)
+    return row is not None and not table.cells[row] and row not in table.earlier
+
+
+def _give_history(state: SchedulerState, row: int, runs: Sequence[EarlierRun]) -> None:
+    table, job = state.table, state.table.jobs[row]
+    table.earlier[row] = tuple(run.name for run in runs)
+    usual: dict[int, list[float]] = {}
+    for run in runs:
+        for devices, throughput in run.throughputs:
+            usual.setdefault(devices, []).append(throughput)
+    medians = {devices: float(np.median(throughputs)) for devices, throughputs in usual.items()}
+    table.usual_throughput[row] = medians.get(int(table.size[row]), np.nan)
+    if job.work is None and not job.throughputs:
+        table.speedups[row].expect({size: medians[size] for size in table.speedups[row].sizes if size in medians})
+    if not table.exact[row]:
+        state.curves.history(row, runs)
+        for bank in state.banks:
+            if isinstance(bank, UsesHistory):
+                give_history(bank, row, runs)
 
 
 def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reason | None:
@@ -209,6 +258,8 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return launching_row(table, event) is None
         case Submit(jobs):
             return all(table.find_active(job.name) is not None for job in jobs)
+        case EarlierRuns(found=found):
+            return not any(_lacks_history(state, name) for name, _ in found)
         case SelectorFeedback(job):
             return state.selector is None or job not in state.awaiting_feedback
         case Close():
@@ -219,11 +270,15 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             row = table.find_active(event.job)
             return row is None or not (table.paused[row] or table.evicted[row])
         case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
-            row = table.find_active(event.job)
-            if row is None:
-                return True
-            try:
-                changed_job(state, row, event, now)
-            except ValueError:
-                return True
+            return not _fits(state, event, now)
     return False
+
+
+def _fits(state: SchedulerState, event: Change, now: float) -> bool:
+    if (row := state.table.find_active(event.job)) is None:
+        return False
+    try:
+        changed_job(state, row, event, now)
+    except ValueError:
+        return False
+    return True

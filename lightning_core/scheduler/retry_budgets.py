@@ -14,7 +14,16 @@ from zlib import crc32
 import numpy as np
 
 from lightning_core.core.answers import Verdict
-from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
+from lightning_core.core.events import (
+    Checkpoint,
+    Close,
+    DevicesUnavailable,
+    Event,
+    ExitCause,
+    LaunchTimedOut,
+    WorkerExited,
+    WorkersLost,
+)
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reasons import Reason
@@ -155,7 +164,18 @@ def launch_timed_out(state: SchedulerState, event: LaunchTimedOut, now: float) -
     return True
 
 
-def workers_lost(state: SchedulerState, now: float) -> None:
+def pool_changed(state: SchedulerState, event: Event, now: float) -> None:
+    """Take in an event that concerns no job in particular."""
+    match event:
+        case WorkersLost():
+            _workers_lost(state, now)
+        case DevicesUnavailable(devices):
+            state.unavailable = frozenset(devices)
+        case Close():
+            state.closing = True
+
+
+def _workers_lost(state: SchedulerState, now: float) -> None:
     """Take in that the pool was down and all workers are lost: launched jobs restart, scripts end."""
     table = state.table
     state.closing = False

@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from lightning_core.core.answers import (
     Placement,
     Verdict,
     VerdictChanged,
-)
+)  # fmt: skip
 from lightning_core.core.commands import (
     Cancel,
     Change,
@@ -36,28 +36,34 @@ from lightning_core.core.commands import (
     SetDevices,
     SetLocation,
     SetTerms,
-)
+)  # fmt: skip
 from lightning_core.core.events import (
     Checkpoint,
-    Close,
-    DevicesUnavailable,
+    EarlierRuns,
     Event,
     LaunchTimedOut,
     Report,
     SelectorFeedback,
     Submit,
-    Tick,
     WorkerExited,
-    WorkersLost,
-)
+)  # fmt: skip
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
+from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
 from lightning_core.scheduler.forecasting import forecast
 from lightning_core.scheduler.grants import allocate, grant
 from lightning_core.scheduler.reports import answer_report, take_report
-from lightning_core.scheduler.requests import answers_to_no_op, change, changed_job, steer, submit, take_feedback
-from lightning_core.scheduler.retry_budgets import hangs_in_a_row, launch_timed_out, worker_exited, workers_lost
+from lightning_core.scheduler.requests import (
+    answers_to_no_op,
+    change,
+    changed_job,
+    steer,
+    submit,
+    take_earlier_runs,
+    take_feedback,
+)  # fmt: skip
+from lightning_core.scheduler.retry_budgets import hangs_in_a_row, launch_timed_out, pool_changed, worker_exited
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
@@ -140,16 +146,12 @@ class Scheduler:
             case SelectorFeedback():
                 take_feedback(state, event)
                 return False
+            case EarlierRuns():
+                return take_earlier_runs(state, event)
             case Submit(jobs):
                 submit(state, jobs, now)
-            case WorkersLost():
-                workers_lost(state, now)
-            case DevicesUnavailable(devices):
-                state.unavailable = frozenset(devices)
-            case Close():
-                state.closing = True
-            case Tick():
-                pass
+            case _:
+                pool_changed(state, event, now)
         return True
 
     def answers_to_no_op(self, event: Event, now: float) -> list[Answer] | None:
@@ -197,7 +199,7 @@ class Scheduler:
         plan = this.plan(state.policy, view)
         state.answers += grant(this, plan, allocate(this, plan))
         # Verdicts come last: the reason of one may be that of the grant, which must be the new one.
-        state.answers += judge(this, view.exact, this.expected_finish(plan, view))
+        state.answers += judge(this, view, this.expected_finish(plan, view))
         table.finish[this.rows[~this.planned]] = np.nan
         self._next_round = this.next_round(plan.replan_at)
 
@@ -234,6 +236,10 @@ class Scheduler:
     def job_forecast(self, name: str) -> JobForecast | None:
         """Return what the user of a job is told of its forecast; None if it was never submitted."""
         return None if self._state.find(name) is None else job_forecast(self.last(name), self._now)
+
+    def ended_runs(self, names: Collection[str] | None = None) -> list[EndedRun]:
+        """Return what jobs did that have ended: the newest ones of some names, or all that are remembered."""
+        return ended_runs(self._state, names)
 
     def incarnation(self, name: str) -> int:
         """Return the current incarnation of a job; a KeyError if there is none."""

@@ -57,6 +57,7 @@ class Settings:
         keep_all: Whether the journal keeps all events, for audits; otherwise old ones are thinned to what reports and
             ``why`` need.
         keep_ended: Seconds for which logs, spec and resume checkpoints of a job are kept after its end; None for ever.
+        share_history: Whether jobs are given the earlier runs of other users of the pool's machine too.
         market: Arguments of :class:`~lightning_core.scheduler.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
 
@@ -84,6 +85,7 @@ class Settings:
     keep_all: bool = False
     keep_ended: float | None = KEEP_ENDED
     market: Mapping[str, Any] | None = None
+    share_history: bool = False
 
     def __post_init__(self) -> None:
         if not self.period > 0:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from lightning_core.core.answers import Accepted, Answer, End, JobStatus, Verdict
-from lightning_core.core.protocols import ChoosesSizes, KeepsRows, LooksAtCurves
+from lightning_core.core.protocols import ChoosesSizes, KeepsRows, KnowsSchedule, LooksAtCurves
 from lightning_core.core.reasons import Reason
+from lightning_core.core.reported import LearningRates
 from lightning_core.core.saved_state import Saves, StateError, decode, encode
 from lightning_core.core.validation import checked
 from lightning_core.estimators.above_floor import AboveFloor
@@ -109,6 +110,13 @@ class SchedulerState:
         """Tell the estimator what the loss of a job must come down to."""
         if (target := self.table.jobs[row].target).work is None:
             self.curves.aim(row, target.threshold)
+
+    def set_schedule(self, row: int, learning_rates: LearningRates) -> None:
+        """Tell all estimators that can take them the learning rates of a job."""
+        position, rate = (np.array(column, np.float64) for column in learning_rates)
+        for bank in (self.curves, *self.banks):
+            if isinstance(bank, KnowsSchedule):
+                bank.schedule(row, position, rate)
 
     def end(self, row: int, now: float, verdict: Verdict, reason: Reason) -> None:
         """End a job."""

@@ -7,10 +7,12 @@ from math import isfinite, isnan
 import numpy as np
 
 from lightning_core.core.answers import End, JobForecast, JobStatus, State, Verdict, VerdictChanged
-from lightning_core.core.arrays import BoolArray, FloatArray
+from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import MAX_FORECAST
+from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.estimators.above_floor import AboveFloor
+from lightning_core.planning.confidence import averaged, trusted_chances
 from lightning_core.scheduler.forecasting import MID, between, forecast_position
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
@@ -19,6 +21,10 @@ from lightning_core.scheduler.tables.table import AT_RISK, FEASIBLE, INFEASIBLE,
 BELIEFS = (None, Verdict.FEASIBLE, Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.MISSED)
 # Cells that a curve of whole evaluations must have: each is an average already, and there are few.
 MIN_EVALUATIONS = 4
+# Trusted chance from which on a forecast is likely enough for "feasible", and until which it stays so.
+LIKELY, STILL_LIKELY = 0.75, 0.65
+# Trusted chance below which it is hopeless, and stays so.
+HOPELESS, NOT_HOPELESS = 0.05, 0.1
 # A forecast of more batches is not shown.
 MAX_FORECAST_BATCHES = 1e12
 # A forecast is not trusted beyond this many times what a job has trained.
@@ -27,27 +33,39 @@ MAX_EXTRAPOLATION = 10.0
 MAX_TEXT_LENGTH = 200
 
 
-def judge(round: Round, exact: BoolArray, finish: FloatArray) -> list[VerdictChanged]:
-    """Give verdicts: infeasible if too late even alone by the optimistic forecast, feasible if planned in time.
+def judge(round: Round, view: JobView, finish: FloatArray) -> list[VerdictChanged]:
+    """Give verdicts: infeasible if there is no chance even alone, feasible if planned in time and likely enough.
+
+    Work that is known counts as it is. A forecast from a curve counts by its trusted chance
+    (:mod:`lightning_core.planning.confidence`), with a margin in favour of the verdict before.
 
     Args:
         round: The round; what is believed is written to its table.
-        exact: Whether the work left of each job is known; shape ``(n,)``.
+        view: Its jobs.
         finish: When each is expected to reach its target, scheduler time; shape ``(n,)``.
 
     Returns:
         The verdicts that differ from before.
     """
     table, settings, now = round.table, round.settings, round.now
-    rows, exact, finish = round.rows[round.judged], exact[round.judged], finish[round.judged]
+    judged = np.flatnonzero(round.judged)
+    rows, exact, finish = round.rows[judged], view.exact[judged], finish[judged]
     deadline = table.due(rows, now)
     spare = deadline - now
     table.spare[rows] = spare
     table.finish[rows] = finish
     enough = np.where(table.evaluated[rows], min(MIN_EVALUATIONS, settings.judge_after), settings.judge_after)
     known = ~np.isnan(table.work_mid[rows]) & (exact | (table.cells[rows] >= enough))
-    belief = np.where(finish <= deadline, FEASIBLE, AT_RISK)
-    belief[table.work_low[rows] > spare] = INFEASIBLE
+    likely, hopeless = np.ones(len(rows), np.bool_), table.work_low[rows] > spare
+    by_curve = np.flatnonzero(known & ~exact & (table.last_position[rows] > 0))
+    if len(by_curve):
+        before = table.belief[rows[by_curve]]
+        chance = _chances(table, view.only(judged[by_curve]), now)
+        likely[by_curve] = chance >= np.where(before == FEASIBLE, STILL_LIKELY, LIKELY)
+        stays = (before == INFEASIBLE) & (chance < NOT_HOPELESS)
+        hopeless[by_curve] = stays | (hopeless[by_curve] & (chance < HOPELESS))
+    belief = np.where(likely & (finish <= deadline), FEASIBLE, AT_RISK)
+    belief[hopeless] = INFEASIBLE
     belief[~known] = UNKNOWN
     changed = rows[(belief != table.belief[rows]) & known]
     table.belief[rows] = belief
@@ -57,6 +75,15 @@ def judge(round: Round, exact: BoolArray, finish: FloatArray) -> list[VerdictCha
         assert verdict is not None  # it is known, and the job has not ended
         verdicts.append(VerdictChanged(table.names[row], verdict, verdict_reason(table, row)))
     return verdicts
+
+
+def _chances(table: JobTable, jobs: JobView, now: float) -> FloatArray:
+    """Return the trusted chances of jobs, averaged over their newest cells, and write them to the table."""
+    rows = jobs.row
+    trusted = trusted_chances(jobs, now, table.history_share[rows])
+    chance = averaged(table.chance[rows], table.judged_at[rows], trusted, jobs.position)
+    table.chance[rows], table.judged_at[rows] = chance, table.last_position[rows]
+    return chance
 
 
 def current_verdict(table: JobTable, row: int) -> Verdict | None:
@@ -88,9 +115,13 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
         return Reason("stands_still", (needs, spare)) if needs < MAX_FORECAST else Reason("unsure")
     early = min(float(table.deadline[row]), float(table.ends_by[row])) - float(table.finish[row])
     if not isfinite(early):  # the policy cannot say
-        return directive.reason
+        if table.work_mid[row] < MAX_FORECAST:
+            return directive.reason
+        return Reason("unsure" if table.work_low[row] < MAX_FORECAST else "flat")
     if belief == FEASIBLE:
         return Reason("on_time", (early,))
+    if early >= 0:
+        return Reason("uncertain", (early, float(table.chance[row])))
     return Reason("late_for_end" if limited else "late", (-early,))
 
 
@@ -174,7 +205,14 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         fault=table.faults.get(row),
         alert=next(reversed(table.alerts.get(row, {}).values()), None),
         spot_policy=table.spot_policies.get(row),
+        like=_like(table, row),
     )
+
+
+def _like(table: JobTable, row: int) -> Reason | None:
+    """Return the earlier runs that the forecast of a job rests on; None if it does not."""
+    share, names = float(table.history_share[row]), dict.fromkeys(table.earlier.get(row, ()))
+    return Reason("like", (share,), " and ".join(names)) if share > 0 else None
 
 
 def job_forecast(status: JobStatus, now: float) -> JobForecast:
@@ -197,7 +235,8 @@ def _state(table: JobTable, row: int) -> State:
         return State.RUNNING if table.last_report[row] else State.QUEUED
     if not table.batches[row]:
         return State.QUEUED
-    return State.HELD if table.home[row] or not table.launched[row] else State.RELEASED
+    has_process = table.home[row] or table.last_report[row] or not table.launched[row]
+    return State.HELD if has_process else State.RELEASED
 
 
 def _values(table: JobTable, row: int) -> tuple[float | None, float | None, float | None]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.core.answers import Answer, Directive, End, JobStatus
-from lightning_core.core.events import Event, Report, Tick
+from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -28,6 +28,7 @@ from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.recovery import finish
 from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.journals.snapshots import EVENTS_PER_SNAPSHOT
+from lightning_core.storage.runs.pool_history import PoolHistory
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +56,13 @@ class Host:
         settings: Settings of the scheduler; an existing journal's own settings take precedence.
         journal: Path of the journal to create or to resume from; None for no journal.
         clock: Monotonic clock, in seconds.
+        history: Folder of the store of earlier runs; None for none.
     """
 
-    def __init__(self, settings: Settings, journal: Path | None = None, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, settings: Settings, journal: Path | None = None, clock: Clock = time.monotonic,
+        history: Path | None = None,
+    ) -> None:  # fmt: skip
         self._clock = clock
         self._trouble = ""
         self._status: list[JobStatus] | None = None
@@ -86,6 +91,8 @@ class Host:
             if journal is not None:
                 self._journal = Journal.create(journal, settings)
         self._origin = clock() - past
+        self.runs = PoolHistory(history, shared=self.scheduler.settings.share_history)
+        self.runs.begin(self.scheduler.ended_runs(), self.now())
 
     def now(self) -> float:
         """Return the scheduler time, in seconds."""
@@ -109,7 +116,12 @@ class Host:
         """
         answers, now = self.decide_time(), self.now()
         known = self.scheduler.answers_to_no_op(event, now)
-        return answers + (self._decide(event, now) if known is None else known)
+        if known is not None:
+            return answers + known
+        answers += self._decide(event, now)
+        for found in self.runs.find(event.jobs) if isinstance(event, Submit) else ():
+            answers += self._decide(found, now)
+        return answers
 
     def decide_time(self) -> list[Answer]:
         """Wake the scheduler if it asked to be woken by now; see :meth:`decide`."""
@@ -128,8 +140,9 @@ class Host:
             error, self._unwritten = self._unwritten, None
             if error is not None:
                 raise error
-            if self._journal is not None:
-                self._journal.commit()
+            with self.runs.committing():
+                if self._journal is not None:
+                    self._journal.commit()
 
     def undo(self, error: Exception) -> EventNotPersistedError | None:
         """Go back to what is committed, after an error of :meth:`commit`.
@@ -182,8 +195,9 @@ class Host:
         return self._status
 
     def keep_short(self) -> None:
-        """Take a snapshot or thin old events, if that is due; both fail without harm: the events are committed."""
+        """Keep runs, take a snapshot or thin old events, if due; all fail without harm: the events are committed."""
         with self._writing:
+            self.runs.write()
             due, self._snapshot_due = self._snapshot_due, None
             if due is not None:
                 self._write_snapshot(*due)
@@ -197,7 +211,7 @@ class Host:
     @property
     def is_long(self) -> bool:
         """Whether :meth:`keep_short` has something to do."""
-        return self._snapshot_due is not None or self._thinning_due
+        return self._snapshot_due is not None or self._thinning_due or self.runs.is_due
 
     def close(self) -> None:
         """Close the journal."""
@@ -207,6 +221,7 @@ class Host:
             self.keep_short()
             self._journal.close()
             self._journal = None
+        self.runs.close()
 
     def _committed(self, answers: list[Answer]) -> list[Answer]:
         try:
@@ -230,6 +245,8 @@ class Host:
             if self._journal is not None:
                 self._journal.add(event, now, answers, self.scheduler.accepted)
                 self._note_length(self._journal)
+            if ended := {one.job for one in answers if isinstance(one, End)}:
+                self.runs.note(self.scheduler.ended_runs(ended), now)
         except Exception:
             self._take_back()
             raise
@@ -279,4 +296,5 @@ class Host:
         self._is_astray = True  # if this fails, it is tried again before the next event
         if self._journal is not None:
             self.scheduler = replay(self._journal).scheduler
+        self.runs.begin(self.scheduler.ended_runs(), self.now())
         self._is_astray = False

@@ -20,8 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from lightning_core.core.answers import Answer, Directive, JobForecast, JobStatus, JoinReply, Placement
 from lightning_core.core.commands import Command
 from lightning_core.core.events import Checkpoint, DevicesUnavailable, Event, Report, Submit, WorkerExited
@@ -64,7 +62,7 @@ class SchedulerActor:
         self._sessions = Sessions(lambda: self._host.scheduler, self._decide)
         try:
             self._lock = lock_journal(self._folder / "journal.lock")
-            self._host = Host(Settings(**settings), self._folder / "journal.db")
+            self._host = Host(Settings(**settings), self._folder / "journal.db", history=self._folder)
         except JournalError as error:
             self._trouble = str(error)
         except Exception as error:
@@ -74,10 +72,10 @@ class SchedulerActor:
             self._report_period = ReportPeriod(self._commits.lag)
             self._long_polling = LongPolling(self._host, self._commits)
             self._wakeups = Wakeups(self._host, self._commits, self._handle)
-        # Ray restarts the actor silently, and scripts can connect only once the socket server is open.
-        if ray.is_initialized():
-            with contextlib.suppress(RuntimeError):  # not an actor: its creator calls it
-                ray.get_runtime_context().current_actor.pid.remote()
+            # Ray restarts the actor silently, and refuses its calls of itself until the restart is known; scripts can
+            # connect only once the socket server is open.
+            with contextlib.suppress(RuntimeError):  # no event loop: its creator calls it
+                self._opening = asyncio.get_running_loop().create_task(self._open())
 
     # ------------------------------------------------------------------------------------------------ for workers
 
@@ -191,10 +189,8 @@ class SchedulerActor:
     async def about(self) -> dict[str, Any]:
         """Return a description of the pool: process id, folder, devices and settings."""
         await self._ready()
-        settings = self._host.scheduler.settings
-        devices = [name for name, _ in self._sessions.devices]
-        return {"pid": os.getpid(), "folder": str(self._folder), "devices": devices,
-                "settings": settings.to_dict()}  # fmt: skip
+        devices, settings = [name for name, _ in self._sessions.devices], self._host.scheduler.settings.to_dict()
+        return {"pid": os.getpid(), "folder": str(self._folder), "devices": devices, "settings": settings}
 
     async def pid(self) -> int:
         """Return the id of the actor's process; like every call, this opens the socket server first."""
@@ -207,6 +203,7 @@ class SchedulerActor:
         """Set the name and arbiter path of each device; called repeatedly, since the actor may have been restarted."""
         await self._ready()
         self._sessions.devices = list(devices)
+        self._host.runs.set_devices([name for name, _ in devices])
 
     async def set_unavailable(self, devices: Sequence[tuple[int, str]]) -> None:
         """Set the numbers of the devices on which no worker can run, each with the reason."""

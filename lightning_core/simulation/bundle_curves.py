@@ -195,9 +195,10 @@ class _Reader:
     def _named(self, job: Job, path: Path, throughput: float | None) -> Played:
         curve = next((known for known in self.curves if self._is(known, path)), None)
         if job.target.work is None and (job.target.grows or job.target.threshold <= 0):
-            position, logged = read_recording(path)
+            position, logged, lr = read_recording(path)
             loss = np.array([job.target.falling(value) for value in logged.tolist()])
-            curve = Curve(path.stem, "", "", "", position, loss, None if curve is None else curve.seconds_per_batch)
+            seconds = None if curve is None else curve.seconds_per_batch
+            curve = Curve(path.stem, "", "", "", position, loss, seconds, lr=lr)
         elif curve is None:
             curve = load_curve(path)
         position, loss = curve.reports(MAX_CELLS)
@@ -206,7 +207,8 @@ class _Reader:
             throughput = 1.0 / curve.seconds_per_batch
         if throughput is None:
             throughput = (passage if passage < math.inf else float(position[-1])) / self._expected(job)
-        return Played(SimulatedJob(job, position, loss, throughput), path.name, passage / throughput, False)
+        given = SimulatedJob(job, position, loss, throughput, learning_rates=curve.learning_rates())
+        return Played(given, path.name, passage / throughput, False)
 
     def _is(self, curve: Curve, path: Path) -> bool:
         return self.folder is not None and path == self.folder / f"{curve.name}.csv"
@@ -219,6 +221,7 @@ class _Reader:
             raise ValueError(f"{self.folder}: no recording there is of one run and comes down")
         curve = falling[int(draw.integers(len(falling)))]
         position, loss = curve.reports(MAX_CELLS)
+        last = float(position[-1])
         if job.target.work is None:
             part = math.exp(draw.uniform(math.log(EARLIEST), math.log(LATEST)))
             mean = _trailing(loss, self.settings.window)
@@ -238,7 +241,9 @@ class _Reader:
             passage = self._passage(job, position, loss)
         else:
             throughput = passage / seconds
-        return Played(SimulatedJob(job, position, loss, throughput), curve.name, passage / throughput, True)
+        rates = curve.learning_rates(float(position[-1]) / last)
+        given = SimulatedJob(job, position, loss, throughput, learning_rates=rates)
+        return Played(given, curve.name, passage / throughput, True)
 
     def _passage(self, job: Job, position: FloatArray, loss: FloatArray) -> float:
         """Return the batches after which the target is reached; inf if it is not within the recording."""

@@ -2,8 +2,9 @@
 
 Rules
 
-1. A recording is a CSV with the header ``step,loss``. The step is the number of batches done; a log that counts from 0
-   is moved up by one, since no loss is observed before the first batch.
+1. A recording is a CSV with the header ``step,loss`` or ``step,loss,lr``. The step is the number of batches done; a log
+   that counts from 0 is moved up by one, since no loss is observed before the first batch. ``lr`` is the learning rate
+   of that batch; what counts is how it relates to the highest of the run.
 2. Steps grow and all numbers are finite, or the file is refused. Losses of 0 or less are kept out one by one, as a live
    worker keeps them out: forecasts work with logarithms.
 3. Recordings of one task under other names (another framework, a variant of the model) are one family. Tuning
@@ -23,10 +24,11 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.limits import MAX_COUNT, check_at_most, check_factor, shown
+from lightning_core.core.reported import LearningRates, fewer
 from lightning_core.core.targets.base import MAX_LOSS
 from lightning_core.regular_files import MAX_TABLE_BYTES, read_text
 
-HEADER = ["step", "loss"]
+HEADERS = ("step,loss", "step,loss,lr")
 INDEX = "index.csv"
 # The recordings that come with the package, of 36 trainings of nine tasks.
 SHIPPED = Path(__file__).parents[1] / "recorded"
@@ -55,6 +57,8 @@ class Curve:
         loss: Losses observed there, positive, shape ``(n,)``.
         seconds_per_batch: Seconds of a batch on the machine of the recording; None if unknown.
         restarts: Number of times that the loss climbed back most of the way to its start.
+        lr: Learning rates there divided by the highest, in [0, 1], shape ``(n,)``; None if they are not known.
+        method: Model, optimizer and their constants; runs that differ in nothing but the seed have the same.
     """
 
     name: str
@@ -65,6 +69,25 @@ class Curve:
     loss: FloatArray
     seconds_per_batch: float | None = None
     restarts: int = 0
+    lr: FloatArray | None = None
+    method: str = ""
+
+    def learning_rates(self, scale: float = 1.0) -> LearningRates | None:
+        """Return the learning rates as a worker reports them; None if they are not known, or constant.
+
+        Args:
+            scale: Factor of the batches, of a curve that is played as if it had more or fewer.
+
+        Example::
+
+            >>> rows = np.arange(1.0, 6.0)
+            >>> Curve("a", "cv", "a", "a", rows, 6.0 - rows, lr=np.array([0.5, 1.0, 1.0, 1.0, 0.1])).learning_rates(10)
+            LearningRates(batches=(10, 20, 40, 50), rates=(0.5, 1.0, 1.0, 0.1))
+        """
+        if self.lr is None or self.lr.min() == self.lr.max():
+            return None
+        batches = np.maximum(np.rint(self.position * scale), 1.0).astype(np.int64)
+        return LearningRates.through(fewer(list(dict(zip(batches.tolist(), self.lr.tolist(), strict=True)).items()))[0])
 
     def reports(self, max_blocks: int = 1000) -> tuple[FloatArray, FloatArray]:
         """Return the curve in blocks of equally many rows; rows that fill no block are left out.
@@ -109,8 +132,8 @@ def family(task: str) -> str:
 def load_curves(folder: Path | str) -> list[Curve]:
     """Return every recording of a folder, in the order of its ``index.csv``, or by name if it has none.
 
-    The index has a column ``file``, and may have ``domain``, ``task``, ``sec_per_step`` and ``jumps_back``; others are
-    for people. Where it says nothing of domain and task, they are the file's name up to the first ``__``.
+    The index has a column ``file``, and may have ``domain``, ``task``, ``method``, ``sec_per_step`` and ``jumps_back``;
+    others are for people. Where it says nothing of domain and task, they are the file's name up to the first ``__``.
 
     Raises:
         ValueError: If a recording or the index is invalid, or there is none; the message has file and line.
@@ -174,13 +197,13 @@ def _curve(path: Path, row: dict[str, str], place: str) -> Curve:
         raise ValueError(f"{place}: sec_per_step must be positive, got {row['sec_per_step']}")
     check_factor(f"{place}: sec_per_step", seconds)
     check_at_most(f"{place}: jumps_back", restarts, MAX_COUNT)
-    position, loss = read_recording(path)
+    position, loss, lr = read_recording(path)
     good = loss > 0
     if np.count_nonzero(good) < MIN_ROWS:
         raise ValueError(f"{path}: needs at least {MIN_ROWS} positive losses, got {np.count_nonzero(good)}")
     return Curve(
         path.stem, row.get("domain") or prefix, task, family(task), position[good], loss[good], seconds,
-        int(restarts or 0),
+        int(restarts or 0), None if lr is None else lr[good], row.get("method") or "",
     )  # fmt: skip
 
 
@@ -196,28 +219,31 @@ def _number(text: str | None, key: str, place: str) -> float | None:
     return value
 
 
-def read_recording(path: Path) -> tuple[FloatArray, FloatArray]:
-    """Return the batches done and what was logged then, whatever its sign, both of shape ``(n,)``.
+def read_recording(path: Path) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+    """Return the batches done, what was logged then, whatever its sign, and the learning rates, of shape ``(n,)`` each.
+
+    Learning rates are divided by the highest; they are None if there are none.
 
     Raises:
         ValueError: If it is invalid; the message has file and line.
     """
     lines = _read_text(path).rstrip().splitlines()
     header = lines[0].strip() if lines else ""
-    if header.split(",") != HEADER:
-        raise ValueError(f"{path}:1: not a recording: its first line must be step,loss")
+    if header not in HEADERS:
+        raise ValueError(f"{path}:1: not a recording: its first line must be step,loss or step,loss,lr")
+    width = header.count(",") + 1
     try:
         rows = np.array([line.split(",") for line in lines[1:]], dtype=np.float64)
     except ValueError:
         rows = np.zeros(0)
-    if rows.ndim != 2 or rows.shape[1] != 2:
-        pairs = [_row(line, f"{path}:{number}") for number, line in enumerate(lines[1:], start=2)]
-        rows = np.array(pairs).reshape(-1, 2)
+    if rows.ndim != 2 or rows.shape[1] != width:
+        found = [_row(line, header, f"{path}:{number}") for number, line in enumerate(lines[1:], start=2)]
+        rows = np.array(found).reshape(-1, width)
     if len(rows) < MIN_ROWS:
         raise ValueError(f"{path}: needs at least {MIN_ROWS} rows, got {len(rows)}")
     step, loss = rows[:, 0].copy(), rows[:, 1].copy()
     if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):
-        raise ValueError(f"{path}:{bad[0] + 2}: step and loss must be finite, got {lines[bad[0] + 1][:80]}")
+        raise ValueError(f"{path}:{bad[0] + 2}: {_names(header)} must be finite, got {lines[bad[0] + 1][:80]}")
     if len(large := np.flatnonzero((step > MAX_COUNT) | (np.abs(loss) >= MAX_LOSS))):
         raise ValueError(
             f"{path}:{large[0] + 2}: step must be at most {MAX_COUNT} and loss below {MAX_LOSS:g}, "
@@ -227,12 +253,25 @@ def read_recording(path: Path) -> tuple[FloatArray, FloatArray]:
         raise ValueError(f"{path}:{back[0] + 3}: steps must grow, got {step[back[0] + 1]:g} after {step[back[0]]:g}")
     if step[0] < 0:
         raise ValueError(f"{path}:2: steps must be at least 0, got {step[0]:g}")
-    return step + (step[0] == 0), loss
+    lr = rows[:, 2] if width == 3 else None
+    if lr is not None and len(wrong := np.flatnonzero((lr < 0) | (lr >= MAX_LOSS))):
+        raise ValueError(
+            f"{path}:{wrong[0] + 2}: lr must be at least 0 and below {MAX_LOSS:g}, got {lines[wrong[0] + 1][:80]}"
+        )
+    if lr is not None and not lr.any():
+        raise ValueError(f"{path}: lr must be above 0 somewhere")
+    return step + (step[0] == 0), loss, None if lr is None else lr / lr.max()
 
 
-def _row(line: str, place: str) -> tuple[float, float]:
+def _names(header: str) -> str:
+    return "step, loss and lr" if header == HEADERS[1] else "step and loss"
+
+
+def _row(line: str, header: str, place: str) -> list[float]:
     try:
-        step, loss = map(float, line.split(","))
+        found = [float(one) for one in line.split(",")]
     except ValueError:
-        raise ValueError(f"{place}: expected step,loss, got {shown(line, 80)}") from None
-    return step, loss
+        found = []
+    if len(found) != header.count(",") + 1:
+        raise ValueError(f"{place}: expected {header}, got {shown(line, 80)}")
+    return found

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.jobs import Job
+from lightning_core.core.reported import LearningRates
 from lightning_core.core.targets import is_loss
 from lightning_core.scheduler.summary import Summary
 
@@ -59,6 +62,9 @@ class SimulatedJob:
         submitted: Time of submission, scheduler time.
         throughputs: Batches per second on each of the job's ``sizes``, if it can be resized.
         restart: Seconds until it trains again after a restart; None for the ``start`` of the pool's delays.
+        learning_rates: Learning rates that it reports when it begins; None if they are constant or not known.
+        earlier: Earlier runs of its task, which the scheduler is given with its submission.
+        evaluated: Whether each cell is a whole evaluation (a validation metric).
 
     Raises:
         ValueError: If there is no cell, or a number is out of range.
@@ -71,6 +77,9 @@ class SimulatedJob:
     submitted: float = 0.0
     throughputs: Sequence[float] = ()
     restart: float | None = None
+    learning_rates: LearningRates | None = None
+    earlier: Sequence[EarlierRun] = ()
+    evaluated: bool = False
 
     def __post_init__(self) -> None:
         name = self.job.name
@@ -86,6 +95,8 @@ class SimulatedJob:
             raise ValueError(f"{name}: throughput must be positive and finite, got {self.throughput}")
         if not 0 <= self.submitted < math.inf:
             raise ValueError(f"{name}: submitted must be at least 0 and finite, got {self.submitted}")
+        if self.learning_rates is not None and not self.learning_rates.are_valid:
+            raise ValueError(f"{name}: learning rates must be in [0, 1] at growing batches, got {self.learning_rates}")
         if not 0 < len(self.position) == len(self.loss):
             raise ValueError(f"{name}: needs a loss for each position, got {len(self.loss)} for {len(self.position)}")
         before = 0.0
@@ -95,6 +106,16 @@ class SimulatedJob:
             if not is_loss(loss):
                 raise ValueError(f"{name}: losses must be finite, got {loss} at {position}")
             before = position
+
+
+class GivenVerdict(NamedTuple):
+    """A verdict on a job that had not ended."""
+
+    at: float
+    """Scheduler time at which it was given."""
+    batches: int
+    """Batches that the job had done by then."""
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +129,7 @@ class JobOutcome:
         batches: Batches that it has done.
         busy: Seconds that it has trained.
         switches: How often a device passed to it.
+        verdicts: Verdicts on it before it ended, in their order.
     """
 
     name: str
@@ -116,6 +138,7 @@ class JobOutcome:
     batches: int
     busy: float
     switches: int
+    verdicts: tuple[GivenVerdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

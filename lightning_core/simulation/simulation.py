@@ -20,15 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lightning_core.core.answers import Answer, End, Grant
-from lightning_core.core.events import Event, Report, SelectorFeedback, Submit, Tick, WorkerExited
-from lightning_core.core.jobs import Job
+from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
+from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.simulation.event_queue import EventQueue
-from lightning_core.simulation.scenario import Delays, JobOutcome, Outcome, SimulatedJob
+from lightning_core.simulation.scenario import Delays, GivenVerdict, JobOutcome, Outcome, SimulatedJob
 from lightning_core.simulation.virtual_pool import VirtualPool
 from lightning_core.simulation.virtual_workers import Worker
 from lightning_core.storage.journals.journal import Journal
@@ -52,6 +51,7 @@ class Simulation:
 
     Example::
 
+        >>> from lightning_core.core.jobs import Job
         >>> from lightning_core.core.targets import LossTarget
         >>> jobs = [
         ...     SimulatedJob(Job(name, deadline, LossTarget("loss", 0.5)), [10, 20, 30], [0.9, 0.6, 0.4], 10.0)
@@ -93,10 +93,11 @@ class Simulation:
         self._replay = CounterfactualReplay.of(self._settings)
         self._queue = EventQueue()
         self._pool = self._make_pool({given.job.name: Worker(given) for given in jobs})
+        self._verdicts: dict[str, list[GivenVerdict]] = {name: [] for name in names}
         self._deciding = 0.0
         self._events = self._rounds = 0
         for when in sorted({given.submitted for given in jobs}):
-            self._queue.at(when, self._submit, tuple(given.job for given in jobs if given.submitted == when))
+            self._queue.at(when, self._submit, [given for given in jobs if given.submitted == when])
         for name, times in (losses or {}).items():
             for when in times:
                 self._queue.at(when, self._pool.lose, self._pool.workers[name])
@@ -155,11 +156,15 @@ class Simulation:
 
     # ------------------------------------------------------------------------------------------------ the scheduler
 
-    def _submit(self, jobs: tuple[Job, ...]) -> None:
+    def _submit(self, jobs: Sequence[SimulatedJob]) -> None:
         self._give_feedback()
-        self._handle(Submit(jobs))
-        for job in jobs:
-            worker = self._pool.workers[job.name]
+        self._handle(Submit(tuple(given.job for given in jobs)))
+        runs = tuple(dict.fromkeys(run for given in jobs for run in given.earlier))
+        if runs:
+            found = [(given.job.name, tuple(map(runs.index, given.earlier))) for given in jobs if given.earlier]
+            self._handle(EarlierRuns(runs, tuple(found)))
+        for given in jobs:
+            worker = self._pool.workers[given.job.name]
             if not worker.launched and not worker.over:  # a script that has joined
                 self._pool.begin(worker)
 
@@ -199,6 +204,10 @@ class Simulation:
                     self._pool.end(self._pool.workers[answer.job])
                 case Grant():
                     self._pool.obey(answer)
+                case VerdictChanged(name, verdict):
+                    worker = self._pool.workers[name]
+                    worker.advance(self._queue.now)
+                    self._verdicts[name].append(GivenVerdict(self._queue.now, worker.batches, verdict))
 
     def _outcome(self) -> Outcome:
         folder = Path() if self._path is None else self._path.parent
@@ -216,6 +225,7 @@ class Simulation:
                     worker.batches,
                     worker.busy_before + worker.busy,
                     worker.switches,
+                    tuple(self._verdicts[name]),
                 )
             )
         return Outcome(

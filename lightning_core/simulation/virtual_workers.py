@@ -37,10 +37,12 @@ class Worker:
         "done_since",
         "earlier",
         "entry",
+        "evaluated",
         "goal",
         "incarnation",
         "job",
         "launched",
+        "learning_rates",
         "leaving",
         "name",
         "number",
@@ -74,6 +76,8 @@ class Worker:
         self.throughput = float(given.throughput)
         self.by_size = dict(zip(job.sizes, map(float, given.throughputs), strict=True))
         self.restart = given.restart
+        self.learning_rates = given.learning_rates
+        self.evaluated = given.evaluated
         # Its process: its devices now or soon, whether it can train, and its newest grant.
         self.at: Devices = ()
         self.ready = self.leaving = self.over = False
@@ -154,6 +158,8 @@ class Worker:
             self.busy,
             cells,
             batches_at_start=self.batches_at_start,
+            evaluated=self.evaluated and self.cells > 0,  # before its first evaluation it cannot tell
+            learning_rates=self.learning_rates if self.number == 1 else None,
         )
 
     def aim(self, report_every: float) -> float:

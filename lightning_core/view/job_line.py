@@ -73,6 +73,8 @@ def _reason(job: JobStatus) -> str:
     if job.state is not State.ENDED and str(job.grant_reason) != str(job.reason):
         parts.append(str(job.grant_reason))
     parts += faults
+    if job.like is not None and job.state is not State.ENDED:
+        parts.append(f"forecast {job.like}")
     if job.rejected:
         parts.append(f"{job.rejected} NaN or infinite losses ignored")
     return clean("; ".join(parts))

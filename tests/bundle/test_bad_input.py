@@ -697,7 +697,7 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(tmp_path: Pat
     code = f"import sys; sys.modules[{missing!r}] = None; from lightning_core.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "run", "b.yaml"]
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 2
     expected = f"error: {missing} is not installed; run pip install 'lightning-core-learning[launch]'\n"
     assert done.stderr == expected

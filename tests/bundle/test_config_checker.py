@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster import config_checker
 from lightning_core.cluster.bundle import Bundle
 from tests.conftest import ROOT
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,7 @@ def checker() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         path = Path(folder) / config_checker.SOCKET_NAME
         process = config_checker.start(path)
-        until = time.monotonic() + 60
-        while not path.exists():
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until(path.exists)
         yield path
         process.kill()
         process.wait()
@@ -103,8 +100,6 @@ def test_the_checker_ends_with_the_process_that_started_it() -> None:
         )
         note = Path(folder) / "pid"  # a pipe would be held open by the checker
         with note.open("w") as file:
-            subprocess.run([sys.executable, "-c", code, str(path)], stdout=file, timeout=60, check=True)
-        until = time.monotonic() + 60
-        while Path(f"/proc/{note.read_text().strip()}/cmdline").exists():
-            assert time.monotonic() < until, "it is still running"
-            time.sleep(0.1)
+            subprocess.run([sys.executable, "-c", code, str(path)], stdout=file, timeout=300, check=True)
+        checker = Path(f"/proc/{note.read_text().strip()}/cmdline")
+        until(lambda: not checker.exists())

@@ -273,7 +273,7 @@ def test_a_full_disk_is_reported_before_the_run(tmp_path: Path) -> None:
         "check_folder(Path(sys.argv[1]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )
     assert f"BundleError: {tmp_path}: cannot be written to: File too large" in done.stderr
 

@@ -36,6 +36,7 @@ from lightning_core.callbacks.elastic import steps
 from lightning_core.worker.process_group import Rank, free_port, joined_ranks, trainer_arguments
 from tests.callbacks.test_callback import Script, grant
 from tests.cluster.test_release import launched, release
+from tests.examples import examples
 from tests.tiny import QUIET, Batch, Net, NoisyPoints
 
 Slot = list[int]
@@ -82,7 +83,7 @@ def epoch_of(world: World, samples: int, batch_size: int, **more: Any) -> list[l
     return world.micro_batches_of(world.each(lambda: read(loader(samples, batch_size, **more))))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.integers(1, 150), st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 6, 12]), st.booleans(), st.data())
 def test_an_epoch_is_the_same_on_every_number_of_ranks(
     samples: int, batch_size: int, micro_batches: int, shuffle: bool, data: st.DataObject

@@ -18,10 +18,11 @@ from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.callbacks.reporting.hang_watch import MAX_GAP, UNKNOWN_FACTOR, HangWatch, Phase
 from lightning_core.callbacks.reporting.inbox import Inbox
 from lightning_core.callbacks.reporting.mailbox import Mailbox
-from lightning_core.core.events import Hang
+from lightning_core.core.reported import Hang
 from lightning_core.core.targets import BatchTarget
-from tests.callbacks.test_callback import AlwaysFree, Script, fit, grant, until
+from tests.callbacks.test_callback import AlwaysFree, Script, fit, grant
 from tests.tiny import Batch, Line, ValidatedPoints
+from tests.waiting import join, until
 
 LIMIT = 300.0
 
@@ -314,21 +315,21 @@ def test_a_training_that_hangs_is_reported_with_where_and_then_given_up(caplog: 
     class Hangs(Line):
         def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
             if self.steps == 40:
-                goes_on.wait(60)
+                goes_on.wait(300)
             return super().training_step(batch, batch_idx)
 
-    callback = LaunchedCallback("job", BatchTarget(10**9), client=script, hang=0.2, give_up=given_up.append, growth=0.0)
+    callback = LaunchedCallback("job", BatchTarget(10**9), client=script, hang=2.0, give_up=given_up.append, growth=0.0)
     thread = threading.Thread(target=lambda: fit(callback, Hangs(), max_epochs=20))
     thread.start()
     try:
-        until(lambda: bool(given_up), 60)
+        until(lambda: given_up)
     finally:
         goes_on.set()
-        thread.join(20)
+        join(thread)
     hung = [report for report in script.reports if report.hang is not None]
     assert hung[0].batches == 40
     assert len({report.hang for report in hung}) == 1
-    assert "goes_on.wait(60)" in given_up[0]
+    assert "goes_on.wait(300)" in given_up[0]
     assert given_up[0].rsplit("\n", 1)[1].startswith("no step for ")
     assert "job: the training hangs:" in caplog.text
     assert script.reports[-1].hang is None

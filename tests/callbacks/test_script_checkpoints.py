@@ -24,6 +24,7 @@ from lightning_core.server.clients.local_client import LocalClient
 from tests.callbacks.test_callback import fit
 from tests.faults.test_joining import Pool, training
 from tests.tiny import Line, ValidatedPoints
+from tests.waiting import join
 
 AWAY = 20.0
 
@@ -232,7 +233,7 @@ def test_during_training_the_forecast_has_three_quantiles(monkeypatch: pytest.Mo
         if (job_forecast := script.forecast) is not None and job_forecast.left is not None and job_forecast.left > 0:
             found.append(job_forecast)
         time.sleep(0.05)
-    thread.join(30)
+    join(thread)
     assert found
     for job_forecast in found:
         assert job_forecast.early is not None

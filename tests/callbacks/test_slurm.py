@@ -24,10 +24,11 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.server import discovery as connecting
 from lightning_core.storage.manifests import verify
-from tests.callbacks.test_callback import fit, until
+from tests.callbacks.test_callback import fit
 from tests.conftest import ROOT
 from tests.faults.test_joining import Pool, training
 from tests.tiny import Line
+from tests.waiting import join, until
 
 
 @pytest.fixture
@@ -168,8 +169,7 @@ def test_a_held_script_is_saved_before_the_end(tmp_path: Path, monkeypatch: pyte
     from lightning_core.core.answers import End, Verdict
 
     pool.say(End("job", 4, Verdict.MET, Reason("target_met", (1.0,))))
-    thread.join(30)
-    assert not thread.is_alive()
+    join(thread)
 
 
 TRAIN = """

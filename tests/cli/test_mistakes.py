@@ -164,7 +164,7 @@ def test_debug_is_accepted_anywhere() -> None:
 
 def test_python_m_runs_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lightning_core", "policies"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
     assert "triage (default)" in done.stdout
 
 
@@ -177,7 +177,7 @@ def completed(line: str) -> set[str]:
     command = [sys.executable, "-m", "lightning_core"]
     done = subprocess.run(
         ["bash", "-c", '"$@" 8>&1 9>/dev/null >/dev/null 2>/dev/null', "-", *command],
-        env=os.environ | asked, capture_output=True, text=True, timeout=60, check=True,
+        env=os.environ | asked, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     return {word.strip() for word in done.stdout.split("\n") if word and not word.startswith("-")}
 

@@ -236,10 +236,11 @@ def test_pause_with_release_frees_the_memory_of_a_launched_job(scheduler: Schedu
     for name in ("a", "script"):
         scheduler.handle(Pause(name, release=True), 2.0)
     a, script = scheduler.status()
-    assert (a.devices, a.state) == ((), State.RELEASED)
+    assert (a.devices, a.state) == ((), State.HELD)  # it is being saved
     assert (script.devices, script.state) == ((0,), State.QUEUED)  # it cannot leave
     assert scheduler.placements() == []
     scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 3.0)
+    assert scheduler.status()[0].state is State.RELEASED
     scheduler.handle(Resume("a"), 4.0)
     assert scheduler.placements() == [Placement("a", 2, (0,))]
 

@@ -38,7 +38,8 @@ from lightning_core.storage.journals.journal_database import JournalPart
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.replay import replay
 from tests.cli.test_cli import SCRIPT, Said, note
-from tests.socket_servers import Pool, until
+from tests.socket_servers import Pool
+from tests.waiting import until
 
 JOB = {
     "model": {"class_path": "tests.tiny.Line"},

@@ -22,15 +22,19 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.manifests import verify
 from tests.conftest import ROOT
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from lightning_core.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
 
+# Of jobs that end otherwise, on however slow a machine.
+DEADLINE = "10m"
+
 
 def job(
-    deadline: str = "40s", target: dict[str, Any] | None = None, data: str = "Points", **init: Any
+    deadline: str = DEADLINE, target: dict[str, Any] | None = None, data: str = "Points", **init: Any
 ) -> dict[str, Any]:
     return {
         "seed_everything": 1,
@@ -63,16 +67,16 @@ def pid_of(actor: Any) -> int:
 
 
 class Seen:
-    """A watcher that records statuses, and may act once."""
+    """A watcher that records statuses and acts, each time until an act has been done."""
 
-    def __init__(self, act: Any = None) -> None:
+    def __init__(self, *acts: Any) -> None:
         self.frames: list[tuple[float, list[JobStatus]]] = []
-        self._act = act
+        self._acts = list(acts)
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
         self.frames.append((now, jobs))
-        if self._act is not None and self._act(now, jobs):
-            self._act = None
+        if self._acts and self._acts[0](now, jobs):
+            del self._acts[0]
 
     def close(self) -> None:
         """Do nothing."""
@@ -158,12 +162,14 @@ def test_a_killed_scheduler_restarts_while_training_continues(cluster: Cluster, 
         killed["batches"] = sum(j.batches for j in jobs)
         os.kill(pid, signal.SIGKILL)
         killed["at"] = time.monotonic()
-        for _ in range(100):
+
+        def is_back() -> bool:
             try:
-                assert pid_of(cluster.scheduler) != pid
-                break
+                return pid_of(cluster.scheduler) != pid
             except ray.exceptions.RayError:
-                time.sleep(0.1)
+                return False
+
+        until(is_back)
         killed["back"] = time.monotonic()
         return True
 
@@ -172,7 +178,7 @@ def test_a_killed_scheduler_restarts_while_training_continues(cluster: Cluster, 
     summary = made.run(run_dir=tmp_path, cluster=cluster, watcher=seen)
     assert killed["back"] - killed["at"] < 10
     assert summary.exit_code == 0
-    assert summary.wall < 20  # both continued to train meanwhile: 1,400 batches of at least 5 ms
+    assert [(job.incarnation, job.restarts) for job in summary.jobs] == [(1, 0)] * 2
     with Journal.open(tmp_path / "journal.db") as journal:
         again = replay(journal)
         assert again.digest == journal.digest
@@ -210,7 +216,7 @@ def test_the_scheduler_s_process_imports_neither_torch_nor_lightning() -> None:
         "import sys, lightning_core.server.ray_actor;"
         "bad = {'torch', 'lightning', 'filterpy', 'statsmodels'} & set(sys.modules); assert not bad, bad"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 @pytest.mark.nightly  # tests/scheduler/test_allocation.py holds the same without workers

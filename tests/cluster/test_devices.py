@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.core.answers import End, Grant, Verdict
+from lightning_core.core.answers import End, Grant, JobStatus, State, Verdict
 from lightning_core.core.codec import decode_answers
+from lightning_core.core.commands import SetDeadline, SetTerms
+from lightning_core.core.targets import BatchTarget
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from tests.cluster.test_cluster import Seen
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 
-def job(batches: int, deadline: str = "90s", pause: float = 0.005, **terms: Any) -> dict[str, Any]:
+def job(batches: int, deadline: str = "10m", pause: float = 0.005, **terms: Any) -> dict[str, Any]:
     return {
         "seed_everything": 1,
         "model": {"class_path": "tests.tiny.Line", "init_args": {"pause": pause}},
@@ -34,14 +37,14 @@ def job(batches: int, deadline: str = "90s", pause: float = 0.005, **terms: Any)
     }
 
 
-def run(cluster: Cluster, folder: Path, policy: str, devices: int, **jobs: Any) -> Any:
+def run(cluster: Cluster, folder: Path, policy: str, devices: int, watcher: Any = None, **jobs: Any) -> Any:
     content = {"pool": {"devices": devices}, "policy": policy, "period": "0.5s", "jobs": jobs}
-    return Bundle.from_dict(content, ROOT).run(run_dir=folder, cluster=cluster)
+    return Bundle.from_dict(content, ROOT).run(run_dir=folder, cluster=cluster, watcher=watcher)
 
 
 @pytest.mark.nightly
 def test_eight_jobs_share_four_devices(four: Cluster, tmp_path: Path) -> None:
-    jobs = {f"job{k}": job(100 + 20 * k, deadline=f"{60 + k}s") for k in range(8)}
+    jobs = {f"job{k}": job(100 + 20 * k, deadline=f"{600 + k}s") for k in range(8)}
     summary = run(four, tmp_path, "edf", 4, **jobs)
     assert [status.verdict for status in summary.jobs] == [Verdict.MET] * 8
 
@@ -82,11 +85,19 @@ def test_a_job_of_two_devices_trains_as_one(four: Cluster, tmp_path: Path) -> No
 
 def test_an_urgent_job_takes_the_place_of_one_that_can_wait(four: Cluster, tmp_path: Path) -> None:
     """One slot: the job that waits is saved and leaves, and comes back when the urgent one has ended."""
-    jobs = {
-        "patient": job(1300, deadline="80s", pause=0.01),
-        "urgent": job(50, deadline="60s", begin="5s"),
-    }
-    summary = run(four, tmp_path, "edf", 1, **jobs)
+
+    def hurry(now: float, jobs: list[JobStatus]) -> bool:
+        if jobs[0].batches > 0:
+            four.tell(SetDeadline("urgent", 600.0))
+        return jobs[0].batches > 0
+
+    def end(now: float, jobs: list[JobStatus]) -> bool:
+        if jobs[1].state is State.ENDED:
+            four.tell(SetTerms("patient", target=BatchTarget(jobs[0].batches + 50)))
+        return jobs[1].state is State.ENDED
+
+    jobs = {"patient": job(10**6, deadline="10h", pause=0.01), "urgent": job(50, deadline="11h")}
+    summary = run(four, tmp_path, "edf", 1, Seen(hurry, end), **jobs)
     assert [status.verdict for status in summary.jobs] == [Verdict.MET] * 2
     assert [status.incarnation for status in summary.jobs] == [2, 1]
     assert summary.jobs[0].finished_at > summary.jobs[1].finished_at

@@ -69,7 +69,7 @@ def head(pool: Path) -> Iterator[Head]:
 def test_a_head_with_its_mark_is_ended_and_its_folder_removed(head: Head) -> None:
     (head.temp / "ray").mkdir()
     end_ray(head.note)
-    assert head.process.wait(5) < 0
+    assert head.process.wait(60) < 0
     assert not head.temp.exists()
 
 

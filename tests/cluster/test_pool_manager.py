@@ -44,6 +44,7 @@ from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import HANG
 from lightning_core.worker.assignment import Assignment, Incarnation
 from lightning_core.worker.worker import modules_from
+from tests.waiting import PATIENCE, until_async
 
 SPEC = {"job": job_to_dict(Job("x", 9.0, BatchTarget(5))), "config": {}, "cell": 1, "save_every": 300.0,
         "keep_best": False, "hang": None, "paths": []}  # fmt: skip
@@ -145,15 +146,24 @@ class Stage:
         note = self.folder / "jobs" / "x" / "launched"
         return note.read_text() if note.exists() else ""
 
-    async def launch(self, incarnation: int = 1, devices: tuple[int, ...] = (0,), within: float = 0.3) -> None:
-        """Place the job, and let the given seconds pass."""
+    async def launch(self, incarnation: int = 1, devices: tuple[int, ...] = (0,)) -> None:
+        """Place the job, and wait until nothing is left to do about that."""
         self.launcher.want([Placement("x", incarnation, devices)])
-        runs, told = len(self.runs), len(self.told.calls)
-        for _ in range(int(within / 0.01)):
-            await asyncio.sleep(0.01)
-            if len(self.runs) > runs or len(self.told.calls) > told:
-                break
-        await asyncio.sleep(0.03)
+        await until_async(lambda: not self.launcher._admissions)
+
+    async def try_to_launch(self, times: int) -> None:
+        """Place the job, and wait until that many attempts to launch it have ended."""
+        tried, ended = self.launcher._try, 0
+
+        async def counted(placement: Placement, incarnation: Incarnation) -> str | None:
+            nonlocal ended
+            missing = await tried(placement, incarnation)
+            ended += 1
+            return missing
+
+        self.launcher._try = counted  # type: ignore[method-assign]
+        self.launcher.want([Placement("x", 1, (0,))])
+        await until_async(lambda: ended >= times)
 
     @property
     def heard(self) -> list[Any]:
@@ -211,11 +221,10 @@ def test_a_job_is_launched_once_and_its_slot_is_free_afterwards(stage: Stage) ->
     async def story() -> None:
         stage.spec()
         await stage.launch()
-        await stage.launch(within=0.05)
+        await stage.launch()
         assert (len(stage.runs), slot_of(stage).incarnation) == (1, X1)
         stage.runs[0].set_result(None)
-        await asyncio.sleep(0.01)
-        assert stage.slots.busy() == []
+        await until_async(lambda: not stage.slots.busy())
         assert stage.heard == []
 
     asyncio.run(story())
@@ -260,9 +269,7 @@ def test_files_of_jobs_that_ended_long_ago_go_while_the_pool_is_up(
 
     async def story() -> None:
         stage.pool_manager._follow("scheduler", stage.folder)
-        async with asyncio.timeout(10.0):
-            while home.exists() or not (other / "ended").exists():
-                await asyncio.sleep(0.01)
+        await until_async(lambda: not home.exists() and (other / "ended").exists())
         stage.pool_manager._stop_following()
 
     asyncio.run(story())
@@ -309,7 +316,7 @@ def test_a_complete_launch_is_not_repeated_after_a_restart(three: Stage) -> None
         (three.spec() / "launched").write_text("1")
         for number in (0, 1):
             slot_of(three, number).assign(three.worker(), X1)
-        await three.launch(devices=(0, 1), within=0.05)
+        await three.launch(devices=(0, 1))
         assert (three.killed, three.heard, three.runs) == ([], [], [])
 
     asyncio.run(story())
@@ -320,14 +327,13 @@ def test_a_launch_waits_for_busy_workers(stage: Stage) -> None:
     """A job that leaves may have to train to the end of its epoch first; the launch of another job waits for it."""
 
     async def story() -> None:
-        stage.launcher = stage.new_launcher(ready_within=0.05)
+        stage.launcher = stage.new_launcher(ready_within=0.0)
         stage.spec()
         slot_of(stage).assign(slot_of(stage).worker, Incarnation("other", 1, "scheduler"))
-        await stage.launch(within=0.2)
+        await stage.try_to_launch(3)
         assert (stage.runs, stage.heard, stage.noted()) == ([], [], "")
         stage.slots.release(slot_of(stage))
-        await asyncio.sleep(0.05)
-        assert len(stage.runs) == 1
+        await until_async(lambda: stage.runs)
 
     asyncio.run(story())
 
@@ -343,12 +349,12 @@ def test_all_ranks_are_launched_or_none(three: Stage, monkeypatch: pytest.Monkey
         three.spec()
         slot_of(three, 1).assign(None)
         slot_of(three, 1).problem = "its node is gone"
-        await three.launch(devices=(0, 1), within=1.0)
+        await three.launch(devices=(0, 1))
         assert three.heard == [LaunchTimedOut("x", 1, "device 1: its node is gone")]
         hanging = slot_of(three, 2).worker
         hanging.job.answer = lambda: asyncio.get_running_loop().create_future()  # type: ignore[union-attr]
         three.launcher.want([])
-        await three.launch(devices=(0, 2), within=1.0)
+        await three.launch(devices=(0, 2))
         assert three.heard[1] == LaunchTimedOut("x", 1, "device 2: its worker has not answered for 0 s")
         assert (three.killed, three.refilled) == ([hanging], [slot_of(three, 2)])
         assert (three.runs, slot_of(three).reserved, three.noted()) == ([], False, "")
@@ -391,12 +397,12 @@ def test_two_jobs_of_two_devices_on_three_do_not_deadlock(three: Stage) -> None:
         (three.folder / "jobs" / "y").mkdir()
         (three.folder / "jobs" / "y" / "spec.json").write_text(json.dumps(SPEC))
         three.launcher.want([Placement("x", 1, (0, 1)), Placement("y", 1, (1, 2))])
-        await asyncio.sleep(0.2)
+        await until_async(lambda: len(three.runs) >= 2)
         assert {a.job for a in three.assignments} == {"x"} or {a.job for a in three.assignments} == {"y"}
         assert len(three.runs) == 2
         for run in three.runs:
             run.set_result(None)
-        await asyncio.sleep(0.2)
+        await until_async(lambda: len(three.runs) >= 4)
         assert sorted(a.job for a in three.assignments) == ["x", "x", "y", "y"]
 
     asyncio.run(story())
@@ -426,7 +432,7 @@ def test_a_withdrawn_placement_is_not_launched(stage: Stage) -> None:
     async def story() -> None:
         stage.spec()
         slot_of(stage).assign(slot_of(stage).worker, Incarnation("other", 1, "scheduler"))
-        await stage.launch(within=0.03)
+        await stage.try_to_launch(1)
         stage.launcher.want([])
         stage.slots.release(slot_of(stage))
         await asyncio.sleep(0.05)
@@ -499,13 +505,13 @@ def test_a_full_disk_delays_only_the_launch_that_it_hits(three: Stage, monkeypat
         (three.folder / "jobs" / "y" / "spec.json").write_text(json.dumps(SPEC))
         wanted = [Placement("x", 1, (0,)), Placement("y", 1, (1,))]
         three.launcher.want(wanted)
-        await asyncio.sleep(0.5)
+        await until_async(lambda: not three.launcher._admissions)
         assert [a.job for a in three.assignments] == ["y"]
         [timed_out] = three.heard
         assert "No space left on device" in timed_out.detail
         full = False
         three.launcher.want(wanted)
-        await asyncio.sleep(0.1)
+        await until_async(lambda: not three.launcher._admissions)
         assert [a.job for a in three.assignments] == ["y", "x"]
 
     asyncio.run(story())
@@ -524,7 +530,7 @@ def test_a_dead_rank_ends_its_own_job_only(three: Stage) -> None:
         await three.launch(devices=(0, 1))
         newest = saved(home, 1, "in the last moment", 70)
         three.runs[0].set_exception(dead())
-        await asyncio.sleep(0.1)
+        await until_async(lambda: three.heard and len(three.refilled) >= 2)
         assert three.killed == workers[:2]
         assert three.refilled == [slot_of(three), slot_of(three, 1)]
         # The place is another worker's by the time that the one which was ended is heard of.
@@ -585,6 +591,7 @@ def test_a_worker_that_hangs_is_given_up_before_ten_seconds(stage: Stage) -> Non
         assert len(worker.job.calls) == 1 + 30 + 1  # one question at a time; one before it was launched
         await looked(stage, 2)
         assert stage.killed == [worker]
+        await until_async(lambda: stage.heard)
         [left] = stage.heard
         assert (left.cause, left.detail) == (ExitCause.LOST, "its worker on device 0 has not answered for 9 s")
 
@@ -608,10 +615,12 @@ def test_a_hung_gang_is_given_up_once_and_other_workers_stay_monitored(
         other.silent_for = 0.0
         await looked(three, 2)
         assert three.killed == workers[:2]
+        await until_async(lambda: three.heard)
         assert [left.job for left in three.heard] == ["x"]
         monkeypatch.setattr(three.slots, "is_draining", lambda device: True)
         await looked(three, 8)
         assert three.killed == workers
+        await until_async(lambda: len(three.heard) >= 2)
         assert [(left.job, left.cause) for left in three.heard[1:]] == [("other", ExitCause.PREEMPTED)]
 
     asyncio.run(story())
@@ -628,6 +637,7 @@ def test_a_worker_behind_a_broken_connection_is_given_up(stage: Stage) -> None:
         assert worker is not None
         worker.job.answer = lambda: ActorUnavailableError("cut off", None)
         await looked(stage, 10)
+        await until_async(lambda: stage.heard)
         assert (stage.killed, [left.cause for left in stage.heard]) == ([worker], [ExitCause.LOST])
 
     asyncio.run(story())
@@ -679,7 +689,7 @@ def test_a_worker_of_an_earlier_pool_manager_is_monitored_by_asking(stage: Stage
         slot.assign(worker, X1)
         worker.job.answer = dead
         await looked(stage, 1)
-        await asyncio.sleep(0.05)
+        await until_async(lambda: stage.heard)
         assert (stage.killed, stage.heard) == (
             [worker],
             [WorkerExited("x", 1, ExitCause.LOST, "the worker's process died")],
@@ -698,7 +708,7 @@ def test_a_worker_that_continues_an_ended_job_is_killed(stage: Stage, monkeypatc
         assert stage.killed == []
         monkeypatch.setattr(monitor, "OVERDUE_GRACE", -1.0)
         await stage.watch.kill_overdue(stage.scheduler, "scheduler")
-        await asyncio.sleep(0.01)
+        await until_async(lambda: stage.refilled)
         assert (stage.killed, stage.refilled) == ([worker], [slot_of(stage)])
 
     asyncio.run(story())
@@ -718,10 +728,7 @@ def test_an_unexpected_error_does_not_end_the_monitoring(
     async def story() -> None:
         stage.spec()
         following = asyncio.create_task(stage.pool_manager._keep_launched("scheduler", stage.launcher))
-        for _ in range(200):
-            await asyncio.sleep(0.01)
-            if stage.runs:
-                break
+        await until_async(lambda: stage.runs)
         following.cancel()
 
     asyncio.run(story())
@@ -749,8 +756,8 @@ def test_a_failed_start_of_a_worker_is_retried_and_delays_no_other(
 
     async def story() -> None:
         filling = [asyncio.create_task(made._fill(slot)) for slot in made]
-        await asyncio.sleep(0.1)
-        assert (first.worker is None, second.worker is None) == (True, False)
+        await until_async(lambda: second.worker)
+        assert first.worker is None
         assert (made.find_free(0), made.find_free(1)) == ("its worker is starting", second)
         filling[0].cancel()
 
@@ -777,7 +784,7 @@ def test_a_device_can_be_shared_before_its_workers_have_imported_what_they_need(
             if slot.number == 0:
                 slot.assign(SimpleNamespace())
         made.changed.set()
-        await asyncio.wait_for(wait_until_shared, 5)
+        await asyncio.wait_for(wait_until_shared, PATIENCE)
         wait_until_warm = asyncio.create_task(made.wait_until_warm())
         await asyncio.sleep(0.01)
         assert not wait_until_warm.done()
@@ -812,19 +819,15 @@ def test_a_device_is_unavailable_until_its_worker_has_started(tmp_path: Path, mo
     async def story() -> None:
         [filling] = [asyncio.create_task(made._fill(slot)) for slot in list(made)[2:3]]
         list(made)[3].unavailable = True
-        await asyncio.sleep(0.05)
-        assert made.unavailable() == {0: "its worker is starting"}  # where nothing is known yet
+        await until_async(lambda: made.unavailable() == {0: "its worker is starting"})  # where nothing is known yet
         for slot in list(made)[:2]:
             slot.unavailable = False
         states[1] = "its node is gone"
-        await asyncio.sleep(0.05)
-        assert made.unavailable() == {1: "its node is gone"}
+        await until_async(lambda: made.unavailable() == {1: "its node is gone"})
         states[1] = ""
-        await asyncio.sleep(0.03)
-        assert made.unavailable() == {}
+        await until_async(lambda: made.unavailable() == {})
         monkeypatch.setattr(worker_slots, "START_TIMEOUT", 0.0)
-        await asyncio.sleep(0.05)
-        assert made.unavailable() == {1: "its worker is starting"}
+        await until_async(lambda: made.unavailable() == {1: "its worker is starting"})
         # One that has failed is not believed to be back before it is.
         list(made)[2].failures = 1
         monkeypatch.setattr(worker_slots, "START_TIMEOUT", 1e9)
@@ -870,7 +873,15 @@ def test_devices_of_a_draining_node_are_unavailable_until_placed_elsewhere(
     monkeypatch.setattr(pool_manager, "ASK_INTERVAL", 0.01)
     draining: dict[str, int] = {}
     table: dict[str, Any] = {"state": "CREATED", "bundles_to_node_id": {0: "old"}}
-    monkeypatch.setattr("lightning_core.cluster.device_groups.ray_state.get_draining_nodes", lambda: draining)
+    looks = 0
+
+    def get_draining_nodes() -> dict[str, int]:
+        nonlocal looks
+        looks += 1
+        return draining
+
+    look = "lightning_core.cluster.device_groups.ray_state.get_draining_nodes"
+    monkeypatch.setattr(look, get_draining_nodes)
     monkeypatch.setattr(device_groups, "placement_group_table", lambda group: table)
     stage.slots._groups._groups = [object()]
     failures = iter([RayError("away")])
@@ -892,7 +903,9 @@ def test_devices_of_a_draining_node_are_unavailable_until_placed_elsewhere(
         )
         for change in changes:
             change()
-            await asyncio.sleep(0.1)
+            # A report that fails is repeated after the next look, and is there before the one after that.
+            enough = looks + 3
+            await until_async(lambda: looks >= enough)  # noqa: B023
         looking.cancel()
 
     asyncio.run(story())

@@ -22,8 +22,9 @@ from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
-from tests.callbacks.test_callback import Script, grant, until
+from tests.callbacks.test_callback import Script, grant
 from tests.tiny import QUIET, Net, NoisyPoints
+from tests.waiting import until
 
 HERE, NOWHERE = (0,), ()
 

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Report
 from lightning_core.storage.journals.journal import Journal
 from tests.conftest import ROOT
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]  # three cold starts of Ray: a minute and a half
 
@@ -39,12 +39,15 @@ def progress(run_dir: Path) -> dict[str, Report]:
     return {event.job: event for event in events if isinstance(event, Report)}
 
 
-def until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 90
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < end, "never happened"
-        time.sleep(0.2)
+def while_running(process: subprocess.Popen[str], condition: Callable[[], Any]) -> None:
+    """Wait until a condition holds, which must be before the process ends."""
+
+    def holds() -> Any:
+        found = condition()
+        assert found or process.poll() is None, process.communicate()[0]
+        return found
+
+    until(holds)
 
 
 @pytest.mark.promise("R14", "F24")
@@ -66,9 +69,9 @@ def test_a_run_resumes_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     (tmp_path / "b.yaml").write_text(json.dumps(bundle))
     run_dir = tmp_path / "run"
     first = command(tmp_path, "run", "b.yaml", "--run-dir", "run")
-    until(lambda: (said := progress(run_dir)) and "long" in said and said["long"].batches > 100, first)
+    while_running(first, lambda: (said := progress(run_dir)) and "long" in said and said["long"].batches > 100)
     first.send_signal(signal.SIGINT)
-    out, _ = first.communicate(timeout=90)
+    out, _ = first.communicate(timeout=300)
     assert first.returncode == 130, out
     assert f"run --resume {run_dir}" in out
     saved = progress(run_dir)["long"].batches
@@ -79,13 +82,15 @@ def test_a_run_resumes_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     bundle["jobs"]["long"]["model"]["init_args"]["lr"] = 0.01  # type: ignore[index]
     (tmp_path / "b.yaml").write_text(json.dumps(bundle))
     refused = command(tmp_path, "run", "--resume", "run")
-    out, _ = refused.communicate(timeout=60)
+    out, _ = refused.communicate(timeout=300)
     assert refused.returncode == 2
     assert "jobs.long.model.init_args.lr: 0.05 -> 0.01" in out
     assert "--accept-changes" in out
 
     second = command(tmp_path, "run", "--resume", "run", "--accept-changes")
-    until(lambda: progress(run_dir)["long"].incarnation > 1 and progress(run_dir)["long"].batches > saved, second)
+    while_running(
+        second, lambda: progress(run_dir)["long"].incarnation > 1 and progress(run_dir)["long"].batches > saved
+    )
     assert (
         progress(run_dir)["long"].batches_at_start >= saved - 1
     )  # it left at the end of an epoch, with all of its work
@@ -93,7 +98,7 @@ def test_a_run_resumes_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     second.wait()
 
     third = command(tmp_path, "run", "--resume", "run")
-    out, _ = third.communicate(timeout=120)
+    out, _ = third.communicate(timeout=300)
     assert third.returncode == 0, out
     body = json.loads((run_dir / "summary.json").read_text())
     assert {name: job["verdict"] for name, job in body["jobs"].items()} == {"short": "met", "long": "met"}
@@ -105,5 +110,5 @@ def test_a_run_resumes_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     assert 0 < body["figures"]["device_use"] <= 1
     assert body["figures"]["down_s"] > 0
     again = command(tmp_path, "run", "--resume", "run")
-    out, _ = again.communicate(timeout=60)
+    out, _ = again.communicate(timeout=300)
     assert (again.returncode, "all its jobs have ended" in out) == (0, True)

@@ -14,7 +14,8 @@ from lightning_core.node.core_claims import CoreClaim, free_cores
 from lightning_core.node.device_cores import CORES, cores_of, note_first_core
 from lightning_core.node.processes import is_alive
 from lightning_core.server.discovery import read_head
-from tests.cluster.test_pool import Shell, until
+from tests.cluster.test_pool import Shell
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -106,13 +107,13 @@ def test_two_pools_side_by_side(shell: Shell) -> None:
     def batches(folder: str) -> int:
         return int(json.loads(shell.command("status", "--json", "--pool", folder))["jobs"][-1]["batches"])
 
-    until(lambda: batches(a) > 20 and batches(b) > 20, 90)
+    until(lambda: batches(a) > 20 and batches(b) > 20)
     if len(CORES) > 1:
         assert sorted([*bound_to(one), *bound_to(two)]) == sorted(CORES[:2])
     assert "x: cancelled" in shell.command("cancel", "x", "--pool", a)
     before = batches(b)
     script = shell.script("s", batches=200, LIGHTNING_CORE_POOL=a)
-    assert script.wait(90) == 0
+    assert script.wait(300) == 0
     assert "s" in shell.command("why", "s", "--pool", a)
     assert "no job 's'" in shell.command("why", "s", "--pool", b, code=2)
     shell.command("down", "--folder", a)

@@ -10,18 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.saved_state import StateError, decode, encode, restored
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.estimators.conformance import check_replay, check_rows
+from lightning_core.estimators.history_checks import check_history
+from lightning_core.estimators.schedule_checks import check_schedule
 from lightning_core.policies import POLICIES
 from lightning_core.policies.conformance import check_policy
 from lightning_core.policies.round_robin import RoundRobin
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.examples import examples
 
 NUMBERS = st.floats(width=64) | st.integers(-(2**70), 2**70)
 VALUES = st.recursive(
@@ -40,6 +43,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(VALUES)
+@settings(max_examples=examples(30))
 def test_a_value_comes_back_with_its_type(value: Any) -> None:
     assert same(decode(json.loads(json.dumps(encode(value), allow_nan=False))), value)
 
@@ -137,7 +141,13 @@ def test_the_suite_of_policies_detects_unsaved_state(policy: str, attribute: str
 def test_the_suite_of_estimators_detects_unsaved_state(estimator: str, attribute: str) -> None:
     mutant = _without(type(ESTIMATORS[estimator]()), attribute)
     with pytest.raises((AssertionError, IndexError)):
-        check_replay(mutant)
+        _check_state(mutant)
+
+
+def _check_state(make: Any) -> None:
+    check_replay(make)
+    check_history(make)
+    check_schedule(make)
 
 
 def _without_leaving(kind: Any) -> Any:

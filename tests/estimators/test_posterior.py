@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.estimators.posterior import EXPONENTS, MIN_MISFIT, POWERS, SHIFTS, Posterior
+from lightning_core.estimators.posterior import POWERS, Posterior
+from lightning_core.estimators.power_laws import EXPONENTS, MIN_MISFIT, PRIOR_MISFIT, SHIFTS, PowerLaws
 
 ROW = np.array([0])
 
@@ -27,9 +28,7 @@ def noisy(seed: int = 0, n: int = 60) -> tuple[FloatArray, FloatArray]:
 
 def test_candidates_equal_weighted_fits() -> None:
     s, losses = noisy()
-    scale, base, belief = fed(s, losses)._candidates(ROW)
-    assert belief.sum() == pytest.approx(1.0)
-    assert belief.sum(axis=(2, 3))[0] == pytest.approx(np.full(len(POWERS), 1 / len(POWERS)))
+    scale, base, log_belief = fed(s, losses)._laws.candidates(ROW)
     for p, power in enumerate(POWERS):
         root = np.sqrt((s / s[-1]) ** power) / losses
         for k in (0, 7, 21, 44):
@@ -41,22 +40,31 @@ def test_candidates_equal_weighted_fits() -> None:
             if steep > 0 and floor > 0:
                 assert (scale[0, p, 1, k], base[0, p, 1, k]) == pytest.approx((steep, floor), rel=1e-6)
             else:
-                assert belief[0, p, 1, k] == 0
+                assert log_belief[0, p, 1, k] == -np.inf
 
 
 def test_posterior_odds_follow_the_misfit() -> None:
     """The odds of two candidates without a floor are the ratio of misfits to the power of minus half the evidence."""
     s, losses = noisy()
-    scale, _, belief = fed(s, losses, evidence=3.0)._candidates(ROW)
+    scale, _, log_belief = fed(s, losses, evidence=3.0)._laws.candidates(ROW)
     weight = (s / s[-1]) ** POWERS[0]
 
     def misfit(k: int) -> float:
         x = (s / s[0] + SHIFTS[k % len(SHIFTS)]) ** -EXPONENTS[k // len(SHIFTS)]
         relative = (losses - scale[0, 0, 0, k] * x) / losses
-        return float((weight * relative**2).sum() / weight.sum()) + MIN_MISFIT
+        return float(((weight * relative**2).sum() + PRIOR_MISFIT) / weight.sum()) + MIN_MISFIT
 
-    odds = belief[0, 0, 0, 20] / belief[0, 0, 0, 30]
+    odds = np.exp(log_belief[0, 0, 0, 20] - log_belief[0, 0, 0, 30])
     assert odds == pytest.approx((misfit(20) / misfit(30)) ** -1.5, rel=1e-6)
+
+
+def test_a_whole_curve_is_taken_in_as_cell_by_cell() -> None:
+    s, losses = noisy()
+    laws, one_by_one = PowerLaws(np.array(POWERS), 6.0, 0.05), fed(s, losses)._laws
+    laws.grow(1)
+    laws.observe_curve(0, s, losses)
+    for name in laws.STATE:
+        assert getattr(laws, name) == pytest.approx(getattr(one_by_one, name), rel=1e-9), name
 
 
 def test_a_floor_is_detected() -> None:

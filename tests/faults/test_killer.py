@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from lightning_core.scheduler.settings import Settings
 from tests.faults.killer import Fault, Killer, kill, stop
 from tests.faults.prefixes import History, Limits, Watch, Witness, first_broken
 from tests.faults.trace import Action, Trace, main
+from tests.waiting import until
 
 POOL = Settings("fifo", estimator="posterior")
 JOB = Submit((Job("a", 900.0, BatchTarget(100)),))
@@ -31,8 +31,7 @@ def test_the_same_seed_repeats_the_same_actions() -> None:
     for _ in range(2):
         said: list[str] = []
         with Killer(3, faults(said), (0.0, 0.001), 20) as killer:
-            while len(killer.actions) < 20:
-                time.sleep(0.001)
+            until(lambda: len(killer.actions) == 20)
         assert [action.what for action in killer.actions] == [what for _, what in killer.schedule]
         stories.append(said)
     assert stories[0] == stories[1]
@@ -44,14 +43,11 @@ def test_the_killer_kills_and_stops_processes() -> None:
 
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     state = Path(f"/proc/{sleeper.pid}/stat")
-    assert stop(lambda: [sleeper.pid], 1.0)(random.Random(0)) == str(sleeper.pid)
-    until = time.monotonic() + 10.0
-    for stands_still in (True, False):
-        while (state.read_text().split()[2] == "T") is not stands_still:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+    assert stop(lambda: [sleeper.pid], 3.0)(random.Random(0)) == str(sleeper.pid)
+    until(lambda: state.read_text().split()[2] == "T")
+    until(lambda: state.read_text().split()[2] != "T")
     assert kill(lambda: [sleeper.pid])(random.Random(0)) == str(sleeper.pid)
-    assert sleeper.wait(10) == -9
+    assert sleeper.wait(60) == -9
     assert kill(lambda: [sleeper.pid])(random.Random(0)) is None
     assert kill(list)(random.Random(0)) is None
 

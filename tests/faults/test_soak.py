@@ -18,6 +18,7 @@ import pytest
 from lightning_core.core.answers import State, Verdict
 from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.core.targets import BatchTarget
 from lightning_core.node.processes import is_alive
 from lightning_core.pool.pool import Pool
@@ -107,7 +108,7 @@ class Traffic:
     def resume(self, pool: Pool) -> None:
         """Let the jobs that are held go on."""
         while self._held:
-            with suppress(JobEndedError):
+            with suppress(JobEndedError, JoinRefusedError):  # it was resumed, and only the answer was lost
                 pool.resume(self._held[-1])
             self._held.pop()
 

@@ -113,7 +113,7 @@ def test_two_jobs_share_the_nodes_that_a_command_quotes(tmp_path: Path) -> None:
             time.sleep(0.2)
         time.sleep(5)
         left.send_signal(signal.SIGINT)
-        words, _ = left.communicate(timeout=90)
+        words, _ = left.communicate(timeout=300)
     assert left.returncode == 130, words
     before = json.loads((run / "ledger.json").read_text())["intervals"]
     assert f"run --resume {run}" in words

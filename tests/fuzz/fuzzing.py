@@ -17,6 +17,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
+from tests.examples import examples
+
 # Seconds of a nightly target: five targets take an hour.
 NIGHTLY_SECONDS = float(os.environ.get("LC_FUZZ_SECONDS", "720"))
 # What a target may take of one value, with much room for a loaded machine.
@@ -25,12 +27,12 @@ MAX_SECONDS, MAX_MIB = 30, 512
 Target = Callable[[Any], None]
 
 
-def fuzz(target: Target, values: SearchStrategy[Any], examples: int, found: Iterable[Any] = ()) -> None:
-    """Try a target on what was found before, and on values that are the same in each run."""
+def fuzz(target: Target, values: SearchStrategy[Any], number: int, found: Iterable[Any] = ()) -> None:
+    """Try a target on what was found before, and on a number of values that are the same in each run."""
     for value in found:
         with bounded():
             target(value)
-    _tried(target, values, examples, derandomize=True)()
+    _tried(target, values, examples(number), derandomize=True)()
 
 
 def fuzz_for_long(target: Target, values: SearchStrategy[Any], seconds: float = NIGHTLY_SECONDS) -> None:
@@ -42,13 +44,13 @@ def fuzz_for_long(target: Target, values: SearchStrategy[Any], seconds: float = 
         seed(first + number)(_tried(target, values, 500, derandomize=False))()
 
 
-def _tried(target: Target, values: SearchStrategy[Any], examples: int, *, derandomize: bool) -> Callable[[], None]:
+def _tried(target: Target, values: SearchStrategy[Any], number: int, *, derandomize: bool) -> Callable[[], None]:
     def test(value: Any) -> None:
         with bounded():
             target(value)
 
     limits = settings(
-        max_examples=examples, deadline=None, derandomize=derandomize, database=None,
+        max_examples=number, deadline=None, derandomize=derandomize, database=None,
         suppress_health_check=list(HealthCheck), print_blob=True,
     )  # fmt: skip
     return limits(given(values)(test))

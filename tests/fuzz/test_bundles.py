@@ -203,7 +203,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
 
 
 def test_any_text_is_a_bundle_or_is_refused(target: Target) -> None:
-    fuzz(target, texts, 700, FOUND)
+    fuzz(target, texts, 200, FOUND)
 
 
 @pytest.mark.nightly

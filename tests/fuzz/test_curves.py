@@ -104,7 +104,7 @@ def target(tmp_path: Path) -> Target:
 
 @pytest.mark.promise("S5")
 def test_any_recordings_are_read_or_refused(target: Target) -> None:
-    fuzz(target, damages, 500, FOUND)
+    fuzz(target, damages, 150, FOUND)
 
 
 @pytest.mark.nightly

@@ -46,7 +46,8 @@ VALUES = st.recursive(
     max_leaves=12,
 )
 KINDS = ("report", "worker_exited", "cancel", "pause", "resume", "set_deadline", "set_devices", "set_location",
-         "set_terms", "close", "tick", "launch_timed_out", "selector_feedback")  # fmt: skip
+         "set_terms", "close", "tick", "launch_timed_out", "selector_feedback",
+         "earlier_runs")  # fmt: skip
 CALLS = ("join", "event", "wait", "job_forecast", "status", "prepare", "launch", "job", "about", "sudo")
 
 
@@ -123,7 +124,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
             began = time.monotonic()
             assert honest.about()["devices"] == ["cpu0"]
             assert honest.status()[0] >= 0
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 60
 
         yield target
         honest.close()
@@ -166,7 +167,7 @@ def check_answer(line: bytes) -> None:
 
 def test_every_frame_is_answered_or_its_connection_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path, monkeypatch) as target:
-        fuzz(target, FRAMES, examples=200, found=FOUND)
+        fuzz(target, FRAMES, number=60, found=FOUND)
 
 
 @pytest.mark.nightly

@@ -166,7 +166,7 @@ def read(path: Path) -> None:
 
 @pytest.mark.promise("R21")
 def test_rows_of_any_content_are_refused_or_replayed(target: Target) -> None:
-    fuzz(target, damages, 400, FOUND)
+    fuzz(target, damages, 100, FOUND)
 
 
 @pytest.mark.nightly

@@ -124,11 +124,11 @@ FOUND_ARCHIVES = ([("flip", 531, 0, b"")],)  # the mark of an encrypted entry
 
 
 def test_no_damaged_checkpoint_is_loaded(generations: Target) -> None:
-    fuzz(generations, damages, 400, FOUND_DAMAGES)
+    fuzz(generations, damages, 120, FOUND_DAMAGES)
 
 
 def test_no_damaged_archive_is_read() -> None:
-    fuzz(check_damaged_archive, edits, 800, FOUND_ARCHIVES)
+    fuzz(check_damaged_archive, edits, 200, FOUND_ARCHIVES)
 
 
 @pytest.mark.nightly

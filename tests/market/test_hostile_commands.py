@@ -15,6 +15,7 @@ from lightning_core.cloud.command_provisioner import CommandProvisioner
 from lightning_core.cloud.quotes import Quote, Quotes
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.node.processes import started
+from tests.waiting import until
 
 GOOD = '{"price": 0.5, "available": 2}'
 # A child in the same process group that keeps the output open, and says its id first.
@@ -57,13 +58,6 @@ def asked(code: str, *arguments: str) -> str:
     return str(found)
 
 
-def wait_for(true: Callable[[], object]) -> None:
-    until = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -91,7 +85,7 @@ def test_a_hostile_quote_is_refused_in_time(code: str, words: str, monkeypatch: 
 def test_a_quote_is_not_waited_for_longer_than_its_command_and_leaves_no_child(tmp_path: Path) -> None:
     code = CHILD + f"print({GOOD!r}, flush=True)\nos._exit(0)"
     assert asked(code, str(tmp_path / "pid")) == str(Quote(0.5, 2))
-    wait_for(lambda: started(int((tmp_path / "pid").read_text())) is None)
+    until(lambda: started(int((tmp_path / "pid").read_text())) is None)
 
 
 @pytest.fixture
@@ -112,18 +106,18 @@ def test_no_child_of_a_command_that_is_given_up_rents_nodes_beside_the_next_one(
 ) -> None:
     code = CHILD + "time.sleep(0 if os.environ['LIGHTNING_CORE_SPOT'] == '0' else 300)"
     provisioned(code, str(tmp_path / "pid")).scale_to(NodeCounts(2, 0))
-    wait_for((tmp_path / "pid").exists)
-    wait_for((tmp_path / "pid").read_text)
+    until((tmp_path / "pid").exists)
+    until((tmp_path / "pid").read_text)
     child = int((tmp_path / "pid").read_text())
-    wait_for(lambda: started(child) is None)
+    until(lambda: started(child) is None)
 
 
 def test_processes_that_a_successful_command_started_survive(
     tmp_path: Path, provisioned: Callable[..., CommandProvisioner]
 ) -> None:
     """It may have started a node on this machine."""
-    code = CHILD.replace("300", "2") + "sys.stdout.flush(); open(sys.argv[1] + '.over', 'w').close(); os._exit(0)"
+    code = CHILD.replace("300", "20") + "sys.stdout.flush(); open(sys.argv[1] + '.over', 'w').close(); os._exit(0)"
     provisioned(code, str(tmp_path / "pid")).scale_to(NodeCounts(1, 0))
-    wait_for((tmp_path / "pid.over").exists)
+    until((tmp_path / "pid.over").exists)
     time.sleep(0.1)
     assert started(int((tmp_path / "pid").read_text())) is not None

@@ -33,6 +33,7 @@ from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from tests.waiting import until_async
 
 POLICIES = ["chain", "max-spot", "on-demand"]
 # An interval of ten seconds, and plenty of cheap spot instances but for now and then.
@@ -196,9 +197,7 @@ def test_the_actor_wakes_to_compute_feedback(tmp_path: Path) -> None:
         actor = SchedulerActor({"policy": "edf", "market": market}, str(tmp_path / "pool"))
         await actor.submit((job("a", deadline=0.4, batches=10),))
         await actor.event(Report("a", 1, number=1, version=1, batches=10, busy=0.3))
-        async with asyncio.timeout(20):
-            while actor._host.scheduler.awaiting_feedback:  # without any call in between
-                await asyncio.sleep(0.02)
+        await until_async(lambda: not actor._host.scheduler.awaiting_feedback)  # without any call in between
         await actor.submit((Job("b", 5.0, BatchTarget(10)),))
         _, jobs = await actor.status()
         await actor.close()
@@ -241,9 +240,7 @@ def test_feedback_that_cannot_be_computed_is_requested_once(tmp_path: Path, monk
         await actor.submit((job("bad", deadline=0.4, batches=10), job("good", deadline=0.4, batches=10)))
         for name in ("bad", "good"):
             await actor.event(Report(name, 1, number=1, version=1, batches=10, busy=0.3))
-        async with asyncio.timeout(20):
-            while actor._host.scheduler.awaiting_feedback:
-                await asyncio.sleep(0.02)
+        await until_async(lambda: not actor._host.scheduler.awaiting_feedback)
         await actor.submit((job("next"),))
         _, jobs = await actor.status()
         await actor.close()

@@ -25,12 +25,13 @@ def seen(
     counts: Sequence[int] = (0,),
     prices: Sequence[float] = (0.5,),
     held: int = 0,
+    on_demand: float = 1.0,
 ) -> Observation:
     """Return what a policy sees of equal jobs that differ in their progress; an even pace is 8 in an interval."""
     jobs, ahead = len(progress), max(len(counts), len(prices))
     forecast = Forecast(np.array([np.resize(prices, ahead)] * jobs), np.array([np.resize(counts, ahead)] * jobs))
     done, none = np.array(progress, float), np.zeros(jobs, np.int64)
-    batch = JobBatch([JOB] * jobs, Market(np.full(10, 0.5), np.full(10, before)), [0] * jobs)
+    batch = JobBatch([JOB] * jobs, Market(np.full(10, 0.5), np.full(10, before), on_demand), [0] * jobs)
     return Observation(batch, interval, done, none + held, none, forecast, done, done)
 
 
@@ -43,6 +44,7 @@ def seen(
         (32, 8, 0, 0.5, 5, 0),  # ahead, no spot nodes: nothing
         (32, 8, 4, 0.5, 5, 3),  # half of them are gone: half the fleet, rounded up
         (32, 8, 4, 0.5, 6, 3),
+        (32, 8, 1, 0.5, 6, 3),
         (32, 8, 4, 0.5, 2, 2),  # ... and at least the minimum
         (32, 8, 5, 0.5, 6, 6),  # fewer are there, but more than half: the fleet stays
         (32, 8, 8, 0.5, 6, 6),
@@ -65,6 +67,12 @@ def test_ahanp_follows_its_rules(
     spot, on_demand = Ahanp().decide(observation)
     assert spot.tolist() == [min(available, total)]
     assert (spot + on_demand).tolist() == [total]
+
+
+def test_a_price_is_cheap_in_relation_to_the_on_demand_price() -> None:
+    for price, total in ((1.2, 8), (1.21, 5)):
+        decided = Ahanp(0.6).decide(seen([32], before=4, counts=[8], prices=[price], held=5, on_demand=2.0))
+        assert np.sum(decided, axis=0).tolist() == [total]
 
 
 def test_ahanp_as_printed_falls_to_the_minimum() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from lightning_core.cloud.quotes import Quote, Quotes
 from tests.market.test_spot_live import World, elastic, spot_run
+from tests.waiting import until
 
 
 @contextmanager
@@ -25,13 +25,6 @@ def asked(path: Path, text: str, seconds: float = 0.08) -> Iterator[Quotes]:
         quotes.close()
 
 
-def wait_for(quotes: Quotes, quote: Quote) -> None:
-    until = time.monotonic() + 30
-    while quotes.last != quote:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def test_a_quote_stays_the_offer_of_its_interval(tmp_path: Path) -> None:
     path = tmp_path / "quote"
     with asked(path, '{"price": 0.4, "available": 3}') as quotes:
@@ -39,7 +32,7 @@ def test_a_quote_stays_the_offer_of_its_interval(tmp_path: Path) -> None:
         assert (first.price[0], first.available[0], first.on_demand, first.seconds) == (0.4, 3, 1.0, 0.08)
         assert set(first.price.tolist()) == {0.4}  # for all that is known
         path.write_text('{"price": 1.5, "available": 0, "on_demand": 4}')
-        wait_for(quotes, Quote(1.5, 0, 4.0))
+        until(lambda: quotes.last == Quote(1.5, 0, 4.0))
         later = quotes(2)
         # Interval 1 was not queried: it equals the one before it.
         assert later.price[:4].tolist() == [0.4, 0.4, 1.5, 1.5]
@@ -51,13 +44,10 @@ def test_the_last_quote_counts_while_the_command_fails(tmp_path: Path, caplog: p
     path = tmp_path / "quote"
     with asked(path, '{"price": 0.4, "available": 3}') as quotes:
         path.write_text("out of order")
-        until = time.monotonic() + 30
-        while "no new quote" not in caplog.text:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until(lambda: "no new quote" in caplog.text)
         assert quotes(5).available[5] == 3
         path.write_text('{"price": 0.4, "available": 1}')
-        wait_for(quotes, Quote(0.4, 1))
+        until(lambda: quotes.last == Quote(0.4, 1))
         assert caplog.text.count("no new quote") == 1  # told once, not each time
 
 

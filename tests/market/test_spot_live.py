@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,8 @@ from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.run.differences import differences
 from tests.cli.test_cli import Said
+from tests.examples import examples
+from tests.waiting import until
 
 PAPER = SpotJob(work=80.0, deadline=10)
 
@@ -396,7 +397,7 @@ def test_start_up_is_timed_from_the_first_node() -> None:
     st.floats(0.3, 1.0), st.integers(1, 46),
     st.lists(st.sampled_from(["stay", "go within", "go at the end", "crash at the end"]), min_size=13, max_size=13),
 )  # fmt: skip
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 def test_on_demand_nodes_meet_the_deadline_after_any_preemptions(
     name: str, counts: list[int], preemption_cost: float, growth_fraction: float, work: int, fates: list[str]
 ) -> None:
@@ -455,7 +456,7 @@ def test_a_command_gets_each_requested_count(tmp_path: Any) -> None:
     command = CommandProvisioner(["sh", "-c", script])
     for number in (1, 2):  # the same again is told again: nodes may have gone meanwhile
         command.scale_to(NodeCounts(3, 1))
-        wait_for(lambda: path.is_file() and path.read_text().split("\n") == ["3 1"] * number + [""])  # noqa: B023
+        until(lambda: path.is_file() and path.read_text().split("\n") == ["3 1"] * number + [""])  # noqa: B023
     command.close()
     assert path.read_text().split("\n") == ["3 1", "3 1", "0 0", ""]
     with pytest.raises(ValueError, match="the command must not be empty"):
@@ -470,20 +471,13 @@ def test_a_failed_command_is_retried(
     script = f"test -e {path} || exit 7; echo $LIGHTNING_CORE_SPOT >> {path}"
     command = CommandProvisioner(["sh", "-c", script, "s3cret"])
     command.scale_to(NodeCounts(3, 1))
-    wait_for(lambda: "cannot request 3 spot and 1 on-demand nodes: sh: exit code 7" in caplog.text)
+    until(lambda: "cannot request 3 spot and 1 on-demand nodes: sh: exit code 7" in caplog.text)
     path.touch()
-    wait_for(lambda: path.read_text() == "3\n")
+    until(lambda: path.read_text() == "3\n")
     path.unlink()
     command.close()  # the failure is logged
     assert "sh failed to return the nodes" in caplog.text
     assert "s3cret" not in caplog.text
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 BUNDLE: dict[str, Any] = {

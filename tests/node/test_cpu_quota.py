@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from lightning_core.node.cgroups import sweep
 from lightning_core.node.cpu_quota import Quota, open_quota
 from lightning_core.node.processes import started
 from tests.conftest import ROOT
+from tests.waiting import until
 
 CGROUPS = Path("/sys/fs/cgroup")
 # Two processes that never rest, each as long as the one that started it lives; the second is forked at once, or when
@@ -83,7 +84,7 @@ def test_busy_processes_end_with_the_process_that_started_them() -> None:
     code = "import os; from tests.node.test_cpu_quota import Busy; b = Busy(); print(b.pid, b.child, flush=True)"
     code += "; os._exit(1)"
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    wait_for(lambda: not any(started(int(pid)) for pid in told.split()))
+    until(lambda: not any(started(int(pid)) for pid in told.split()))
     assert len(told.split()) == 2
 
 
@@ -107,7 +108,7 @@ def busy(kernel: None) -> Iterator[Busy]:
     made = Busy()
     yield made
     made.close()
-    wait_for(lambda: are_swept(made.pid))
+    until(lambda: are_swept(made.pid))
 
 
 def opened(pid: int) -> Quota:
@@ -117,7 +118,7 @@ def opened(pid: int) -> Quota:
 
 
 def rate(made: Quota, seconds: float) -> float:
-    """Cores in use."""
+    """Return the cores in use. A busy machine leaves less than the limit, so limits are low where they are reached."""
     used, start = made.used(), time.monotonic()
     time.sleep(seconds)
     return (made.used() - used) / (time.monotonic() - start)
@@ -136,13 +137,6 @@ def are_swept(pid: int) -> bool:
     return not folders(pid)
 
 
-def wait_for(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5.0
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_process_and_its_child_share_the_quota(kernel: None, when: str) -> None:
     """Whether the child was forked before the group was opened or afterwards."""
@@ -151,9 +145,10 @@ def test_a_process_and_its_child_share_the_quota(kernel: None, when: str) -> Non
         made = opened(busy.pid)
         if when == "after":
             busy.fork()
-        made.limit(0.3)
+        made.limit(0.1)
         time.sleep(0.2)  # what they had used of their first periods without it
-        assert rate(made, 1.5) == pytest.approx(0.3, abs=0.05)
+        until(lambda: rate(made, 0.5) > 0.07)
+        assert rate(made, 1.5) < 0.15
         [procs, *_] = [folder / "cgroup.procs" for folder in folders(busy.pid)]
         assert len(procs.read_text().split()) == 2
         made.close()
@@ -163,13 +158,15 @@ def test_a_process_and_its_child_share_the_quota(kernel: None, when: str) -> Non
 
 def test_a_limit_can_be_raised_and_taken_off(busy: Busy) -> None:
     made = opened(busy.pid)
-    made.limit(0.1)
+    made.limit(0.05)
     time.sleep(0.2)
-    assert rate(made, 0.5) < 0.2
-    made.limit(0.3)
-    assert 0.2 < rate(made, 0.7) < 0.4
+    assert rate(made, 0.5) < 0.1
+    made.limit(0.1)
+    until(lambda: rate(made, 0.5) > 0.07)
+    assert rate(made, 0.7) < 0.15
+    made.limit(0.05)
     made.limit(None)
-    assert rate(made, 0.7) > 0.42  # others may be busy on the same cores
+    until(lambda: rate(made, 0.7) > 0.07)
     made.close()
 
 
@@ -179,7 +176,7 @@ def test_closing_moves_all_processes_back_and_leaves_nothing(busy: Busy) -> None
     made.limit(0.05)
     assert where(busy.pid) == where(busy.child) != before
     assert folders(busy.pid)
-    wait_for(lambda: made.used() > 0.0)
+    until(lambda: made.used() > 0.0)
     made.close()
     assert where(busy.pid) == where(busy.child) == before
     assert not folders(busy.pid)
@@ -242,11 +239,11 @@ def test_concurrent_removal_does_no_harm(busy: Busy, caplog: pytest.LogCaptureFi
 def test_a_second_quota_for_a_process_replaces_the_first(busy: Busy) -> None:
     before = where(busy.pid)
     first = opened(busy.pid)
+    until(lambda: first.used() > 0.5)
     first.limit(0.05)
-    wait_for(lambda: first.used() > 0.05)
     second = opened(busy.pid)
-    assert second.used() < 0.05
-    assert rate(second, 0.3) > 0.2  # and without a limit
+    assert second.used() < 0.5
+    until(lambda: rate(second, 0.3) > 0.1)  # and without a limit
     second.close()
     assert where(busy.pid) == before
     first.limit(0.1)
@@ -259,10 +256,11 @@ def test_a_child_of_a_limited_process_has_a_quota_of_its_own(busy: Busy) -> None
     outer = opened(busy.pid)
     outer.limit(0.05)
     inner = opened(busy.child)
-    inner.limit(0.4)
+    inner.limit(0.1)
     assert [folder.parent for folder in folders(busy.child)] == [folder.parent for folder in folders(busy.pid)]
     time.sleep(0.2)
-    assert rate(inner, 0.8) == pytest.approx(0.4, abs=0.1)
+    until(lambda: rate(inner, 0.5) > 0.07)
+    assert rate(inner, 0.8) < 0.15
     again = opened(busy.pid)  # does not take it back
     assert where(busy.child) != where(busy.pid)
     again.close()
@@ -293,14 +291,14 @@ def test_a_lower_limit_above_holds(busy: Busy, caplog: pytest.LogCaptureFixture)
         assert not caplog.text
     finally:
         busy.close()
-        wait_for(lambda: not (above / "cgroup.procs").read_text())
+        until(lambda: not (above / "cgroup.procs").read_text())
         above.rmdir()
 
 
 def test_a_vanished_group_is_reported_once(busy: Busy, caplog: pytest.LogCaptureFixture) -> None:
     made = opened(busy.pid)
     made.limit(0.3)
-    wait_for(lambda: made.used() > 0.05)
+    until(lambda: made.used() > 0.05)
     used = made.used()
     for folder in folders(busy.pid):
         for pid in (busy.pid, busy.child):

@@ -12,7 +12,7 @@ import pytest
 
 from lightning_core.node.processes import started
 from tests.conftest import ROOT
-from tests.socket_servers import until
+from tests.waiting import until
 
 PARENT = """
 import os, subprocess, sys

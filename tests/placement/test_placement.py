@@ -29,6 +29,7 @@ from lightning_core.placement import (
     plan,
 )
 from lightning_core.placement.baselines import incremental, one_period
+from tests.examples import examples
 
 GPUS = {"v100": Gpu(2.08)}
 LEVELS = {"fp32": Level(0.9, {"v100": 166.0}), "mixed": Level(0.7, {"v100": 566.0})}
@@ -154,7 +155,7 @@ def small(draw: st.DrawFn) -> Demands:
 @given(
     wanted=small(), weights=st.sampled_from([Weights(), Weights(0.7, 0.2, 0.1), Weights(0.2, 0.7, 0.1), Weights(1, 0)])
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_the_plan_is_optimal(wanted: Demands, weights: Weights) -> None:
     plans = every(wanted) if all(wanted.choices(one) for one in wanted.jobs.values()) else []
     if not plans:
@@ -175,7 +176,7 @@ def test_the_plan_is_optimal(wanted: Demands, weights: Weights) -> None:
 
 @pytest.mark.stories
 @given(wanted=small(), weights=st.sampled_from([Weights(), Weights(0.7, 0.2, 0.1), Weights(1, 0)]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_greedy_planning_is_feasible_and_no_better(wanted: Demands, weights: Weights) -> None:
     try:
         solution = plan(wanted, weights, gap=0.0)
@@ -217,7 +218,7 @@ def days(draw: st.DrawFn) -> Demands:
 
 @pytest.mark.stories
 @given(wanted=days(), moves=st.sampled_from([0.0, 0.05, 0.3]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_the_counting_model_equals_the_model_by_task(wanted: Demands, moves: float) -> None:
     weights = Weights(0.5, 0.5 - moves, moves)
     counted = plan(wanted, weights, gap=0.0)

@@ -24,6 +24,7 @@ from lightning_core.placement import (
     plan,
 )
 from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
+from tests.examples import examples
 
 GPUS = {"v100": Gpu(2.0)}
 LEVELS = {"fp32": Level(0.9, {"v100": 150.0})}
@@ -191,7 +192,7 @@ def test_invalid_limits_are_refused(cost: float, moves: int, words: str) -> None
     st.lists(st.tuples(st.sampled_from("abc"), st.floats(1.0, 40.0)), min_size=1, max_size=12),
     st.lists(st.integers(10, 60), min_size=1, max_size=3),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_no_location_is_oversold(story: list[tuple[str, float]], gpu_count: list[int]) -> None:
     jobs = {"a": near(2, delay=90.0), "b": near(1, delay=90.0, moves=False), "c": near(3, delay=90.0)}
     now = Reconfigurer(

@@ -23,6 +23,7 @@ from lightning_core.planning.reservations import (
     reserve,
     reserve_fewest,
 )
+from tests.examples import examples
 
 
 def need(work: float, end: float, *rates: float, **more: float) -> Demand:
@@ -95,7 +96,7 @@ def done_by(job: Demand, laid: Reservation) -> float:
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 def test_no_device_is_oversold_and_each_kept_job_ends_in_time(data: st.DataObject) -> None:
     devices = data.draw(st.sampled_from([1, 4, 16]))
     jobs = data.draw(needs(devices))
@@ -121,7 +122,7 @@ def test_no_device_is_oversold_and_each_kept_job_ends_in_time(data: st.DataObjec
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_backfill_offers_spare_devices_once(data: st.DataObject) -> None:
     devices, grow = data.draw(st.sampled_from([1, 4, 16])), data.draw(st.booleans())
     jobs = data.draw(needs(devices))

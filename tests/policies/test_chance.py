@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 from statistics import NormalDist
 
@@ -63,8 +64,18 @@ def test_without_any_curve_the_median_prior_is_half_of_the_deadline() -> None:
 def test_forecasts_replace_the_prior_after_a_minimum_of_cells() -> None:
     few, enough = MIN_CELLS_TO_PLAN - 1, MIN_CELLS_TO_PLAN
     judged = Judge(20, 0.15)(view([5, 5, 5], [1e6] * 3, cells=[few, enough, 0], exact=[False, False, True]), 0.0)
-    assert (judged.work[0] > 5).any()
-    assert (judged.work[1:] == 5).all()
+    assert (judged.work[0] > 5).mean() == 1.0
+    assert (judged.work[1] == 5).mean() > 0.8
+    assert (judged.work[2] == 5).all()
+
+
+@pytest.mark.parametrize(("cells", "usual"), [(12, 0.12), (24, 0.075), (1000, 0.0024)])
+def test_the_usual_work_joins_a_forecast_of_few_cells(cells: int, usual: float) -> None:
+    """Its part is 0.3 / (1 + n / 8) after n cells; none where the work or earlier runs of the task are known."""
+    jobs = view([1e-3] * 3, [1e6] * 3, cells=[cells] * 3, exact=[False, True, False])
+    jobs = replace(jobs, ready=np.array([False, False, True]))
+    judged = Judge(20, 0.15)(jobs, 0.0)
+    assert (judged.work > 1.0).mean(axis=1).tolist() == [pytest.approx(usual, abs=0.026), 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

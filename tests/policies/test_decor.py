@@ -29,6 +29,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, JobOutcome, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
+from tests.examples import examples
 from tests.views import view
 
 CAN = frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
@@ -167,7 +168,7 @@ def test_a_shortened_deadline_is_met_on_two_devices(alpha: float, restart: float
     st.floats(1.1, 4.0),
     st.sampled_from([0.1, 0.5, 1.0]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_every_speedup_meets_the_deadline_with_its_safety_margin(
     grows: list[float], factor: float, restart: float
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.protocols import Policy
-from lightning_core.core.reasons import CODES, Reason
+from lightning_core.core.reasons import CODES, Reason, index
 from lightning_core.policies import EasiestFirst, Lara, LeastResourcesFirst
 from lightning_core.policies.lara import stick_breaking
 from tests.views import view
@@ -29,6 +29,17 @@ def test_exploration_comes_first_and_is_shared_equally(policy: Callable[..., Pol
         policy(explore=-1)
 
 
+def test_the_printed_exploration_counts_batches() -> None:
+    jobs = view([5, 5, 5], [30, 10, 20], cells=[3, 3, 0], batches=[80, 79, 0], exact=[False, False, True])
+    plan = Lara(explore=3, explore_batches=80).plan(jobs, 0.0)
+    assert plan.share.tolist() == [0, 1, 0]
+    assert str(Reason(CODES[plan.codes[1]], tuple(plan.numbers[1]))) == "being explored: 79 of 80 batches trained"
+    assert CODES[plan.waiting[0]] == "explored"
+    assert Lara(explore=3, explore_batches=79).plan(jobs, 0.0).share.min() > 0
+    with pytest.raises(ValueError, match="explore_batches must be at least 0 batches, got -1"):
+        Lara(explore_batches=-1)
+
+
 def test_jobs_of_several_devices_are_explored_one_after_the_other() -> None:
     plan = Lara().plan(view([5, 5, 5], [30, 10, 20], cells=[3, 3, 3], size=[1, 2, 1], devices=2), 0.0)
     assert plan.share.tolist() == [1, 1, 1]
@@ -40,8 +51,10 @@ def test_known_work_need_not_be_explored() -> None:
 
 
 def test_a_job_without_losses_is_not_explored_for_ever() -> None:
-    plan = Lara(explore=10).plan(view([5, nan], [30, 10], cells=[12, 0], batches=[100, 1001]), 0.0)
-    assert plan.share.tolist() == [1, 0]
+    jobs = view([5, 2, nan], [30, 10, 10], cells=[12, 12, 0], batches=[100, 100, 1001])
+    assert (Lara(explore=10).plan(jobs, 0.0).codes == index("explore")).tolist() == [False, False, True]
+    rejected = view([5, nan], [30, 10], cells=[12, 0], batches=[100, 1001], shown=[12, 10])
+    assert Lara(explore=10).plan(rejected, 0.0).share.tolist() == [1, 0]
 
 
 def test_the_job_with_the_least_work_goes_first() -> None:

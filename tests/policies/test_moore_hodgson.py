@@ -13,6 +13,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.planning import moore_hodgson
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.planning.sequencing import completion_times
+from tests.examples import examples
 
 Instance = tuple[FloatArray, FloatArray, FloatArray]
 
@@ -59,7 +60,7 @@ def most_by_trying(work: FloatArray, deadline: FloatArray) -> int:
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 60)), min_size=1, max_size=9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 def test_selection_on_one_device_with_equal_weights_is_optimal(jobs: list[tuple[int, int]]) -> None:
     work, deadline = np.array(jobs, float).T
     kept = largest_feasible_set(work, deadline, 0.0)

@@ -6,13 +6,18 @@ import itertools
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.cluster.bundle import Bundle
+from lightning_core.core.answers import Verdict
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
 from lightning_core.planning.feasibility import (
     UNKNOWN,
     FeasibilityReport,
@@ -21,6 +26,11 @@ from lightning_core.planning.feasibility import (
     preemptive_completion_times,
 )
 from lightning_core.run.bundle_plan import plan_bundle
+from lightning_core.scheduler.ended_runs import EndedRun
+from lightning_core.storage.private_files import this_user
+from lightning_core.storage.runs.past_run import PastRun
+from lightning_core.storage.runs.run_store import FILE, RunStore
+from tests.examples import examples
 
 
 def requests(sizes: bool = True, begins: bool = True) -> st.SearchStrategy[list[JobRequest]]:
@@ -71,7 +81,7 @@ def later(jobs: list[JobRequest], seconds: int) -> list[JobRequest]:
     return [job._replace(deadline=job.deadline + seconds) for job in jobs]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(requests(), st.integers(1, 4))
 def test_end_times_equal_those_of_a_second_by_second_simulation(jobs: list[JobRequest], devices: int) -> None:
     slow = second_by_second(jobs, devices)
@@ -79,7 +89,7 @@ def test_end_times_equal_those_of_a_second_by_second_simulation(jobs: list[JobRe
     assert fast == [slow.get(job.name, math.inf) for job in by_deadline(jobs)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(requests(), st.integers(1, 3))
 def test_suggestions_that_make_all_jobs_fit_are_minimal(jobs: list[JobRequest], devices: int) -> None:
     answer = check_feasibility(jobs, devices)
@@ -90,7 +100,7 @@ def test_suggestions_that_make_all_jobs_fit_are_minimal(jobs: list[JobRequest], 
     assert answer.devices == (enough[0] if enough else None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(requests(sizes=False))
 def test_the_suggested_extension_is_minimal_on_one_device(jobs: list[JobRequest]) -> None:
     # Jobs that begin and are due within an interval must fit into it, in any order (Horn, 1974).
@@ -103,7 +113,7 @@ def test_the_suggested_extension_is_minimal_on_one_device(jobs: list[JobRequest]
     assert check_feasibility(jobs, 1).more_time == max(0.0, *lacking)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(requests(), st.integers(1, 3))
 def test_the_kept_set_is_feasible_and_cannot_be_extended(jobs: list[JobRequest], devices: int) -> None:
     answer = check_feasibility(jobs, devices)
@@ -119,7 +129,7 @@ def test_the_kept_set_is_feasible_and_cannot_be_extended(jobs: list[JobRequest],
 TIED = ((1.0, 1.0, 1, 1.0, 0.0), (1.0, 2.0, 1, 1.0, 1.0), (2.0, 1.0, 1, 1.0, 0.0), (3.0, 4.0, 1, 1.0, 1.0))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(requests(), st.integers(1, 3))
 @example([JobRequest(f"j{k}", *terms) for k, terms in enumerate(TIED)], 2)
 def test_the_minimum_deadline_of_a_job_is_minimal(jobs: list[JobRequest], devices: int) -> None:
@@ -134,7 +144,7 @@ def test_the_minimum_deadline_of_a_job_is_minimal(jobs: list[JobRequest], device
             assert math.ceil(answer.late[job.name]) == enough[0] if enough else answer.late[job.name] == math.inf
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(requests(sizes=False, begins=False))
 def test_the_number_of_jobs_kept_on_one_device_is_maximal(jobs: list[JobRequest]) -> None:
     equal = [job._replace(weight=1.0) for job in jobs]
@@ -238,3 +248,19 @@ def test_a_bundle_is_planned_from_estimates_and_from_earlier_runs(tmp_path: Path
     lines, fits = plan_bundle(bundle)
     assert lines[0] == "all 2 fit, 0.0s to spare"
     assert fits
+
+
+def test_a_plan_knows_how_long_a_run_of_the_same_task_took(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    job = Job("new", 600.0, BatchTarget(100))
+    bundle = Bundle((JobSpec(job, {"model": {"class_path": "mine.Vit"}}),))
+    kept = RunStore(tmp_path / FILE)
+    past = PastRun.of(
+        EndedRun(replace(job, name="vit-3", model="mine.Vit"), Verdict.MET, (), (), 100, (), 150.0, 0.0, 200.0),
+        this_user(), "cpu", 1e9,
+    )  # fmt: skip
+    assert "is unknown" in str(plan_bundle(bundle, kept=kept))
+    kept.add([past])
+    lines, _ = plan_bundle(bundle, kept=kept)
+    assert lines[1] == "new: needs 2m30s of 10m (vit-3 took 2m30s last time)"
+    kept.close()

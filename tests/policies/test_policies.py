@@ -33,6 +33,7 @@ from lightning_core.policies import (
     summaries,
 )
 from lightning_core.policies.conformance import check_policy
+from tests.examples import examples
 from tests.views import view
 
 # Every registered policy, and variants of some.
@@ -109,7 +110,7 @@ def test_every_policy_conforms_on_the_jobs_of_the_suite(name: str) -> None:
 @pytest.mark.stories
 @pytest.mark.parametrize("name", sorted(MEMBERS))
 @given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 def test_every_policy_conforms(name: str, data: st.DataObject) -> None:
     conforms(name, data)
 

@@ -21,6 +21,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage import job_specs
 from lightning_core.storage.atomic_files import replace_link
 from tests.others import OTHER, as_root
+from tests.waiting import until_async
 
 HOUR, DAY = 3600.0, 86400.0
 BEGIN = 1.8e9
@@ -387,9 +388,7 @@ def test_sweeps_go_on_after_an_error(
 
     async def story() -> None:
         task = asyncio.create_task(age_out_as_time_passes(pool.folder, ask))
-        async with asyncio.timeout(10.0):
-            while home.exists():
-                await asyncio.sleep(0.01)
+        await until_async(lambda: not home.exists())
         task.cancel()
 
     asyncio.run(story())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +39,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import why
 from tests.tiny import QUIET, Line, Points
+from tests.waiting import until
 
 SCRIPT = frozenset(Job("x", 1.0, BatchTarget(1)).can) - {"release"}
 
@@ -91,13 +90,6 @@ class Told:
     @property
     def status(self) -> Any:
         return self.scheduler.status()[-1]
-
-
-def until(true: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if true():
-            return
-        time.sleep(0.01)
 
 
 def alerts(answers: list[Answer]) -> list[str]:

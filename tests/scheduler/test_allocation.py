@@ -19,6 +19,7 @@ from lightning_core.policies import POLICIES
 from lightning_core.scheduler.allocation import Allocator, Devices, allocate_one, is_simple
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.examples import examples
 
 
 def plan(share: Sequence[float], order: Sequence[int] | None = None, work_conserving: bool = True) -> Plan:
@@ -177,7 +178,7 @@ def simple_plans(draw: st.DrawFn) -> Plan:
 
 @given(simple_plans())
 @example(plan([1 / 70] * 70))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_vectorised_allocation_of_one_device_equals_the_general_one(wanted: Plan) -> None:
     assert is_simple(wanted)
     share = allocate_one(wanted)
@@ -222,7 +223,7 @@ def _requests(draw: st.DrawFn, n: int, devices: int) -> list[float]:
 
 
 @given(pools())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(125), deadline=None)
 def test_with_as_many_movable_jobs_as_devices_no_device_stands_idle(case: tuple[Pool, Plan]) -> None:
     pool, wanted = case
     load = np.zeros(pool.devices)
@@ -364,4 +365,6 @@ def test_a_job_that_makes_room_gets_a_reason() -> None:
         ("a", 0.0, (), "frees its memory for jobs ahead of it"),
         ("b", 1.0, (0,), "first in line"),
     ]
+    assert scheduler.status()[0].state is State.HELD  # it is being saved
+    scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 12.0)
     assert scheduler.status()[0].state is State.RELEASED

@@ -63,14 +63,14 @@ def test_a_target_beyond_the_end_of_its_training_is_infeasible_with_a_reason(pol
     scheduler = Scheduler(Settings(policy=policy))
     jobs = Job("a", 1000.0, LossTarget("loss", 0.01)), Job("b", 1000.0, BatchTarget(100))
     scheduler.handle(Submit(jobs), 0.0)
-    curve(scheduler, 20, Horizon(300, "max_epochs=3"))
+    curve(scheduler, 20, Horizon(225, "max_epochs=3"))
     scheduler.handle(Report("b", 1, 1, 9, 10, 1.0), 20.5)
     scheduler.handle(Tick(), 21.0)
     scheduler.handle(Tick(), 22.0)
     a, b = scheduler.status()
     assert a.verdict is Verdict.INFEASIBLE
     assert str(a.reason).startswith(
-        "its training ends at max_epochs=3 after 300 batches, but the target is forecast at 1,"
+        "its training ends at max_epochs=3 after 225 batches, but the target is forecast at 1,"
     )
     if policy in ("triage", "guarded_edf", "index_edf", "lara", "laira", "decor", "lrf", "etf"):
         assert (a.share, b.share) == (0.0, 1.0)  # no time is spent on an infeasible job
@@ -266,7 +266,7 @@ def test_the_last_line_of_an_interrupted_script_says_so(number: signal.Signals, 
         [sys.executable, "-u", "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root,
         env=os.environ | {"PYTHONPATH": str(root), "LIGHTNING_CORE_HOME": str(tmp_path)},
     )  # fmt: skip
-    ended = threading.Timer(100.0, process.kill)
+    ended = threading.Timer(300.0, process.kill)
     ended.start()
     try:
         assert process.stdout is not None

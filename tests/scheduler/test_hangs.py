@@ -9,7 +9,8 @@ import pytest
 
 from lightning_core.core.answers import End, State, Verdict
 from lightning_core.core.codec import decode_event, encode_event
-from lightning_core.core.events import Checkpoint, ExitCause, Hang, Report, Tick, WorkerExited
+from lightning_core.core.events import Checkpoint, ExitCause, Report, Tick, WorkerExited
+from lightning_core.core.reported import Hang
 from lightning_core.scheduler.retry_budgets import MAX_HANGS
 from tests.scheduler.test_alerts import SCRIPT, Told, alerts, job, save
 

@@ -1,4 +1,4 @@
-"""Invariants under any events in any order: ten thousand short stories, checked after every event."""
+"""Invariants under any events in any order: thousands of short stories, checked after every event."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Asker, Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.conformance import saved_and_restored
+from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Cell,
     Checkpoint,
     Close,
     DevicesUnavailable,
+    EarlierRuns,
     Event,
     ExitCause,
     LaunchTimedOut,
@@ -33,9 +35,10 @@ from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables import past_jobs
+from tests.examples import examples
 from tests.faults.prefixes import Watch
 
-STORIES = 10_000
+STORIES = examples(2_500)
 NAMES = "abcdefgh"
 SECONDS = (0.0, 0.1, 0.4, 1.0, 1.0, 3.0, 11.0, 40.0)
 HOSTILE_COUNTS = (-1, -(2**70), 2**53, 2**63, 2**70)
@@ -139,7 +142,23 @@ class Teller:
                 ]
             case 27 | 28:
                 return Submit((self.job(name, devices),))
+            case 29:
+                return self.earlier_runs(name)
         return Tick()
+
+    def earlier_runs(self, name: str) -> EarlierRuns:
+        """Runs of other lengths and levels, for one job or two."""
+        runs = tuple(
+            EarlierRun(
+                f"before{k}",
+                tuple(range(5, 5 + 10 * points, 10)),
+                tuple((1 + k) / math.sqrt(n) - 0.2 * (points % 3 == 0) for n in range(1, 1 + points)),
+                met_at=10 * points or None,
+                throughputs=((1, 5.0 + k), (2, 8.0 + k))[: self.dice(3)],
+            )
+            for k, points in enumerate((self.dice(20), self.dice(3), self.dice(128)))
+        )
+        return EarlierRuns(runs, ((name, (2, 0)[: self.dice(3)]), (NAMES[self.dice(len(NAMES))], (0, 1, 2))))
 
     def change(self, name: str, devices: int) -> Event:
         by, new = tuple(Asker)[self.dice(3)], self.job(name, devices)

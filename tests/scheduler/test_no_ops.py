@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import encode_answers
 from lightning_core.core.commands import Asker, Cancel, Pause, Resume, SetDeadline, SetLocation
+from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
     DevicesUnavailable,
+    EarlierRuns,
     Event,
     LaunchTimedOut,
     Report,
@@ -25,9 +27,11 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.examples import examples
 from tests.scheduler.test_invariants import SECONDS, TOLD, StoryEnds, Teller
 
 JOB = Job("a", 600.0, BatchTarget(1000))
+RUN = EarlierRun("before", (10, 20), (0.5, 0.4))
 
 
 @pytest.fixture
@@ -62,6 +66,8 @@ def scheduler() -> Scheduler:
         Submit((JOB,)),
         Submit(()),
         SelectorFeedback("over", (0.5,)),
+        EarlierRuns((), ()),
+        EarlierRuns((RUN,), (("over", (0,)), ("stranger", (0,)))),
     ],
 )
 def test_an_event_that_changes_nothing_is_known(scheduler: Scheduler, event: Event) -> None:
@@ -90,6 +96,7 @@ def test_an_event_that_changes_nothing_is_known(scheduler: Scheduler, event: Eve
         WorkersLost(),
         DevicesUnavailable((0,)),
         Tick(),
+        EarlierRuns((RUN,), (("over", (0,)), ("paused", (0,)))),
     ],
 )
 def test_any_other_event_is_handled(event: Event) -> None:
@@ -174,7 +181,7 @@ def told_twice(story: bytes, policy: str) -> None:
 @pytest.mark.promise("R1", "R16")
 @pytest.mark.parametrize("policy", ["triage", "edf", "decor"])
 def test_a_story_without_the_events_that_change_nothing_is_the_same(policy: str) -> None:
-    @settings(TOLD, max_examples=50)
+    @settings(TOLD, max_examples=examples(16))
     @given(st.binary(min_size=36, max_size=120))
     def told(story: bytes) -> None:
         told_twice(story, policy)

@@ -18,6 +18,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
 from lightning_core.storage.journals.journal import Journal
+from tests.examples import examples
 
 RUN = 12  # reports
 
@@ -39,7 +40,7 @@ def scheduler_with_one_job() -> Scheduler:
 
 
 @pytest.mark.promise("F12", "R16")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_duplicate_late_and_lost_reports_lead_to_the_same_state(data: st.DataObject) -> None:
     """A worker sends cells again until they are acknowledged; in between, reports may be lost or repeated."""

@@ -172,13 +172,17 @@ def test_no_verdict_on_a_loss_curve_before_it_has_shown_enough() -> None:
     assert status.finish[1] == pytest.approx(2.0 + 9.2, abs=0.01)
 
 
-def test_a_flat_curve_is_infeasible_and_says_why() -> None:
+@pytest.mark.parametrize(
+    ("deadline", "verdict"),
+    [(2.8, Verdict.INFEASIBLE), (50.0, Verdict.AT_RISK)],  # a loss that stands still may drop yet
+)
+def test_a_flat_curve_says_why_and_is_infeasible_once_too_late_for_a_drop(deadline: float, verdict: Verdict) -> None:
     scheduler = Scheduler(Settings(policy="fifo"))
-    scheduler.handle(Submit((loss("a"),)), 0.0)
+    scheduler.handle(Submit((Job("a", deadline, LossTarget("loss", 1e-3)),)), 0.0)
     scheduler.handle(report("a", 1, 200, 2.0, cells=cells(1, 20)), 2.0)
     scheduler.handle(Tick(), 2.5)
     status = scheduler.status()[0]
-    assert status.verdict is Verdict.INFEASIBLE
+    assert status.verdict is verdict
     assert str(status.reason) == "its loss is not falling towards the target"
     assert status.finish is None
 

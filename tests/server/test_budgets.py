@@ -32,17 +32,19 @@ from lightning_core.server.connections import MAX_HELD_BYTES, Connections
 from lightning_core.server.server import MAX_LINE_BYTES
 from tests.conftest import ROOT
 from tests.server.test_client import event, request, say, spec
-from tests.socket_servers import Pool, until
+from tests.socket_servers import Pool
+from tests.waiting import until
 
 MB = 2**20
-# Seconds that an honest call may take beside hostile clients, and on a loaded machine: without budgets it took 7 to 10.
-PATIENCE = 5.0
+# Seconds that an honest call may take beside hostile clients, or times as long as without them on a loaded machine.
+# Without budgets it took 7 to 10 seconds.
+MAX_SECONDS, MAX_TIMES = 5.0, 20.0
 
 
 @contextmanager
 def connected(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
+        connection.settimeout(60)
         connection.connect(str(path))
         yield connection
 
@@ -167,7 +169,7 @@ def test_a_launch_that_holds_too_much_is_refused(pool: Pool, monkeypatch: pytest
 
 
 def test_a_connection_that_never_makes_a_valid_request_is_closed(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PROOF_TIMEOUT", 0.3)
+    monkeypatch.setattr(server, "PROOF_TIMEOUT", 2.0)
     with connected(pool.path) as silent, connected(pool.path) as wrong, connected(pool.path) as valid:
         wrong.sendall(b"{}\n")
         valid.sendall(request("about"))
@@ -425,10 +427,10 @@ def attacked(path: Path, kinds: list[str]) -> Iterator[None]:
             attacker.stdout.close()
 
 
-def honest_calls(path: Path, seconds: float) -> float:
+def honest_calls(path: Path, seconds: float, name: str = "honest") -> float:
     """Join, report and ask all the time; return the longest time that a call took, in seconds."""
     client = SocketClient(path)
-    job = Job("honest", 600.0, BatchTarget(10**9), can=frozenset({Capability.TIME_SLICE, Capability.HOLD}))
+    job = Job(name, 600.0, BatchTarget(10**9), can=frozenset({Capability.TIME_SLICE, Capability.HOLD}))
     worst, end, number = 0.0, time.monotonic() + seconds, 0
 
     def timed(call: Callable[[], object]) -> object:
@@ -442,9 +444,9 @@ def honest_calls(path: Path, seconds: float) -> float:
     while time.monotonic() < end:
         number += 1
         cells = (Cell(number, 5 * number, 0.5),)
-        answer = timed(partial(client.report, Report("honest", 1, number, 0, 5 * number, 0.1 * number, cells)))
+        answer = timed(partial(client.report, Report(name, 1, number, 0, 5 * number, 0.1 * number, cells)))
         assert isinstance(answer, Grant)
-        assert timed(lambda: client.job_forecast("honest")) is not None
+        assert timed(lambda: client.job_forecast(name)) is not None
         assert timed(client.status)
         time.sleep(0.02)
     client.close()
@@ -453,9 +455,10 @@ def honest_calls(path: Path, seconds: float) -> float:
 
 def stands(pool: Pool, kinds: list[str], seconds: float) -> float:
     """Attack a pool and return the longest honest call."""
+    calm = honest_calls(pool.path, 0.5, "calm")
     with attacked(pool.path, kinds):
         worst = honest_calls(pool.path, seconds)
-    assert worst < PATIENCE
+    assert worst < max(MAX_SECONDS, MAX_TIMES * calm)
     return worst
 
 
@@ -518,6 +521,7 @@ def test_a_client_that_reports_a_thousand_times_too_much_slows_no_other_client(
 ) -> None:
     """It is answered as often as its process may call, and the others at once: reports, and decisions about them."""
     monkeypatch.setattr(connections, "MAX_BURST", 50.0)
+    calm = honest_calls(pool.path, 0.5, "calm")
     seconds, flood = 3.0, Job("flood", 600.0, BatchTarget(10**9), can=frozenset({Capability.HOLD}))
     SocketClient(pool.path).join(flood, "cpu")
     pool.actor._sessions.reporters.clear()  # its connections are those of the flood
@@ -528,8 +532,8 @@ def test_a_client_that_reports_a_thousand_times_too_much_slows_no_other_client(
         assert flooding.stdout.readline() == "up\n"
         worst = honest_calls(pool.path, seconds - 0.5)
         taken = int(flooding.stdout.readline())
-    assert worst < PATIENCE
-    assert 100 < taken < 50 + 100 * (seconds + 2.0)
+    assert worst < max(MAX_SECONDS, MAX_TIMES * calm)
+    assert 50 <= taken < 50 + 100 * (seconds + 2.0)
     record_property("figure", f"beside 8 x 15 reports at a time, of which {taken / seconds:.0f} a second are taken, "
                               f"the longest call of another client took {worst:.2f} s")  # fmt: skip
 

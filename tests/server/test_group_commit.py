@@ -28,9 +28,9 @@ from lightning_core.storage.failpoints import FailpointError
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import DamagedJournalError
 from lightning_core.storage.journals.replay import replay
+from tests.waiting import PATIENCE
 
 NAMES = ("a", "b", "c")
-PATIENCE = 10.0
 
 
 def report(job: str, number: int) -> Report:

@@ -95,10 +95,10 @@ def test_wait_returns_with_the_next_directive() -> None:
     assert held.share == 0.0
     start = time.monotonic()
     threading.Timer(0.1, client.left, [WorkerExited("a", 1)]).start()
-    news = client.wait("b", held.version, 10.0)
+    news = client.wait("b", held.version, 120.0)
     assert isinstance(news, Grant)
     assert news.share == 1.0
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60
 
 
 def test_wait_wakes_the_scheduler() -> None:

@@ -24,8 +24,9 @@ def read(folder: Path) -> dict[str, tuple[dict[str, str], list[int], list[float]
     for file, about in index.items():
         with (folder / file).open(newline="") as opened:
             header, *rows = csv.reader(opened)
-        assert header == ["step", "loss"], file
-        found[file] = (about, [int(step) for step, _ in rows], [float(loss) for _, loss in rows])
+        scheduled = about["method"].endswith((" cosine", " step"))
+        assert header == ["step", "loss"] + scheduled * ["lr"], file
+        found[file] = (about, [int(row[0]) for row in rows], [float(row[1]) for row in rows])
     return found
 
 
@@ -62,17 +63,19 @@ def test_the_shipped_curves_are_varied_and_small() -> None:
 
 
 def test_a_recorded_run_is_reproduced(tmp_path: Path) -> None:
-    names = ("digits__linear_sgd_lr0.1", "digits__mlp_momentum_lr0.02")
+    names = ("digits__linear_sgd_lr0.1", "digits__cnn_adam_lr0.001_step")
     short = [replace(RUNS[name], rows=5, mean_of=8) for name in names]
     record_into(tmp_path, short[:1], tmp_path, seed=1)
     record_into(tmp_path, short[1:], tmp_path, seed=1)
     recorded = read(tmp_path)
-    assert list(recorded) == [f"{run.name}.csv" for run in short]
+    assert list(recorded) == sorted(f"{run.name}.csv" for run in short)
     for about, steps, losses in recorded.values():
         check(about, steps, losses)
         assert steps == [8, 16, 24, 32, 40]
     losses = recorded["digits__linear_sgd_lr0.1.csv"][2]
     assert losses[-1] < 0.9 * losses[0]  # it was trained
+    with (tmp_path / f"{names[1]}.csv").open(newline="") as opened:
+        assert [row["lr"] for row in csv.DictReader(opened)] == ["0.001", "0.001", "0.0001", "1e-05", "1e-05"]
     # The same seed makes the same losses.
     record_into(tmp_path / "again", short[:1], tmp_path, seed=1)
     assert read(tmp_path / "again")["digits__linear_sgd_lr0.1.csv"][2] == losses

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from lightning_core.simulation.recorded_curves import Curve, family, load_curve, load_curves
+from benchmarks.recording import RUNS
+from lightning_core.core.jobs import Job
+from lightning_core.core.reported import LearningRates
+from lightning_core.core.targets import LossTarget
+from lightning_core.simulation.bundle_curves import read_bundle
+from lightning_core.simulation.recorded_curves import SHIPPED, Curve, family, load_curve, load_curves
+from lightning_core.simulation.scenario import SimulatedJob
+from lightning_core.simulation.virtual_workers import Worker
 
 INDEX = "file,domain,task,sec_per_step,jumps_back,rows\n"
 
@@ -80,7 +88,8 @@ def test_a_wrong_recording_is_refused(tmp_path: Path, rows: tuple[str, ...], wor
 @pytest.mark.parametrize("header", ["", "loss,step", "step;loss", "1,2.0"])
 def test_a_wrong_header_is_refused(tmp_path: Path, header: str) -> None:
     (tmp_path / "a.csv").write_text(f"{header}\n1,2.0\n2,1.0\n")
-    with pytest.raises(ValueError, match=r"a.csv:1: not a recording: its first line must be step,loss$"):
+    words = r"a.csv:1: not a recording: its first line must be step,loss or step,loss,lr$"
+    with pytest.raises(ValueError, match=words):
         load_curves(tmp_path)
 
 
@@ -150,3 +159,80 @@ def test_variants_of_a_task_are_one_family() -> None:
         "LM pretraining": ("LM pretraining 25M parameters", "LM pretraining 100M parameters"),
     }
     assert {name: {family(task) for task in many} for name, many in tasks.items()} == {name: {name} for name in tasks}
+
+
+def test_a_third_column_has_the_learning_rates(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("step,loss,lr\n10,3.0,0.01\n20,2.0,0.02\n30,-1.0,0.02\n40,1.0,0.0\n")
+    curve = load_curve(path)
+    assert curve.lr is not None
+    assert curve.lr.tolist() == [0.5, 1.0, 0.0]
+    assert curve.learning_rates() == LearningRates((10, 20, 40), (0.5, 1.0, 0.0))
+    assert curve.learning_rates(0.04) == LearningRates((1, 2), (1.0, 0.0))
+    assert load_curve(recording(tmp_path, "b.csv", "10,3.0", "20,2.0")).learning_rates() is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("1,2.0,0.1\n2,1.0,nan", "a.csv:3: step, loss and lr must be finite, got 2,1.0,nan"),
+        ("1,2.0,0.1\n2,1.0,-1", "a.csv:3: lr must be at least 0 and below"),
+        ("1,2.0,0\n2,1.0,0", "a.csv: lr must be above 0 somewhere"),
+        ("1,2.0,0.1\n2,1.0", "a.csv:3: expected step,loss,lr, got '2,1.0'"),
+        ("1,2.0,0.1\n2,1.0,x", "a.csv:3: expected step,loss,lr, got '2,1.0,x'"),
+    ],
+)
+def test_wrong_learning_rates_are_refused(tmp_path: Path, rows: str, words: str) -> None:
+    (tmp_path / "a.csv").write_text(f"step,loss,lr\n{rows}\n")
+    with pytest.raises(ValueError, match=re.escape(words)):
+        load_curve(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("curve", load_curves(SHIPPED), ids=lambda curve: curve.name)
+def test_the_recordings_of_runs_with_a_schedule_have_their_learning_rates(curve: Curve) -> None:
+    """As the schedulers of the recorded trainings would set them, step by step."""
+    run = RUNS[curve.name]
+    if run.schedule == "constant":
+        assert curve.lr is None
+        return
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=run.lr)
+    real = {}
+    scheduler: torch.optim.lr_scheduler.LRScheduler
+    if run.schedule == "cosine":
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, run.batches)
+    else:
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [run.batches // 2, run.batches * 3 // 4])
+    for batch in range(1, run.batches + 1):
+        real[batch] = optimizer.param_groups[0]["lr"] / run.lr
+        optimizer.step()
+        scheduler.step()
+    assert curve.lr is not None
+    rows = np.array([real[int(position)] for position in curve.position])
+    np.testing.assert_allclose(curve.lr, rows / rows.max(), atol=1e-4)
+    rates = curve.learning_rates()
+    assert rates is not None
+    assert rates.are_valid
+    np.testing.assert_allclose(np.interp(curve.position, *rates), curve.lr, atol=2e-3)
+
+
+def test_a_worker_reports_the_learning_rates_of_its_job_once_each_time_it_begins() -> None:
+    rates = LearningRates((1, 40), (1.0, 0.0))
+    job = Job("a", 60.0, LossTarget("loss", 0.1))
+    worker = Worker(SimulatedJob(job, [10, 20, 30], [3.0, 2.0, 1.0], 10.0, learning_rates=rates))
+    worker.begin(0.0)
+    assert [worker.report(1.0, seen).learning_rates for seen in (1, 2)] == [rates, None]
+    worker.begin(2.0)
+    assert [worker.report(3.0, 3).learning_rates for _ in range(2)] == [rates, None]
+    with pytest.raises(ValueError, match="a: learning rates must be in"):
+        SimulatedJob(job, [10], [3.0], 10.0, learning_rates=LearningRates((1, 1), (1.0, 0.5)))
+
+
+def test_a_simulated_bundle_reports_the_learning_rates_of_its_recordings(tmp_path: Path) -> None:
+    rows = "".join(f"{10 * k},{3.0 / k**0.5},{1.0 if k < 60 else 0.1}\n" for k in range(1, 101))
+    (tmp_path / "a.csv").write_text(f"step,loss,lr\n{rows}")
+    named = "{deadline: 60, target: {loss: 0.5}, curve: a.csv}"
+    drawn = "{deadline: 60, target: {batches: 500}, work: 9}"
+    (tmp_path / "bundle.yaml").write_text(f"policy: edf\njobs:\n  a: {named}\n  b: {drawn}\n")
+    first, second = read_bundle(tmp_path / "bundle.yaml", tmp_path).jobs
+    assert first.given.learning_rates == LearningRates((10, 590, 600, 1000), (1.0, 1.0, 0.1, 0.1))
+    assert second.given.learning_rates == LearningRates((5, 295, 300, 500), (1.0, 1.0, 0.1, 0.1))

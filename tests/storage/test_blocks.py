@@ -32,6 +32,7 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
+from lightning_core.core.reported import LearningRates
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.estimators import Posterior
 from lightning_core.history.forecasts import fill_in
@@ -356,10 +357,13 @@ def test_both_sides_of_a_gap_stay_and_the_ticks_behind_it() -> None:
 
 
 def test_of_reports_stay_the_first_the_last_and_those_on_the_grid() -> None:
-    entries = []
+    entries, rates = [], LearningRates(tuple(range(1, 101)), (1.0,) * 100)
     for number in range(1, 401):
         cells = tuple(Cell(2 * number + k, 20 * number + 10 * k, 1.0 / number) for k in (0, 1))
-        report = Report("a", 1, number, 1, 20 * number + 10, 1.0 * number, cells, checkpoint=Checkpoint(1, "a" * 64))
+        saved = Checkpoint(1, "a" * 64)
+        report = Report(
+            "a", 1, number, 1, 20 * number + 10, 1.0 * number, cells, checkpoint=saved, learning_rates=rates
+        )
         taken = Accepted("a", report.batches, report.busy, tuple((at, loss) for _, at, loss in cells), 0, False)
         entries.append(entry(number, float(number), report, encode_answers([], [taken], report)))
     kept = thinned(entries, EVERY_SECOND)

@@ -289,7 +289,7 @@ def test_a_recovery_that_is_killed_at_any_point_is_continued(point: str, path: P
     sql(path, "DELETE FROM events WHERE number > 15")
     code = "import sys; from pathlib import Path; from lightning_core.storage.journals import recovery"
     command = [sys.executable, "-c", f"{code}; recovery.recover(Path(sys.argv[1]))", str(path)]
-    killed = subprocess.run(command, env=os.environ | {"LC_FAILPOINT": point}, timeout=60, check=False)
+    killed = subprocess.run(command, env=os.environ | {"LC_FAILPOINT": point}, timeout=300, check=False)
     assert killed.returncode == -9
     if "copied" in point:
         with pytest.raises(JournalError, match="events 16 to 21 are missing"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
@@ -41,10 +43,12 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(autouse=True)
-def scheduler_is_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Journal, "age", lambda journal: 0.0)
-    monkeypatch.setattr(host_module, "EVENTS_PER_SNAPSHOT", 8)
+@pytest.fixture(autouse=True, scope="module")
+def scheduler_is_back_at_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "age", lambda journal: 0.0)
+        patch.setattr(host_module, "EVENTS_PER_SNAPSHOT", 8)
+        yield
 
 
 def story() -> Iterator[Event]:
@@ -70,10 +74,27 @@ def live(path: Path, events: list[Event], first: int = 0) -> dict[str, Any]:
     return state
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A journal with snapshots, and the state in which it ends: recorded once."""
+    path = tmp_path_factory.mktemp("made") / "journal.db"
+    return path, live(path, list(story()))
+
+
 @pytest.fixture
-def recorded(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A journal with snapshots, and the state in which it ends."""
-    return tmp_path / "journal.db", live(tmp_path / "journal.db", list(story()))
+def undisturbed(made: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
+    """State in which the story ends."""
+    return copy.deepcopy(made[1])
+
+
+@pytest.fixture
+def recorded(
+    made: tuple[Path, dict[str, Any]], undisturbed: dict[str, Any], tmp_path: Path
+) -> tuple[Path, dict[str, Any]]:
+    """A copy of the journal that a test may damage, and the state in which it ends."""
+    path, _ = made
+    shutil.copytree(path.parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / path.name, undisturbed
 
 
 def replayed(path: Path, *, whole: bool = False) -> Replay:
@@ -151,9 +172,10 @@ def test_snapshots_far_behind_are_kept_so_that_the_events_since_then_stay_whole(
 
 
 @pytest.mark.parametrize("first", [1, 17, 60])
-def test_a_restarted_scheduler_goes_on_as_if_it_had_never_stopped(tmp_path: Path, first: int) -> None:
+def test_a_restarted_scheduler_goes_on_as_if_it_had_never_stopped(
+    undisturbed: dict[str, Any], tmp_path: Path, first: int
+) -> None:
     events = list(story())
-    undisturbed = live(tmp_path / "calm.db", events)
     live(tmp_path / "j.db", events[:first])
     assert live(tmp_path / "j.db", events, first) == undisturbed
 
@@ -228,24 +250,26 @@ def test_a_bomb_is_not_unpacked(recorded: tuple[Path, dict[str, Any]], monkeypat
 
 
 def test_a_failed_snapshot_fails_no_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    undisturbed: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    calm = live(tmp_path / "calm.db", list(story()))
-
     def full(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr("lightning_core.storage.journals.journal.write_snapshot", full)
-    assert live(tmp_path / "j.db", list(story())) == calm
+    assert live(tmp_path / "j.db", list(story())) == undisturbed
     assert "no snapshot was taken: database or disk is full" in caplog.text
-    assert replayed(tmp_path / "j.db").scheduler.state() == calm
+    assert replayed(tmp_path / "j.db").scheduler.state() == undisturbed
 
 
 @pytest.mark.parametrize(("version", "lacks"), [("8", ("snapshots", "blocks")), ("9", ("blocks",))])
-def test_a_journal_of_a_version_before_goes_on(tmp_path: Path, version: str, lacks: tuple[str, ...]) -> None:
+def test_a_journal_of_a_version_before_goes_on(
+    undisturbed: dict[str, Any], tmp_path: Path, version: str, lacks: tuple[str, ...]
+) -> None:
     """It lacks tables: it is read as it is, and gets them when it is continued."""
     events = list(story())
-    undisturbed = live(tmp_path / "calm.db", events)
     path = tmp_path / "j.db"
     before = live(path, events[:50])
     for table in lacks:

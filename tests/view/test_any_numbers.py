@@ -30,6 +30,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.view import tensorboard
 from lightning_core.view.board import Board
 from lightning_core.view.why import rows
+from tests.examples import examples
 from tests.view.test_report import harmless
 
 pytestmark = pytest.mark.promise("R15", "S8")
@@ -110,7 +111,7 @@ def test_a_card_shows_any_numbers(target: Target, points: list[tuple[float, floa
     assert "nan" not in text
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100))
 @given(POSITIVE, POSITIVE, LOSSES)
 @example(5e-324, 5e-324, 0.0)
 @example(1e-322, 1e299, -1e299)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
 from lightning_core.market.observation import Observation
 from lightning_core.market.safety_net import SafetyNet
+
+Mode = Literal["default", "paper"]
 
 
 class Ahanp:
@@ -22,14 +24,16 @@ class Ahanp:
         mode: ``"default"``, or ``"paper"`` for the rules as printed.
 
     Raises:
-        ValueError: If ``sigma`` is not above 0.
+        ValueError: If ``sigma`` is not above 0, or there is no such mode.
     """
 
     horizon = 0
 
-    def __init__(self, sigma: float = 0.6, mode: Literal["default", "paper"] = "default") -> None:
+    def __init__(self, sigma: float = 0.6, mode: Mode = "default") -> None:
         if not sigma > 0:
             raise ValueError(f"sigma must be above 0, got {sigma}")
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode must be {' or '.join(get_args(Mode))}, got {mode!r}")
         self.sigma = sigma
         self.paper = mode == "paper"
 

@@ -141,4 +141,4 @@ def _name_rows(table: JobTable) -> None:
     table.row_of = dict(sorted(newest.items(), key=lambda item: item[1]))
 
 
-_LISTS = ("names", "jobs", "directives", "speedups", *LISTS)
+_LISTS = ("names", "jobs", "directives", "speedups", "curves", *LISTS)

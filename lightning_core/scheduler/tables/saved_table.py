@@ -11,6 +11,7 @@ from typing import Any
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import answer_from_dict, answer_to_dict, job_from_dict, job_to_dict
 from lightning_core.core.commands import Asker
+from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import BadLosses, Checkpoint
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError, decode, encode, restored
@@ -35,6 +36,7 @@ BY_ROW: dict[str, Callable[[Any], Any]] = {
     "limits": str,
     "paused_by": Asker,
     "told_by": Asker,
+    "earlier": lambda names: names,
 }
 
 
@@ -49,6 +51,7 @@ def table_to_dict(table: JobTable) -> dict[str, Any]:
         "jobs": [job_to_dict(job) for job in table.jobs],
         "directives": [answer_to_dict(directive) for directive in table.directives],
         "speedups": [speedup.state() for speedup in table.speedups],
+        "curves": [curve.state() for curve in table.curves],
         **{name: encode(getattr(table, name)) for name in (*LISTS, *BY_ROW)},
     }
 
@@ -74,6 +77,7 @@ def restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
         restored(SpeedUp(decode(one["sizes"]), job.throughputs), one)
         for one, job in zip(saved["speedups"], table.jobs, strict=True)
     ]
+    table.curves = [restored(BinnedCurve(), one) for one in saved["curves"]]
     for name, read in LISTS.items():
         setattr(table, name, [read(one) for one in decode(saved[name])])
     for name, read in BY_ROW.items():

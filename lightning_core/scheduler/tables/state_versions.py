@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.saved_state import StateError, encode
+from lightning_core.estimators.annealed_laws import AnnealedLaws
+from lightning_core.estimators.earlier_curves import EarlierCurves
+from lightning_core.estimators.power_laws import PowerLaws
 from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 2
+VERSION = 8
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -52,4 +56,77 @@ def _to_2(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, "table": table, "past": PastJobs(1).state()}
 
 
-MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {1: _to_2}
+def _to_3(state: Mapping[str, Any]) -> dict[str, Any]:
+    """No job was given earlier runs."""
+    past = state["past"]
+    return {**state, "table": _table_to_3(state["table"]), "past": past | {"table": _table_to_3(past["table"])}}
+
+
+def _table_to_3(table: Mapping[str, Any]) -> dict[str, Any]:
+    [capacity] = table["columns"]["active"]["shape"]
+    usual = np.zeros(capacity)
+    usual[: len(table["names"])] = np.nan
+    columns = table["columns"] | {"usual_throughput": encode(usual)}
+    return {**table, "columns": columns, "earlier": encode({})}
+
+
+def _to_4(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Begin without learning rates: no job has reported any."""
+    return {**state, "curves": state["curves"] | {"_schedules": encode({})}}
+
+
+def _to_5(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The curves of jobs begin where they are now."""
+    past = state["past"]
+    return {**state, "table": _table_to_5(state["table"]), "past": past | {"table": _table_to_5(past["table"])}}
+
+
+def _table_to_5(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {**table, "curves": [BinnedCurve().state() for _ in table["names"]]}
+
+
+def _to_6(state: Mapping[str, Any]) -> dict[str, Any]:
+    """No forecast is known to rest on earlier runs."""
+    past = state["past"]
+    return {**state, "table": _table_to_6(state["table"]), "past": past | {"table": _table_to_6(past["table"])}}
+
+
+def _table_to_6(table: Mapping[str, Any]) -> dict[str, Any]:
+    share = encode(np.zeros(table["columns"]["active"]["shape"]))
+    return {**table, "columns": table["columns"] | {"history_share": share}}
+
+
+def _to_7(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Move the power laws of a posterior into a part of their own; no row has earlier runs or learning rates."""
+    curves = state["curves"]
+    return {**state, "curves": curves | {name: _posterior_to_7(curves[name]) for name in ("bank", "_other")}}
+
+
+def _posterior_to_7(bank: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if bank is None or "_mean_x" not in bank:  # another estimator
+        return bank
+    rows, memories, _ = bank["_mean_x"]["shape"]
+    laws = {name: bank[name if name.startswith("_") else f"_{name}"] for name in PowerLaws.STATE}
+    cached = {"_asked": bank["_asked"], "_passage": bank["_passage"], "_share": encode(np.zeros(rows))}
+    powers = np.zeros(memories)
+    annealed = AnnealedLaws(PowerLaws(powers, 1.0, 0.5))
+    return {"_laws": laws, "_annealed": annealed.state(), "_earlier": EarlierCurves(powers).state(), **cached}
+
+
+def _to_8(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Judge all jobs anew."""
+    past = state["past"]
+    return {**state, "table": _table_to_8(state["table"]), "past": past | {"table": _table_to_8(past["table"])}}
+
+
+def _table_to_8(table: Mapping[str, Any]) -> dict[str, Any]:
+    [capacity] = table["columns"]["active"]["shape"]
+    chance = np.zeros(capacity)
+    chance[: len(table["names"])] = np.nan
+    new = {"chance": encode(chance), "judged_at": encode(np.zeros(capacity, np.int64))}
+    return {**table, "columns": table["columns"] | new}
+
+
+MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+    1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8,
+}  # fmt: skip

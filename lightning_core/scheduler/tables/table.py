@@ -13,6 +13,7 @@ import numpy as np
 from lightning_core.core.answers import Directive, End
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.commands import Asker
+from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import BadLosses, Checkpoint, Horizon
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.reasons import Reason
@@ -83,6 +84,8 @@ class JobTable:
     busy_before: FloatArray  # of earlier incarnations
     recent_batches: FloatArray  # discounted sums for the throughput
     recent_busy: FloatArray
+    usual_throughput: FloatArray  # of earlier runs of its task on as many devices; NaN if unknown
+    history_share: FloatArray  # part of the belief in its forecast that rests on them
     cells: IntArray
     next_cell: IntArray  # number within this incarnation
     evaluated: BoolArray  # whether a cell is a whole evaluation
@@ -105,6 +108,8 @@ class JobTable:
     finish: FloatArray
     spare: FloatArray
     belief: IntArray
+    chance: FloatArray  # average trusted chance to be in time alone, by its curve; NaN before its first verdict
+    judged_at: IntArray  # batches at the last cell that it counts
     ended_at: FloatArray
 
     def __init__(self, window: int) -> None:
@@ -126,8 +131,10 @@ class JobTable:
         self.limits: dict[int, str] = {}  # what ends a training at `ends_at`
         self.checkpoints: list[tuple[Checkpoint, ...]] = []
         self.speedups: list[SpeedUp] = []
+        self.curves: list[BinnedCurve] = []  # all cells that counted, as the estimator sees them
         self.paused_by: dict[int, Asker] = {}
         self.told_by: dict[int, Asker] = {}  # who set told_size
+        self.earlier: dict[int, tuple[str, ...]] = {}  # names of the earlier runs that it was given
         self.past_resizes: deque[float] = deque(maxlen=MAX_PAST_RESIZES)  # costs of jobs that have left
         for name, kind in COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
@@ -171,23 +178,19 @@ class JobTable:
         self.waiting.append({})
         self.checkpoints.append(())
         self.speedups.append(SpeedUp(job.sizes or (size,), job.throughputs))
-        self.active[row] = True
-        self.ordinal[row] = self.submissions
-        self.submissions += 1
-        self.submitted[row] = now
-        self.size[row] = size
+        self.curves.append(BinnedCurve())
+        self.ordinal[row], self.submissions = self.submissions, self.submissions + 1
+        self.submitted[row], self.size[row] = now, size
         self.launched[row] = job.is_launched
         self.pinned[row] = job.device is not None
         self.incarnation[row] = incarnation
-        self.obeys[row] = True
+        self.active[row] = self.obeys[row] = True
         self.next_cell[row] = 1
-        self.trained_at[row] = np.inf
         self.timed_version[row] = self.code[row] = -1
         self.resizing_since[row] = np.nan
         self.resize[row] = np.nan if job.resize_seconds is None else job.resize_seconds
-        self.loss[row] = self.best[row] = np.nan
-        self.ends_at[row] = self.ends_by[row] = np.inf
-        self.reach[row] = np.nan
+        self.loss[row] = self.best[row] = self.reach[row] = self.usual_throughput[row] = np.nan
+        self.ends_at[row] = self.ends_by[row] = self.trained_at[row] = np.inf
         self.deadline[row] = now + job.deadline
         self.set_terms(row, job)
         return row
@@ -198,6 +201,7 @@ class JobTable:
         same_metric = (before.quantity, before.grows) == (target.quantity, target.grows)
         if not same_metric:  # values of another metric do not count
             self.loss[row] = self.best[row] = np.nan
+            self.curves[row] = BinnedCurve()
         seen = self.recent[row] if same_metric else ()
         self.recent[row] = deque(seen, max(self.window, target.evaluations))
         self.jobs[row] = job
@@ -207,6 +211,7 @@ class JobTable:
         self.weight[row] = job.weight
         self.holds[row] = job.on_miss is OnMiss.HOLD
         self.expected[row] = np.nan if job.work is None else job.work
+        self.chance[row] = np.nan  # other terms are judged anew
 
     def end(self, row: int, now: float, end: End) -> None:
         """End a job; it gives up its devices."""

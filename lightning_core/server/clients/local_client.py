@@ -19,6 +19,7 @@ class LocalClient:
     Args:
         settings: Settings of the scheduler; None for the defaults.
         journal: Path of the journal; None for no journal.
+        history: Folder of the store of earlier runs, created if it does not exist; None for none.
 
     Example::
 
@@ -32,14 +33,17 @@ class LocalClient:
 
     report_period = 0.0
 
-    def __init__(self, settings: Settings | None = None, journal: Path | None = None) -> None:
-        self._host = Host(settings or Settings(), journal)
-        self._news = threading.Condition()
+    def __init__(
+        self, settings: Settings | None = None, journal: Path | None = None, history: Path | None = None
+    ) -> None:
+        self._host = Host(settings or Settings(), journal, history=history)
+        self._news = threading.Condition()  # reentrant
 
     def join(self, job: Job, device: str) -> JoinReply:
         """Add a job, alone on the device; its deadline counts from now."""
-        self.event(Submit((job,)))
         with self._news:
+            self._host.runs.set_devices([device])
+            self.event(Submit((job,)))
             if isinstance(directive := self._host.scheduler.directive(job.name), End):
                 raise JoinRefusedError(f"{job.name}: {directive.reason}")
             return JoinReply(self._host.scheduler.incarnation(job.name), ())

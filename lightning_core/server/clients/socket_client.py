@@ -16,7 +16,7 @@ from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError
 from lightning_core.node.unix_sockets import connect
 from lightning_core.server.clients.socket_link import SocketLink
 
-PROTOCOL = 6
+PROTOCOL = 7
 CALL_TIMEOUT = 10.0
 # Bytes of specs in one request, unless one spec is larger.
 PART_BYTES = 2**17

@@ -150,6 +150,8 @@ def _entries(journal: Journal, part: JournalPart) -> Iterator[Entry]:
                 running = set(part.jobs)
                 body["jobs"] = [job for job in body["jobs"] if job["name"] in running]
                 event = _text(body)
+            elif body["kind"] == "earlier_runs":
+                event = _runs_of(body, running)
             elif body["kind"] in POOL_EVENTS or body.get("job") in running:
                 event = entry.event
             else:
@@ -162,6 +164,15 @@ def _entries(journal: Journal, part: JournalPart) -> Iterator[Entry]:
             running -= {answer["job"] for answer in answers if _ends(answer)}
             if not running:
                 return
+
+
+def _runs_of(body: dict[str, Any], jobs: set[str]) -> str:
+    """Return an event with the earlier runs of some jobs alone; a tick if they have none."""
+    found = [(job, places) for job, places in body["found"] if job in jobs]
+    used = sorted({place for _, places in found for place in places})
+    found = [(job, [used.index(place) for place in places]) for job, places in found]
+    runs = [body["runs"][place] for place in used]
+    return _text(body | {"runs": runs, "found": found}) if found else TICK
 
 
 def _ends(answer: dict[str, Any]) -> bool:

@@ -25,7 +25,7 @@ GRID = 1.06
 # Marks of a cell: whether cells right before it were left out.
 AFTER_A_BREAK, FOLLOWS = 1, 2
 # Of a report, what only a running scheduler needs.
-_TRANSIENT = ("checkpoint", "horizon", "in_slow_phase", "bad_losses", "hang")
+_TRANSIENT = ("checkpoint", "horizon", "in_slow_phase", "bad_losses", "hang", "learning_rates")
 _REPORT, TICK = '{"kind":"report"', '{"kind":"tick"'
 
 
@@ -52,7 +52,7 @@ def thinned(entries: Sequence[Entry], settings: Settings) -> list[Entry]:
         if (report := reports.get(k)) is not None:
             cells = _newest(pending.get(report.worker, []) + report.cells, settings.window)
             if k in keeps:
-                entry = entry._replace(event=report.event_with(cells), answers=report.answers())
+                entry = _shortened(entry, cells)
                 cells = []
             pending[report.worker] = cells
         if k in keeps:
@@ -67,42 +67,41 @@ class _Cell(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """A report that is read."""
+    """What decides whether a report is kept. Its text is read again if it is: all of them read would fill memory."""
 
-    body: dict[str, Any]
-    parts: list[dict[str, Any]]
-    """The answers, and what was accepted."""
+    worker: tuple[str, int]
     cells: list[_Cell]
     """The cells that were accepted."""
+    batches: int
+    """Where on the curve it is."""
+    is_evaluation: bool
 
     @classmethod
     def of(cls, entry: Entry) -> Self:
         body, parts = json.loads(entry.event), json.loads(entry.answers)
-        told = body.pop("cells", ())
+        told = body.get("cells", ())
         cells: list[Any] = []
-        for name in _TRANSIENT:
-            body.pop(name, None)
-        for part in parts:
-            if "accepted" in part and part["job"] == body["job"]:
-                own = part["accepted"].pop("cells", None)
-                cells = [cell[1:] for cell in told] if own is None else own
+        for own in _accepted(body, parts):
+            cells = own.get("cells", [cell[1:] for cell in told])
         marks = [FOLLOWS] * len(cells) if entry.digest else [mark for mark, *_ in told]
-        return cls(body, parts, [_Cell(mark, *cell) for mark, cell in zip(marks, cells, strict=True)])
+        cells = [_Cell(mark, *cell) for mark, cell in zip(marks, cells, strict=True)]
+        batches = max(cells[-1].batches if cells else body["batches"], 1)
+        return cls((body["job"], body["incarnation"]), cells, batches, bool(cells and body.get("evaluated")))
 
-    @property
-    def worker(self) -> tuple[str, int]:
-        return self.body["job"], self.body["incarnation"]
 
-    @property
-    def batches(self) -> int:
-        """Where on the curve it is."""
-        return max(self.cells[-1].batches if self.cells else self.body["batches"], 1)
+def _accepted(body: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what was accepted of a report."""
+    return [part["accepted"] for part in parts if "accepted" in part and part["job"] == body["job"]]
 
-    def event_with(self, cells: list[_Cell]) -> str:
-        return _text(self.body | ({"cells": cells} if cells else {}))
 
-    def answers(self) -> str:
-        return _text(self.parts)
+def _shortened(entry: Entry, cells: list[_Cell]) -> Entry:
+    """Return a report that is kept, with other cells."""
+    body, parts = json.loads(entry.event), json.loads(entry.answers)
+    for name in ("cells", *_TRANSIENT):
+        body.pop(name, None)
+    for own in _accepted(body, parts):
+        own.pop("cells", None)
+    return entry._replace(event=_text(body | ({"cells": cells} if cells else {})), answers=_text(parts))
 
 
 def _newest(cells: list[_Cell], count: int) -> list[_Cell]:
@@ -145,7 +144,7 @@ def _on_grid(reports: Mapping[int, _Report]) -> Iterator[int]:
     last: dict[tuple[str, int], int] = {}
     for k, report in reports.items():
         at = int(math.log(report.batches) / math.log(GRID))
-        if reached.get(report.worker) != at or (report.cells and report.body.get("evaluated")):
+        if reached.get(report.worker) != at or report.is_evaluation:
             reached[report.worker] = at
             yield k
         last[report.worker] = k

@@ -1,0 +1,8 @@
+"""What a training reports beside its losses and its progress."""
+
+from __future__ import annotations
+
+from lightning_core.core.reported.hang import Hang
+from lightning_core.core.reported.learning_rates import LearningRates, fewer
+
+__all__ = ["Hang", "LearningRates", "fewer"]

@@ -1,0 +1,68 @@
+"""What is known of a job when it ends: its curve, when it met its target, and how fast it trained."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import isnan
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.core.answers import End, Verdict
+from lightning_core.core.jobs import Job
+from lightning_core.scheduler.state import SchedulerState
+from lightning_core.scheduler.tables.table import JobTable
+
+
+class EndedRun(NamedTuple):
+    """A job that has ended, with what it did."""
+
+    job: Job
+    verdict: Verdict
+    batches: tuple[int, ...]
+    """Points of its curve, as of an :class:`~lightning_core.core.earlier_runs.EarlierRun`."""
+    losses: tuple[float, ...]
+    met_at: int | None
+    """Batches done when it met its target, in time or late; None if it did not."""
+    throughputs: tuple[tuple[int, float], ...]
+    """Numbers of devices, increasing, and the batches per second on each that it trained on."""
+    trained: float
+    """Seconds that it trained."""
+    submitted: float
+    """Scheduler time."""
+    ended: float
+    """Scheduler time."""
+
+
+def ended_runs(state: SchedulerState, names: Collection[str] | None = None) -> list[EndedRun]:
+    """Return what jobs did that have ended, but for those that did nothing.
+
+    Args:
+        state: State of the scheduler.
+        names: Names, of each of which the newest job is wanted; None for all jobs that are remembered.
+    """
+    if names is None:
+        places = [(table, row) for table in (state.past.table, state.table) for row in range(len(table))]
+    else:
+        places = [found for name in names if (found := state.find(name)) is not None]
+    return [run for place in places if (run := _ended_run(*place)) is not None]
+
+
+def _ended_run(table: JobTable, row: int) -> EndedRun | None:
+    end = table.directives[row]
+    batches, losses = table.curves[row].points()
+    if not isinstance(end, End) or not (batches if end.verdict is Verdict.CANCELLED else table.batches[row]):
+        return None
+    met = end.reason.code in ("target_met", "target_met_late")
+    return EndedRun(
+        table.jobs[row], end.verdict, batches, losses, int(table.batches[row]) if met else None,
+        _throughputs(table, row), float(table.busy[row]), float(table.submitted[row]), float(table.ended_at[row]),
+    )  # fmt: skip
+
+
+def _throughputs(table: JobTable, row: int) -> tuple[tuple[int, float], ...]:
+    speed = table.speedups[row]
+    if len(speed.sizes) > 1:
+        return tuple((size, speed.throughput(size)) for size in speed.sizes if speed.seen(size) > 0)
+    measured = float(table.throughput(np.array([row]))[0])
+    return () if isnan(measured) else ((int(table.size[row]), measured),)

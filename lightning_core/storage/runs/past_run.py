@@ -1,0 +1,108 @@
+"""A run as it is kept: what it did, and what identifies its task."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import NamedTuple
+
+from lightning_core.core.earlier_runs import EarlierRun, check_run
+from lightning_core.core.targets import Target
+from lightning_core.scheduler.ended_runs import EndedRun
+
+# Digits of an id.
+ID_LENGTH = 16
+
+
+class PastRun(NamedTuple):
+    """A run that has ended."""
+
+    id: str
+    """Of the run and what it did: the same run is kept once."""
+    name: str
+    """Name of its job."""
+    owner: int
+    """User id to whom it belongs."""
+    like: str
+    """Tag, or name of another job, by which it is found; empty for none."""
+    model: str
+    """Class path of its LightningModule; empty if unknown."""
+    metric: str
+    """What its losses are; see :func:`metric_of`."""
+    batch_size: int | None
+    """Samples in a batch; None if unknown."""
+    target: str
+    """Its target, in one line; empty if unknown."""
+    verdict: str
+    """How it ended; empty if unknown."""
+    batches: tuple[int, ...]
+    """Points of its curve."""
+    losses: tuple[float, ...]
+    met_at: int | None
+    """Batches done when it met its target; None if it did not."""
+    throughputs: tuple[tuple[int, str, float], ...]
+    """Numbers of devices, their kind, and the batches per second on them."""
+    trained: float
+    """Seconds that it trained."""
+    took: float
+    """Seconds from its submission to its end."""
+    ended_at: float
+    """Date of its end, in seconds since the epoch."""
+
+    @classmethod
+    def of(cls, run: EndedRun, owner: int, kind: str, ended_at: float) -> PastRun:
+        """Return a run of a pool as it is kept.
+
+        Args:
+            run: The run.
+            owner: User id to whom it belongs.
+            kind: Kind of the pool's devices.
+            ended_at: Date of its end, in seconds since the epoch.
+        """
+        job = run.job
+        told = (job.name, run.submitted, run.ended, run.batches, run.losses, run.trained)
+        return cls(
+            new_id(told), job.name, owner, job.like, job.model, metric_of(job.target), job.batch_size, str(job.target),
+            str(run.verdict), run.batches, run.losses, run.met_at,
+            tuple((devices, kind, throughput) for devices, throughput in run.throughputs),
+            run.trained, run.ended - run.submitted, ended_at,
+        )  # fmt: skip
+
+    def for_job(self, batch_size: int | None, kind: str) -> EarlierRun:
+        """Return the run as a job is given it.
+
+        Args:
+            batch_size: Samples in a batch of the job. If the run had others, its positions are scaled to as many
+                samples, and its throughput says nothing.
+            kind: Kind of the devices on which the job trains.
+
+        Raises:
+            ValueError: If a value is out of its range.
+        """
+        batches, losses, met_at = self.batches, self.losses, self.met_at
+        throughputs = tuple((devices, rate) for devices, one, rate in self.throughputs if one == kind)
+        if batch_size and self.batch_size and batch_size != self.batch_size:
+            scale, throughputs = self.batch_size / batch_size, ()
+            points = dict(zip((max(round(scale * s), 1) for s in batches), losses, strict=True))
+            batches, losses = tuple(points), tuple(points.values())
+            met_at = None if met_at is None else max(round(scale * met_at), 1)
+        run = EarlierRun(self.name, batches, losses, met_at, throughputs)
+        check_run(run)
+        return run
+
+
+def metric_of(target: Target) -> str:
+    """Return what the losses of a job are: two curves of the same can be compared.
+
+    Example::
+
+        >>> from lightning_core.core.targets import as_target
+        >>> [metric_of(as_target(text)) for text in ("val_loss<=0.3", "val_acc>=0.9", "val_acc>=90 of 100")]
+        ['val_loss', '1 - val_acc', '100 - val_acc']
+    """
+    return f"{target.falling(0.0):g} - {target.observed}" if target.grows else target.observed
+
+
+def new_id(parts: object) -> str:
+    """Return an id of what makes a run the one that it is."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:ID_LENGTH]
