@@ -21,7 +21,7 @@ PATHS = {
     "traces": "folder of recorded traces",
     "plots": "write pictures to this folder",
 }
-INPUTS, OUTPUTS = ("--curves", "--traces"), ("--json", "--results", "--plots")
+INPUTS, OUTPUTS = ("--curves", "--traces", "--data"), ("--json", "--results", "--plots")
 
 
 def main(

@@ -18,6 +18,8 @@ HEADINGS = {
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
     "demo": "The demo",
+    "paper_tables": "Bundles in the kind of the papers' tables, trained live",
+    "again": "An evening planned with the one before it",
     "decor": "Ending on the deadline (decor)",
     "resize": "Resizing a training",
     "saved": "Device-seconds saved",
@@ -103,10 +105,19 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "ours_vs_laira": ("triage: deadlines met, as a multiple of laira", "{:.2f}"),
         "switches_per_job": ("triage: switches per job", "{:.2f}"),
         "ours_behind_cells": ("Settings in which triage is behind guarded_edf", "{:.0f}"),
-        "coverage_q90": (
-            "Fraction of forecasts whose 90 % quantile covers the work left",
-            "{:.2f}",
-        ),
+        "history_gain": ("triage: more of what a clairvoyant meets, by three earlier runs of each task", "{:.3f}"),
+        "told_infeasible": ("triage: jobs that could be met alone, ever told infeasible", "{:.3f}"),
+        "told_infeasible_wrongly": ("... while they could still be met alone", "{:.3f}"),
+        "infeasible_found": ("triage: jobs that could not be met even alone, told infeasible", "{:.3f}"),
+        "verdict_changes_median": ("triage: changes of verdict per job, median", "{:.1f}"),
+        "verdict_changes_mean": ("... mean", "{:.2f}"),
+        **{
+            f"{verdict}_true_{part}": (f'triage: "{told}" comes true, told at {part} % of the way', "{:.2f}")
+            for verdict, told in (("feasible", "feasible"), ("at_risk", "at risk"))
+            for part in (5, 10, 20, 50)
+        },
+        "coverage_q50": ("Fraction of forecasts whose median covers the work left, at 5 to 50 % of the way", "{:.2f}"),
+        "coverage_q90": ("The same of the 90 % quantile", "{:.2f}"),
     },
     "extrapolation": {
         **{
@@ -115,6 +126,25 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         },
         **{f"{name}_q90": (f"Work left, 90 % quantile covers: {name}", "{:.2f}") for name in ESTIMATORS},
         **{f"{name}_error_mixed_10": (f"Loss ahead, median error, 10 % seen: {name}", "{:.2f}") for name in ESTIMATORS},
+    },
+    "again": {
+        "seeds": ("Pairs of evenings", "{:.0f}"),
+        "met_without": ("Part of the deadlines met that can be met, without the runs of the first evening", "{:.2f}"),
+        "met_with": ("... with them", "{:.2f}"),
+        "better_pct": ("Pairs in which more are met with them", "{:.0f} %"),
+        "worse_pct": ("Pairs in which fewer are", "{:.0f} %"),
+        "wasted_s_without": ("Seconds of the device on jobs that missed, of 20, without them", "{:.1f}"),
+        "wasted_s_with": ("... with them", "{:.1f}"),
+        "told_infeasible_wrongly_without": (
+            "Jobs told infeasible that could still be met alone, of 8 a pair, without them",
+            "{:.0f}",
+        ),
+        "told_infeasible_wrongly_with": ("... with them", "{:.0f}"),
+        "ceiling": ("Trained for real: targets that could be met", "{:.0f}"),
+        "live_met_without": ("... met without the runs of the first evening", "{:.0f}"),
+        "live_met_with": ("... met with them", "{:.0f}"),
+        "live_wasted_s_without": ("... seconds of the device on jobs that missed, without them", "{:.1f}"),
+        "live_wasted_s_with": ("... with them", "{:.1f}"),
     },
     "resize": {
         "warm_s": ("From decision to first batch, two warm workers", "{:.2g} s"),

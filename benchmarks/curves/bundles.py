@@ -54,11 +54,13 @@ class Bundle:
         jobs: Jobs for a simulation.
         work: True seconds alone until each target is reached, inf if never, shape ``(n,)``.
         kind: Kind of its deadlines.
+        recordings: Recording of each job.
     """
 
     jobs: tuple[SimulatedJob, ...]
     work: FloatArray
     kind: str
+    recordings: tuple[Recording, ...]
 
     @property
     def ceiling(self) -> int:
@@ -73,7 +75,7 @@ def recordings(curves: Sequence[Curve]) -> list[Recording]:
     return [one for one in cut if len(one.loss) >= MIN_CELLS // 2]
 
 
-def draw(pool: Sequence[Recording], size: int, *, pure: bool, kind: str, seed: int) -> Bundle:
+def draw(pool: Sequence[Recording], size: int, *, pure: bool, kind: str, seed: int, schedule: bool = False) -> Bundle:
     """Draw one bundle.
 
     Args:
@@ -82,6 +84,7 @@ def draw(pool: Sequence[Recording], size: int, *, pure: bool, kind: str, seed: i
         pure: Whether all are of one domain.
         kind: One of :data:`KINDS`.
         seed: Seed of all draws.
+        schedule: Whether the jobs report the learning rates of their recordings, where these are known.
     """
     rng = np.random.default_rng(seed)
     if pure:
@@ -99,11 +102,42 @@ def draw(pool: Sequence[Recording], size: int, *, pure: bool, kind: str, seed: i
         passage = _passage(recording, target)
         work[k] = recording.position[passage - 1] / throughput if passage else np.inf
         job = Job(f"job{k}", float(deadline[k]), LossTarget("loss", target), on_miss=OnMiss.STOP)
-        jobs.append(SimulatedJob(job, recording.position, recording.loss, throughput))
+        rates = recording.curve.learning_rates() if schedule else None
+        jobs.append(SimulatedJob(job, recording.position, recording.loss, throughput, learning_rates=rates))
     if kind.startswith("load"):  # the time span follows from the feasible work
         span = work[np.isfinite(work)].sum() / float(kind.split()[1])
         jobs = [_due(one, part * max(span, 1.0)) for one, part in zip(jobs, deadline.tolist(), strict=True)]
-    return Bundle(tuple(jobs), work, kind)
+    return Bundle(tuple(jobs), work, kind, tuple(pool[at] for at in chosen.tolist()))
+
+
+def draw_at(pool: Sequence[Recording], throughputs: Sequence[float], *, kind: str, seed: int, seconds: float) -> Bundle:
+    """Draw a bundle of all the recordings at given throughputs, such as those of a machine on which they are trained.
+
+    Targets and deadlines follow the same rules as those of :func:`draw`; what is drawn is the work, and the targets
+    follow from it.
+
+    Args:
+        pool: The recordings, each of which becomes a job of its name.
+        throughputs: Batches per second of each alone.
+        kind: ``sequence`` or ``terms``.
+        seed: Seed of all draws.
+        seconds: Nominal work of all jobs together, in seconds.
+    """
+    rng = np.random.default_rng(seed)
+    size = len(pool)
+    nominal = np.exp(rng.uniform(0.0, np.log(10.0), size))
+    nominal *= seconds / nominal.sum()
+    length = np.array([one.position[-1] / rate for one, rate in zip(pool, throughputs, strict=True)])
+    reach = np.clip(nominal / length, 0.06, 0.7)
+    deadline, harder = _deadlines(kind, reach * length, rng)
+    jobs, work = [], np.empty(size)
+    for k, (recording, rate) in enumerate(zip(pool, throughputs, strict=True)):
+        target = _target(recording, float(reach[k]), float(harder[k]), rng)
+        passage = _passage(recording, target)
+        work[k] = recording.position[passage - 1] / rate if passage else np.inf
+        job = Job(recording.curve.name, float(deadline[k]), LossTarget("loss", target), on_miss=OnMiss.STOP)
+        jobs.append(SimulatedJob(job, recording.position, recording.loss, rate))
+    return Bundle(tuple(jobs), work, kind, tuple(pool))
 
 
 def _in_cells(curve: Curve) -> Recording:
@@ -185,4 +219,4 @@ def _deadlines(kind: str, nominal: FloatArray, rng: np.random.Generator) -> tupl
 
 
 def _due(one: SimulatedJob, deadline: float) -> SimulatedJob:
-    return SimulatedJob(replace(one.job, deadline=deadline), one.position, one.loss, one.throughput)
+    return replace(one, job=replace(one.job, deadline=deadline))

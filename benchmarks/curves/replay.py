@@ -6,16 +6,21 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.curves.bundles import KINDS, Recording, draw, recordings
+import numpy as np
+
+from benchmarks.curves.bundles import KINDS, Bundle, Recording, draw, recordings
+from benchmarks.curves.histories import earlier_runs
+from benchmarks.curves.verdicts import JudgedJob
+from lightning_core.core.answers import Verdict
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import load_curves
-from lightning_core.simulation.scenario import Delays
+from lightning_core.simulation.scenario import Delays, Outcome
 from lightning_core.simulation.simulation import Simulation
 
 SPLIT = Path(__file__).parent / "split.json"
@@ -41,6 +46,9 @@ class Contender:
         estimator: Name of the estimator; the policy's own if empty.
         estimator_arguments: Arguments of the estimator.
         delays: Delays beside training.
+        history: Earlier runs that each job has.
+        wrong_history: Whether these are of other tasks.
+        schedule: Whether jobs report their learning rates, where the recording has them.
     """
 
     policy: str
@@ -48,6 +56,9 @@ class Contender:
     estimator: str = ""
     estimator_arguments: Mapping[str, Any] = field(default_factory=dict)
     delays: Delays = field(default_factory=Delays)
+    history: int = 0
+    wrong_history: bool = False
+    schedule: bool = False
 
     def settings(self, size: int) -> Settings:
         """Return settings with a period of 1 s, or 2 s from a hundred jobs on."""
@@ -68,6 +79,7 @@ class Played(NamedTuple):
     switches: int
     rounds: int
     deciding: float
+    jobs: tuple[JudgedJob, ...] = ()
 
 
 def reporting(folder: Path) -> list[Recording]:
@@ -145,6 +157,23 @@ def _play_task(task: Task) -> Played:
 
 def _play_one(pool: Sequence[Recording], task: Task) -> Played:
     _, cell, seed, contender = task
-    bundle = draw(pool, cell.size, pure=cell.pure, kind=KINDS[seed % len(KINDS)], seed=seed)
-    outcome = Simulation(contender.settings(cell.size), bundle.jobs, contender.delays).run()
-    return Played(outcome.met, bundle.ceiling, outcome.switches, outcome.rounds, outcome.deciding)
+    kind = KINDS[seed % len(KINDS)]
+    bundle = draw(pool, cell.size, pure=cell.pure, kind=kind, seed=seed, schedule=contender.schedule)
+    jobs = bundle.jobs
+    if contender.history:
+        random, wrong = np.random.default_rng(seed), contender.wrong_history
+        jobs = tuple(
+            replace(job, earlier=earlier_runs(one, pool, contender.history, random, wrong=wrong))
+            for job, one in zip(jobs, bundle.recordings, strict=True)
+        )
+    outcome = Simulation(contender.settings(cell.size), jobs, contender.delays).run()
+    judged = _judged(bundle, outcome)
+    return Played(outcome.met, bundle.ceiling, outcome.switches, outcome.rounds, outcome.deciding, judged)
+
+
+def _judged(bundle: Bundle, outcome: Outcome) -> tuple[JudgedJob, ...]:
+    given = zip(bundle.jobs, bundle.work.tolist(), outcome.jobs, strict=True)
+    return tuple(
+        JudgedJob(work, one.job.deadline, one.throughput, end.batches, end.verdict is Verdict.MET, end.verdicts)
+        for one, work, end in given
+    )

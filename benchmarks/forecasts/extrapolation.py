@@ -20,6 +20,8 @@ from matplotlib.ticker import LogLocator, PercentFormatter
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.curves.bundles import Recording
 from benchmarks.curves.replay import reporting
+from benchmarks.forecasts.coverage import coverage
+from benchmarks.forecasts.coverage import show as show_coverage
 from benchmarks.forecasts.extrapolation_tables import brief, figures_of, percent, show, show_nearer
 from benchmarks.forecasts.offline import Offline
 from benchmarks.forecasts.scores import AHEAD, KINDS, PARTS, Make, Study, over, study
@@ -120,7 +122,14 @@ def measure(size: Size, curves: Path, plots: Path | None = None) -> Figures:
     shorter = sum(len(one.loss) < AHEAD for one in pool)
     print(f"{shorter} are shorter than {AHEAD} cells: the loss at their last cell is forecast instead")
     show(studies, pool)
-    figures = figures_of(studies) | times(makes, pool[0])
+    by_runs = {runs: coverage(pool, history=runs) for runs in (0, 3)}
+    for runs, found in by_runs.items():
+        show_coverage(found, f"The posterior with {runs} earlier runs, by part of the way to the target")
+    scheduled = [one for one in pool if one.curve.lr is not None]
+    for word, schedule in (("without", False), ("with", True)) if scheduled else ():
+        found = coverage(scheduled, schedule=schedule)
+        show_coverage(found, f"The posterior {word} learning rates, on the {len(scheduled)} recordings that have them")
+    figures = figures_of(studies) | times(makes, pool[0]) | by_runs[0].figures()
     if size == "full":
         others = variants(pool)
         print("\nOther constants, and s in cells: median error of the loss, mixed recordings, by part shown; overall:")

@@ -23,7 +23,6 @@ import numpy as np
 from benchmarks.curves.bundles import WINDOW, Recording
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray
 from lightning_core.core.protocols import Estimator
-from lightning_core.estimators import Posterior
 from lightning_core.planning.chance import chances, quantile
 
 Make = Callable[[], Estimator]
@@ -203,12 +202,6 @@ def over(how: Callable[..., float], values: FloatArray | BoolArray) -> float:
     """Return a median or mean of the values that are not NaN; NaN if there are none."""
     known = values[~np.isnan(values)]
     return float(how(known)) if len(known) else np.nan
-
-
-def coverage_q90(pool: Sequence[Recording], make: Make = Posterior) -> float:
-    """Return how often the forecast's 90 % quantile covers the work left, over 2 to 50 % shown; ideally 0.9."""
-    asked = questions(pool)
-    return score(asked, answers(make, asked), np.ones(len(asked.look), np.bool_)).q90
 
 
 def largest_domain(pool: Sequence[Recording]) -> str:

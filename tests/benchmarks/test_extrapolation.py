@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 from benchmarks.common import Figures, Size, main
 from benchmarks.curves.bundles import Recording, recordings
+from benchmarks.curves.histories import earlier_runs, like, with_enough
+from benchmarks.forecasts.coverage import coverage
 from benchmarks.forecasts.extrapolation import ONE_PASS, costs, measure
 from benchmarks.forecasts.offline import Offline
 from benchmarks.forecasts.scores import (
@@ -20,7 +23,6 @@ from benchmarks.forecasts.scores import (
     Look,
     Questions,
     answers,
-    coverage_q90,
     feed,
     loss_errors,
     nearer,
@@ -30,6 +32,7 @@ from benchmarks.forecasts.scores import (
     study,
 )
 from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
+from lightning_core.core.earlier_runs import check_run
 from lightning_core.estimators import LeastSquares, Posterior
 from lightning_core.simulation.recorded_curves import Curve
 
@@ -165,9 +168,28 @@ def test_an_infinite_error_counts_as_ten() -> None:
 
 def test_coverage_of_easy_curves() -> None:
     pool = [recorded(falling(400, 0.02, seed)) for seed in range(4)]
-    assert 0.8 < coverage_q90(pool) <= 1.0
-    assert coverage_q90(pool, partial(Scribe, 1.0)) < 0.2  # one cell more is hardly ever enough
-    assert coverage_q90(pool, partial(Scribe, 1e9)) == 1.0
+    assert 0.8 < coverage(pool).covered[:, 2].mean() <= 1.0
+    assert coverage(pool, partial(Scribe, 1.0)).covered[:, 2].mean() < 0.2  # one cell more is hardly ever enough
+    assert coverage(pool, partial(Scribe, 1e9)).covered.tolist() == [[1.0] * 3] * 4
+
+
+def test_earlier_runs_are_of_the_same_task_with_another_configuration_and_no_copies() -> None:
+    pool = [recorded(falling(400, 0.02, seed)) for seed in range(5)]
+    pool = [
+        one._replace(curve=replace(one.curve, name=f"r{k}", family=family, method=method))
+        for k, (one, family, method) in enumerate(
+            zip(pool, "aaaab", ("sgd", "adam", "adam", "sgd", "sgd"), strict=True)
+        )
+    ]
+    pool.append(pool[0]._replace(curve=replace(pool[0].curve, name="copy", method="other")))
+    assert [one.curve.name for one in like(pool[0], pool)] == ["r1", "r2"]
+    assert [one.curve.name for one in with_enough(pool, 3)] == ["r1", "r2", "r3", "copy"]
+    draw = np.random.default_rng(0)
+    right, wrong = (earlier_runs(pool[0], pool, 3, draw, wrong=wrong) for wrong in (False, True))
+    assert {run.name for run in right} == {"r1", "r2"}
+    assert {run.name for run in wrong} == {"r4"}
+    for run in right:
+        check_run(run)
 
 
 def test_closest_method_is_counted_by_recording_and_by_family() -> None:

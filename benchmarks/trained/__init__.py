@@ -1,0 +1,1 @@
+"""Recorded trainings, trained live in the bundles of the papers."""
