@@ -20,14 +20,14 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from examples.digits.drawing import SECONDS, DrawnJob, ceiling, draw  # noqa: E402
-from examples.digits.trainings import CURVES, TRAININGS  # noqa: E402
+from examples.digits.trainings import AGAIN, CURVES, TRAININGS  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
@@ -37,6 +37,8 @@ from lightning_core.node.signals import SignalReceivedError, recorded_signals  #
 from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.simulation.recorded_curves import Curve, load_curves  # noqa: E402
 from lightning_core.storage.journals.journal import Journal  # noqa: E402
+from lightning_core.storage.private_files import private_folder  # noqa: E402
+from lightning_core.storage.runs.run_store import FILE, RunStore  # noqa: E402
 from lightning_core.view.progress import view_for  # noqa: E402
 
 POLICIES = ("fifo", "edf", "lara", "laira", "triage")
@@ -49,21 +51,42 @@ WARM_UP = 1 / 3
 
 def bundle_of(jobs: Mapping[str, Mapping[str, object]], policy: str) -> Bundle:
     """Return a bundle of trainings, each with its target and deadline."""
+    trainings = TRAININGS | AGAIN
     written = {
-        name: {**TRAININGS[name].config(), "cell": TRAININGS[name].cell, "on_miss": "stop", **terms}
+        name: {**trainings[name].config(), "cell": trainings[name].cell, "on_miss": "stop", **terms}
         for name, terms in jobs.items()
     }
     bundle = Bundle.from_dict({"period": PERIOD, "jobs": written}, ROOT)
     return bundle.with_policy(policy)
 
 
-def run(cluster: Cluster, bundle: Bundle, folder: Path, title: str) -> Summary:
-    """Run a bundle, with the live board on a terminal. Ctrl-C ends the whole demo."""
+def run(cluster: Cluster, bundle: Bundle, folder: Path, title: str, earlier: Path | None = None) -> Summary:
+    """Run a bundle, with the live board on a terminal. Ctrl-C ends the whole demo.
+
+    Args:
+        cluster: Cluster to run on.
+        bundle: Bundle to run.
+        folder: New folder of the run.
+        title: Title of the board.
+        earlier: Folder of an earlier run, whose store of runs the new one begins with; None to begin without.
+    """
     watcher = view_for(sys.stdout, title, 1) if sys.stdout.isatty() else None
-    end = bundle.run(run_dir=folder, cluster=cluster, watcher=watcher)
+    if earlier is None:
+        end = bundle.run(run_dir=folder, cluster=cluster, watcher=watcher)
+    else:
+        bundle.check(local=False)
+        copy_runs(earlier, folder)
+        end = cluster.run(bundle, folder.resolve(), watcher)
     if end.interrupted is not None:
         sys.exit(end.exit_code)
     return end
+
+
+def copy_runs(source: Path, folder: Path) -> None:
+    """Copy the store of runs of one folder to another, as if both were of one pool."""
+    private_folder(folder)
+    with closing(RunStore(source / FILE)) as old, closing(RunStore(folder / FILE)) as new:
+        new.add(old.runs())
 
 
 def throughputs_of(cluster: Cluster, curves: Mapping[str, Curve], folder: Path) -> dict[str, float]:

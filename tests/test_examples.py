@@ -42,7 +42,7 @@ def test_a_digit_model_recognises_nine_of_ten_digits(name: str) -> None:
 
 
 def test_the_plain_script_ends_at_its_target() -> None:
-    trainer = train.main(["--loss", "1.5", "--deadline", "60s", "--pool", "local"])
+    trainer = train.main(["--loss", "1.5", "--deadline", "10m", "--pool", "local"])
     assert 10 <= trainer.global_step < 1000
 
 

@@ -51,7 +51,11 @@ class DrawnJob:
 
 
 def draw(
-    curves: Mapping[str, Curve], throughputs: Mapping[str, float], seed: int, seconds: float = SECONDS
+    curves: Mapping[str, Curve],
+    throughputs: Mapping[str, float],
+    seed: int,
+    seconds: float = SECONDS,
+    load: float = LOAD,
 ) -> list[DrawnJob]:
     """Return the jobs of a seed, in the order of submission.
 
@@ -60,6 +64,7 @@ def draw(
         throughputs: Batches per second of each training alone on this machine.
         seed: Seed of all draws.
         seconds: Available time; no deadline is later.
+        load: Work of all reachable targets together, as a multiple of the available time.
     """
     rng = np.random.default_rng(seed)
     names = [str(name) for name in rng.permutation(sorted(curves))]
@@ -70,7 +75,7 @@ def draw(
     lowest = rng.uniform(0.7, 0.97, n)
     deadlines = seconds * rng.uniform(EARLIEST, 1.0, n)
     reachable = np.isfinite(needs)
-    needs *= LOAD * seconds / max(needs[reachable].sum(), 1.0)
+    needs *= load * seconds / max(needs[reachable].sum(), 1.0)
     return [
         _job(curves[name], name, throughputs[name], float(need), float(low), float(deadline))
         for name, need, low, deadline in zip(names, needs, lowest, deadlines, strict=True)
