@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,8 +38,29 @@ def with_enough(pool: Sequence[Recording], runs: int) -> list[Recording]:
     return [one for one in pool if len(like(one, pool)) >= runs]
 
 
+class Mismatch(NamedTuple):
+    """How far earlier runs are not those of the job's task.
+
+    Attributes:
+        task: Whether they are of other tasks: what a job gets whose `like` names the wrong one.
+        batches: Factor of their positions, as if they had had another batch size and that were not known.
+        loss: Factor of their losses, as of a metric on another scale.
+    """
+
+    task: bool = False
+    batches: float = 1.0
+    loss: float = 1.0
+
+
+MATCHING = Mismatch()
+
+
 def earlier_runs(
-    recording: Recording, pool: Sequence[Recording], runs: int, draw: np.random.Generator, *, wrong: bool = False
+    recording: Recording,
+    pool: Sequence[Recording],
+    runs: int,
+    draw: np.random.Generator,
+    mismatch: Mismatch = MATCHING,
 ) -> tuple[EarlierRun, ...]:
     """Draw earlier runs of a recording.
 
@@ -47,11 +69,11 @@ def earlier_runs(
         pool: Recordings to draw from.
         runs: Number of runs; fewer if there are fewer.
         draw: Random numbers.
-        wrong: Whether the runs are of other tasks: what a job gets whose `like` names the wrong one.
+        mismatch: What is wrong with them.
     """
-    found = [one for one in pool if _task(one) != _task(recording)] if wrong else like(recording, pool)
+    found = [one for one in pool if _task(one) != _task(recording)] if mismatch.task else like(recording, pool)
     chosen: list[int] = draw.choice(len(found), min(runs, len(found)), replace=False).tolist() if found else []
-    return tuple(_remembered(found[at]) for at in chosen)
+    return tuple(_remembered(found[at], mismatch) for at in chosen)
 
 
 def _task(recording: Recording) -> tuple[str, str]:
@@ -64,14 +86,14 @@ def _is_copy(one: Recording, other: Recording) -> bool:
     return bool(np.allclose(one.loss[:cells], other.loss[:cells], rtol=1e-9))
 
 
-def _remembered(recording: Recording) -> EarlierRun:
-    name, position, loss = recording.curve.name, recording.position, recording.loss
-    return _as_run(name, tuple(position.tolist()), tuple(loss.tolist()))
+def _remembered(recording: Recording, mismatch: Mismatch) -> EarlierRun:
+    position, loss = recording.position * mismatch.batches, recording.loss * mismatch.loss
+    return _as_run(recording.curve.name, tuple(position.tolist()), tuple(loss.tolist()))
 
 
 @lru_cache(maxsize=1000)
 def _as_run(name: str, position: tuple[float, ...], loss: tuple[float, ...]) -> EarlierRun:
     curve = BinnedCurve()
     for batches, one in zip(position, loss, strict=True):
-        curve.add(int(batches), one)
+        curve.add(max(int(batches), 1), one)
     return EarlierRun(name, *curve.points())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.curves.bundles import KINDS, Bundle, Recording, draw, recordings
-from benchmarks.curves.histories import earlier_runs
+from benchmarks.curves.histories import MATCHING, Mismatch, earlier_runs
 from benchmarks.curves.verdicts import JudgedJob
 from lightning_core.core.answers import Verdict
 from lightning_core.scheduler.settings import Settings
@@ -47,7 +47,7 @@ class Contender:
         estimator_arguments: Arguments of the estimator.
         delays: Delays beside training.
         history: Earlier runs that each job has.
-        wrong_history: Whether these are of other tasks.
+        mismatch: What is wrong with them.
         schedule: Whether jobs report their learning rates, where the recording has them.
     """
 
@@ -57,7 +57,7 @@ class Contender:
     estimator_arguments: Mapping[str, Any] = field(default_factory=dict)
     delays: Delays = field(default_factory=Delays)
     history: int = 0
-    wrong_history: bool = False
+    mismatch: Mismatch = MATCHING
     schedule: bool = False
 
     def settings(self, size: int) -> Settings:
@@ -161,9 +161,9 @@ def _play_one(pool: Sequence[Recording], task: Task) -> Played:
     bundle = draw(pool, cell.size, pure=cell.pure, kind=kind, seed=seed, schedule=contender.schedule)
     jobs = bundle.jobs
     if contender.history:
-        random, wrong = np.random.default_rng(seed), contender.wrong_history
+        random = np.random.default_rng(seed)
         jobs = tuple(
-            replace(job, earlier=earlier_runs(one, pool, contender.history, random, wrong=wrong))
+            replace(job, earlier=earlier_runs(one, pool, contender.history, random, contender.mismatch))
             for job, one in zip(jobs, bundle.recordings, strict=True)
         )
     outcome = Simulation(contender.settings(cell.size), jobs, contender.delays).run()

@@ -15,11 +15,11 @@ from typing import Literal
 
 from benchmarks.common import Figures, add_files, keep, table
 from benchmarks.curves.bundles import Recording
-from benchmarks.curves.histories import with_enough
+from benchmarks.curves.histories import Mismatch, with_enough
 from benchmarks.curves.replay import Cell, Contender, play, reporting
 from benchmarks.forecasts import extrapolation
 from benchmarks.forecasts.coverage import coverage
-from benchmarks.policies import plots
+from benchmarks.policies import mismatches, plots
 from benchmarks.policies.decide import PAST_A_SLICE, ROUNDS, round_ms
 from benchmarks.policies.standings import (
     Results,
@@ -117,7 +117,7 @@ def with_history(rows: Mapping[str, Contender], runs: int) -> dict[str, Contende
         **rows,
         OURS: replace(ours, history=runs),
         WITHOUT: ours,
-        WRONG: replace(ours, history=runs, wrong_history=True),
+        WRONG: replace(ours, history=runs, mismatch=Mismatch(task=True)),
     }
 
 
@@ -142,7 +142,7 @@ BUNDLES: Mapping[Size, Mapping[int, int]] = {
     "default": {5: 78, 10: 36, 25: 30},
     "full": {5: 78, 10: 36, 25: 30, 50: 30, 100: 30},
 }
-PARTS = ("policies", "variants", "costs", "sensitivity", "forecasts", "decisions")
+PARTS = ("policies", "variants", "costs", "sensitivity", "mismatches", "forecasts", "decisions")
 PARTS_OF: Mapping[Size, Sequence[str]] = {
     "quick": ("policies",),
     "default": ("policies", "variants", "costs", "forecasts", "decisions"),
@@ -184,6 +184,8 @@ def measure(
         _costs(pool, {cell: count for cell, count in some.items() if not cell.pure}, picture)
     if "sensitivity" in parts:
         print_one(play(pool, some, sensitivity()), "Sensitivity: one constant at a time")
+    if "mismatches" in parts and history:
+        figures |= mismatches.measure(pool, cells, contenders()[OURS], history)
     if "decisions" in parts:
         figures |= print_decisions()
     if "forecasts" in parts:

@@ -9,5 +9,5 @@ def test_only_our_rows_have_earlier_runs_and_learning_rates() -> None:
     rows = with_schedule(with_history(contenders(), 3))
     assert {name for name, row in rows.items() if row.schedule} == {OURS, WITHOUT, WRONG}
     assert {name for name, row in rows.items() if row.history} == {OURS, WRONG, NO_RATES}
-    assert {name for name, row in rows.items() if row.wrong_history} == {WRONG}
+    assert {name for name, row in rows.items() if row.mismatch.task} == {WRONG}
     assert contenders().keys() == rows.keys() - {WITHOUT, WRONG, NO_RATES}

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.common import Figures, Size, main
 from benchmarks.curves.bundles import Recording, recordings
-from benchmarks.curves.histories import earlier_runs, like, with_enough
+from benchmarks.curves.histories import Mismatch, earlier_runs, like, with_enough
 from benchmarks.forecasts.coverage import coverage
 from benchmarks.forecasts.extrapolation import ONE_PASS, costs, measure
 from benchmarks.forecasts.offline import Offline
@@ -185,9 +185,13 @@ def test_earlier_runs_are_of_the_same_task_with_another_configuration_and_no_cop
     assert [one.curve.name for one in like(pool[0], pool)] == ["r1", "r2"]
     assert [one.curve.name for one in with_enough(pool, 3)] == ["r1", "r2", "r3", "copy"]
     draw = np.random.default_rng(0)
-    right, wrong = (earlier_runs(pool[0], pool, 3, draw, wrong=wrong) for wrong in (False, True))
+    right, wrong = (earlier_runs(pool[0], pool, 3, draw, Mismatch(task=task)) for task in (False, True))
     assert {run.name for run in right} == {"r1", "r2"}
     assert {run.name for run in wrong} == {"r4"}
+    [scaled] = earlier_runs(pool[0], pool, 1, np.random.default_rng(1), Mismatch(batches=4.0, loss=3.0))
+    [as_it_was] = earlier_runs(pool[0], pool, 1, np.random.default_rng(1))
+    assert scaled.batches[-1] == pytest.approx(4 * as_it_was.batches[-1], rel=0.05)
+    assert scaled.losses[0] == pytest.approx(3 * as_it_was.losses[0], rel=0.05)
     for run in right:
         check_run(run)
 
