@@ -27,6 +27,8 @@ POWERS = (4.0, 16.0)
 MAX_POWERS = 16
 # The largest prior share of earlier runs, and the probability of the level seen at which it is half of that.
 HISTORY_SHARE, IMPROBABLE = 0.95, 0.1
+# Part of the belief that earlier runs must have for a forecast of a few cells to be good enough.
+READY_SHARE = 0.5
 # Four quantiles of the widening, in place of the whole distribution.
 _WIDE = NORMAL[2::5]
 # Returns the batches that the laws of rows leave until thresholds, and their log beliefs, ``(n, powers, candidates)``.
@@ -117,7 +119,8 @@ class Posterior(Stateful):
         self._asked[row] = 0.0
 
     def ready(self, rows: IntArray) -> BoolArray:
-        return self._earlier.has(rows)
+        trusted = (self._laws.count[rows] < self.min_cells) | (self._share[rows] >= READY_SHARE)
+        return self._earlier.has(rows) & trusted
 
     def history_share(self, rows: IntArray) -> FloatArray:
         return np.where(self._earlier.has(rows), self._share[rows], 0.0)

@@ -22,6 +22,8 @@ from lightning_core.planning.chance import chances, quantile
 CELLS_TO_TRUST = 100
 # A forecast that reaches this many times as far as the job has trained, by its pessimistic quantile, is doubted fully.
 FAR, PESSIMISTIC = 20.0, 0.85
+# Part of the doubt that earlier runs take away.
+HISTORY_TRUST = 0.5
 # Of the jobs that have not reached their targets, s^-USUAL have not after s times as long.
 USUAL = 1 / 3
 # Weight of a chance, as of when the job had trained a part p of what it has now: p^MEMORY.
@@ -34,7 +36,7 @@ def trusted_chances(jobs: JobView, now: float, history: FloatArray) -> FloatArra
     Args:
         jobs: Jobs whose work is forecast from their curves, each with a cell.
         now: Scheduler time.
-        history: Part of the belief in each forecast that rests on earlier runs, which is not doubted; in [0, 1].
+        history: Part of the belief in each forecast that rests on earlier runs, which is doubted less; in [0, 1].
     """
     slack = np.maximum(jobs.deadline - now, 1e-9)
     seen, available = jobs.position, jobs.throughput * slack
@@ -43,7 +45,7 @@ def trusted_chances(jobs: JobView, now: float, history: FloatArray) -> FloatArra
     usual = 1.0 - (seen / (seen + available)) ** USUAL
     reaches = 1.0 + quantile(jobs.quantiles, PESSIMISTIC) * jobs.throughput / seen
     doubt = np.minimum(np.log(reaches) / np.log(FAR), 1.0) * CELLS_TO_TRUST / (CELLS_TO_TRUST + jobs.cells)
-    doubt *= 1.0 - history
+    doubt *= 1.0 - HISTORY_TRUST * history
     trusted: FloatArray = (1.0 - doubt) * chances(jobs.quantiles, slack) + doubt * usual
     return trusted
 

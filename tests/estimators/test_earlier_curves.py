@@ -71,6 +71,14 @@ def test_a_run_of_another_task_is_left_out() -> None:
     assert without.history_share(ROW)[0] == 0.0
 
 
+@pytest.mark.parametrize(("scale", "ready"), [(1.0, True), (8.0, False)])
+def test_a_forecast_of_a_few_cells_is_ready_only_if_it_rests_on_earlier_runs(scale: float, ready: bool) -> None:
+    bank = fed(run(scale=scale), upto=50.0)
+    median(bank, 0.3)
+    assert bank.ready(ROW).tolist() == [ready]
+    assert (bank.history_share(ROW)[0] >= 0.5) == ready
+
+
 def test_before_its_first_cell_a_job_is_expected_to_go_as_the_runs_before() -> None:
     bank = Posterior()
     bank.grow(2)

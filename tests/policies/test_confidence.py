@@ -32,10 +32,10 @@ def test_a_forecast_is_doubted_by_how_far_it_reaches() -> None:
         assert trusted_chances(view([work], [slack]), 0.0, NONE) == pytest.approx(1 - doubt + doubt * usual)
 
 
-def test_what_rests_on_earlier_runs_is_not_doubted() -> None:
+def test_what_rests_on_earlier_runs_is_doubted_half_as_much() -> None:
     jobs = view([inf], [700.0])
-    assert trusted_chances(jobs, 0.0, np.array([0.6])) == pytest.approx(0.4 * 0.25)
-    assert trusted_chances(jobs, 0.0, np.array([1.0])) == 0.0
+    assert trusted_chances(jobs, 0.0, np.array([0.6])) == pytest.approx(0.7 * 0.25)
+    assert trusted_chances(jobs, 0.0, np.array([1.0])) == pytest.approx(0.5 * 0.25)
 
 
 def test_a_training_that_ends_first_leaves_less_room_for_a_surprise() -> None:
