@@ -3,7 +3,8 @@
 The host, its journal with its snapshots and the scheduler are the real ones; the trainings are made up, and the clock
 is theirs. Whenever a job ends, another one is submitted soon after. Measured at any age: a restart, by a new process,
 from a copy of the files as a kill would leave them just before the next snapshot; the size of the folder, with the spec
-and the log of each job; the memory of the host's process; and the time of a round.
+and the log of each job; the memory of the process, which has imported Ray as the scheduler's actor has; and the time of
+a round.
 
 Reports and rounds are thinned: a pool of this size reports some hundred times as often. How many events were played is
 printed.
@@ -25,6 +26,8 @@ import time
 from collections import deque
 from pathlib import Path
 from typing import NamedTuple
+
+import ray  # noqa: F401  for its memory
 
 from benchmarks.common import Figures, Size, main, table
 from lightning_core.core.answers import Answer, Directive, End, Grant
