@@ -19,7 +19,7 @@ def pack(folder: Path, archive: Path = ARCHIVE) -> None:
 
     Args:
         folder: Folder with ``index.csv`` and the recordings.
-        archive: File to write. The same files give the same bytes, whoever has them and whenever they were made.
+        archive: File to write. The same files give the same bytes, whatever their owners and dates.
     """
     with (
         lzma.open(archive, "wb", preset=9 | lzma.PRESET_EXTREME) as stream,

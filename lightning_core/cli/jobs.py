@@ -45,8 +45,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     for one in (why, logs, deadline, devices, pause, resume, cancel):
         one.add_argument("job", metavar="JOB")
     deadline.add_argument("when", nargs="+", metavar="WHEN", help="such as 45m, 2 hours, 02:30:00 or 18:00")
-    number = "number of devices; if the job cannot train on that many, the next smaller number that it can"
-    devices.add_argument("number", type=whole_number(1), metavar="N", help=number)
+    number = "number of devices, or the next smaller one that it can train on; auto: as planned, as if never set"
+    devices.add_argument("number", type=_number_or_auto, metavar="N", help=number)
     pause.add_argument("--release", action="store_true", help="save it and free its memory too")
     for one in (submit, why, logs, deadline, devices, pause, resume, cancel):
         add_pool(one)
@@ -143,8 +143,15 @@ def _deadline(arguments: argparse.Namespace) -> int:
     return _steer(arguments, lambda pool: pool.set_deadline(arguments.job, seconds), f"its deadline is {when}")
 
 
+def _number_or_auto(text: str) -> int | None:
+    return None if text == "auto" else whole_number(1)(text)
+
+
 def _devices(arguments: argparse.Namespace) -> int:
     number = arguments.number
+    if number is None:
+        result = "trains on as many devices, and where, as is planned for it"
+        return _steer(arguments, lambda pool: pool.set_devices(arguments.job, None), result)
     result = f"trains on {number} device{'s' * (number > 1)}, or the next smaller number that it can train on"
     return _steer(arguments, lambda pool: pool.set_devices(arguments.job, number), result)
 

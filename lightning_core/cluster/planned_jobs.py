@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.commands import Asker, SetDevices
+from lightning_core.core.control import Ask, Asker
 from lightning_core.core.events import Event
 from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.reasons import Reason
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.forecasters import PersistenceForecaster
@@ -235,7 +236,9 @@ class PlannedJobs:
         """Tell the scheduler that a job should have as many devices as its plan holds nodes."""
         if planned.held.all != planned.told:
             planned.told = planned.held.all
-            self._run.tell(SetDevices(terms.name, planned.told, Asker.MARKET))
+            nodes = float(planned.held.spot), float(planned.held.on_demand)
+            reason = Reason("nodes_held", nodes)
+            self._run.tell(Ask(terms.name, Asker.MARKET, devices=planned.told, reason=reason))
 
     def _decide(
         self, job: _OpenJob, market: Market, number: int, was: NodeCounts, reserved: int, *, preempted: bool

@@ -9,7 +9,6 @@ from typing import Any
 
 from lightning_core.core.answers import Accepted, Alert, Answer, End, Grant, JobStatus, State, Verdict, VerdictChanged
 from lightning_core.core.commands import (
-    Asker,
     Cancel,
     Pause,
     Resume,
@@ -18,6 +17,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
+from lightning_core.core.control import Ask, Asker
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     BadLosses,
@@ -59,6 +59,7 @@ _PLAIN: dict[str, type[Any]] = {
     "set_location": SetLocation,
     "selector_feedback": SelectorFeedback,
     "tick": Tick,
+    "ask": Ask,
 }
 _KIND = {kind: name for name, kind in _PLAIN.items()}
 # How a field of an event is read from JSON, where that is not its value already.
@@ -72,6 +73,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "cause": ExitCause,
     "devices": lambda devices: tuple(devices) if isinstance(devices, list) else devices,
     "utilities": tuple,
+    "reason": lambda parts: _reason(parts),
     "runs": lambda runs: tuple(map(_earlier_run, runs)),
     "found": lambda found: tuple((job, tuple(places)) for job, places in found),
 }

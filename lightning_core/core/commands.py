@@ -1,36 +1,19 @@
-"""Commands: the events by which a person or a plan changes what a job may do.
+"""Commands: the events by which a person changes what a job may do.
 
-Each names who asked, so that reasons and histories can say so. Each changes one thing and leaves the rest as it is: two
-commands that are sent at the same time cannot undo each other.
+Each changes one thing and leaves the rest as it is: two commands that are sent at the same time cannot undo each other.
+Each names who asked: in journals of earlier releases that may be a plan or a market, which now send
+:class:`~lightning_core.core.control.Ask`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Any
 
+from lightning_core.core.control.asks import Ask, Asked, Asker, check_devices
 from lightning_core.core.jobs import Job, OnMiss, OnNan, check_term
 from lightning_core.core.targets import Target
-
-
-class Asker(StrEnum):
-    """Who asked for a change."""
-
-    PERSON = "person"
-    PLAN = "plan"
-    """The placement plan: which job trains where in this period."""
-    MARKET = "market"
-    """The spot policy of the job."""
-
-    @property
-    def words(self) -> str:
-        """The asker as a reason names it."""
-        return _WORDS[self]
-
-
-_WORDS = {Asker.PERSON: "a person", Asker.PLAN: "the placement plan", Asker.MARKET: "the spot policy"}
 
 
 class Unchanged(Enum):
@@ -70,7 +53,9 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Let a paused job continue.
+    """Let a paused job continue, or one that a controller holds.
+
+    It takes back a pause. A job that is not paused, and held by a controller, trains whatever controllers ask.
 
     Args:
         job: Name of the job.
@@ -124,7 +109,7 @@ class SetDevices:
     Args:
         job: Name of the job.
         devices: Number of devices: the job takes the largest size that it supports and that is not above it. With 0 it
-            holds no devices until another number is set.
+            holds no devices until another number is set. None takes back what was asked before, of the location too.
         by: Who asked.
 
     Raises:
@@ -132,11 +117,12 @@ class SetDevices:
     """
 
     job: str
-    devices: int
+    devices: int | None
     by: Asker = Asker.PERSON
 
     def __post_init__(self) -> None:
-        _check_devices(self.devices)
+        if self.devices is not None:
+            check_devices(self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +145,8 @@ class SetLocation:
     by: Asker = Asker.PERSON
 
     def __post_init__(self) -> None:
-        _check_devices(self.devices)
+        if self.devices is not None:
+            check_devices(self.devices)
 
     def apply(self, job: Job) -> Job:
         """Return the job at its new location.
@@ -235,13 +222,35 @@ TERMS = tuple(f.name for f in fields(SetTerms) if f.name not in ("job", "by"))
 """Names of the terms that :class:`SetTerms` can change."""
 
 
-def _check_devices(devices: int | None) -> None:
-    if devices is not None and not 0 <= devices < math.inf:
-        raise ValueError(f"devices must be at least 0, got {devices}")
-
-
 Change = SetDeadline | SetDevices | SetLocation | SetTerms
 """Commands that change the terms of a job that has not ended."""
 
 Command = Cancel | Pause | Resume | Change
-"""Everything that a person or a plan can ask of a job."""
+"""Everything that a person can ask of a job."""
+
+Asking = Ask | Pause | Resume | SetDevices | SetLocation
+"""What sets the level of the one who sends it (:mod:`lightning_core.core.control.asks`)."""
+
+
+def level_after(event: Asking, before: Asked) -> Asked:
+    """Return what the sender of an event asks of a job from then on, given what it asked before.
+
+    Example::
+
+        >>> level_after(Pause("vit", release=True), Asked(devices=2))
+        Asked(hold=True, release=True, location=None, devices=2, reason=None)
+    """
+    match event:
+        case Ask():
+            return event.asked
+        case Pause(_, release):
+            return before._replace(hold=True, release=release)
+        case Resume():
+            # Its own pause is taken back. What holds the job otherwise is overruled.
+            return before._replace(hold=None if before.hold else False, release=False)
+        case SetDevices(_, None):
+            return before._replace(devices=None, location=None)
+        case SetDevices(_, devices):
+            return before._replace(devices=devices)
+        case SetLocation(_, location, devices):
+            return before._replace(location=location, devices=before.devices if devices is None else devices)

@@ -135,6 +135,13 @@ REACHED = {
     "batches": ": {0:,.0f} of {1:,.0f} batches",
 }
 WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items() for far, how in REACHED.items()}
+# Why a controller asks something of a job.
+WORDS |= {
+    "in_plan": "planned for {text}",
+    "not_in_plan": "not planned for {text}",
+    "plan_changed": "{text}",
+    "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",
+}
 WORDS["like"] = "like {text}, {0:.0%}"  # what a forecast rests on
 CODES = tuple(WORDS)
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.

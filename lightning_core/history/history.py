@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from lightning_core.core.answers import Accepted, Alert, Answer
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
+from lightning_core.core.control import Ask
 from lightning_core.core.events import (
     DevicesUnavailable,
     EarlierRuns,
@@ -201,6 +202,8 @@ def _tell(
             job.remarks.append(Remark(now, "pool", f"forecast from its first batch by earlier runs: like {names}"))
         case Cancel() | Pause() | Resume():
             job.command(event, now)
+        case Ask():
+            job.ask(event, now)
         case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
             job.change(event, now)
         case WorkerExited():

@@ -11,7 +11,6 @@ from lightning_core.core.answers import Accepted, Alert, Answer, End, Verdict, V
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.commands import (
     UNCHANGED,
-    Asker,
     Cancel,
     Change,
     Pause,
@@ -21,6 +20,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
+from lightning_core.core.control import Ask, Asked, Asker
 from lightning_core.core.durations import format_duration
 from lightning_core.core.events import ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
@@ -28,6 +28,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
 from lightning_core.history.moments import Belief, Forecast, Holding, Point, Progress, Remark
 from lightning_core.history.series import Series, means_over
+from lightning_core.history.who_asked import command_words, take_level
 from lightning_core.storage.journals.downtime import Down
 
 
@@ -56,6 +57,7 @@ class JobHistory:
         rejected: Number of losses that were NaN or infinite.
         version: Version of the newest directive.
         trains_since: Time from which it has had a share.
+        levels: What each who asks something asks of it.
     """
 
     job: Job
@@ -78,6 +80,7 @@ class JobHistory:
     rejected: int = 0
     version: int = 0
     trains_since: float = 0.0
+    levels: dict[Asker, Asked] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job: Job, now: float, window: int, before: JobHistory | None) -> JobHistory:
@@ -203,10 +206,12 @@ class JobHistory:
                 self.job = event.apply(before, self.submitted, now)
                 self.deadlines.append((now, deadline))
             case SetDevices(devices=devices):
-                words = f"number of devices: {devices}"
+                words = "number of devices: " + ("as planned" if devices is None else str(devices))
+                words += take_level(self.levels, event)
             case SetLocation(devices=devices):
                 words = f"location {_words(before.location)} to {_words(event.location)}"
                 words += "" if devices is None else f", devices: {devices}"
+                words += take_level(self.levels, event)
                 self.job = event.apply(before)
             case SetTerms():
                 changes = [
@@ -220,8 +225,15 @@ class JobHistory:
         self.remarks.append(Remark(now, event.by, words))
 
     def command(self, event: Cancel | Pause | Resume, now: float) -> None:
-        by = Asker.PERSON if isinstance(event, Cancel) else event.by
-        self.remarks.append(Remark(now, by, _command(event)))
+        words = command_words(event)
+        if isinstance(event, Cancel):
+            self.remarks.append(Remark(now, Asker.PERSON, words))
+        else:
+            self.remarks.append(Remark(now, event.by, words + take_level(self.levels, event)))
+
+    def ask(self, ask: Ask, now: float) -> None:
+        """Take in what a controller asks of the job."""
+        self.remarks.append(Remark(now, ask.by, ask.words + take_level(self.levels, ask)))
 
     def left(self, event: WorkerExited, accepted: Accepted, now: float) -> None:
         """Take in that a worker exited."""
@@ -272,18 +284,6 @@ def _words(value: object) -> str:
     if value is None:
         return "none"
     return f"{value:g}" if isinstance(value, float) else str(value) or "any"
-
-
-def _command(event: Cancel | Pause | Resume) -> str:
-    match event:
-        case Cancel():
-            return "cancel"
-        case Pause(release=True):
-            return "pause, and free its memory"
-        case Pause():
-            return "pause"
-        case Resume():
-            return "resume"
 
 
 def _farewell(event: WorkerExited) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lightning_core.core.answers import Verdict
-from lightning_core.core.commands import Asker
+from lightning_core.core.control import Asker
 from lightning_core.core.reasons import Reason
 
 

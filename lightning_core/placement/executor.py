@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lightning_core.core.commands import Asker, Pause, Resume, SetLocation
+from lightning_core.core.control import Ask, Asker
 from lightning_core.core.events import Event
+from lightning_core.core.reasons import Reason
 from lightning_core.placement.demands import Choice, Demands
 from lightning_core.placement.plan import Placement, Task
 from lightning_core.placement.reconfigurer import Change, ReconfigurationLimits, Reconfigurer
@@ -48,20 +49,17 @@ class PlanExecutor:
         self.now: Reconfigurer | None = None
         """The present period, as it is changed; None before the first."""
         self._tell, self._limits = tell, limits
-        self._told: dict[Task, Choice] = {}
 
     def begin(self, period: int) -> None:
         """Begin a period: send every job where the plan has it."""
         self.now = Reconfigurer(self.placement, period, self._limits)
+        name = self.placement.demands.periods[period]
         for task in self.placement.served:
-            choice, before = self.now.now.get(task), self._told.pop(task, None)
-            name = job_name(self.placement.demands, task)
-            if choice is None:
-                self._tell(Pause(name, release=True, by=Asker.PLAN))
-                continue
-            self._send(task, choice)
-            if before is None:
-                self._tell(Resume(name, Asker.PLAN))
+            if (choice := self.now.now.get(task)) is not None:
+                self._send(task, choice, Reason("in_plan", text=name))
+            else:
+                job = job_name(self.placement.demands, task)
+                self._tell(Ask(job, Asker.PLAN, hold=True, release=True, reason=Reason("not_in_plan", text=name)))
 
     def serve(self, arrival_rates: Mapping[str, float]) -> list[Change]:
         """Serve the expected demand, as :meth:`Reconfigurer.serve` does, and move the jobs.
@@ -74,10 +72,9 @@ class PlanExecutor:
         changes = self.now.serve(arrival_rates)
         for change in changes:
             if change.after != change.before:
-                self._send(change.task, change.after)
+                self._send(change.task, change.after, Reason("plan_changed", text=change.reason))
         return changes
 
-    def _send(self, task: Task, choice: Choice) -> None:
-        self._told[task] = choice
-        name = job_name(self.placement.demands, task)
-        self._tell(SetLocation(name, choice.location, max(round(choice.gpu_count), 1), Asker.PLAN))
+    def _send(self, task: Task, choice: Choice, reason: Reason) -> None:
+        job, devices = job_name(self.placement.demands, task), max(round(choice.gpu_count), 1)
+        self._tell(Ask(job, Asker.PLAN, location=choice.location, devices=devices, reason=reason))

@@ -253,12 +253,12 @@ class Pool:
         seconds = seconds_until(parse_when(deadline), datetime.now()) if isinstance(deadline, str) else float(deadline)
         self.send(SetDeadline(job, seconds))
 
-    def set_devices(self, job: str, devices: int) -> None:
+    def set_devices(self, job: str, devices: int | None) -> None:
         """Train a job on another number of devices: of those it can train on, the largest that is not above it.
 
         Args:
             job: Name of the job.
-            devices: Number of devices; 0 to hold none until another number is set.
+            devices: Number of devices; 0 to hold none until another number is set, None to leave it to what is planned.
 
         Raises:
             ValueError: If the number is negative.
@@ -275,7 +275,7 @@ class Pool:
         self.send(Pause(job, release))
 
     def resume(self, job: str) -> None:
-        """Let a paused job go on."""
+        """Let a paused job go on; one that is not paused, and held by a controller, trains from now on all the same."""
         self.send(Resume(job))
 
     def cancel(self, job: str) -> None:

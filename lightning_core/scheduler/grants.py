@@ -11,6 +11,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import Plan
 from lightning_core.core.reasons import CODES, Reason, index
 from lightning_core.scheduler.allocation import Allocator, Devices, allocate_one, is_simple
+from lightning_core.scheduler.asking.levels import asker
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import NONE, JobTable
 
@@ -147,8 +148,8 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
 def _asker(table: JobTable, row: int, code: int) -> str:
     """Return who asked for what a reason speaks of, in words; empty if no one did."""
     if code == PAUSED:
-        return table.paused_by[row].words
-    return table.told_by[row].words if code == TOLD_NONE else ""
+        return asker(table, row, "hold")
+    return asker(table, row, "devices") if code == TOLD_NONE else ""
 
 
 def _reasons(round: Round, plan: Plan, served: BoolArray) -> tuple[IntArray, FloatArray]:

@@ -21,6 +21,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
+from lightning_core.core.control import Ask
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
@@ -37,10 +38,11 @@ from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
 from lightning_core.market.selector import Selector
+from lightning_core.scheduler.asking import levels
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
 from lightning_core.scheduler.state import SchedulerState
-from lightning_core.scheduler.tables.table import NONE, UNKNOWN
+from lightning_core.scheduler.tables.table import UNKNOWN
 
 
 def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
@@ -139,12 +141,20 @@ def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> 
     match event:
         case Cancel():
             state.end_unmet(row, now, Verdict.CANCELLED, "cancelled")
-        case Pause(_, release, by):
-            table.paused[row], table.paused_by[row] = True, by
-            table.code[row] = -1  # the reason of its grant names who asked
-            table.evicted[row] = release and table.launched[row]
-        case Resume():
-            table.paused[row] = table.evicted[row] = False
+        case Resume() if not table.paused[row]:
+            pass  # nothing holds it
+        case Pause() | Resume():
+            levels.take(state, row, event)
+    return True
+
+
+def take_ask(state: SchedulerState, event: Ask) -> bool:
+    """Take in what a controller asks of a job; return whether a round is needed."""
+    row = state.table.find_active(event.job)
+    if row is None or not levels.changes(state, row, event):
+        return False
+    state.accept(row)
+    levels.take(state, row, event)
     return True
 
 
@@ -164,9 +174,10 @@ def change(state: SchedulerState, event: Change, now: float) -> bool:
     state.accept(row)
     if isinstance(event, SetDeadline):
         table.deadline[row] = event.deadline_at(float(table.submitted[row]), now)
-    table.set_terms(row, job)
     if isinstance(event, SetDevices | SetLocation):
-        _set_size(state, row, event)
+        levels.take(state, row, event)
+    else:
+        table.set_terms(row, job)
     state.set_threshold(row)
     if table.late[row] and (table.deadline[row] > now or job.on_miss is OnMiss.STOP):
         table.late[row] = False
@@ -187,33 +198,13 @@ def changed_job(state: SchedulerState, row: int, event: Change, now: float) -> J
     match event:
         case SetDeadline():
             return event.apply(job, float(table.submitted[row]), now)
-        case SetLocation(location=location):
-            if not _sizes_at(state, row, location):
-                raise ValueError(str(Reason("no_such_location", text=location)))
-            return event.apply(job)
+        case SetDevices() | SetLocation():
+            levels.check(state, row, event)
         case SetTerms():
             job = event.apply(job)
             if (refusal := state.settings.refusal(job.target)) is not None:
                 raise ValueError(str(refusal))
     return job
-
-
-def _sizes_at(state: SchedulerState, row: int, location: str) -> list[int]:
-    """Return the numbers of devices that a job can train on at a location."""
-    available = len(state.settings.devices_at(location))
-    return [size for size in state.table.speedups[row].sizes if size <= available]
-
-
-def _set_size(state: SchedulerState, row: int, event: SetDevices | SetLocation) -> None:
-    """Set the device count of a job: as requested, or as many as before if its location has as many."""
-    table, devices = state.table, event.devices
-    sizes = _sizes_at(state, row, table.jobs[row].location)
-    wanted = devices or int(table.told_size[row] or table.size[row])
-    if devices is None and wanted in (*sizes, NONE):
-        return
-    table.told_size[row] = NONE if devices == 0 else max((n for n in sizes if n <= wanted), default=sizes[0])
-    table.told_by[row] = event.by
-    table.code[row] = -1  # the reason of its grant names who asked
 
 
 def take_feedback(state: SchedulerState, feedback: SelectorFeedback) -> None:
@@ -266,6 +257,9 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return state.closing
         case Cancel() | Pause():
             return table.find_active(event.job) is None
+        case Ask():
+            row = table.find_active(event.job)
+            return row is None or not levels.changes(state, row, event)
         case Resume():
             row = table.find_active(event.job)
             return row is None or not (table.paused[row] or table.evicted[row])

@@ -37,6 +37,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )  # fmt: skip
+from lightning_core.core.control import Ask
 from lightning_core.core.events import (
     Checkpoint,
     EarlierRuns,
@@ -60,6 +61,7 @@ from lightning_core.scheduler.requests import (
     changed_job,
     steer,
     submit,
+    take_ask,
     take_earlier_runs,
     take_feedback,
 )  # fmt: skip
@@ -143,6 +145,8 @@ class Scheduler:
                 return change(state, event, now)
             case Cancel() | Pause() | Resume():
                 return steer(state, event, now)
+            case Ask():
+                return take_ask(state, event)
             case SelectorFeedback():
                 take_feedback(state, event)
                 return False

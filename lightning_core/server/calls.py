@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
 from lightning_core.core.commands import Command
+from lightning_core.core.control import Asker
 from lightning_core.core.events import Close, Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS
@@ -215,6 +216,8 @@ def _event(text: Any) -> Event:
         raise ValueError(f"{type(event).__name__} is not for clients to send")
     if not isinstance(event, Close):
         check_name(event.job)
+    if isinstance(event, Command) and (by := getattr(event, "by", Asker.PERSON)) is not Asker.PERSON:
+        raise ValueError(f"by must be person in what clients send, got {by}")
     if isinstance(event, Report) and len(event.cells) > MAX_REPORTED_CELLS:
         raise ValueError(f"a report must have at most {MAX_REPORTED_CELLS:,} cells, got {len(event.cells):,}")
     return event

@@ -9,7 +9,8 @@ import pytest
 
 from lightning_core.core.answers import End, Grant, Placement, State, Verdict, VerdictChanged
 from lightning_core.core.codec import status_from_dict, status_to_dict
-from lightning_core.core.commands import Asker, Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
+from lightning_core.core.control import Asker
 from lightning_core.core.events import Cell, Close, ExitCause, Report, Submit, Tick, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget

@@ -8,17 +8,8 @@ import pytest
 
 from lightning_core.core.answers import Accepted, Grant
 from lightning_core.core.codec import decode_event, encode_event
-from lightning_core.core.commands import (
-    TERMS,
-    Asker,
-    Command,
-    Pause,
-    Resume,
-    SetDeadline,
-    SetDevices,
-    SetLocation,
-    SetTerms,
-)
+from lightning_core.core.commands import TERMS, Command, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
+from lightning_core.core.control import Asker
 from lightning_core.core.events import Submit
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -95,7 +86,7 @@ def test_a_reason_names_who_asked(command: Command, words: str) -> None:
     assert str(scheduler.last("a").grant_reason) == words
 
 
-def test_a_reason_names_who_asked_last() -> None:
+def test_a_reason_names_the_one_who_has_its_way() -> None:
     scheduler = submitted()
     scheduler.handle(Pause("a", by=Asker.PLAN), 10.0)
     assert [a for a in scheduler.handle(Pause("a"), 11.0) if isinstance(a, Grant)] == []
@@ -160,7 +151,7 @@ def test_a_history_names_who_asked() -> None:
         ("plan", "pause, and free its memory"),
         ("plan", "location any to cloud, devices: 1"),
         ("person", "deadline 60.0s to 93.0s"),
-        ("market", "number of devices: 2"),
+        ("market", "number of devices: 2 (overruled by the placement plan)"),
     ]
 
 

@@ -23,7 +23,7 @@ from lightning_core.cloud.quotes import MarketFeed
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.spot_watcher import SpotWatcher
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.commands import SetDevices
+from lightning_core.core.control import Ask
 from lightning_core.core.events import Event
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
@@ -183,7 +183,7 @@ def test_a_run_holds_its_planned_nodes_and_returns_them() -> None:
     world = World({"a": elastic("a", 100, 80.0)})
     run = spot_run(world, market([2, 2, 0, 0, 4, 4, 4, 4]))
     world.live(run, 60.0)
-    assert [event.devices for event in world.told if isinstance(event, SetDevices)][:3] == [1, 2, 0]
+    assert [event.devices for event in world.told if isinstance(event, Ask)][:3] == [1, 2, 0]
     # The first interval measures its throughput.
     assert [(row.spot, row.on_demand) for row in run.rows[:3]] == [(0, 1), (2, 0), (0, 0)]
     assert run.rows[1].batches == pytest.approx(20, abs=2)
@@ -245,7 +245,7 @@ def test_several_jobs_share_the_available_nodes() -> None:
     world.live(run, 1.0)
     # The more urgent job gets four of five spot nodes; the safety net requests on-demand nodes beside them.
     assert world.nodes.spot == 5
-    assert {event.job for event in world.told if isinstance(event, SetDevices)} == {"a", "b"}
+    assert {event.job for event in world.told if isinstance(event, Ask)} == {"a", "b"}
 
 
 @pytest.mark.parametrize(("batches", "come"), [(30, NodeCounts()), (185, NodeCounts(0, 4))])
@@ -278,7 +278,7 @@ def test_a_resumed_run_keeps_its_ledger_and_its_plans() -> None:
     # It has the same time, and is compared with the cost of the whole run.
     assert [job.deadline for job in second.jobs] == [3, 8]
     assert second.reference_costs() is not None
-    assert not any(isinstance(event, SetDevices) and event.job == "a" for event in world.told[2:])
+    assert not any(isinstance(event, Ask) and event.job == "a" for event in world.told[2:])
 
 
 def test_options_and_ledger_of_a_run_are_read_again(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from lightning_core.core.commands import Asker, Pause
+from lightning_core.core.control import Ask, Asker
 from lightning_core.core.events import Event, Submit
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.placement import CLOUD, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
 from lightning_core.placement.executor import PlanExecutor, job_name
@@ -91,16 +92,22 @@ def test_higher_demand_moves_a_job_and_lower_demand_leaves_it_there() -> None:
     assert all(location != CLOUD for location, _ in pool.where().values())
 
 
-def test_unchanged_jobs_are_not_paused_or_resumed_again() -> None:
+def test_jobs_without_a_place_in_a_period_are_held_and_say_so() -> None:
     placement = plan(DEMANDS, Weights(0.9, 0.1, 0.01)).placement
+    night, day = DEMANDS.periods[:2]
     told = list[Event]()
     acting = PlanExecutor(placement, told.append)
     acting.begin(0)
-    assert [event for event in told if isinstance(event, Pause)] == [Pause("cars-1", release=True, by=Asker.PLAN)]
-    acting.begin(1)
+    held = Ask("cars-1", Asker.PLAN, hold=True, release=True, reason=Reason("not_in_plan", text=night))
+    assert [event for event in told if isinstance(event, Ask) and event.hold] == [held]
     told.clear()
     acting.begin(1)
-    assert {type(event).__name__ for event in told} == {"SetLocation"}
+    assert {event.reason for event in told if isinstance(event, Ask)} == {Reason("in_plan", text=day)}
+    pool = Pool(["cars-0", "cars-1", "bus"])
+    for event in told:
+        pool.tell(event)
+    for event in told:  # what is asked already is asked no second time
+        assert pool.scheduler.answers_to_no_op(event, 1e3) == []
 
 
 @pytest.mark.nightly

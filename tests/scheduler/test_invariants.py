@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
-from lightning_core.core.commands import Asker, Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.conformance import saved_and_restored
+from lightning_core.core.control import Asker
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Cell,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import Answer, End, Grant, Verdict
 from lightning_core.core.codec import decode_event, encode_event
-from lightning_core.core.commands import Asker, SetDevices, SetLocation
+from lightning_core.core.commands import SetDevices, SetLocation
+from lightning_core.core.control import Asker
 from lightning_core.core.events import (
     DevicesUnavailable,
     Event,

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import encode_answers
-from lightning_core.core.commands import Asker, Cancel, Pause, Resume, SetDeadline, SetLocation
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetLocation
+from lightning_core.core.control import Asker
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,

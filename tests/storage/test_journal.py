@@ -27,7 +27,6 @@ from lightning_core.core.codec import (
 )
 from lightning_core.core.commands import (
     UNCHANGED,
-    Asker,
     Cancel,
     Pause,
     Resume,
@@ -36,6 +35,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
+from lightning_core.core.control import Asker
 from lightning_core.core.events import (
     Cell,
     Checkpoint,

@@ -15,7 +15,7 @@ import pytest
 
 from lightning_core.core.events import Report, Submit
 from lightning_core.core.jobs import Job
-from lightning_core.core.saved_state import StateError, restored
+from lightning_core.core.saved_state import StateError, encode, restored
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -46,13 +46,15 @@ def path(tmp_path: Path) -> Path:
 
 
 # What the tables of later versions have.
-NEW_PARTS = ("submissions", "past_resizes", "earlier", "curves")
+NEW_PARTS = ("submissions", "past_resizes", "earlier", "curves", "asked", "own_location")
+# And what they have no more.
+OLD_PARTS = {"paused_by": encode({}), "told_by": encode({})}
 NEW_COLUMNS = ("ordinal", "usual_throughput", "history_share", "chance", "judged_at")
 
 
 def version_1(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state as version 1 had it, as long as no job had left the table."""
-    table = {name: value for name, value in state["table"].items() if name not in NEW_PARTS}
+    table = {name: value for name, value in state["table"].items() if name not in NEW_PARTS} | OLD_PARTS
     table["columns"] = {name: value for name, value in table["columns"].items() if name not in NEW_COLUMNS}
     curves = {name: value for name, value in state["curves"].items() if name != "_schedules"}
     curves["bank"] = posterior_1(curves["bank"])

@@ -10,7 +10,8 @@ import pytest
 
 from lightning_core.core.answers import Accepted, End, Verdict, VerdictChanged
 from lightning_core.core.codec import decode_event
-from lightning_core.core.commands import Asker, SetDeadline, SetDevices, SetLocation
+from lightning_core.core.commands import SetDeadline, SetDevices, SetLocation
+from lightning_core.core.control import Asker
 from lightning_core.core.events import Cell, Checkpoint, Event, ExitCause, Report, Submit, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import answer_from_dict, answer_to_dict, job_from_dict, job_to_dict
-from lightning_core.core.commands import Asker
+from lightning_core.core.control import Asked, Asker
 from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import BadLosses, Checkpoint
 from lightning_core.core.reasons import Reason
@@ -34,10 +34,15 @@ BY_ROW: dict[str, Callable[[Any], Any]] = {
     "alerted": int,
     "alerts": lambda alerts: {code: Reason(*parts) for code, parts in alerts.items()},
     "limits": str,
-    "paused_by": Asker,
-    "told_by": Asker,
+    "asked": lambda levels: {Asker(by): _asked(*parts) for by, parts in levels.items()},
+    "own_location": str,
     "earlier": lambda names: names,
 }
+
+
+def _asked(*parts: Any) -> Asked:
+    asked = Asked(*parts)
+    return asked if asked.reason is None else asked._replace(reason=Reason(*asked.reason))
 
 
 def table_to_dict(table: JobTable) -> dict[str, Any]:

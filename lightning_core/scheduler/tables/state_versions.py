@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lightning_core.core.earlier_runs import BinnedCurve
-from lightning_core.core.saved_state import StateError, encode
+from lightning_core.core.saved_state import StateError, decode, encode
 from lightning_core.estimators.annealed_laws import AnnealedLaws
 from lightning_core.estimators.earlier_curves import EarlierCurves
 from lightning_core.estimators.power_laws import PowerLaws
@@ -20,7 +20,7 @@ from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 8
+VERSION = 9
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -127,6 +127,29 @@ def _table_to_8(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, "columns": table["columns"] | new}
 
 
+def _to_9(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Let what was asked of jobs be a level of the one who asked last."""
+    past = state["past"]
+    return {**state, "table": _table_to_9(state["table"]), "past": past | {"table": _table_to_9(past["table"])}}
+
+
+def _table_to_9(table: Mapping[str, Any]) -> dict[str, Any]:
+    if "asked" in table:  # that of past jobs, which a migration has begun as it is now
+        return dict(table)
+    paused_by, told_by = decode(table["paused_by"]), decode(table["told_by"])
+    paused, evicted, told = (decode(table["columns"][name]).tolist() for name in ("paused", "evicted", "told_size"))
+    asked: dict[int, dict[str, tuple[Any, ...]]] = {}
+    for row in range(len(table["names"])):
+        if paused[row]:
+            asked.setdefault(row, {})[paused_by[row]] = (True, evicted[row], None, None, None)
+        if told[row]:
+            by = told_by[row]
+            hold = asked.setdefault(row, {}).get(by, (None, False))[:2]
+            asked[row][by] = (*hold, None, max(told[row], 0), None)
+    others = {name: value for name, value in table.items() if name not in ("paused_by", "told_by")}
+    return {**others, "asked": encode(asked), "own_location": encode({})}
+
+
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-    1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8,
+    1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9,
 }  # fmt: skip

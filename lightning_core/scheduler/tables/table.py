@@ -12,7 +12,7 @@ import numpy as np
 
 from lightning_core.core.answers import Directive, End
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
-from lightning_core.core.commands import Asker
+from lightning_core.core.control import Asked, Asker
 from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import BadLosses, Checkpoint, Horizon
 from lightning_core.core.jobs import Job, OnMiss
@@ -132,8 +132,8 @@ class JobTable:
         self.checkpoints: list[tuple[Checkpoint, ...]] = []
         self.speedups: list[SpeedUp] = []
         self.curves: list[BinnedCurve] = []  # all cells that counted, as the estimator sees them
-        self.paused_by: dict[int, Asker] = {}
-        self.told_by: dict[int, Asker] = {}  # who set told_size
+        self.asked: dict[int, dict[Asker, Asked]] = {}  # what each who asks something asks of it
+        self.own_location: dict[int, str] = {}  # location that it was submitted for, once it was asked to be elsewhere
         self.earlier: dict[int, tuple[str, ...]] = {}  # names of the earlier runs that it was given
         self.past_resizes: deque[float] = deque(maxlen=MAX_PAST_RESIZES)  # costs of jobs that have left
         for name, kind in COLUMNS.items():

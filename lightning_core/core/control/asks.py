@@ -1,0 +1,158 @@
+"""What is asked of a job beside what its policy plans: whether it is held, where it trains, and on how many devices.
+
+A person asks by commands, a controller by :class:`Ask`. What each asks is a level: it holds until the same one asks for
+something else or withdraws it. Where several differ, the one that stands first in :data:`RIGHTS` has its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from lightning_core.core.limits import MAX_DEVICES, check_at_most
+from lightning_core.core.reasons import Reason
+
+
+class Asker(StrEnum):
+    """Who asks something of a job."""
+
+    PERSON = "person"
+    CALENDAR = "calendar"
+    """The times at which the pool may train."""
+    PLAN = "plan"
+    """The placement plan: which job trains where in this period."""
+    MARKET = "market"
+    """The spot policy of the job."""
+
+    @property
+    def words(self) -> str:
+        """The asker as a reason names it."""
+        return RIGHTS[self].words
+
+
+class Rights(NamedTuple):
+    """What one may ask of a job."""
+
+    words: str
+    """Who asks, as a reason names it."""
+    holds: bool = False
+    """Whether it may hold a job, or let it train."""
+    places: bool = False
+    """Whether it may choose the location of a job."""
+    sizes: bool = False
+    """Whether it may choose the number of devices of a job."""
+
+
+# The one that stands first has its way.
+RIGHTS: Mapping[Asker, Rights] = {
+    Asker.PERSON: Rights("a person", holds=True, places=True, sizes=True),
+    Asker.CALENDAR: Rights("the calendar", holds=True),
+    Asker.PLAN: Rights("the placement plan", holds=True, places=True, sizes=True),
+    Asker.MARKET: Rights("the spot policy", sizes=True),
+}
+
+
+class Asked(NamedTuple):
+    """What one asks of a job; None for what it leaves to the others."""
+
+    hold: bool | None = None
+    """Whether the job is held."""
+    release: bool = False
+    """Whether its memory is freed while it is held."""
+    location: str | None = None
+    """Name of the location at which it trains; empty for any."""
+    devices: int | None = None
+    """Number of devices: it takes the largest size that it supports and that is not above it; 0 for none."""
+    reason: Reason | None = None
+    """Why, if a controller asks."""
+
+
+NOTHING = Asked()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a controller asks of a job from now on, in place of what it asked before.
+
+    Args:
+        job: Name of the job.
+        by: The controller.
+        hold: As in :class:`Asked`, as are the others.
+        release: Whether its memory is freed while it is held.
+        location: Name of its location.
+        devices: Number of devices.
+        reason: Why; None where nothing is asked any more.
+
+    Raises:
+        ValueError: If the controller has no right to ask for it, or the number of devices is out of its range.
+
+    Example::
+
+        >>> Ask("vit", Asker.CALENDAR, devices=2)
+        Traceback (most recent call last):
+        ...
+        ValueError: vit: the calendar may not choose the number of devices, got 2
+    """
+
+    job: str
+    by: Asker
+    hold: bool | None = None
+    release: bool = False
+    location: str | None = None
+    devices: int | None = None
+    reason: Reason | None = None
+
+    def __post_init__(self) -> None:
+        if self.by is Asker.PERSON:
+            raise ValueError(f"{self.job}: a person asks by commands, got {self.by}")
+        rights = RIGHTS[self.by]
+        for asked, may, what in (
+            (self.hold, rights.holds, "hold a job"),
+            (self.location, rights.places, "choose its location"),
+            (self.devices, rights.sizes, "choose the number of devices"),
+        ):
+            if asked is not None and not may:
+                raise ValueError(f"{self.job}: {rights.words} may not {what}, got {asked}")
+        if self.devices is not None:
+            check_devices(self.devices)
+
+    @property
+    def asked(self) -> Asked:
+        """What is asked."""
+        return Asked(self.hold, self.release, self.location, self.devices, self.reason)
+
+    @property
+    def words(self) -> str:
+        """What is asked, for histories."""
+        parts = []
+        if self.hold is not None:
+            parts.append(("hold, and free its memory" if self.release else "hold") if self.hold else "train")
+        if self.location is not None:
+            parts.append(f"location {self.location or 'any'}")
+        if self.devices is not None:
+            parts.append(f"devices {self.devices}")
+        return (", ".join(parts) or "nothing any more") + ("" if self.reason is None else f": {self.reason}")
+
+
+def check_devices(devices: int) -> None:
+    """Check a number of devices that is asked for; a ValueError says what is wrong with it."""
+    if not devices >= 0:
+        raise ValueError(f"devices must be at least 0, got {devices}")
+    check_at_most("devices", devices, MAX_DEVICES)
+
+
+def first(levels: Mapping[Asker, Asked], name: str) -> tuple[Any, Asker | None]:
+    """Return what the first one asks that asks for something, and which one that is.
+
+    Example::
+
+        >>> levels = {Asker.MARKET: Asked(devices=3), Asker.PERSON: Asked(devices=1, hold=True)}
+        >>> first(levels, "devices"), first(levels, "location")
+        ((1, <Asker.PERSON: 'person'>), (None, None))
+    """
+    for by in RIGHTS:
+        if by in levels and (value := getattr(levels[by], name)) is not None:
+            return value, by
+    return None, None

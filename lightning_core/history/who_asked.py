@@ -1,0 +1,42 @@
+"""What a person or a controller asked of a job, in words, and whether another one has its way instead."""
+
+from __future__ import annotations
+
+from lightning_core.core.commands import Asking, Cancel, Pause, Resume, level_after
+from lightning_core.core.control import NOTHING, Asked, Asker
+from lightning_core.core.control.asks import first
+
+
+def command_words(event: Cancel | Pause | Resume) -> str:
+    """Return a command in words."""
+    match event:
+        case Cancel():
+            return "cancel"
+        case Pause(release=True):
+            return "pause, and free its memory"
+        case Pause():
+            return "pause"
+        case Resume():
+            return "resume"
+
+
+def take_level(levels: dict[Asker, Asked], event: Asking) -> str:
+    """Take in what the sender of an event asks, and return who overrules it, in words; empty if none does.
+
+    Args:
+        levels: What each asks of the job; it is changed.
+        event: The event.
+
+    Example::
+
+        >>> levels = {Asker.PERSON: Asked(hold=True)}
+        >>> take_level(levels, Resume("vit", Asker.PLAN))
+        ' (overruled by a person)'
+    """
+    after = levels[event.by] = level_after(event, levels.get(event.by, NOTHING))
+    for name in ("hold", "location", "devices"):
+        wanted = getattr(after, name)
+        had, by = first(levels, name)
+        if wanted is not None and by is not None and had != wanted:
+            return f" (overruled by {by.words})"
+    return ""

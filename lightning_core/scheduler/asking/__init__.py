@@ -1,0 +1,1 @@
+"""What people and controllers ask of a job, and what comes of it."""

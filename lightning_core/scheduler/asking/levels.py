@@ -1,0 +1,109 @@
+"""What is asked of a job: one level for each who asks, and what follows from them all.
+
+A level holds until the same one asks for something else. So none undoes what another one asked, and a level that is
+withdrawn leaves those of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lightning_core.core.commands import Asking, level_after
+from lightning_core.core.control import NOTHING, Asked
+from lightning_core.core.control.asks import first
+from lightning_core.core.reasons import Reason
+from lightning_core.scheduler.state import SchedulerState
+from lightning_core.scheduler.tables.table import NONE, JobTable
+
+
+def check(state: SchedulerState, row: int, event: Asking) -> None:
+    """Check that a job can be where it is asked to be; a ValueError says why not."""
+    _, after = _levels(state.table, row, event)
+    if (location := after.location) is None:
+        return
+    if not _sizes_at(state, row, location):
+        raise ValueError(str(Reason("no_such_location", text=location)))
+    replace(state.table.jobs[row], location=location)
+
+
+def changes(state: SchedulerState, row: int, event: Asking) -> bool:
+    """Return whether an event asks for something that its sender did not ask for before, and that is possible."""
+    before, after = _levels(state.table, row, event)
+    if after == before:
+        return False
+    try:
+        check(state, row, event)
+    except ValueError:
+        return False
+    return True
+
+
+def take(state: SchedulerState, row: int, event: Asking) -> None:
+    """Take in what is asked of a job; it is possible."""
+    table = state.table
+    _, after = _levels(table, row, event)
+    table.asked[row] = {**table.asked.get(row, {}), event.by: after}
+    table.code[row] = -1  # the reason of its grant names who asked
+    _hold(table, row)
+    _place(table, row)
+    _size(state, row)
+
+
+def asker(table: JobTable, row: int, name: str) -> str:
+    """Return who has its way with a job, in words, and why; empty if none asks.
+
+    Args:
+        table: All jobs.
+        row: Row of the job.
+        name: Name of a field of :class:`~lightning_core.core.control.Asked`.
+    """
+    levels = table.asked.get(row, {})
+    _, by = first(levels, name)
+    if by is None:
+        return ""
+    reason = levels[by].reason
+    return by.words if reason is None else f"{by.words}: {reason}"
+
+
+def _levels(table: JobTable, row: int, event: Asking) -> tuple[Asked, Asked]:
+    """Return what the sender of an event asked of a job before, and what it asks from then on."""
+    before = table.asked.get(row, {}).get(event.by, NOTHING)
+    return before, level_after(event, before)
+
+
+def _hold(table: JobTable, row: int) -> None:
+    levels = table.asked[row]
+    held, by = first(levels, "hold")
+    table.paused[row] = bool(held)
+    table.evicted[row] = bool(held) and by is not None and levels[by].release and table.launched[row]
+
+
+def _place(table: JobTable, row: int) -> None:
+    location, _ = first(table.asked[row], "location")
+    before = table.jobs[row].location
+    if location is None:
+        location = table.own_location.get(row, before)
+    if location != before:
+        table.own_location.setdefault(row, before)
+        table.set_terms(row, replace(table.jobs[row], location=location))
+
+
+def _size(state: SchedulerState, row: int) -> None:
+    """Set the device count of a job: as asked, or as many as before if its location has as many."""
+    table = state.table
+    sizes = _sizes_at(state, row, table.jobs[row].location)
+    asked, _ = first(table.asked[row], "devices")
+    told = int(table.told_size[row])
+    if asked is None and not told and int(table.size[row]) in sizes:
+        return
+    if asked is None and told and state.chooses_sizes:
+        table.told_size[row] = 0
+        return
+    wanted = asked if asked is not None else (max(sizes) if told else int(table.size[row]))
+    table.told_size[row] = NONE if wanted == 0 else max((n for n in sizes if n <= wanted), default=min(sizes))
+
+
+def _sizes_at(state: SchedulerState, row: int, location: str) -> list[int]:
+    """Return the numbers of devices that a job can train on at a location."""
+    available = len(state.settings.devices_at(location))
+    return [size for size in state.table.speedups[row].sizes if size <= available]

@@ -1,0 +1,182 @@
+"""What is asked of a job: levels, whose words stand above whose, and what is left when one is withdrawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.core.answers import Accepted
+from lightning_core.core.codec import decode_event, encode_event
+from lightning_core.core.commands import Pause, Resume, SetDevices, SetLocation
+from lightning_core.core.control import NOTHING, RIGHTS, Ask, Asked, Asker
+from lightning_core.core.events import Event, Submit
+from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.reasons import Reason
+from lightning_core.core.saved_state import decode, encode, restored
+from lightning_core.core.targets import BatchTarget
+from lightning_core.history.history import History
+from lightning_core.scheduler.scheduler import Scheduler, Settings
+from lightning_core.scheduler.tables.state_versions import VERSION, migrated
+
+POOL = Settings(policy="fifo", devices=6, locations=("edge", "edge", "cloud", "cloud", "cloud", "cloud"))
+ALL = frozenset(Capability)
+JOB = Job("a", 600.0, BatchTarget(1000), can=ALL, sizes=(1, 2, 4), max_devices=4)
+WHY = Reason("in_plan", text="the morning")
+
+
+def pool(settings: Settings = POOL, *events: Event) -> Scheduler:
+    scheduler = Scheduler(settings)
+    for now, event in enumerate((Submit((JOB,)), *events)):
+        scheduler.handle(event, float(now))
+        scheduler.check()
+    return scheduler
+
+
+def holds(scheduler: Scheduler) -> tuple[str, int, bool]:
+    """Where job a is, on how many devices it trains, and whether it is paused."""
+    status = scheduler.last("a")
+    return scheduler.job("a").location, len(status.devices) if status.share else 0, status.paused
+
+
+def test_a_person_stands_above_the_plan_and_the_plan_above_the_market_whichever_speaks_last() -> None:
+    market, plan = Ask("a", Asker.MARKET, devices=4), Ask("a", Asker.PLAN, devices=2, reason=WHY)
+    person = SetDevices("a", 1)
+    for events in ((market, plan, person), (person, plan, market), (plan, person, market)):
+        assert holds(pool(POOL, *events))[1] == 1
+    assert holds(pool(POOL, plan, market))[1] == 2
+    assert holds(pool(POOL, market))[1] == 4
+
+
+def test_what_is_withdrawn_leaves_what_the_others_ask() -> None:
+    scheduler = pool(POOL, Ask("a", Asker.MARKET, devices=1), SetLocation("a", "edge", 2))
+    assert holds(scheduler) == ("edge", 2, False)
+    scheduler.handle(SetDevices("a", None), 10.0)  # the person leaves it to the market, and the location too
+    assert holds(scheduler) == ("", 1, False)
+    scheduler.handle(Ask("a", Asker.MARKET), 11.0)
+    assert holds(scheduler) == ("", 4, False)  # as it was submitted
+
+
+def test_a_level_replaces_all_that_its_asker_asked_before() -> None:
+    held = Ask("a", Asker.PLAN, hold=True, release=True, reason=Reason("not_in_plan", text="the night"))
+    scheduler = pool(POOL, held)
+    assert holds(scheduler)[2]
+    assert str(scheduler.last("a").grant_reason) == "paused by the placement plan: not planned for the night"
+    scheduler.handle(Ask("a", Asker.PLAN, location="cloud", devices=2, reason=WHY), 5.0)
+    assert holds(scheduler) == ("cloud", 2, False)
+
+
+def test_a_pause_of_a_person_outlasts_the_plan() -> None:
+    scheduler = pool(POOL, Pause("a"), Ask("a", Asker.PLAN, hold=False, location="cloud", reason=WHY))
+    assert holds(scheduler)[2]
+    scheduler.handle(Resume("a"), 5.0)
+    assert holds(scheduler)[2] is False
+
+
+def test_a_person_takes_a_pause_back_and_then_overrules_who_holds_the_job() -> None:
+    held = Ask("a", Asker.CALENDAR, hold=True, reason=Reason("not_in_plan", text="the night"))
+    scheduler = pool(POOL, held, Pause("a"))
+    scheduler.handle(Resume("a"), 5.0)
+    assert str(scheduler.last("a").grant_reason) == "paused by the calendar: not planned for the night"
+    scheduler.handle(Resume("a"), 6.0)
+    assert holds(scheduler)[2] is False
+    scheduler.handle(Ask("a", Asker.CALENDAR, hold=True, reason=WHY), 7.0)  # the same, for another reason
+    assert holds(scheduler)[2] is False
+    scheduler.handle(Pause("a"), 8.0)
+    scheduler.handle(Resume("a"), 9.0)  # what was overruled is so no more
+    assert holds(scheduler)[2]
+
+
+def test_no_controller_asks_for_what_it_has_no_right_to() -> None:
+    for by, rights in RIGHTS.items():
+        if by is Asker.PERSON:
+            continue
+        for may, asked in ((rights.holds, {"hold": True}), (rights.places, {"location": "edge"}),
+                           (rights.sizes, {"devices": 1})):  # fmt: skip
+            if may:
+                Ask("a", by, **asked)
+            else:
+                with pytest.raises(ValueError, match=f"a: {rights.words} may not "):
+                    Ask("a", by, **asked)
+    with pytest.raises(ValueError, match="a: a person asks by commands, got person"):
+        Ask("a", Asker.PERSON, devices=1)
+    with pytest.raises(ValueError, match="devices must be at least 0, got -1"):
+        Ask("a", Asker.PLAN, devices=-1)
+
+
+def test_what_changes_nothing_needs_no_place_in_the_journal() -> None:
+    ask = Ask("a", Asker.PLAN, location="cloud", devices=2, reason=WHY)
+    scheduler = pool(POOL, ask)
+    for event in (ask, replace(ask, job="unknown"), replace(ask, location="moon"), Ask("a", Asker.MARKET)):
+        assert scheduler.answers_to_no_op(event, 5.0) == []
+        before = scheduler.state()["table"]
+        assert scheduler.handle(event, 5.0) == []
+        assert scheduler.state()["table"] == before
+    assert scheduler.answers_to_no_op(replace(ask, devices=1), 5.0) is None
+
+
+def test_an_ask_goes_through_the_journal_and_its_words_say_who_overruled_it() -> None:
+    ask = Ask("a", Asker.MARKET, devices=3, reason=Reason("nodes_held", (2.0, 1.0)))
+    assert decode_event(encode_event(ask)) == ask
+    history = History(POOL)
+    history.take(Submit((JOB,)), 0.0, [], [Accepted("a")])
+    history.take(ask, 1.0, [], [Accepted("a")])
+    history.take(Pause("a"), 2.0, [], [Accepted("a")])
+    history.take(Ask("a", Asker.PLAN, hold=False, reason=WHY), 3.0, [], [Accepted("a")])
+    history.take(Ask("a", Asker.PLAN), 4.0, [], [Accepted("a")])
+    assert [(remark.kind, remark.words) for remark in history.of("a").remarks] == [
+        ("market", "devices 3: 2 spot and 1 on-demand nodes are held for it"),
+        ("command", "pause"),
+        ("plan", "train: planned for the morning (overruled by a person)"),
+        ("plan", "nothing any more"),
+    ]
+
+
+def test_levels_are_saved_and_those_of_the_version_before_are_taken_on() -> None:
+    events = Pause("a", release=True), Ask("a", Asker.MARKET, devices=2, reason=Reason("nodes_held", (2.0, 0.0)))
+    scheduler = pool(POOL, *events)
+    state = scheduler.state()
+    assert restored(Scheduler(POOL), state).state() == state
+    table = {name: value for name, value in state["table"].items() if name not in ("asked", "own_location")}
+    table |= {"paused_by": encode({0: "person"}), "told_by": encode({0: "market"})}
+    ended = {name: value for name, value in state["past"]["table"].items() if name not in ("asked", "own_location")}
+    ended |= {"paused_by": encode({}), "told_by": encode({})}
+    before = {**state, "table": table, "past": state["past"] | {"table": ended}}
+    migrated_table = migrated(before, VERSION - 1)["table"]
+    assert decode(migrated_table["asked"]) == {
+        0: {"person": (True, True, None, None, None), "market": (None, False, None, 2, None)}
+    }
+    again = restored(Scheduler(POOL), migrated(before, VERSION - 1))
+    again.handle(Resume("a"), 9.0)
+    assert holds(again) == ("", 2, False)
+
+
+LEVELS = st.builds(
+    Asked, hold=st.sampled_from([None, True, False]), location=st.sampled_from([None, "edge", "cloud", ""]),
+    devices=st.sampled_from([None, 0, 1, 2, 4]),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from([Asker.PLAN, Asker.MARKET, Asker.CALENDAR]), LEVELS), max_size=12))
+@settings(max_examples=80, deadline=None)
+def test_in_whatever_order_they_speak_what_counts_is_what_each_said_last(story: list[tuple[Asker, Asked]]) -> None:
+    scheduler, last = pool(), dict[Asker, Asked]()
+    for now, (by, level) in enumerate(story, start=1):
+        rights = RIGHTS[by]
+        level = Asked(
+            level.hold if rights.holds else None, False, level.location if rights.places else None,
+            level.devices if rights.sizes else None,
+        )  # fmt: skip
+        scheduler.handle(Ask("a", by, level.hold, False, level.location, level.devices), float(now))
+        scheduler.check()
+        last[by] = level
+    said = [last.get(by, NOTHING) for by in RIGHTS]
+    hold = next((one.hold for one in said if one.hold is not None), False)
+    location = next((one.location for one in said if one.location is not None), "")
+    devices = next((one.devices for one in said if one.devices is not None), 4)
+    assert holds(scheduler)[::2] == (location, hold)
+    if not hold:
+        there = {"edge": 2, "cloud": 4, "": 6}[location]
+        assert holds(scheduler)[1] == (0 if devices == 0 else max(n for n in (1, 2, 4) if n <= min(devices, there)))
