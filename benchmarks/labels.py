@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+# Sizes of a run, from the smallest.
+SIZES = ("quick", "default", "full")
 # Benchmarks in the order of the page, each with its heading.
 HEADINGS = {
     "shares": "Shares of one device",
@@ -18,6 +20,7 @@ HEADINGS = {
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
     "demo": "The demo",
+    "evening": "First come, first served",
     "paper_tables": "Bundles in the kind of the papers' tables, trained live",
     "again": "An evening planned with the one before it",
     "decor": "Ending on the deadline (decor)",
@@ -28,6 +31,8 @@ HEADINGS = {
     "spot_live": "Spot market, live",
     "placement": "Edge and cloud",
 }
+# Policies of the example's evening.
+EVENING = ("fifo", "edf", "lrf", "lara", "laira", "triage")
 ESTIMATORS = ("posterior", "least_squares", "weighted", "log_time", "kalman", "dkf")
 # Label and format of each figure. A benchmark without an entry shows all of its figures by their names.
 LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
@@ -126,6 +131,11 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         },
         **{f"{name}_q90": (f"Work left, 90 % quantile covers: {name}", "{:.2f}") for name in ESTIMATORS},
         **{f"{name}_error_mixed_10": (f"Loss ahead, median error, 10 % seen: {name}", "{:.2f}") for name in ESTIMATORS},
+    },
+    "evening": {
+        f"met_{order}_{name}": (f"Jobs met of `examples/evening.yaml`, {words}: {name}", "{:.2f}")
+        for order, words in (("file", "in the file's order"), ("random", "in a random order"))
+        for name in EVENING
     },
     "again": {
         "seeds": ("Pairs of evenings", "{:.0f}"),

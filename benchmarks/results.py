@@ -16,13 +16,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.labels import FIVE, HEADINGS, LABELS
+from benchmarks.labels import FIVE, HEADINGS, LABELS, SIZES
+from benchmarks.papers.page import section
 from lightning_core.storage.atomic_files import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE, README = ROOT / "docs" / "results.json", ROOT / "docs" / "results.md", ROOT / "README.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-SIZES = ("quick", "default", "full")
 Run = dict[str, Any]
 
 
@@ -98,16 +98,24 @@ def page(runs: list[Run]) -> str:
         "Every figure here comes from `docs/results.json`, which the benchmarks write. Each table names the command",
         "that repeats it, its size, and the day and the machine of the run. The machines are small and shared: the",
         "throughput of a job alone drifts by 5 to 20 % within a run, so small differences mean nothing.",
+        "",
+        "`--curves DIR` is a folder of published loss curves, which come with the repository:",
+        "`python -m benchmarks.curves.published DIR` writes it, and `benchmarks/curves/PUBLISHED.md` says where each",
+        "one is from. Figures on them are those of 88 curves, of families of tasks on which nothing was tuned.",
+        "",
+        "[The last section](#what-the-papers-say-and-what-was-measured) holds the papers on LARA and LaiRA against",
+        "what was measured.",
     ]
     for benchmark in dict.fromkeys(run["benchmark"] for run in runs):
         lines += ["", f"## {HEADINGS.get(benchmark, benchmark)}"]
         for run in runs:
-            if run["benchmark"] == benchmark:
-                lines += ["", *_block(run)]
-    return "\n".join(lines) + "\n"
+            if run["benchmark"] == benchmark and (block := _block(run)):
+                lines += ["", *block]
+    return "\n".join([*lines, *section(runs)]) + "\n"
 
 
 def _block(run: Run) -> list[str]:
+    """Return the table of a run; nothing if all of its figures are in other tables."""
     labels = LABELS.get(run["benchmark"], {})
     rows = []
     order = [*(name for name in labels if name in run["figures"]), *run["figures"]]
@@ -116,7 +124,7 @@ def _block(run: Run) -> list[str]:
             continue
         label, form = labels.get(name, (name.replace("_", " "), "{:.3g}"))
         rows.append(f"| {label} | {number if isinstance(number, str) else form.format(number)} |")
-    return [f"`{run['command']}`, {about(run)}:", "", "| figure | value |", "|---|---|", *rows]
+    return [f"`{run['command']}`, {about(run)}:", "", "| figure | value |", "|---|---|", *rows] if rows else []
 
 
 def about(run: Run) -> str:
@@ -127,10 +135,13 @@ def about(run: Run) -> str:
 
 
 def five(runs: list[Run]) -> str:
-    """Return the README's table of five figures, each of its largest run, and the newest of these."""
+    """Return the README's table of five figures, each of its largest run, and the newest of these.
+
+    Runs with earlier runs of each job's task are left out: they are of fewer recordings.
+    """
     lines = ["| figure | value | command | day |", "|---|---|---|---|"]
     for row in FIVE:
-        known = [run for run in runs if run["benchmark"] == row.benchmark
+        known = [run for run in runs if run["benchmark"] == row.benchmark and "--history" not in run["command"]
                  and all(isinstance(run["figures"].get(name), float | int) for name in row.figures)]  # fmt: skip
         if not known:
             continue

@@ -20,6 +20,7 @@ from matplotlib.ticker import LogLocator, PercentFormatter
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.curves.bundles import Recording
 from benchmarks.curves.replay import reporting
+from benchmarks.forecasts import lara_comparison
 from benchmarks.forecasts.coverage import coverage
 from benchmarks.forecasts.coverage import show as show_coverage
 from benchmarks.forecasts.extrapolation_tables import brief, figures_of, percent, show, show_nearer
@@ -108,9 +109,20 @@ def plot(studies: Mapping[str, Study], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def measure(size: Size, curves: Path, plots: Path | None = None) -> Figures:
-    """Print all tables and return their figures."""
+def measure(size: Size, curves: Path, plots: Path | None = None, *, lara: bool = False) -> Figures:
+    """Print all tables and return their figures.
+
+    Args:
+        size: ``full`` adds the estimators that are fitted offline, and other constants.
+        curves: Folder of recordings.
+        plots: Folder for a picture, if one is wanted.
+        lara: Whether to make LARA's comparison only.
+    """
+    if lara or size == "full":
+        lara_comparison.check()
     pool = reporting(curves)
+    if lara:
+        return lara_comparison.compare(pool)
     makes: dict[str, Make] = {**ONE_PASS, "m4": Offline} if size == "full" else ONE_PASS
     studies = {name: study(make, pool) for name, make in makes.items()}
     if plots:
@@ -138,7 +150,7 @@ def measure(size: Size, curves: Path, plots: Path | None = None) -> Figures:
                 for name, one in others.items()]  # fmt: skip
         table(["", *map(percent, PARTS), "work", "coverage", "chance", "median"], rows)
         show_nearer({name: one for name, one in others.items() if "in_cells" in name}, "weighted_in_cells", pool)
-        figures |= figures_of(others)
+        figures |= figures_of(others) | lara_comparison.compare(pool)
     return figures
 
 
@@ -158,4 +170,5 @@ def times(makes: Mapping[str, Make], recording: Recording) -> Figures:
 
 
 if __name__ == "__main__":
-    main("forecasts.extrapolation", __doc__.splitlines()[0], measure, curves=SHIPPED, plots=None)
+    flags = {"lara": "only LARA's comparison, with engression, on every fourth recording: ten minutes"}
+    main("forecasts.extrapolation", __doc__.splitlines()[0], measure, flags, curves=SHIPPED, plots=None)

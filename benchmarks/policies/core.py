@@ -17,9 +17,10 @@ from benchmarks.common import Figures, add_files, keep, table
 from benchmarks.curves.bundles import Recording
 from benchmarks.curves.histories import Mismatch, with_enough
 from benchmarks.curves.replay import Cell, Contender, play, reporting
-from benchmarks.forecasts import extrapolation
+from benchmarks.forecasts import extrapolation, lara_comparison
 from benchmarks.forecasts.coverage import coverage
-from benchmarks.policies import mismatches, plots
+from benchmarks.papers.printed import PAPERS
+from benchmarks.policies import as_printed, mismatches, plots, variants
 from benchmarks.policies.decide import PAST_A_SLICE, ROUNDS, round_ms
 from benchmarks.policies.standings import (
     Results,
@@ -42,16 +43,6 @@ from lightning_core.simulation.scenario import Delays
 OURS, GUARDED = "triage", "guarded EDF"
 WITHOUT, WRONG = "triage without history", "triage, wrong history"
 NO_RATES = "triage without learning rates"
-# Rows of the papers: their policies and their baselines.
-PAPERS = ("FIFO", "UA", "STF", "RR", "SH", "LRF", "ETF", "STA", "LARA", "LaiRA")
-# Results that the papers print. Their bundles cannot be repeated: data, models and thresholds are not published.
-PRINTED = (
-    ("LARA, pure, 5 jobs", "LARA 4, LRF 2, ETF 2, UA 0, STF 0"),
-    ("LARA, mixed, 10 jobs, first thresholds", "LARA 8, UA 6, LRF 4, ETF 4, STF 2"),
-    ("LARA, mixed, 10 jobs, second thresholds", "LARA 6, STF 5, UA 3"),
-    ("LaiRA, pure, 10 jobs, 4 infeasible", "STA 3, RR 2, LaiRA best"),
-    ("LaiRA, mixed, 10 jobs, 4 infeasible", "LaiRA 6, LARA 3, UA 3, RR 3, STA 2, STF 1, SH 1"),
-)
 SWITCH_COSTS = (0.0, 0.2, 1.0)
 # Numbers of jobs for which decisions are timed.
 JOBS = (10, 100, 1000, 10_000)
@@ -79,35 +70,6 @@ def contenders() -> dict[str, Contender]:
         "index-EDF": contender("index_edf", tuned("index_edf")),
         OURS: contender("triage", tuned("triage")),
     }
-
-
-def variants() -> dict[str, Contender]:
-    """Return ablations of LaiRA and variants of the other policies, by row name."""
-    laira, lara, ours = tuned("laira"), tuned("lara"), tuned("triage")
-    own = {name: value for name, value in ours.items() if not name.startswith("estimator.")}
-    return {
-        "LaiRA without UCB": contender("laira", {**laira, "ucb": False}),
-        "LaiRA without PD": contender("laira", {**laira, "pd": False}),
-        "LaiRA without DKF (STA)": contender("laira", {**laira, "look_ahead": False}),
-        "LARA's set by EDF": contender("lara", {**lara, "order": "edf"}),
-        "... and the posterior": replace(contender("lara", {"order": "edf"}), estimator="posterior"),
-        "triage on WLS": replace(contender("triage", own), estimator="weighted"),
-        "triage on log-time": replace(contender("triage", own), estimator="log_time"),
-        "triage on DKF": replace(contender("triage", own), estimator="dkf"),
-    }
-
-
-def sensitivity() -> dict[str, Contender]:
-    """Return contenders that vary one constant at a time, by row name."""
-    laira, lara, ours = tuned("laira"), tuned("lara"), tuned("triage")
-    rows = {f"LARA gamma {g}": contender("lara", {**lara, "estimator.gamma": g}) for g in (0.85, 0.9, 0.95, 0.99)}
-    rows |= {f"LARA H {h}": contender("lara", {**lara, "explore": h}) for h in (5, 10, 20, 40, 80)}
-    rows |= {f"LaiRA delta {d:g}": contender("laira", {**laira, "dkf.delta": d}) for d in (0.0, 1e-3, 1e-2, 1e-1)}
-    rows |= {f"LaiRA gamma {g}": contender("laira", {**laira, "gamma": g}) for g in (0.85, 0.9, 0.95, 0.99)}
-    rows |= {f"triage level {q}": contender("triage", {**ours, "level": q}) for q in (0.1, 0.2, 0.3, 0.4, 0.5)}
-    rows |= {f"triage judge_after {n}": contender("triage", {**ours, "judge_after": n}) for n in (10, 14, 20, 40)}
-    rows |= {f"triage min_chance {p}": contender("triage", {**ours, "min_chance": p}) for p in (0.05, 0.15, 0.3)}
-    return rows
 
 
 def with_history(rows: Mapping[str, Contender], runs: int) -> dict[str, Contender]:
@@ -142,10 +104,12 @@ BUNDLES: Mapping[Size, Mapping[int, int]] = {
     "default": {5: 78, 10: 36, 25: 30},
     "full": {5: 78, 10: 36, 25: 30, 50: 30, 100: 30},
 }
-PARTS = ("policies", "variants", "costs", "sensitivity", "mismatches", "forecasts", "decisions")
+# Bundles of each size of the papers' tables.
+PAPERS_BUNDLES: Mapping[Size, int] = {"quick": 12, "default": 36, "full": 78}
+PARTS = ("policies", "papers", "variants", "costs", "sensitivity", "mismatches", "forecasts", "decisions")
 PARTS_OF: Mapping[Size, Sequence[str]] = {
     "quick": ("policies",),
-    "default": ("policies", "variants", "costs", "forecasts", "decisions"),
+    "default": ("policies", "papers", "variants", "costs", "forecasts", "decisions"),
     "full": PARTS,
 }
 QUICK = ("STF", "LARA", "LaiRA", GUARDED, OURS)
@@ -162,6 +126,8 @@ def measure(
     schedule: bool = False,
 ) -> Figures:
     """Run the parts that are wanted, print their tables and return their figures."""
+    if "forecasts" in parts and size == "full":
+        lara_comparison.check()
     pool = reporting(curves)
     if history:
         remembered = with_enough(pool, history)
@@ -178,12 +144,14 @@ def measure(
     if "policies" in parts:
         figures |= _policies(pool, cells, rows, picture)
     some = {Cell(jobs, pure): 24 if size == "full" else 12 for jobs in (10, 25) for pure in (False, True)}
+    if "papers" in parts:
+        figures |= as_printed.compare(pool, PAPERS_BUNDLES[size], contenders(), OURS)
     if "variants" in parts:
-        print_one(play(pool, some, {"LaiRA": contenders()["LaiRA"], **variants()}), "Ablations and variants")
+        figures |= variants.measure(pool, some, contenders()["LaiRA"])
     if "costs" in parts:
         _costs(pool, {cell: count for cell, count in some.items() if not cell.pure}, picture)
     if "sensitivity" in parts:
-        print_one(play(pool, some, sensitivity()), "Sensitivity: one constant at a time")
+        print_one(play(pool, some, variants.sensitivity()), "Sensitivity: one constant at a time")
     if "mismatches" in parts and history:
         figures |= mismatches.measure(pool, cells, contenders()[OURS], history)
     if "decisions" in parts:
@@ -197,8 +165,6 @@ def _policies(
     pool: Sequence[Recording], cells: Mapping[Cell, int], rows: Mapping[str, Contender], picture: Path | None
 ) -> Figures:
     results = play(pool, cells, rows)
-    print("Results that the papers print, on their own bundles: jobs met")
-    table(["bundle", "met"], PRINTED)
     print_met(results)
     print_switches(results)
     print_verdicts(results)

@@ -1,0 +1,120 @@
+"""What the papers say of policies, beside our figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.papers.finding import NO, YES, Finding, listed, verdict
+from benchmarks.papers.record import Record
+
+BASELINES = {"LARA": ("UA", "STF", "LRF", "ETF"), "LaiRA": ("UA", "STF", "LARA", "STA", "RR", "SH")}
+# Numbers of jobs at which the ablations are measured.
+ABLATED = (10, 25)
+JOBS = (5, 10, 25, 50, 100)
+# Names of figures that are recorded as text.
+MET = "{} as published: part of the ceiling met with 5; 10; 25; 50; 100 jobs (bundles of all domains, of one domain)"
+SWITCHES = "{} as published: switches per job"
+FIRST = "shortest first: part of the ceiling met with 5; 10; 25; 50; 100 jobs (bundles of all domains, of one domain)"
+
+
+def findings(record: Record) -> list[Finding]:
+    """Return all findings.
+
+    Raises:
+        MissingFigureError: If a figure was not measured.
+    """
+    slices = "Removing the adaptive time slices (PD) does not reduce the jobs met"
+    return [
+        _best(record, "LARA", "LARA, 4.1 and 4.2, fig. 4", ("pure_5", "mixed_10")),
+        _best(record, "LaiRA", "LaiRA, fig. 2", ("pure_10", "mixed_10")),
+        _scales(record, "LARA", "LARA, 4.3, fig. 6(a)"),
+        _scales(record, "LaiRA", "LaiRA, fig. 4(a)"),
+        _fewer_switches(record),
+        _helps(record, "ucb", "Removing UCB reduces the jobs met"),
+        _helps(record, "dkf", "Removing the feasibility check by DKF reduces the jobs met"),
+        _helps(record, "pd", slices, expected=False),
+        _steadies(record),
+        _first_come(record),
+    ]
+
+
+def _best(record: Record, policy: str, where: str, cells: Sequence[str]) -> Finding:
+    told, holds = [], []
+    others = BASELINES[policy]
+    for cell in cells:
+        met = {
+            name: record("core", f"papers_{cell}_fraction_{name}") for name in (policy, f"{policy} as printed", *others)
+        }
+        best = max(others, key=lambda name: met[name])
+        printed = met[f"{policy} as printed"]
+        told.append(f"{_jobs(cell)}: {printed:.2f} as printed, {met[policy]:.2f} as read here, {best} {met[best]:.2f}")
+        holds.append(max(printed, met[policy]) > met[best])
+    measured = f"part of the ceiling met, and by the best of the others; {'; '.join(told)}"
+    said = verdict(holds, [f"for {_jobs(cell)}" for cell in cells])
+    return Finding(f"{policy} meets more than {listed(others)}", where, measured, said)
+
+
+def _jobs(cell: str) -> str:
+    kind, jobs = cell.split("_")
+    return f"{kind}, {jobs} jobs"
+
+
+def _scales(record: Record, policy: str, where: str) -> Finding:
+    mine, first = (record.numbers("core", name)[::2] for name in (MET.format(policy.lower()), FIRST))
+    pairs = list(zip(JOBS, mine, first, strict=True))[1:]
+    told = ", ".join(f"{jobs}: {one:.2f} ({other:.2f})" for jobs, one, other in pairs)
+    said = verdict([one > other for _, one, other in pairs], [f"with {jobs} jobs" for jobs, *_ in pairs])
+    says = f"{policy} consistently outperforms the others, STF among them, as the number of jobs grows"
+    measured = f"part of the ceiling met, mixed, and by STF, by the number of jobs: {told}"
+    return Finding(says, where, measured, said)
+
+
+def _fewer_switches(record: Record) -> Finding:
+    lara, laira = (record.numbers("core", SWITCHES.format(name)) for name in ("lara", "laira"))
+    measured = f"per job, with 5 to 100 jobs: LaiRA {laira[0]:g} to {laira[1]:g}, LARA {lara[0]:g} to {lara[1]:g}"
+    says = "LaiRA needs significantly fewer switches than LARA"
+    return Finding(says, "LaiRA, fig. 4(b)", measured, YES if laira[1] < lara[0] else NO)
+
+
+def _helps(record: Record, part: str, says: str, *, expected: bool = True) -> Finding:
+    worth = [[record("core", f"ablation_{part}_{jobs}_worth{end}") for end in ("", "_se")] for jobs in ABLATED]
+    told = ", ".join(
+        f"{more:+.3f} ± {doubt:.3f} with {n} jobs" for n, (more, doubt) in zip(ABLATED, worth, strict=True)
+    )
+    sure = [more > 2 * doubt for more, doubt in worth]
+    if not expected:
+        said = verdict([not one for one in sure], [f"with {jobs} jobs" for jobs in ABLATED])
+    elif any(sure):
+        said = verdict(sure, [f"with {jobs} jobs" for jobs in ABLATED])
+    else:
+        said = f"{NO}: no effect above two standard errors"
+    return Finding(says, "LaiRA, fig. 5(a)", f"it is worth {told}, of the ceiling", said)
+
+
+def _steadies(record: Record) -> Finding:
+    names = {"ucb": "UCB", "pd": "PD", "dkf": "DKF"}
+    whole = record("core", "ablation_whole_switches")
+    without = {part: record("core", f"ablation_{part}_switches") for part in names}
+    told = ", ".join(f"without {names[part]} {switches:.2f}" for part, switches in without.items())
+    said = verdict(
+        [switches > 1.05 * whole for switches in without.values()], [f"for {name}" for name in names.values()]
+    )
+    says = "Removing UCB, PD or DKF increases the number of switches"
+    return Finding(says, "LaiRA, fig. 5(b)", f"switches per job: {whole:.2f} with all; {told}", said)
+
+
+def _first_come(record: Record) -> Finding:
+    others = ("edf", "lrf", "lara", "laira")
+    fifo = {order: record("evening", f"met_{order}_fifo") for order in ("file", "random")}
+    best = {order: max(record("evening", f"met_{order}_{name}") for name in others) for order in fifo}
+    names = ("STF", "LRF", "LARA", "LaiRA")
+    ten = {name: record("core", f"papers_mixed_10_fraction_{name}") for name in ("FIFO", *names)}
+    measured = (
+        f"`examples/evening.yaml`, 8 jobs of which 6 can be met: {fifo['file']:.2f}, the best of {listed(names)} "
+        f"{best['file']:.2f}; in a random order {fifo['random']:.2f}, {best['random']:.2f}; recorded bundles, mixed, "
+        f"10 jobs: {ten['FIFO']:.2f} of the ceiling, the worst of the others {min(ten[name] for name in names):.2f}"
+    )
+    holds = [fifo[order] < best[order] for order in fifo] + [ten["FIFO"] < min(ten[name] for name in names)]
+    cases = ["for that file", "for its jobs in a random order", "for the recorded bundles"]
+    says = '"First-come, first-served" "can be highly inefficient"; neither paper compares with it'
+    return Finding(says, "LARA, introduction", measured, verdict(holds, cases))
