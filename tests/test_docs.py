@@ -164,7 +164,7 @@ def test_the_example_s_bundle_is_valid() -> None:
 def test_every_conformance_suite_is_in_the_guide() -> None:
     text = (DOCS / "how-to" / "plug-in.md").read_text()
     suites = [name for name in sources() if name.endswith(".conformance") and name != "lightning_core.core.conformance"]
-    assert len(suites) == 6
+    assert len(suites) == 7
     assert [name for name in suites if f"from {name} import" not in text] == []
 
 

@@ -25,7 +25,7 @@ ROOMS = (
     "regular_files",
     "core name_conflict",
     "variables planning estimators",
-    "policies market placement",
+    "policies market placement control",
     "market.policies",
     "scheduler",
     "storage node",
@@ -157,8 +157,8 @@ WALL_CLOCK = {
     "lightning_core/cli/run_in_pool.py",
     "lightning_core/cli/simulate.py", "lightning_core/cloud/provisioner.py", "lightning_core/cluster/bundle_runner.py",
     "lightning_core/cluster/head.py", "lightning_core/pool/pool.py", "lightning_core/run/ageing.py",
-    "lightning_core/run/run_folder.py", "lightning_core/storage/runs/pool_history.py",
-    "lightning_core/storage/runs/run_store.py",
+    "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py",
+    "lightning_core/storage/runs/pool_history.py", "lightning_core/storage/runs/run_store.py",
     "lightning_core/storage/journals/anchor.py", "lightning_core/storage/journals/recovery.py",
 }  # fmt: skip
 

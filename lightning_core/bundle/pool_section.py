@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import exact_duration, read_bool
+from lightning_core.control import Calendar
+from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
 from lightning_core.core.validation import positive_int
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
-POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history")
+POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar")
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
@@ -53,6 +55,8 @@ class PoolSection(NamedTuple):
     """Seconds for which files of a job are kept after its end; None for ever."""
     share_history: bool = False
     """Whether jobs are given the earlier runs of other users too."""
+    calendar: tuple[str, ...] = ()
+    """Hours at which nothing trains; see :class:`~lightning_core.control.calendar.Calendar`."""
 
 
 def with_quantum(settings: Settings, kind: Kind) -> Settings:
@@ -64,7 +68,8 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     """Return settings for a pool."""
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
                                 locations=pool.locations, keep_all=pool.keep_all,
-                                keep_ended=pool.keep_ended, share_history=pool.share_history),
+                                keep_ended=pool.keep_ended, share_history=pool.share_history,
+                                controllers=controllers_of(pool.calendar)),
                         pool.kind)  # fmt: skip
 
 
@@ -104,7 +109,29 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     keep_all = bool("keep" in section and problems.at("keep").read(_read_keep, section["keep"]))
     keep_ended = problems.at("keep_ended").read(read_keep_ended, section.get("keep_ended", KEEP_ENDED))
     shared = bool("share_history" in section and problems.at("share_history").read(read_bool, section["share_history"]))
-    return PoolSection(kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared)
+    calendar = problems.at("calendar").read(read_calendar, section.get("calendar", ())) or ()
+    return PoolSection(
+        kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar
+    )  # fmt: skip
+
+
+def controllers_of(calendar: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the controllers of settings, for the hours at which nothing trains."""
+    return {str(Asker.CALENDAR): {"closed": list(calendar)}} if calendar else {}
+
+
+def read_calendar(value: Any) -> tuple[str, ...]:
+    """Read one rule, or a list of rules, that say at which hours nothing trains.
+
+    Raises:
+        ValueError: If one cannot be read.
+    """
+    rules = [value] if isinstance(value, str) else value
+    if not isinstance(rules, list | tuple):
+        raise ValueError(f"must be a rule or a list of rules, got {shown(value)}")
+    if rules:
+        Calendar(rules)
+    return tuple(rules)
 
 
 def _read_keep(value: Any) -> bool:
@@ -147,6 +174,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         pool["keep_ended"] = FOREVER if settings.keep_ended is None else exact_duration(settings.keep_ended)
     if settings.share_history:
         pool["share_history"] = True
+    if (calendar := settings.controllers.get(Asker.CALENDAR)) is not None:
+        pool["calendar"] = list(calendar["closed"])
     return pool
 
 

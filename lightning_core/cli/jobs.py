@@ -87,6 +87,9 @@ def launch(pool: Pool, bundle: BundleSpec) -> list[str]:
     if bundle.settings.keep_ended not in (Settings().keep_ended, settings.keep_ended):
         print("warning: the pool keeps ended jobs for another time; the bundle's `keep_ended` needs a pool of its own "
               "(--own), or one that was started by `up --keep-ended`", file=sys.stderr)  # fmt: skip
+    if bundle.settings.controllers and bundle.settings.controllers != settings.controllers:
+        print("warning: the pool trains at other hours; the bundle's `calendar` needs a pool of its own (--own), or "
+              "one that was started by `up --calendar`", file=sys.stderr)  # fmt: skip
     print_moments(bundle)
     return pool.submit(bundle, checked=True)
 

@@ -23,6 +23,7 @@ from lightning_core.core.names import did_you_mean
 from lightning_core.report.page import write as write_report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
+from lightning_core.server.clocks.wall_time import wall_clock
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.comparison import compare, introduce
 from lightning_core.simulation.recorded_curves import SHIPPED
@@ -91,7 +92,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.seeds is not None:
         experiment = Experiment(
             arguments.bundle, curves, policies, arguments.devices, delays, losses, arguments.save_every,
-            arguments.shuffle,
+            wall_clock(), arguments.shuffle,
         )  # fmt: skip
         return _replicate(arguments, experiment, bundle)
     folder = _new_folder(arguments.run_dir)
@@ -193,7 +194,9 @@ def play(
     """Play a bundle under one policy, with journal, summary and report in a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [job.given for job in bundle.jobs]
-    simulation = Simulation(settings, jobs, delays, folder / "journal.db", losses=losses, save_every=save_every)
+    simulation = Simulation(
+        settings, jobs, delays, folder / "journal.db", losses=losses, save_every=save_every, wall_clock=wall_clock()
+    )
     outcome = simulation.run()
     write_whole(folder / "summary.json", outcome.summary.to_json())
     with Journal.open(folder / "journal.db") as journal:

@@ -34,6 +34,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument("--keep", choices=("all",), help=keep)
     kept = "time for which logs, specs and resume checkpoints of ended jobs are kept, or forever (default 30d)"
     up.add_argument("--keep-ended", default="30d", metavar="TIME", help=kept)
+    calendar = "hours at which nothing trains, such as 'not between 22:00 and 06:00 on mon-fri'; may be repeated"
+    up.add_argument("--calendar", action="append", default=[], metavar="RULE", help=calendar)
     market = "recording of a spot market with prices: a spot policy is chosen for each job (see `market`)"
     up.add_argument("--market", metavar="FILE", help=market)
     recover = "continue a damaged journal from its last good event; the damaged files are kept beside it"
@@ -49,7 +51,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.on_verdict import read_on_verdict
-    from lightning_core.bundle.pool_section import KEEP_ALL, PoolSection, read_keep_ended, with_pool
+    from lightning_core.bundle.pool_section import KEEP_ALL, PoolSection, read_calendar, read_keep_ended, with_pool
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
     from lightning_core.bundle.settings_section import parse_policy, read_market
@@ -68,7 +70,9 @@ def _up(arguments: argparse.Namespace) -> int:
     found = Problems(Position("up"))
     keep_ended = found.at("--keep-ended").read(read_keep_ended, arguments.keep_ended)
     keep_all = arguments.keep == KEEP_ALL
-    shared = PoolSection(arguments.kind, devices, arguments.cores, resident, keep_all=keep_all, keep_ended=keep_ended)
+    calendar = found.at("--calendar").read(read_calendar, arguments.calendar) or ()
+    shared = PoolSection(arguments.kind, devices, arguments.cores, resident, keep_all=keep_all, keep_ended=keep_ended,
+                         calendar=calendar)  # fmt: skip
     market = None
     if arguments.market:
         market = found.at("--market").read(lambda trace: read_market(trace, Path()), arguments.market)

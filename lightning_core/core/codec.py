@@ -17,7 +17,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.control import Ask, Asker
+from lightning_core.core.control import Ask, Asked, Asker, WallClock
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     BadLosses,
@@ -60,6 +60,7 @@ _PLAIN: dict[str, type[Any]] = {
     "selector_feedback": SelectorFeedback,
     "tick": Tick,
     "ask": Ask,
+    "wall_clock": WallClock,
 }
 _KIND = {kind: name for name, kind in _PLAIN.items()}
 # How a field of an event is read from JSON, where that is not its value already.
@@ -223,11 +224,16 @@ def _accepted_from_dict(value: dict[str, Any], event: Event) -> Accepted:
 
 def answer_to_dict(answer: Answer) -> dict[str, Any]:
     """Return an answer as JSON values."""
-    return answer._asdict() | {"reason": list(answer.reason)}
+    if isinstance(answer, Ask):
+        return {"job": answer.job, "asked": {"by": answer.by, **_given(answer.asked)}}
+    body: dict[str, Any] = answer._asdict()
+    return body | {"reason": list(answer.reason)}
 
 
 def answer_from_dict(value: dict[str, Any]) -> Answer:
     """Return the answer that :func:`answer_to_dict` wrote."""
+    if "asked" in value:
+        return _ask(value["job"], dict(value["asked"]))
     body = value | {"reason": _reason(value["reason"])}
     if "share" in body:
         return Grant(**body | {"devices": tuple(body["devices"])})
@@ -235,6 +241,17 @@ def answer_from_dict(value: dict[str, Any]) -> Answer:
         return Alert(**body)
     kind = End if "version" in body else VerdictChanged
     return kind(**body | {"verdict": Verdict(body["verdict"])})
+
+
+def _given(asked: Asked) -> dict[str, Any]:
+    """Return what is asked for, without what is not."""
+    return {name: value for name, value in asked._asdict().items() if value != Asked._field_defaults[name]}
+
+
+def _ask(job: str, body: dict[str, Any]) -> Ask:
+    if "reason" in body:
+        body["reason"] = _reason(body["reason"])
+    return Ask(job, Asker(body.pop("by")), **body)
 
 
 def status_to_dict(status: JobStatus) -> dict[str, Any]:

@@ -172,6 +172,9 @@ class JobHistory:
         """Take in an answer; a directive that is repeated is left out."""
         if self.ended is not None:
             return
+        if isinstance(answer, Ask):
+            self.ask(answer, now)
+            return
         if isinstance(answer, Alert):
             if answer.reason.code != "diverged_back":  # that one is told as a fault
                 self.remarks.append(Remark(now, "alert", str(answer.reason)))

@@ -148,12 +148,13 @@ def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> 
     return True
 
 
-def take_ask(state: SchedulerState, event: Ask) -> bool:
-    """Take in what a controller asks of a job; return whether a round is needed."""
+def take_ask(state: SchedulerState, event: Ask, *, is_event: bool = False) -> bool:
+    """Take in what a controller asks of a job, in an event or in answer to one; return whether a round is needed."""
     row = state.table.find_active(event.job)
     if row is None or not levels.changes(state, row, event):
         return False
-    state.accept(row)
+    if is_event:
+        state.accept(row)
     levels.take(state, row, event)
     return True
 

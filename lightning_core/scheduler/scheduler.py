@@ -51,6 +51,7 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
+from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
 from lightning_core.scheduler.forecasting import forecast
 from lightning_core.scheduler.grants import allocate, grant
@@ -124,7 +125,8 @@ class Scheduler:
         discount_downtime(self._table, self.settings, now - self._now)
         self._now = now = max(now, self._now)
         state.answers, state.accepted = [], []
-        if self._take(event, now):
+        needs_round = self._take(event, now)
+        if tell_controllers(state, event, now) or needs_round:
             self._round(now)
             state.let_go(now)
         if isinstance(event, Report):
@@ -146,7 +148,7 @@ class Scheduler:
             case Cancel() | Pause() | Resume():
                 return steer(state, event, now)
             case Ask():
-                return take_ask(state, event)
+                return take_ask(state, event, is_event=True)
             case SelectorFeedback():
                 take_feedback(state, event)
                 return False
@@ -169,7 +171,7 @@ class Scheduler:
 
     def wakeup(self) -> float | None:
         """Return when a :class:`Tick` is wanted, scheduler time; None while there is nothing to do."""
-        return self._next_round
+        return next_wakeup(self._state, self._next_round)
 
     def check_command(self, event: Command, now: float) -> None:
         """Check that a command would change something, for callers that refuse it otherwise.

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from lightning_core.control import CONTROLLERS, Controller
+from lightning_core.core.control import RIGHTS
 from lightning_core.core.limits import (
     MAX_CELLS,
     MAX_CORES,
@@ -17,6 +19,7 @@ from lightning_core.core.limits import (
     check_at_most,
     check_length,
     check_seconds,
+    shown,
 )
 from lightning_core.core.names import closest, did_you_mean, listed
 from lightning_core.core.protocols import Estimator, Policy
@@ -58,6 +61,7 @@ class Settings:
             ``why`` need.
         keep_ended: Seconds for which logs, spec and resume checkpoints of a job are kept after its end; None for ever.
         share_history: Whether jobs are given the earlier runs of other users of the pool's machine too.
+        controllers: Arguments of each controller, by its name in :data:`lightning_core.control.CONTROLLERS`.
         market: Arguments of :class:`~lightning_core.scheduler.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
 
@@ -86,6 +90,7 @@ class Settings:
     keep_ended: float | None = KEEP_ENDED
     market: Mapping[str, Any] | None = None
     share_history: bool = False
+    controllers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.period > 0:
@@ -116,6 +121,7 @@ class Settings:
         self._check_bounds()
         self.make_policy()
         self.make_estimator()
+        self.make_controllers()
         self.market_terms()
 
     def _check_bounds(self) -> None:
@@ -135,6 +141,8 @@ class Settings:
             check_length("a location", name)
         check_arguments("policy", self.policy_args)
         check_arguments("estimator", self.estimator_args)
+        for name, args in self.controllers.items():
+            check_arguments(f"controller {shown(name)}", args)
 
     def make_policy(self) -> Policy:
         """Return a new instance of the policy."""
@@ -145,6 +153,13 @@ class Settings:
         """Return a new instance of the estimator."""
         estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator_used, self.estimator_args)
         return estimator
+
+    def make_controllers(self) -> list[Controller]:
+        """Return a new instance of each controller, the one whose word stands above the others' first."""
+        made: dict[str, Controller] = {
+            name: _make("controller", CONTROLLERS, name, args) for name, args in self.controllers.items()
+        }
+        return [made[name] for name in RIGHTS if name in made]
 
     def market_terms(self) -> MarketTerms | None:
         """Return the terms of the market; None if there is none."""

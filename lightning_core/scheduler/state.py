@@ -41,6 +41,7 @@ class SchedulerState:
         past: Jobs that have left the table.
         curves: Estimator of the loss curves, one row per job.
         banks: Further estimators that the policy asks for.
+        controllers: What decides beside the policy, by name, in order of whose word counts.
         selector: Chooses a spot policy for each job; None without a market.
         awaiting_feedback: Jobs that have ended and whose feedback the selector lacks, with the end of each deadline.
         unavailable: Devices that cannot have a worker now.
@@ -58,6 +59,7 @@ class SchedulerState:
         self.table = JobTable(settings.window)
         self.past = PastJobs(settings.window)
         self._lets_rows_go = _lets_rows_go(self.policy) and _lets_rows_go(self.curves.bank)
+        self.controllers = settings.make_controllers()
         terms = settings.market_terms()
         self.selector = None if terms is None else Selector(terms.policies, seed=terms.seed)
         self.awaiting_feedback: dict[str, float] = {}
@@ -220,6 +222,7 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
         "awaiting_feedback": encode(state.awaiting_feedback),
         "unavailable": encode(state.unavailable),
         "closing": state.closing,
+        "controllers": [controller.state() for controller in state.controllers],
     }
 
 
@@ -244,6 +247,8 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         state.awaiting_feedback = decode(saved["awaiting_feedback"])
         state.unavailable = decode(saved["unavailable"])
         state.closing = checked(saved["closing"], bool)
+        for controller, part in zip(state.controllers, saved["controllers"], strict=True):
+            controller.restore(part)
         return checked(saved["now"], float), checked(saved["next_round"], float | None)
     except StateError:
         raise

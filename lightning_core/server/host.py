@@ -20,6 +20,7 @@ from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from lightning_core.server.clocks.wall_time import WallTime
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.anchor import Anchor
 from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
@@ -36,8 +37,7 @@ Clock = Callable[[], float]
 # A full disk fails for the next event too, and each failure costs a replay. The next event is tried after this many
 # seconds at least, and this many times the duration of the replay, so that queries can be answered in between.
 MIN_RETRY_PAUSE, PAUSE_PER_REPLAY = 1.0, 10.0
-# Old events are thinned a block at a time after each so many events, twice as fast as they come: what an upgraded
-# journal has of them is caught up with.
+# Events after which a block of old ones is thinned: twice as fast as they come, so that an upgraded journal catches up.
 THIN_EVERY = EVENTS_PER_BLOCK // 2
 # A snapshot is taken once the events behind the newest one have taken this many seconds, as a restart would again, and
 # this many times as long as a snapshot takes: in a large pool snapshots and events are dearer. One is also taken after
@@ -57,23 +57,22 @@ class Host:
         journal: Path of the journal to create or to resume from; None for no journal.
         clock: Monotonic clock, in seconds.
         history: Folder of the store of earlier runs; None for none.
+        wall_time: The clock on the wall, of which the scheduler is told if it has controllers.
     """
 
     def __init__(
         self, settings: Settings, journal: Path | None = None, clock: Clock = time.monotonic,
-        history: Path | None = None,
+        history: Path | None = None, wall_time: WallTime | None = None,
     ) -> None:  # fmt: skip
-        self._clock = clock
-        self._trouble = ""
+        self._clock, self._wall_time = clock, wall_time or WallTime()
+        self._trouble, self._refuses_until = "", -math.inf
         self._status: list[JobStatus] | None = None
-        self._refuses_until = -math.inf
         self._journal: Journal | None = None
         self._writing = threading.RLock()  # its holder may use the journal's file
         self._unwritten: Exception | None = None
-        self._is_astray = False
+        self._is_astray = self._thinning_due = False
         self._to_replay = self._snapshot_took = 0.0
         self._snapshot_due: tuple[Anchor, Mapping[str, Any]] | None = None
-        self._thinning_due = False
         past = 0.0
         if journal is not None:
             finish(journal)
@@ -84,8 +83,7 @@ class Host:
             self._to_replay = time.thread_time() - started
             self.scheduler = recovered.scheduler
             # Deadlines kept running while no scheduler did, since the newest event.
-            away = self._journal.age() if recovered.events else 0.0
-            past = recovered.now + away
+            past = recovered.now + (self._journal.age() if recovered.events else 0.0)
         else:
             self.scheduler = Scheduler(settings)
             if journal is not None:
@@ -127,8 +125,11 @@ class Host:
         """Wake the scheduler if it asked to be woken by now; see :meth:`decide`."""
         if self._is_astray:
             self._go_back()
-        wakeup = self.scheduler.wakeup()
-        return self._decide(Tick(), now) if wakeup is not None and (now := self.now()) >= wakeup else []
+        answers, now = list[Answer](), self.now()
+        if self.scheduler.settings.controllers and (told := self._wall_time.news(now)):
+            answers += self._decide(told, now)
+        due = (wakeup := self.scheduler.wakeup()) is not None and now >= wakeup
+        return answers + (self._decide(Tick(), now) if due else [])
 
     def commit(self) -> None:
         """Commit all that was decided so far.
@@ -178,10 +179,8 @@ class Host:
             report: The report.
             answers: What the scheduler answered. An unknown job and an older incarnation get an end of version 0.
         """
-        ends = [
-            answer for answer in answers if isinstance(answer, End) and (answer.job, answer.version) == (report.job, 0)
-        ]
-        return ends[0] if ends else self.newer(report.job, report.version)
+        ends = (one for one in answers if isinstance(one, End) and (one.job, one.version) == (report.job, 0))
+        return next(ends, None) or self.newer(report.job, report.version)
 
     @property
     def replay_share(self) -> float:
@@ -293,6 +292,7 @@ class Host:
     def _go_back(self) -> None:
         """Restore the scheduler from the journal: an event that is not in it has not happened."""
         self._snapshot_due = self._status = None
+        self._wall_time.forget()
         self._is_astray = True  # if this fails, it is tried again before the next event
         if self._journal is not None:
             self.scheduler = replay(self._journal).scheduler

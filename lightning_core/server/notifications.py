@@ -14,6 +14,7 @@ from http.client import HTTPException
 from typing import Any, TypedDict
 
 from lightning_core.core.answers import Alert, Answer, End, Grant
+from lightning_core.core.control import Ask
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Notifier:
         if not (self._command or self._webhook):
             return
         for answer in answers:
-            if isinstance(answer, Grant) or (isinstance(answer, End) and not self._is_new(answer)):
+            if isinstance(answer, Grant | Ask) or (isinstance(answer, End) and not self._is_new(answer)):
                 continue
             alert = isinstance(answer, Alert)
             verdict = "" if isinstance(answer, Alert) else str(answer.verdict)

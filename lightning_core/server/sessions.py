@@ -21,7 +21,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.server import stall_aware_clock
+from lightning_core.server.clocks import stall_aware_clock
 
 # Seconds that a script has to reconnect: after its connection has closed, and after the scheduler has restarted.
 RECONNECT_GRACE = 1.0

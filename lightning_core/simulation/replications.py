@@ -18,6 +18,7 @@ import numpy as np
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
+from lightning_core.core.control import WallClock
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.bundle_curves import read_bundle
 from lightning_core.simulation.scenario import Delays
@@ -67,6 +68,7 @@ class Experiment:
         delays: Times that are spent on other things than training.
         losses: Scheduler times at which the process of each job dies, by name.
         save_every: Batches between two checkpoints; 0 if a job is saved only where it leaves.
+        wall_clock: What the clock on the wall shows when it begins.
         shuffle: Whether each seed also draws the order in which the jobs come.
     """
 
@@ -77,6 +79,7 @@ class Experiment:
     delays: Delays = field(default_factory=Delays)
     losses: Mapping[str, Sequence[float]] | None = None
     save_every: int = 0
+    wall_clock: WallClock | None = None
     shuffle: bool = False
 
     def replicate(self, seeds: Sequence[int], told: Callable[[int], None] = lambda done: None) -> list[Replication]:
@@ -103,7 +106,8 @@ class Experiment:
         over = max(given.submitted + given.job.deadline for given in jobs) + 2 * self.delays.report
         figures = {}
         for name, settings in bundle.under(self.policies).items():
-            simulation = Simulation(settings, jobs, self.delays, losses=self.losses, save_every=self.save_every)
+            simulation = Simulation(settings, jobs, self.delays, losses=self.losses, save_every=self.save_every,
+                                    wall_clock=self.wall_clock)  # fmt: skip
             outcome = simulation.run(until=over)
             weight = sum(job.weight for job in outcome.summary.jobs if job.verdict is Verdict.MET)
             figures[name] = Figures(outcome.met, weight, outcome.switches)

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
+from lightning_core.core.control import WallClock
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
@@ -45,6 +46,7 @@ class Simulation:
         losses: Times at which the process of a job dies, scheduler time, by job name. Where it has none then, nothing
             happens.
         save_every: Batches between two checkpoints; 0 if a job is saved only when it leaves.
+        wall_clock: What the clock on the wall shows when it begins, for controllers that go by it.
 
     Raises:
         ValueError: If there is no job, two have the same name, or ``losses`` names an unknown one.
@@ -72,6 +74,7 @@ class Simulation:
         check: bool = False,
         losses: Mapping[str, Sequence[float]] | None = None,
         save_every: int = 0,
+        wall_clock: WallClock | None = None,
     ) -> None:
         names = [given.job.name for given in jobs]
         if not names:
@@ -85,7 +88,7 @@ class Simulation:
         # Reports come as cells close, and nothing hangs.
         self._settings = replace(settings, stall=None)
         self._delays = delays or Delays()
-        self._save_every = save_every
+        self._save_every, self._wall_clock = save_every, wall_clock
         self._path = journal
         self._journal: Journal | None = None
         self._check = check
@@ -133,6 +136,8 @@ class Simulation:
         return self._outcome()
 
     def _play(self, until: float) -> None:
+        if self._wall_clock is not None and self._settings.controllers:
+            self._handle(self._wall_clock)
         queue, pool, wakeup = self._queue, self._pool, self._scheduler.wakeup
         while True:
             wanted = wakeup()

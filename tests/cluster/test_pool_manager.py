@@ -37,7 +37,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.run import ageing
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server import stall_aware_clock
+from lightning_core.server.clocks import stall_aware_clock
 from lightning_core.storage import atomic_files, job_specs
 from lightning_core.storage.generations import Generations
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, State, VerdictChanged
 from lightning_core.core.codec import decode_event
+from lightning_core.core.control import Ask
 from lightning_core.core.events import Checkpoint, Event, Report, WorkerExited
 from lightning_core.core.jobs import Capability
 from lightning_core.scheduler.retry_budgets import JITTER, MAX_DELAY
@@ -78,7 +79,7 @@ class Witness:
         """
         for answer in answers:
             assert str(answer.reason), f"{answer.job}: told without a reason"
-            if isinstance(answer, VerdictChanged | Alert) or not answer.version:
+            if isinstance(answer, VerdictChanged | Alert | Ask) or not answer.version:
                 continue
             assert answer.version >= self._versions.get(answer.job, 0), f"{answer.job}: its version went back"
             self._versions[answer.job] = answer.version

@@ -46,11 +46,11 @@ def test_a_training_meets_its_deadline_under_preemptions(
     assert found["moments"]["begun"]
     assert all(found["moments"]["begun"])
     # The checkpoint of the notice was whole before the node went.
-    assert found["moments"]["safe"]
-    assert max(found["moments"]["safe"]) < NOTICE
+    assert found["moments"]["is_safe"]
+    assert max(found["moments"]["is_safe"]) < NOTICE
     cost = sum(row["cost"] for row in rows)
     assert cost < len(rows) * 1.0  # less than one on-demand node all the time, which could not have ended it
-    back, safe = max(found["moments"]["back"]), max(found["moments"]["safe"])
+    back, safe = max(found["moments"]["back"]), max(found["moments"]["is_safe"])
     words = (
         f"ended {DEADLINE - found['at']:.0f} s before its deadline for {cost:.1f}; saved {safe:.1f} s after a notice, "
     )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import Alert, Answer, Directive, End, Grant, State, Verdict, VerdictChanged
 from lightning_core.core.commands import Cancel
+from lightning_core.core.control import Ask
 from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.names import listed
@@ -39,7 +40,7 @@ def loss(name: str, deadline: float = 100.0, at_most: float = 0.1) -> Job:
 
 def directives(answers: Sequence[Answer]) -> list[Directive]:
     """Return the directives, without notifications."""
-    return [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert)]
+    return [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert | Ask)]
 
 
 def notices(answers: Sequence[Answer]) -> list[tuple[str, str, str]]:

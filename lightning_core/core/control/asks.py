@@ -70,6 +70,8 @@ class Asked(NamedTuple):
 
 
 NOTHING = Asked()
+# The reason of an ask for nothing.
+WITHDRAWN = Reason("withdrawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Ask:
         release: Whether its memory is freed while it is held.
         location: Name of its location.
         devices: Number of devices.
-        reason: Why; None where nothing is asked any more.
+        reason: Why.
 
     Raises:
         ValueError: If the controller has no right to ask for it, or the number of devices is out of its range.
@@ -102,7 +104,7 @@ class Ask:
     release: bool = False
     location: str | None = None
     devices: int | None = None
-    reason: Reason | None = None
+    reason: Reason = WITHDRAWN
 
     def __post_init__(self) -> None:
         if self.by is Asker.PERSON:
@@ -121,7 +123,8 @@ class Ask:
     @property
     def asked(self) -> Asked:
         """What is asked."""
-        return Asked(self.hold, self.release, self.location, self.devices, self.reason)
+        asked = Asked(self.hold, self.release, self.location, self.devices)
+        return asked if asked == NOTHING else asked._replace(reason=self.reason)
 
     @property
     def words(self) -> str:
@@ -133,7 +136,7 @@ class Ask:
             parts.append(f"location {self.location or 'any'}")
         if self.devices is not None:
             parts.append(f"devices {self.devices}")
-        return (", ".join(parts) or "nothing any more") + ("" if self.reason is None else f": {self.reason}")
+        return f"{', '.join(parts)}: {self.reason}" if parts else str(WITHDRAWN)
 
 
 def check_devices(devices: int) -> None:

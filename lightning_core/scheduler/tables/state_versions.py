@@ -128,9 +128,10 @@ def _table_to_8(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_9(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Let what was asked of jobs be a level of the one who asked last."""
+    """Let what was asked of jobs be a level of the one who asked last; there were no controllers."""
     past = state["past"]
-    return {**state, "table": _table_to_9(state["table"]), "past": past | {"table": _table_to_9(past["table"])}}
+    now = {"table": _table_to_9(state["table"]), "past": past | {"table": _table_to_9(past["table"])}}
+    return {**state, **now, "controllers": []}
 
 
 def _table_to_9(table: Mapping[str, Any]) -> dict[str, Any]:

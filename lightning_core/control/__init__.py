@@ -1,0 +1,16 @@
+"""Controllers: what decides beside the policy, by the hour of the day, a plan or a market. One file each.
+
+A controller is listed here, and what it may ask of a job in :data:`lightning_core.core.control.RIGHTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lightning_core.control.calendar import Calendar
+from lightning_core.control.controller import Controller
+from lightning_core.core.control import Asker
+
+CONTROLLERS: dict[str, Callable[..., Controller]] = {str(Asker.CALENDAR): Calendar}
+
+__all__ = ["CONTROLLERS", "Calendar", "Controller"]
