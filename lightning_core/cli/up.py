@@ -8,10 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightning_core.cli.arguments import whole_number
+from lightning_core.core.control import Asker
+from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import MAX_DEVICES
+from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.discovery import home
+from lightning_core.storage.journals.journal import Journal
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -90,11 +94,49 @@ def _up(arguments: argparse.Namespace) -> int:
     print(f"bringing up {devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} workers ...",
           flush=True)  # fmt: skip
     head = up(folder, settings, arguments.kind, on_verdict, recover_journal=arguments.recover)
-    print(f"a pool is up under {settings.policy}; it outlives this shell")
+    there = settings
+    if (path := journal_path(folder)).exists():  # of a pool that resumes, it has the settings from before
+        with Journal.open(path, read_only=True) as journal:
+            there = journal.settings()
+    print(f"a pool is up under {there.policy}; it outlives this shell")
+    if differs := differences(settings, there):
+        print(f"note: its jobs resume under the settings that the pool had: {'; '.join(differs)}. Once all of them "
+              "have ended, `down` and `up` begin a pool with other ones", file=sys.stderr)  # fmt: skip
     print(f"  its Ray: {head['address']}, its token: {head['token']}")
     print("  scripts join it with CoreCallback; `lightning-core submit`, `status` and `down` are the next commands")
     print("  its workers are importing torch and Lightning; a job that is submitted now waits some seconds for them")
     return EXIT_MET
+
+
+def differences(asked: Settings, there: Settings) -> list[str]:
+    """Return in which settings a pool that was resumed is not as it is asked for now, in words.
+
+    Args:
+        asked: Settings that are asked for.
+        there: Settings of the pool.
+
+    Example::
+
+        >>> differences(Settings(policy="lara"), Settings(policy="edf", keep_all=True))
+        ['policy edf instead of lara', 'keep all instead of the default']
+    """
+    has, wants = _in_words(there), _in_words(asked)
+    return [f"{name} {words} instead of {wants[name]}" for name, words in has.items() if words != wants[name]]
+
+
+def _in_words(settings: Settings) -> dict[str, str]:
+    """Return what `up` sets, beside the devices, by the name of its option."""
+    from lightning_core.bundle.pool_section import FOREVER, KEEP_ALL
+
+    args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
+    rules = settings.controllers.get(Asker.CALENDAR, {}).get("closed", ["none"])
+    return {
+        "policy": f"{settings.policy}:{args}" if args else settings.policy,
+        "keep": KEEP_ALL if settings.keep_all else "the default",
+        "keep-ended": FOREVER if settings.keep_ended is None else format_duration(settings.keep_ended),
+        "calendar": ", ".join(rules),
+        "market": str((settings.market or {}).get("trace", "none")),
+    }
 
 
 def _down(arguments: argparse.Namespace) -> int:

@@ -34,6 +34,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server import calls
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.host import Host
+from lightning_core.storage.journals.journal import Journal
 from tests.conftest import ROOT
 from tests.socket_servers import Pool
 
@@ -267,6 +268,34 @@ def test_up_keeps_what_it_is_asked_to_keep(
     monkeypatch.setattr(heads, "up", up)
     assert Said(capsys, "up", *words).code == 0
     assert [(settings.keep_all, settings.keep_ended) for settings in given] == [kept]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--policy", "edf", "--calendar", "not between 22:00 and 06:00"], ""),
+        (
+            ["--policy", "lara:explore=5", "--keep", "all", "--keep-ended", "7d"],
+            "note: its jobs resume under the settings that the pool had: policy edf instead of lara:explore=5; "
+            "keep the default instead of all; keep-ended 30d instead of 7d; "
+            "calendar not between 22:00 and 06:00 instead of none. Once all of them have ended, `down` and `up` begin "
+            "a pool with other ones\n",
+        ),
+    ],
+)
+def test_up_says_where_a_pool_that_resumes_is_not_as_asked_for(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pool"
+    folder.mkdir(0o700)
+    calendar = {"calendar": {"closed": ["not between 22:00 and 06:00"]}}
+    Journal.create(folder / "journal.db", Settings(policy="edf", controllers=calendar)).close()
+    monkeypatch.setattr(heads, "up", lambda *_, **__: {"address": "", "token": ""})
+    said = Said(capsys, "up", "--folder", str(folder), *words)
+    assert said.code == 0
+    assert "a pool is up under edf" in said.out
+    assert said.err.endswith(told)
+    assert ("resume under" in said.err) == bool(told)
 
 
 @pytest.mark.parametrize(
