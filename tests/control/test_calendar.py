@@ -227,6 +227,17 @@ def test_the_calendar_of_a_bundle_is_in_the_settings_and_in_the_copy_of_a_run() 
         Settings(controllers={"calendar": {"closed": NIGHT}})
 
 
+def test_a_rule_is_read_as_days_and_hours() -> None:
+    whole = Closed.parse("Not between 9:05 and 23:59")
+    assert (whole.days, whole.begin, whole.length) == (tuple(range(7)), 9 * HOUR + 300, 14 * HOUR + 54 * 60)
+    night = Closed.parse("not between 23:59 and 0:00 on fri-mon, wed")
+    assert (night.days, night.begin, night.length) == ((0, 2, 4, 5, 6), 86340.0, 60.0)
+    assert Closed.parse("not between 1:00 and 2:00 on tue-thu").days == (1, 2, 3)
+    assert Closed.parse("not between 1:00 and 2:00 on sun").starts() == [6 * DAY + HOUR]
+    with pytest.raises(ValueError, match="must have times from 00:00 to 23:59, got 22:60"):
+        Closed.parse("not between 22:60 and 06:00")
+
+
 RULES = st.builds(
     lambda begin, length, days: f"not between {begin // 60:02}:{begin % 60:02} and "
     f"{(begin + length) % 1440 // 60:02}:{(begin + length) % 60:02}" + (f" on {days}" if days else ""),

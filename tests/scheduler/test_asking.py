@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,23 +86,6 @@ def test_a_person_takes_a_pause_back_and_then_overrules_who_holds_the_job() -> N
     scheduler.handle(Pause("a"), 8.0)
     scheduler.handle(Resume("a"), 9.0)  # what was overruled is so no more
     assert holds(scheduler)[2]
-
-
-def test_no_controller_asks_for_what_it_has_no_right_to() -> None:
-    for by, rights in RIGHTS.items():
-        if by is Asker.PERSON:
-            continue
-        for may, asked in ((rights.holds, {"hold": True}), (rights.places, {"location": "edge"}),
-                           (rights.sizes, {"devices": 1})):  # fmt: skip
-            if may:
-                Ask("a", by, **asked)
-            else:
-                with pytest.raises(ValueError, match=f"a: {rights.words} may not "):
-                    Ask("a", by, **asked)
-    with pytest.raises(ValueError, match="a: a person asks by commands, got person"):
-        Ask("a", Asker.PERSON, devices=1)
-    with pytest.raises(ValueError, match="devices must be at least 0, got -1"):
-        Ask("a", Asker.PLAN, devices=-1)
 
 
 def test_what_changes_nothing_needs_no_place_in_the_journal() -> None:
