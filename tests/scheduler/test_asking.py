@@ -67,6 +67,21 @@ def test_a_level_replaces_all_that_its_asker_asked_before() -> None:
     assert holds(scheduler) == ("cloud", 2, False)
 
 
+def test_a_job_that_is_held_keeps_its_devices_unless_its_memory_is_freed_too() -> None:
+    for release, devices in ((False, 4), (True, 0)):
+        scheduler = pool(POOL, Ask("a", Asker.CALENDAR, hold=True, release=release, reason=WHY))
+        assert (scheduler.last("a").share, len(scheduler.last("a").devices)) == (0.0, devices)
+
+
+def test_a_size_that_is_withdrawn_is_left_to_a_policy_that_chooses_sizes() -> None:
+    decor = Settings(policy="decor", devices=4)
+    scheduler = pool(decor, Ask("a", Asker.MARKET, devices=1, reason=WHY))
+    assert scheduler._table.told_size[0] == 1
+    scheduler.handle(Ask("a", Asker.MARKET), 5.0)
+    assert scheduler._table.told_size[0] == 0
+    scheduler.check()
+
+
 def test_a_pause_of_a_person_outlasts_the_plan() -> None:
     scheduler = pool(POOL, Pause("a"), Ask("a", Asker.PLAN, hold=False, location="cloud", reason=WHY))
     assert holds(scheduler)[2]
