@@ -141,7 +141,11 @@ def _forget(arguments: argparse.Namespace) -> int:
         names = sorted({run.name for run in store.runs()})
         count = store.forget(arguments.name, arguments.like, before)
     if arguments.name and not count:
-        raise ValueError(f"no such run of {arguments.name!r} is kept{did_you_mean(arguments.name, names)}")
+        if arguments.name in names:  # it has other runs
+            raise ValueError(
+                f"no run of {arguments.name!r} is as asked for; `history show {arguments.name}` shows them"
+            )
+        raise ValueError(f"no run of {arguments.name!r} is kept{did_you_mean(arguments.name, names)}")
     print(f"{count} forgotten")
     return EXIT_MET
 

@@ -168,7 +168,15 @@ def _resume(arguments: argparse.Namespace) -> int:
     folder = arguments.job
     if (Path(folder) / "bundle.yaml").is_file() and not has_job(arguments.pool, folder):
         raise ValueError(f"{folder} is a run: `lightning-core run --resume {folder}` resumes it")
-    return _steer(arguments, lambda pool: pool.resume(arguments.job), "resumed", after=False)
+    with Pool.connect(arguments.pool) as pool:
+        pool.resume(arguments.job)
+        status = pool.status(arguments.job)
+    if status.paused:  # by a controller
+        again = "`resume` it again to let it train all the same"
+        print(f"{arguments.job}: its pause is taken back, and it is {status.grant_reason}; {again}")
+    else:
+        print(f"{arguments.job}: resumed")
+    return EXIT_MET
 
 
 def _cancel(arguments: argparse.Namespace) -> int:

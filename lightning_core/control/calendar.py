@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -144,4 +145,5 @@ class Calendar(Stateful):
         at = self._now - self._monday
         starts = [(start, closed.length) for closed in self._closed for start in closed.starts()]
         edges = chain.from_iterable((start, start + length) for start, length in starts)
-        return self._now + min((edge - at) % WEEK or WEEK for edge in edges)
+        wakeup = self._now + min((edge - at) % WEEK or WEEK for edge in edges)
+        return max(wakeup, math.nextafter(self._now, math.inf))  # the edge may be nearer than a float can tell

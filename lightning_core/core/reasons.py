@@ -141,7 +141,7 @@ WORDS |= {
     "not_in_plan": "not planned for {text}",
     "plan_changed": "{text}",
     "closed": "{text}",
-    "withdrawn": "nothing any more",
+    "withdrawn": "asks nothing any more",
     "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",
 }
 WORDS["like"] = "like {text}, {0:.0%}"  # what a forecast rests on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning_core.core.commands import Asking, Cancel, Pause, Resume, level_after
 from lightning_core.core.control import NOTHING, Asked, Asker
-from lightning_core.core.control.asks import first
+from lightning_core.core.control.asks import first, settled
 
 
 def command_words(event: Cancel | Pause | Resume) -> str:
@@ -34,6 +34,7 @@ def take_level(levels: dict[Asker, Asked], event: Asking) -> str:
         ' (overruled by a person)'
     """
     after = levels[event.by] = level_after(event, levels.get(event.by, NOTHING))
+    levels.update(settled(levels))
     for name in ("hold", "location", "devices"):
         wanted = getattr(after, name)
         had, by = first(levels, name)

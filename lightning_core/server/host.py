@@ -126,7 +126,8 @@ class Host:
         if self._is_astray:
             self._go_back()
         answers, now = list[Answer](), self.now()
-        if self.scheduler.settings.controllers and (told := self._wall_time.news(now)):
+        hears = self.scheduler.settings.controllers and self._clock() >= self._refuses_until
+        if hears and (told := self._wall_time.news(now)):
             answers += self._decide(told, now)
         due = (wakeup := self.scheduler.wakeup()) is not None and now >= wakeup
         return answers + (self._decide(Tick(), now) if due else [])
@@ -151,14 +152,13 @@ class Host:
         Returns:
             What the senders of all other events are told; None if it is not the disk that failed.
         """
-        began = self._clock()
+        began, self._trouble = self._clock(), f"the journal cannot be written: {error}"
         with self._writing:
             if self._journal is not None:
                 self._journal.give_up()
             self._go_back()
         if not isinstance(error, sqlite3.Error | OSError):
             return None
-        self._trouble = f"the journal cannot be written: {error}"
         self._refuses_until = self._clock() + max(MIN_RETRY_PAUSE, PAUSE_PER_REPLAY * (self._clock() - began))
         return EventNotPersistedError(self._trouble)
 

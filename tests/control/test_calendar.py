@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from lightning_core.control.calendar import WEEK, Closed
 from lightning_core.control.conformance import check_controller
 from lightning_core.core.answers import Answer, End, Grant, Verdict
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
-from lightning_core.core.commands import Resume
+from lightning_core.core.commands import Pause, Resume
 from lightning_core.core.control import RIGHTS, Ask, Asker, WallClock
 from lightning_core.core.events import ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
@@ -25,7 +26,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 from lightning_core.server.clocks.wall_time import INTERVAL, WallTime, wall_clock
-from lightning_core.server.host import Host
+from lightning_core.server.host import EventNotPersistedError, Host
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
@@ -83,6 +84,62 @@ def test_a_job_that_is_submitted_at_night_waits_and_a_person_can_let_it_train() 
     assert scheduler.last("vit").paused
 
 
+def test_a_person_s_word_against_a_hold_ends_with_the_hold() -> None:
+    scheduler = opened(23 * HOUR)
+    scheduler.handle(Resume("vit"), 1.0)
+    assert not scheduler.last("vit").paused
+    scheduler.handle(WallClock(MONDAY + 6 * HOUR), 7 * HOUR)  # the morning
+    scheduler.handle(WallClock(MONDAY + 22 * HOUR), 23 * HOUR)  # the next night
+    assert scheduler.last("vit").paused
+
+
+def test_a_job_that_a_person_paused_frees_its_memory_at_night_too() -> None:
+    scheduler = opened(21 * HOUR)
+    scheduler.handle(Pause("vit"), 1.0)
+    assert scheduler.last("vit").devices == (0,)
+    scheduler.handle(WallClock(MONDAY + 23 * HOUR), 2.0)
+    assert scheduler.last("vit").devices == ()
+
+
+def test_a_late_job_that_is_held_goes_on_when_the_hours_open() -> None:
+    scheduler = opened(23 * HOUR, replace(LAUNCHED, deadline=100.0))
+    scheduler.handle(Tick(), 101.0)
+    assert scheduler.wakeup() == 7 * HOUR
+    scheduler.handle(Tick(), 7 * HOUR)
+    assert scheduler.last("vit").share == 1.0
+
+
+def test_the_clock_is_told_again_after_a_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    wall = WallTime(lambda: WallClock(MONDAY + 23 * HOUR + now[0]))
+    host = Host(POOL, tmp_path / "journal.db", lambda: now[0], wall_time=wall)
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "commit", full)
+        with pytest.raises(EventNotPersistedError):
+            host.handle(Submit((LAUNCHED,)))
+        with pytest.raises(EventNotPersistedError):
+            host.handle(Submit((LAUNCHED,)))
+    now[0] = 60.0
+    host.handle(Submit((LAUNCHED,)))
+    assert host.scheduler.last("vit").paused
+    host.close()
+
+
+def full(_: Journal) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_an_edge_that_floats_cannot_tell_from_now_is_later_than_now() -> None:
+    for at in range(4000):
+        calendar = Calendar([NIGHT])
+        calendar.handle(WallClock(MONDAY + 21 * HOUR), at * 1.7e-3 + 4e6, list)
+        edge = calendar.wakeup()
+        assert edge is not None
+        calendar.handle(Tick(), edge, list)
+        assert (later := calendar.wakeup()) is not None
+        assert later > edge
+
+
 def test_before_the_clock_on_the_wall_is_known_nothing_is_held() -> None:
     scheduler = Scheduler(POOL)
     assert asks(scheduler.handle(Submit((LAUNCHED,)), 0.0)) == []
@@ -115,7 +172,7 @@ def test_what_the_calendar_asks_is_journalled_replayed_and_told(tmp_path: Path) 
         history = History.read(journal, "vit")
         assert [(remark.kind, remark.words) for remark in history.of("vit").remarks] == [
             ("calendar", "hold, and free its memory: not between 22:00 and 06:00"),
-            ("calendar", "nothing any more"),
+            ("calendar", "asks nothing any more"),
         ]
         text = "\n".join(why(history, "vit"))
     assert "calendar" in text

@@ -139,6 +139,21 @@ class Ask:
         return f"{', '.join(parts)}: {self.reason}" if parts else str(WITHDRAWN)
 
 
+def settled(levels: Mapping[Asker, Asked]) -> dict[Asker, Asked]:
+    """Return what each asks, once a person's word against a hold is forgotten with the last hold: it was for that one.
+
+    Example::
+
+        >>> settled({Asker.PERSON: Asked(hold=False, devices=2), Asker.CALENDAR: Asked()})[Asker.PERSON].hold is None
+        True
+    """
+    after = dict(levels)
+    person = after.get(Asker.PERSON, NOTHING)
+    if person.hold is False and not any(one.hold for one in after.values()):
+        after[Asker.PERSON] = person._replace(hold=None)
+    return after
+
+
 def check_devices(devices: int) -> None:
     """Check a number of devices that is asked for; a ValueError says what is wrong with it."""
     if not devices >= 0:

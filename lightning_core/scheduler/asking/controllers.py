@@ -23,9 +23,10 @@ def tell_controllers(state: SchedulerState, event: Event, now: float) -> bool:
 def next_wakeup(state: SchedulerState, next_round: float | None) -> float | None:
     """Return when a round is due or a controller wants to be woken, whichever comes first; None for never.
 
-    Where no round is ever due there is no job of which a controller could ask something.
+    Where no round is due and no job is held, there is nothing that a controller could change.
     """
-    if next_round is None:
+    table = state.table
+    if next_round is None and not (table.active & table.paused).any():
         return None
     times = (next_round, *(controller.wakeup() for controller in state.controllers))
-    return min(time for time in times if time is not None)
+    return min((time for time in times if time is not None), default=None)

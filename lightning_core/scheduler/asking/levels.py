@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from lightning_core.core.commands import Asking, level_after
 from lightning_core.core.control import NOTHING, Asked
-from lightning_core.core.control.asks import first
+from lightning_core.core.control.asks import first, settled
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import NONE, JobTable
@@ -42,7 +42,7 @@ def take(state: SchedulerState, row: int, event: Asking) -> None:
     """Take in what is asked of a job; it is possible."""
     table = state.table
     _, after = _levels(table, row, event)
-    table.asked[row] = {**table.asked.get(row, {}), event.by: after}
+    table.asked[row] = settled({**table.asked.get(row, {}), event.by: after})
     table.code[row] = -1  # the reason of its grant names who asked
     _hold(table, row)
     _place(table, row)
@@ -73,9 +73,10 @@ def _levels(table: JobTable, row: int, event: Asking) -> tuple[Asked, Asked]:
 
 def _hold(table: JobTable, row: int) -> None:
     levels = table.asked[row]
-    held, by = first(levels, "hold")
+    held, _ = first(levels, "hold")
     table.paused[row] = bool(held)
-    table.evicted[row] = bool(held) and by is not None and levels[by].release and table.launched[row]
+    frees = any(one.hold and one.release for one in levels.values())
+    table.evicted[row] = bool(held) and frees and table.launched[row]
 
 
 def _place(table: JobTable, row: int) -> None:

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 # Seconds between two attempts to wake the scheduler after an error.
 RETRY_INTERVAL = 1.0
+# Seconds after which a host with controllers looks at the clock on the wall at the latest.
+MAX_SLEEP = 60.0
 
 
 class Wakeups:
@@ -65,5 +67,7 @@ class Wakeups:
                     await self._changed.wait()
 
     def _seconds_left(self) -> float | None:
-        times = (self._host.seconds_to_wakeup(), self._feedback.seconds_to_next())
+        # The clock on the wall may be set meanwhile, or the machine be suspended.
+        look = MAX_SLEEP if self._host.scheduler.settings.controllers else None
+        times = (self._host.seconds_to_wakeup(), self._feedback.seconds_to_next(), look)
         return min((seconds for seconds in times if seconds is not None), default=None)
