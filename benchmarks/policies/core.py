@@ -112,6 +112,8 @@ PARTS_OF: Mapping[Size, Sequence[str]] = {
     "default": ("policies", "papers", "variants", "costs", "forecasts", "decisions"),
     "full": PARTS,
 }
+# Two rows more take longer.
+QUICK_WITH_HISTORY = {5: 12, 10: 10, 20: 6}
 QUICK = ("STF", "LARA", "LaiRA", GUARDED, OURS)
 
 
@@ -139,7 +141,8 @@ def measure(
         known = sum(one.curve.lr is not None for one in pool)
         print(f"Jobs of ours report their learning rates: those of {known} of {len(pool)} recordings are known\n")
         rows = with_schedule(rows)
-    cells = {Cell(jobs, pure): count for jobs, count in BUNDLES[size].items() for pure in (False, True)}
+    bundles = QUICK_WITH_HISTORY if history and size == "quick" else BUNDLES[size]
+    cells = {Cell(jobs, pure): count for jobs, count in bundles.items() for pure in (False, True)}
     figures: Figures = {}
     if "policies" in parts:
         figures |= _policies(pool, cells, rows, picture)
