@@ -70,8 +70,9 @@ class JobSpec:
 
     @property
     def identified(self) -> Job:
-        """The job with what its config says of it, by which earlier runs are found."""
-        return replace(self.job, model=model_of(self.config), batch_size=batch_size_of(self.config))
+        """The job with what its config says of it, by which earlier runs are found, and how often it is saved."""
+        model, batch_size = model_of(self.config), batch_size_of(self.config)
+        return replace(self.job, model=model, batch_size=batch_size, save_every=self.save_interval)
 
     def submit(self, now: datetime) -> Self:
         """Return the job as submitted now.

@@ -1,16 +1,22 @@
-"""Controllers: what decides beside the policy, by the hour of the day, a plan or a market. One file each.
+"""Controllers: what decides beside the policy, by the hour of the day, a budget, a plan or a market. One file each.
 
-A controller is listed here, and what it may ask of a job in :data:`lightning_core.core.control.RIGHTS`.
+A controller is listed here, and what it may ask and want in :data:`lightning_core.core.control.RIGHTS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from lightning_core.control.budget import Budget
 from lightning_core.control.calendar import Calendar
 from lightning_core.control.controller import Controller
+from lightning_core.control.market import MarketController
 from lightning_core.core.control import Asker
 
-CONTROLLERS: dict[str, Callable[..., Controller]] = {str(Asker.CALENDAR): Calendar}
+CONTROLLERS: dict[str, Callable[..., Controller]] = {
+    str(Asker.CALENDAR): Calendar,
+    str(Asker.BUDGET): Budget,
+    str(Asker.MARKET): MarketController,
+}
 
-__all__ = ["CONTROLLERS", "Calendar", "Controller"]
+__all__ = ["CONTROLLERS", "Budget", "Calendar", "Controller", "MarketController"]

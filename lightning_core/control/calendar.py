@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from lightning_core.core.control import Ask, Asker
+from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.control.wall_clock import WallClock
 from lightning_core.core.events import Event, Submit
 from lightning_core.core.limits import check_at_most, check_length, shown
@@ -102,11 +103,12 @@ class Calendar(Stateful):
 
     Example::
 
+        >>> from lightning_core.control.conformance import MadeUpPool
         >>> from lightning_core.core.events import Tick
-        >>> calendar = Calendar(["not between 22:00 and 06:00"])
-        >>> calendar.handle(WallClock(21.5 * 3600.0), 100.0, lambda: ["vit"]), calendar.wakeup()
+        >>> calendar, pool = Calendar(["not between 22:00 and 06:00"]), MadeUpPool(["vit"])
+        >>> calendar.handle(WallClock(21.5 * 3600.0), 100.0, pool), calendar.wakeup()
         ([], 1900.0)
-        >>> [ask] = calendar.handle(Tick(), 1900.0, lambda: ["vit"])
+        >>> [ask] = calendar.handle(Tick(), 1900.0, pool)
         >>> ask.hold, str(ask.reason), calendar.wakeup()
         (True, 'not between 22:00 and 06:00', 30700.0)
     """
@@ -122,7 +124,7 @@ class Calendar(Stateful):
         self._now = 0.0
         self._rule = ""  # the one that holds jobs now
 
-    def handle(self, event: Event, now: float, jobs: Callable[[], Sequence[str]]) -> Sequence[Ask]:
+    def handle(self, event: Event, now: float, pool: PoolView) -> Sequence[Ask]:
         self._now = now
         if isinstance(event, WallClock):
             self._monday = now - (event.seconds + event.utc_offset + _FIRST_DAY * DAY) % WEEK
@@ -131,7 +133,7 @@ class Calendar(Stateful):
         before, at = self._rule, now - self._monday
         self._rule = next((closed.rule for closed in self._closed if closed.holds(at)), "")
         if self._rule != before:
-            names = jobs()
+            names = pool.names()
         else:
             names = [job.name for job in event.jobs] if self._rule and isinstance(event, Submit) else []
         if not self._rule:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from lightning_core.core.control import Ask
+from lightning_core.core.control import Ask, PoolAnswer
+from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import Event
 
 
 @runtime_checkable
 class Controller(Protocol):
-    """Decides something about jobs beside the policy. The scheduler hosts it, and the journal replays it.
+    """Decides something beside the policy: about jobs, nodes or money. The scheduler hosts it, and the journal replays it.
 
     It has no clock, and no state but what :meth:`handle` was given: the same events give the same answers.
     """
 
-    def handle(self, event: Event, now: float, jobs: Callable[[], Sequence[str]]) -> Sequence[Ask]:
-        """Take in what has happened, and return what is asked of jobs from now on.
+    def handle(self, event: Event, now: float, pool: PoolView) -> Sequence[Ask | PoolAnswer]:
+        """Take in what has happened, and return what is asked of jobs, and wanted of the cloud, from now on.
 
         Args:
             event: What has happened.
             now: Scheduler time in seconds; it does not fall.
-            jobs: Function that returns the names of the jobs that have not ended, with those that the event submits.
+            pool: The pool, with what the event has changed.
 
         Returns:
-            One :class:`~lightning_core.core.control.Ask` at most for each job. What is asked again costs nothing.
+            One :class:`~lightning_core.core.control.Ask` at most for each job. What is asked again costs nothing. What
+            is wanted beside that (:data:`~lightning_core.core.control.PoolAnswer`), and may be:
+            :data:`~lightning_core.core.control.RIGHTS` says which controller may want what.
         """
 
     def wakeup(self) -> float | None:

@@ -8,16 +8,9 @@ from dataclasses import fields
 from typing import Any
 
 from lightning_core.core.answers import Accepted, Alert, Answer, End, Grant, JobStatus, State, Verdict, VerdictChanged
-from lightning_core.core.commands import (
-    Cancel,
-    Pause,
-    Resume,
-    SetDeadline,
-    SetDevices,
-    SetLocation,
-    SetTerms,
-)
-from lightning_core.core.control import Ask, Asked, Asker, WallClock
+from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
+from lightning_core.core.control import Ask, Asked, Asker, CloudPart, CloudTrouble, NodesSeen, Quoted, WallClock
+from lightning_core.core.control.cloud import PoolAnswer, pool_answer_from_dict, pool_answer_to_dict
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     BadLosses,
@@ -38,7 +31,7 @@ from lightning_core.core.events import (
     WorkersLost,
 )
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
-from lightning_core.core.reasons import Reason, check_reason
+from lightning_core.core.reasons import reason_from_list
 from lightning_core.core.reported import Hang, LearningRates
 from lightning_core.core.targets import Target, target_from_dict
 from lightning_core.core.validation import checked
@@ -61,6 +54,9 @@ _PLAIN: dict[str, type[Any]] = {
     "tick": Tick,
     "ask": Ask,
     "wall_clock": WallClock,
+    "nodes_seen": NodesSeen,
+    "quoted": Quoted,
+    "cloud_trouble": CloudTrouble,
 }
 _KIND = {kind: name for name, kind in _PLAIN.items()}
 # How a field of an event is read from JSON, where that is not its value already.
@@ -74,14 +70,16 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "cause": ExitCause,
     "devices": lambda devices: tuple(devices) if isinstance(devices, list) else devices,
     "utilities": tuple,
-    "reason": lambda parts: _reason(parts),
+    "spot": tuple,
+    "on_demand": lambda nodes: tuple(nodes) if isinstance(nodes, list) else nodes,
+    "part": CloudPart,
+    "reason": reason_from_list,
     "runs": lambda runs: tuple(map(_earlier_run, runs)),
     "found": lambda found: tuple((job, tuple(places)) for job, places in found),
 }
 
-
 # Fields of a job that are left out where they are unset.
-_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size")
+_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size", "save_every")
 
 
 def _text(value: Any) -> str:
@@ -218,7 +216,7 @@ def _accepted_from_dict(value: dict[str, Any], event: Event) -> Accepted:
     if "cells" in body:
         body["cells"] = tuple((batches, loss) for batches, loss in body["cells"])
     if "fault" in body:
-        body["fault"] = _reason(body["fault"])
+        body["fault"] = reason_from_list(body["fault"])
     return _accepted_whole(value["job"], event)._replace(**body)
 
 
@@ -226,6 +224,8 @@ def answer_to_dict(answer: Answer) -> dict[str, Any]:
     """Return an answer as JSON values."""
     if isinstance(answer, Ask):
         return {"job": answer.job, "asked": {"by": answer.by, **_given(answer.asked)}}
+    if isinstance(answer, PoolAnswer):
+        return pool_answer_to_dict(answer)
     body: dict[str, Any] = answer._asdict()
     return body | {"reason": list(answer.reason)}
 
@@ -234,7 +234,9 @@ def answer_from_dict(value: dict[str, Any]) -> Answer:
     """Return the answer that :func:`answer_to_dict` wrote."""
     if "asked" in value:
         return _ask(value["job"], dict(value["asked"]))
-    body = value | {"reason": _reason(value["reason"])}
+    if "reason" not in value and (answer := pool_answer_from_dict(value)) is not None:
+        return answer
+    body = value | {"reason": reason_from_list(value["reason"])}
     if "share" in body:
         return Grant(**body | {"devices": tuple(body["devices"])})
     if "verdict" not in body:
@@ -250,7 +252,7 @@ def _given(asked: Asked) -> dict[str, Any]:
 
 def _ask(job: str, body: dict[str, Any]) -> Ask:
     if "reason" in body:
-        body["reason"] = _reason(body["reason"])
+        body["reason"] = reason_from_list(body["reason"])
     return Ask(job, Asker(body.pop("by")), **body)
 
 
@@ -279,18 +281,13 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
             "state": State(value["state"]),
             "verdict": None if value["verdict"] is None else Verdict(value["verdict"]),
             "target": target_from_dict(value["target"]),
-            "reason": _reason(value["reason"]),
-            "grant_reason": _reason(value["grant_reason"]),
-            "fault": None if value["fault"] is None else _reason(value["fault"]),
-            "alert": None if value["alert"] is None else _reason(value["alert"]),
-            "like": None if value.get("like") is None else _reason(value["like"]),
-            "spot_policy": None if value["spot_policy"] is None else _reason(value["spot_policy"]),
+            "reason": reason_from_list(value["reason"]),
+            "grant_reason": reason_from_list(value["grant_reason"]),
+            "fault": None if value["fault"] is None else reason_from_list(value["fault"]),
+            "alert": None if value["alert"] is None else reason_from_list(value["alert"]),
+            "like": None if value.get("like") is None else reason_from_list(value["like"]),
+            "spot_policy": None if value["spot_policy"] is None else reason_from_list(value["spot_policy"]),
             "finish": None if value["finish"] is None else tuple(value["finish"]),
             "devices": tuple(value["devices"]),
         }
     )
-
-
-def _reason(value: list[Any]) -> Reason:
-    code, numbers, words = value
-    return check_reason(Reason(code, tuple(numbers), words))

@@ -96,6 +96,7 @@ class Job:
         like: Name or tag of earlier runs that went as it will go; empty to go by the model, metric and batch size.
         model: Class path of its LightningModule; empty if unknown.
         batch_size: Samples in a batch of one device; None if unknown.
+        save_every: Seconds of training between two periodic checkpoints; None if unknown.
 
     Raises:
         ValueError: If the name is empty, the target cannot be read, or a number is out of its range.
@@ -123,6 +124,7 @@ class Job:
     like: str = ""
     model: str = ""
     batch_size: int | None = None
+    save_every: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -195,6 +197,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "throughputs": (lambda values: all(map(_is_positive, values)), "positive and finite"),
     "spec_sha256": (lambda value: re.fullmatch("([0-9a-f]{64})?", value) is not None, "64 hexadecimal digits or empty"),
     "resize_seconds": (lambda value: value is None or 0 <= value < math.inf, "at least 0 and finite"),
+    "save_every": (lambda value: value is None or 0 <= value < math.inf, "at least 0 and finite"),
 }
 
 
@@ -221,6 +224,7 @@ _BOUNDS: dict[str, Callable[[str, Any], None]] = {
     "batch_size": _check_count,
     "throughputs": check_factor,
     "resize_seconds": check_seconds,
+    "save_every": check_seconds,
 }
 
 

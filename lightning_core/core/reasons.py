@@ -7,7 +7,7 @@ A new reason is one line in ``WORDS``. ``{0}`` and ``{1}`` are its numbers, ``{0
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import shown
@@ -145,6 +145,19 @@ WORDS |= {
     "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",
 }
 WORDS["like"] = "like {text}, {0:.0%}"  # what a forecast rests on
+# Why the pool wants the nodes that it wants.
+WORDS |= {
+    "no_nodes": "no job needs a node",
+    "nodes_planned": "the plans of {0:# job}, for {1:.4g} an interval",
+    "nodes_kept": "the plans of {0:# job}, and the nodes that stay until their replacements are ready",
+    "nodes_replaced": "nodes were lost, and a job cannot wait for the next interval",
+    "nodes_for_new": "a job cannot wait for the next interval",
+    "pool_closes": "the pool is shutting down",
+    "budget": "{0:.4g} may be spent",
+    "no_money": "its nodes would cost more than is left: {0:.4g}",
+    "needs_batches": "a pool on a market needs targets in batches: its plans need the work left",
+    "needs_launch": "a script cannot leave a node: a pool on a market launches its jobs, with `submit`",
+}
 CODES = tuple(WORDS)
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})
@@ -197,6 +210,12 @@ def check_reason(reason: Reason) -> Reason:
     if len(reason.numbers) < _COUNTS[reason.code]:
         raise ValueError(f"reason {reason.code} needs {_COUNTS[reason.code]} numbers, got {len(reason.numbers)}")
     return reason
+
+
+def reason_from_list(value: list[Any]) -> Reason:
+    """Return a reason that was written as a list; see :func:`check_reason`."""
+    code, numbers, words = value
+    return check_reason(Reason(code, tuple(numbers), words))
 
 
 def index(code: str) -> int:

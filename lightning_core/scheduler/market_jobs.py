@@ -11,48 +11,18 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.answers import Verdict
 from lightning_core.core.events import SelectorFeedback
-from lightning_core.core.speedup import SpeedUp
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.online.throughput_table import throughput_table
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.selector import normalised
-from lightning_core.scheduler.market_terms import MarketTerms
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 
 # Intervals in which a job is replayed; of a longer one several intervals are merged into one.
 MAX_INTERVALS = 32
-
-
-def throughput_table(speed: SpeedUp, interval: float, max_nodes: int | None = None) -> tuple[int, tuple[float, ...]]:
-    """Return a job's measured throughput as the market's table H(n).
-
-    Args:
-        speed: Measured throughput by number of devices.
-        interval: Seconds of an interval.
-        max_nodes: Number of nodes at which the table ends; None for the largest of the job's sizes.
-
-    Returns:
-        The fewest nodes that the job needs, and the batches of an interval on 0, 1, ... nodes. On a number between two
-        of its sizes it does as many as on the smaller one.
-
-    Raises:
-        ValueError: If nothing is known of its throughput.
-
-    Example::
-
-        >>> throughput_table(SpeedUp((1, 2, 4), (1.0, 1.8, 3.0)), interval=100.0)
-        (1, (0.0, 100.0, 180.0, 180.0, 300.0))
-    """
-    if not speed.known:
-        raise ValueError("the job's throughput must be known, but it has not trained yet")
-    min_nodes, max_nodes = speed.sizes[0], max_nodes or speed.sizes[-1]
-    table = [0.0]
-    for number in range(1, max_nodes + 1):
-        size = max((one for one in speed.sizes if one <= number), default=None)
-        table.append(0.0 if size is None else max(table[-1], interval * speed.throughput(size)))
-    return min_nodes, tuple(table)
 
 
 def batches_left(scheduler: Scheduler, name: str) -> float:

@@ -21,7 +21,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.control import Ask
+from lightning_core.core.control import Ask, Asker, CloudTrouble, NodesSeen, Quoted
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
@@ -122,6 +122,8 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reas
         return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
     if job.device is not None and not 0 <= job.device < settings.devices:
         return Reason("no_such_device", (job.device, settings.devices))
+    if not job.is_launched and Asker.MARKET in state.controllers:
+        return Reason("needs_launch")
     return settings.refusal(job.target)
 
 
@@ -208,13 +210,14 @@ def changed_job(state: SchedulerState, row: int, event: Change, now: float) -> J
     return job
 
 
-def take_feedback(state: SchedulerState, feedback: SelectorFeedback) -> None:
+def take_feedback(state: SchedulerState, feedback: SelectorFeedback) -> bool:
     """Let the selector learn from a job that has ended; feedback that no job waits for changes nothing."""
     selector = state.selector
     if selector is None or state.awaiting_feedback.pop(feedback.job, None) is None:
-        return
+        return False
     if len(feedback.utilities) == len(selector.names) and all(0 <= one <= 1 for one in feedback.utilities):
         selector.update(np.array(feedback.utilities))
+    return False
 
 
 # ------------------------------------------------------------------------------------------- events that change nothing
@@ -254,6 +257,8 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return not any(_lacks_history(state, name) for name, _ in found)
         case SelectorFeedback(job):
             return state.selector is None or job not in state.awaiting_feedback
+        case NodesSeen() | CloudTrouble() | Quoted():
+            return Asker.MARKET not in state.controllers or not state.cloud.changes(event)
         case Close():
             return state.closing
         case Cancel() | Pause():

@@ -37,7 +37,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )  # fmt: skip
-from lightning_core.core.control import Ask
+from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, Quoted
 from lightning_core.core.events import (
     Checkpoint,
     EarlierRuns,
@@ -150,10 +150,12 @@ class Scheduler:
             case Ask():
                 return take_ask(state, event, is_event=True)
             case SelectorFeedback():
-                take_feedback(state, event)
-                return False
+                return take_feedback(state, event)
             case EarlierRuns():
                 return take_earlier_runs(state, event)
+            case NodesSeen() | CloudTrouble() | Quoted():
+                state.cloud.take(event)
+                return False
             case Submit(jobs):
                 submit(state, jobs, now)
             case _:

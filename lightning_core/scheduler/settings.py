@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lightning_core.control import CONTROLLERS, Controller
-from lightning_core.core.control import RIGHTS
+from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.limits import (
     MAX_CELLS,
     MAX_CORES,
@@ -27,7 +27,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
-from lightning_core.scheduler.market_terms import MarketTerms
+from lightning_core.control.market_terms import MarketTerms
 
 # Estimator of policies that do not name their own.
 DEFAULT_ESTIMATOR = "posterior"
@@ -62,7 +62,7 @@ class Settings:
         keep_ended: Seconds for which logs, spec and resume checkpoints of a job are kept after its end; None for ever.
         share_history: Whether jobs are given the earlier runs of other users of the pool's machine too.
         controllers: Arguments of each controller, by its name in :data:`lightning_core.control.CONTROLLERS`.
-        market: Arguments of :class:`~lightning_core.scheduler.market_terms.MarketTerms`, from which each job gets a
+        market: Arguments of :class:`~lightning_core.control.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
 
     Upper bounds are those of :mod:`lightning_core.core.limits`.
@@ -154,12 +154,12 @@ class Settings:
         estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator_used, self.estimator_args)
         return estimator
 
-    def make_controllers(self) -> list[Controller]:
+    def make_controllers(self) -> dict[Asker, Controller]:
         """Return a new instance of each controller, the one whose word stands above the others' first."""
         made: dict[str, Controller] = {
             name: _make("controller", CONTROLLERS, name, args) for name, args in self.controllers.items()
         }
-        return [made[name] for name in RIGHTS if name in made]
+        return {by: made[by] for by in RIGHTS if by in made}
 
     def market_terms(self) -> MarketTerms | None:
         """Return the terms of the market; None if there is none."""
@@ -175,6 +175,8 @@ class Settings:
 
         Published estimators and policies require positive losses; those that do not say so.
         """
+        if target.work is None and Asker.MARKET in self.controllers:
+            return Reason("needs_batches")
         if target.work is not None or target.threshold > 0:
             return None
         if getattr(POLICIES[self.policy], "positive_losses", False):

@@ -21,6 +21,7 @@ from lightning_core.core.saved_state import Saves, StateError, decode, encode
 from lightning_core.core.validation import checked
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
+from lightning_core.scheduler.asking.cloud import Cloud
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.status import job_status, unmet_reason
 from lightning_core.scheduler.tables.past_jobs import PastJobs
@@ -41,7 +42,8 @@ class SchedulerState:
         past: Jobs that have left the table.
         curves: Estimator of the loss curves, one row per job.
         banks: Further estimators that the policy asks for.
-        controllers: What decides beside the policy, by name, in order of whose word counts.
+        controllers: What decides beside the policy, in order of whose word counts.
+        cloud: What is known of nodes and money.
         selector: Chooses a spot policy for each job; None without a market.
         awaiting_feedback: Jobs that have ended and whose feedback the selector lacks, with the end of each deadline.
         unavailable: Devices that cannot have a worker now.
@@ -60,6 +62,7 @@ class SchedulerState:
         self.past = PastJobs(settings.window)
         self._lets_rows_go = _lets_rows_go(self.policy) and _lets_rows_go(self.curves.bank)
         self.controllers = settings.make_controllers()
+        self.cloud = Cloud()
         terms = settings.market_terms()
         self.selector = None if terms is None else Selector(terms.policies, seed=terms.seed)
         self.awaiting_feedback: dict[str, float] = {}
@@ -222,7 +225,8 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
         "awaiting_feedback": encode(state.awaiting_feedback),
         "unavailable": encode(state.unavailable),
         "closing": state.closing,
-        "controllers": [controller.state() for controller in state.controllers],
+        "controllers": [controller.state() for controller in state.controllers.values()],
+        "cloud": state.cloud.state(),
     }
 
 
@@ -247,8 +251,9 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         state.awaiting_feedback = decode(saved["awaiting_feedback"])
         state.unavailable = decode(saved["unavailable"])
         state.closing = checked(saved["closing"], bool)
-        for controller, part in zip(state.controllers, saved["controllers"], strict=True):
+        for controller, part in zip(state.controllers.values(), saved["controllers"], strict=True):
             controller.restore(part)
+        state.cloud.restore(saved["cloud"])
         return checked(saved["now"], float), checked(saved["next_round"], float | None)
     except StateError:
         raise

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from lightning_core.core.answers import Alert, Answer, Directive, Placement, VerdictChanged
+from lightning_core.core.control import IntervalEnded, NodesWanted
 from lightning_core.core.events import Event, WorkerExited, WorkersLost
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
@@ -28,7 +29,7 @@ class LongPolling:
 
     def notify(self, answers: Sequence[Answer], event: Event | None = None) -> None:
         """Wake those who wait for one of the answers; ``event`` is what caused them."""
-        changes = [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert)]
+        changes = [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert | IntervalEnded)]
         if changes or isinstance(event, WorkerExited | WorkersLost):
             self._placements.set()
         for answer in changes:

@@ -14,7 +14,7 @@ from http.client import HTTPException
 from typing import Any, TypedDict
 
 from lightning_core.core.answers import Alert, Answer, End, Grant
-from lightning_core.core.control import Ask
+from lightning_core.core.control import Ask, PoolAnswer
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Notifier:
         if not (self._command or self._webhook):
             return
         for answer in answers:
-            if isinstance(answer, Grant | Ask) or (isinstance(answer, End) and not self._is_new(answer)):
+            if isinstance(answer, Grant | Ask | PoolAnswer) or (isinstance(answer, End) and not self._is_new(answer)):
                 continue
             alert = isinstance(answer, Alert)
             verdict = "" if isinstance(answer, Alert) else str(answer.verdict)

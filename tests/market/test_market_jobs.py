@@ -23,9 +23,8 @@ from lightning_core.scheduler.market_jobs import (
     ReplayableJob,
     batches_left,
     coarsen,
-    throughput_table,
 )
-from lightning_core.scheduler.market_terms import MarketTerms
+from lightning_core.control.market_terms import MarketTerms
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.ray_actor import SchedulerActor

@@ -17,7 +17,7 @@ from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.core.names import did_you_mean
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import INTERVAL
-from lightning_core.scheduler.market_terms import MarketTerms
+from lightning_core.control.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import SAVE_EVERY
 from lightning_core.storage.private_files import NotOursError, owner_only, read_own

@@ -23,7 +23,7 @@ from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.run.follow import Watcher
-from lightning_core.scheduler.market_terms import MarketTerms
+from lightning_core.control.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import read_own
 

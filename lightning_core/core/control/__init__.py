@@ -3,6 +3,32 @@
 from __future__ import annotations
 
 from lightning_core.core.control.asks import NOTHING, RIGHTS, Ask, Asked, Asker, Rights
+from lightning_core.core.control.cloud import (
+    Allowance,
+    CloudPart,
+    CloudTrouble,
+    IntervalEnded,
+    NodesSeen,
+    NodesWanted,
+    PoolAnswer,
+    Quoted,
+)
 from lightning_core.core.control.wall_clock import WallClock
 
-__all__ = ["NOTHING", "RIGHTS", "Ask", "Asked", "Asker", "Rights", "WallClock"]
+__all__ = [
+    "NOTHING",
+    "RIGHTS",
+    "Allowance",
+    "Ask",
+    "Asked",
+    "Asker",
+    "CloudPart",
+    "CloudTrouble",
+    "IntervalEnded",
+    "NodesSeen",
+    "NodesWanted",
+    "PoolAnswer",
+    "Quoted",
+    "Rights",
+    "WallClock",
+]

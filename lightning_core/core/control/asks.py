@@ -21,6 +21,8 @@ class Asker(StrEnum):
     PERSON = "person"
     CALENDAR = "calendar"
     """The times at which the pool may train."""
+    BUDGET = "budget"
+    """The money that the pool may spend."""
     PLAN = "plan"
     """The placement plan: which job trains where in this period."""
     MARKET = "market"
@@ -43,14 +45,19 @@ class Rights(NamedTuple):
     """Whether it may choose the location of a job."""
     sizes: bool = False
     """Whether it may choose the number of devices of a job."""
+    limits: bool = False
+    """Whether it may say how much money those after it may spend."""
+    rents: bool = False
+    """Whether it may want nodes that are paid for."""
 
 
 # The one that stands first has its way.
 RIGHTS: Mapping[Asker, Rights] = {
     Asker.PERSON: Rights("a person", holds=True, places=True, sizes=True),
     Asker.CALENDAR: Rights("the calendar", holds=True),
+    Asker.BUDGET: Rights("the budget", limits=True),
     Asker.PLAN: Rights("the placement plan", holds=True, places=True, sizes=True),
-    Asker.MARKET: Rights("the spot policy", sizes=True),
+    Asker.MARKET: Rights("the spot policy", sizes=True, rents=True),
 }
 
 

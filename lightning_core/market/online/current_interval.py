@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.market.online.interval_ledger import IntervalRecord
+from lightning_core.core.control import IntervalEnded
+from lightning_core.core.saved_state import decode, encode
 from lightning_core.market.online.node_counts import NodeCounts
 
 # Fraction of an interval for which surplus nodes may stay, unpaid, while their replacements start.
 HANDOVER_FRACTION = 0.5
+
+
+class Rest(NamedTuple):
+    """What is left of an interval."""
+
+    number: int
+    elapsed: float
+    """Fraction of it that is over, 0 to 1."""
+    present: NodeCounts
+    preempted: bool
+    """Whether requested nodes that were there are gone."""
+
+
+class Toll(NamedTuple):
+    """What faults have cost a job so far."""
+
+    incarnation: int
+    restarts: int
+    lost_batches: int
+
+    @classmethod
+    def of(cls, status: JobStatus) -> Toll:
+        """Return that of a status."""
+        return cls(status.incarnation, status.restarts, status.lost_batches)
 
 
 @dataclass
@@ -26,7 +52,7 @@ class CurrentInterval:
         available: Spot nodes on offer.
         planned: Nodes that the plans of all jobs hold together.
         present: Nodes present when last seen.
-        statuses: Statuses of the jobs at its beginning, by name.
+        tolls: What faults had cost each job at its beginning, by name.
         requested: Nodes to be paid for: the planned ones, and those that stay because a replacement is missing.
         paid: The largest number of requested nodes present at once.
         warm_target: Warm devices to wait for before surplus nodes are given back; 0 once they were.
@@ -41,7 +67,7 @@ class CurrentInterval:
     available: int
     planned: NodeCounts
     present: NodeCounts
-    statuses: Mapping[str, JobStatus]
+    tolls: dict[str, Toll]
     requested: NodeCounts = field(init=False)
     paid: NodeCounts = field(init=False)
     warm_target: int = 0
@@ -52,6 +78,22 @@ class CurrentInterval:
     def __post_init__(self) -> None:
         self.requested, self.seen = self.planned, self.began
         self.paid = self.planned.minimum(self.present)
+
+    def state(self) -> dict[str, Any]:
+        """Return what is remembered as JSON values."""
+        return {one.name: encode(getattr(self, one.name)) for one in fields(self)}
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> CurrentInterval:
+        """Return the interval whose state was saved."""
+        body = {name: decode(value) for name, value in state.items()}
+        body |= {name: NodeCounts(*body[name]) for name in ("planned", "present", "requested", "paid")}
+        body["tolls"] = {name: Toll(*toll) for name, toll in body["tolls"].items()}
+        later = {one.name: body.pop(one.name) for one in fields(cls) if not one.init}
+        made = cls(**body)
+        for name, value in later.items():
+            setattr(made, name, value)
+        return made
 
     def begin(self) -> NodeCounts:
         """Return the nodes to ask for first: the planned ones, and the present ones while replacements start."""
@@ -88,10 +130,21 @@ class CurrentInterval:
                 return self.requested
         return None
 
-    def replace_preempted(self, spot: int, on_demand: int) -> NodeCounts:
-        """Return the nodes to ask for after a preemption: the spot nodes left, and so many more on-demand ones."""
-        self.planned = self.requested = NodeCounts(spot, self.requested.on_demand + on_demand)
-        self.warm_target = 0
+    def rest(self, now: float, present: NodeCounts, seconds: float) -> Rest:
+        """Return what is left of it, and take in the nodes that are present."""
+        had = self.present.minimum(self.requested)
+        self.present = present
+        elapsed = min((now - self.number * seconds) / seconds, 1.0)
+        return Rest(self.number, elapsed, present, preempted=had != had.minimum(present))
+
+    def add(self, rest: Rest, more: NodeCounts) -> NodeCounts:
+        """Return the nodes to ask for: more than before, and only those spot nodes that a preemption has left."""
+        if rest.preempted:
+            self.planned = self.requested = NodeCounts(rest.present.spot, self.requested.on_demand).plus(more)
+            self.warm_target = 0
+        else:
+            self.planned, self.requested = self.planned.plus(more), self.requested.plus(more)
+            self.warm_target += more.all if self.warm_target else 0
         return self.requested
 
     def count(self, now: float, jobs: Iterable[JobStatus], present: NodeCounts) -> None:
@@ -103,11 +156,7 @@ class CurrentInterval:
         self.surplus_seconds += max(present.all - self.paid.all, 0) * (now - self.seen)
         self.seen = now
 
-    def cost(self, price: float, on_demand: float) -> float:
-        """Return the cost of the paid nodes for one interval at these prices."""
-        return self.paid.spot * price + self.paid.on_demand * on_demand
-
-    def record(self, jobs: Mapping[str, JobStatus], batches: int, on_demand: float) -> IntervalRecord:
+    def record(self, jobs: Mapping[str, JobStatus], batches: int, on_demand: float) -> IntervalEnded:
         """Return the record of the interval.
 
         Args:
@@ -115,16 +164,17 @@ class CurrentInterval:
             batches: Batches trained in it.
             on_demand: Price of an on-demand node.
         """
-        pairs = [(self.statuses[name], job) for name, job in jobs.items() if name in self.statuses]
+        pairs = [(self.tolls[name], Toll.of(job)) for name, job in jobs.items() if name in self.tolls]
         seconds = max(self.seen - self.began, 1e-9)
-        return IntervalRecord(
+        return IntervalEnded(
             self.number, self.price, self.available, self.paid.spot, self.paid.on_demand,
-            self.surplus_seconds / seconds, self.device_seconds / seconds, self.cost(self.price, on_demand), batches,
-            sum(after.incarnation - before.incarnation for before, after in pairs),
+            self.surplus_seconds / seconds, self.device_seconds / seconds, self.paid.cost(self.price, on_demand),
+            batches, sum(after.incarnation - before.incarnation for before, after in pairs),
             sum(after.restarts - before.restarts for before, after in pairs),
             sum(after.lost_batches - before.lost_batches for before, after in pairs),
         )  # fmt: skip
 
-    def unobserved(self, number: int, price: float, available: int, on_demand: float) -> IntervalRecord:
+    def unobserved(self, number: int, price: float, available: int, on_demand: float) -> IntervalEnded:
         """Return the record of a later interval that passed unobserved: its nodes were paid for, nothing is known."""
-        return IntervalRecord(number, price, available, *self.paid, 0.0, 0.0, self.cost(price, on_demand), 0, 0, 0, 0)
+        cost = self.paid.cost(price, on_demand)
+        return IntervalEnded(number, price, available, *self.paid, 0.0, 0.0, cost, 0, 0, 0, 0)

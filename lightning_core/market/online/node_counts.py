@@ -19,3 +19,15 @@ class NodeCounts(NamedTuple):
     def minimum(self, other: NodeCounts) -> NodeCounts:
         """Return the smaller number of each kind."""
         return NodeCounts(min(self.spot, other.spot), min(self.on_demand, other.on_demand))
+
+    def plus(self, other: NodeCounts) -> NodeCounts:
+        """Return the nodes of both."""
+        return NodeCounts(self.spot + other.spot, self.on_demand + other.on_demand)
+
+    def minus(self, other: NodeCounts) -> NodeCounts:
+        """Return the nodes without those of the other."""
+        return NodeCounts(self.spot - other.spot, self.on_demand - other.on_demand)
+
+    def cost(self, price: float, on_demand: float) -> float:
+        """Return what they cost for an interval at these prices of a node of each kind."""
+        return self.spot * price + self.on_demand * on_demand

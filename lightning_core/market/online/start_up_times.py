@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightning_core.core.answers import JobStatus
+from lightning_core.core.saved_state import Stateful
 
 
 class NodeRequest(NamedTuple):
@@ -19,23 +21,29 @@ class NodeRequest(NamedTuple):
     """Whether a node was already up for it."""
 
 
-class StartUpTimes:
-    """Longest start-up times seen.
+# Start-up times of nodes that are remembered: the longest of them counts.
+REMEMBERED = 50
 
-    Args:
-        setup: Seconds that bringing up the first node and a worker on it took, before the run began.
-    """
 
-    def __init__(self, setup: float = 0.0) -> None:
-        self._setup = setup
+class StartUpTimes(Stateful):
+    """Longest start-up times seen of late."""
+
+    STATE = ("_first_batch", "_lags", "_requests")
+
+    def __init__(self) -> None:
         self._first_batch = 0.0  # seconds to the first batch on a node that was up already
-        self._lags: list[float] = []  # seconds to the first batch on a node that had to be brought up
+        # Seconds to the first batch on a node that had to be brought up.
+        self._lags: deque[float] = deque(maxlen=REMEMBERED)
         self._requests: dict[str, NodeRequest] = {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._requests = {job: NodeRequest(*request) for job, request in self._requests.items()}
 
     @property
     def longest(self) -> float:
-        """Seconds from requesting nodes to a batch; before one was measured, the setup and the first batch added."""
-        return max(self._lags, default=self._setup + self._first_batch)
+        """Seconds from requesting nodes to a batch; of a node that was up already, before another one was measured."""
+        return max(self._lags, default=self._first_batch)
 
     def request(self, job: str, now: float, batches: int, *, node_present: bool) -> None:
         """Start measuring for a job, unless a measurement is under way."""

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
+from lightning_core.core.saved_state import Stateful
 from lightning_core.market.observation import Observation
 from lightning_core.market.spot_job import EXACT
 from lightning_core.market.window_planner import End, WindowPlanner
@@ -15,7 +16,7 @@ Ahead = Literal["window_end", "now"]
 Mode = Literal["default", "paper"]
 
 
-class Ahap:
+class Ahap(Stateful):
     """Plans a window of forecasts exactly in each interval, and follows the mean of the last plans.
 
     A job that is as far as it should be at the window's end holds cheap spot nodes only.
@@ -34,6 +35,8 @@ class Ahap:
     Raises:
         ValueError: If one is out of its range.
     """
+
+    STATE = ("_plans",)
 
     def __init__(
         self,

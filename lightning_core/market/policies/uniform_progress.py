@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, IntArray
+from lightning_core.core.saved_state import Stateful
 from lightning_core.market.observation import Observation
 from lightning_core.market.spot_job import EXACT
 
@@ -22,7 +23,7 @@ class UniformProgress:
         return spot, np.where((spot == 0) & (lacks > EXACT), np.minimum(fewest, batch.max_nodes), 0)
 
 
-class AllOrNothing:
+class AllOrNothing(Stateful):
     """The policy as published: all the nodes that a job can use, or none.
 
     It holds spot nodes whenever there are enough. On on-demand nodes it stays until it is ahead of even progress by
@@ -30,6 +31,7 @@ class AllOrNothing:
     """
 
     horizon = 0
+    STATE = ("_on",)
 
     def __init__(self) -> None:
         self._on: BoolArray = np.zeros(0, np.bool_)  # rows on on-demand nodes

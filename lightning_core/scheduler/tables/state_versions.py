@@ -20,7 +20,7 @@ from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 9
+VERSION = 10
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -151,6 +151,13 @@ def _table_to_9(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**others, "asked": encode(asked), "own_location": encode({})}
 
 
+def _to_10(state: Mapping[str, Any]) -> dict[str, Any]:
+    """There was no cloud: nothing is seen, wanted or spent."""
+    nothing = ["no_nodes", [], ""]
+    cloud = {"nodes": [[], [], 0], "wanted": [0, 0, 0, nothing], "allowance": [None, ["withdrawn", [], ""]]}
+    return {**state, "cloud": cloud | {"spent": 0.0, "trouble": {}}}
+
+
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-    1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9,
+    1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10,
 }  # fmt: skip

@@ -1,0 +1,316 @@
+"""The market of a pool: how many spot and on-demand nodes it holds, interval by interval.
+
+At the beginning of an interval each job's spot policy decides, from what has really been trained, how many spot and
+on-demand nodes the job should hold, and the pool wants all of them together. The job is asked to train on that many
+devices, and trains on fewer until they are there. A node that is lost within an interval is handled as any lost node;
+whether an on-demand node must replace it at once is up to the safety net, without a forecast.
+
+Each of several jobs has a plan of its own. The pool is as large as all plans together want; the pool's policy says
+which job trains where, and which one goes without if not all nodes have come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lightning_core.control.planned_jobs import PlannedJobs, Plans
+from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, PoolAnswer, Quoted
+from lightning_core.core.control.pool_view import PoolView
+from lightning_core.core.events import CloudTrouble, EarlierRuns, Event, Report, SelectorFeedback, Tick
+from lightning_core.core.limits import check_seconds
+from lightning_core.core.names import did_you_mean
+from lightning_core.core.reasons import Reason
+from lightning_core.core.saved_state import StateError
+from lightning_core.market import Market, SpotJob
+from lightning_core.market.online.current_interval import CurrentInterval, Toll
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.policies import SPOT_POLICIES
+
+Answers = list[Ask | PoolAnswer]
+
+# Looks at the nodes and jobs in an interval, at least; each event that can change what is wanted is one more.
+LOOKS = 40
+# Fraction of an interval that may be over when plans decide for it as for a whole one.
+WHOLE = 0.05
+# Intervals after the present one that are taken to be like it, further than any deadline, and intervals before it of
+# which the quotes are kept.
+AHEAD, BEFORE = 10_000, 20_000
+# Intervals after which a quote is old: spot nodes that are there stay, and none is counted on beside them.
+STALE = 1.0
+# Seconds for which nodes stay, in a pool that closes, for jobs that still save.
+LEAVE_SECONDS = 60.0
+MIN_INTERVAL = 0.01
+
+
+class MarketController:
+    """Wants nodes as the jobs' spot policies plan, and asks each job to train on as many devices.
+
+    The pool should have twice as many devices as the jobs can use, so that new nodes are warm before old ones go. It
+    decides once it has been told of a quote, and knows no more of the market than it was told.
+
+    Args:
+        interval: Seconds of an interval; the pool's first is the market's first.
+        policy: Name in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of all jobs; empty for the one that is
+            drawn for each.
+        kept_fraction: Largest fraction of an interval that is left for training when the number of nodes changes in it.
+            Where a job had no node, the measured time from the request to its first batch is subtracted instead.
+        save_every: Seconds of training between two checkpoints of a job that does not say.
+        initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
+            few on-demand nodes as it can train on.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        interval: float = 1800.0,
+        policy: str = "",
+        kept_fraction: float = 0.9,
+        save_every: float = 300.0,
+        initial_throughput: float | None = None,
+    ) -> None:
+        check_seconds("interval", interval, MIN_INTERVAL)
+        check_seconds("save_every", save_every)
+        if policy and policy not in SPOT_POLICIES:
+            raise ValueError(f"policy: unknown {policy!r}{did_you_mean(policy, SPOT_POLICIES)}")
+        if not 0 < kept_fraction <= 1:
+            raise ValueError(f"kept_fraction must be above 0 and at most 1, got {kept_fraction}")
+        if initial_throughput is not None and not 0 < initial_throughput < math.inf:
+            raise ValueError(f"initial_throughput must be positive and finite, got {initial_throughput}")
+        self.seconds = interval
+        self._plans = PlannedJobs(interval, policy, kept_fraction, save_every, initial_throughput)
+        self._quotes: dict[int, Quoted] = {}  # by interval
+        self._quoted_at = -math.inf
+        self._interval: CurrentInterval | None = None
+        self._wanted = NodesWanted(0, 0, 0, Reason("no_nodes"))
+        self._closing_since: float | None = None
+        self._wakeup: float | None = None
+
+    # ------------------------------------------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        interval = None if self._interval is None else self._interval.state()
+        quotes = [[number, quote.price, quote.available, quote.on_demand] for number, quote in self._quotes.items()]
+        quoted_at = self._quoted_at if self._quotes else None
+        return {
+            "plans": self._plans.state(), "quotes": quotes, "quoted_at": quoted_at, "interval": interval,
+            "wanted": [*self._wanted[:3], list(self._wanted.reason)], "closing_since": self._closing_since,
+            "wakeup": self._wakeup,
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        try:
+            self._plans.restore(state["plans"])
+            self._quotes = {number: Quoted(*quote) for number, *quote in state["quotes"]}
+            self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]
+            interval = state["interval"]
+            self._interval = None if interval is None else CurrentInterval.of(interval)
+            *counts, (code, numbers, words) = state["wanted"]
+            self._wanted = NodesWanted(*counts, Reason(code, tuple(numbers), words))
+            self._closing_since, self._wakeup = state["closing_since"], state["wakeup"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(f"not the state of a market: {type(error).__name__}: {error}") from None
+
+    @property
+    def jobs(self) -> list[SpotJob]:
+        """The jobs as the market sees them, at the throughput measured last."""
+        return self._plans.jobs
+
+    def reference_costs(self, market: Market | None = None) -> tuple[float, float] | None:
+        """Return what the jobs would have cost on on-demand nodes alone, and at the offline optimum.
+
+        Both follow from the measured throughput; None while that of a job is unknown.
+
+        Args:
+            market: The market as it was; None for what was quoted.
+        """
+        if market is None and not self._quotes:
+            return None
+        return self._plans.reference_costs(market or self._market(max(self._quotes)))
+
+    # ------------------------------------------------------------------------------------------------ events
+
+    def handle(self, event: Event, now: float, pool: PoolView) -> Answers:
+        match event:
+            case Report(job=name):
+                has_news = self._plans.awaits(name) or (not pool.is_active(name) and name in self._plans)
+            case Quoted():
+                has_news = self._take_quote(event, now)
+            case Tick() | SelectorFeedback() | EarlierRuns() | CloudTrouble():
+                has_news = False
+            case _:
+                has_news = True
+        if not has_news and (self._wakeup is None or now < self._wakeup):
+            return []
+        answers: Answers = []
+        self._look(now, pool, answers)
+        self._wakeup = self._next_look(now, pool)
+        return answers
+
+    def wakeup(self) -> float | None:
+        return self._wakeup
+
+    def _take_quote(self, quote: Quoted, now: float) -> bool:
+        """Take in a quote; return whether it is the first one."""
+        number = int(now // self.seconds) if quote.interval is None else quote.interval
+        is_first = not self._quotes
+        # Of an interval that has begun, what its plans went by stays.
+        if self._interval is None or number > self._interval.number:
+            self._quotes[number] = quote
+        elif quote.interval is None:
+            self._quotes[number + 1] = quote
+        self._quoted_at = now
+        for old in [one for one in self._quotes if one < number - BEFORE]:
+            del self._quotes[old]
+        return is_first
+
+    def _next_look(self, now: float, pool: PoolView) -> float | None:
+        begins = self._plans.begins_at(pool, now)
+        if (interval := self._interval) is None:
+            return begins
+        times = [(interval.number + 1) * self.seconds, now + self.seconds / LOOKS]
+        times += [begins] if begins is not None else []
+        return max(min(times), math.nextafter(now, math.inf))
+
+    # ------------------------------------------------------------------------------------------------ a look
+
+    def _look(self, now: float, pool: PoolView, answers: Answers) -> None:
+        """Take in the pool as it is now, and decide what must change."""
+        names = dict.fromkeys((*pool.names(), *self._plans.names))
+        jobs = {name: status for name in names if (status := pool.status(name)) is not None}
+        present, number = NodeCounts(len(pool.nodes.spot), len(pool.nodes.on_demand)), int(now // self.seconds)
+        interval = self._interval
+        if interval is not None:
+            interval.count(now, jobs.values(), present)
+        self._plans.observe(now, jobs)
+        if pool.closing or not any(status.state is not State.ENDED for status in jobs.values()):
+            self._end(now, pool, jobs, answers, number)
+            return
+        self._closing_since = None
+        if not self._quotes:
+            return
+        if interval is None:  # for what is left of this one, it is for jobs that cannot wait
+            if now - number * self.seconds <= WHOLE * self.seconds:
+                self._begin_interval(number, now, pool, jobs, present, answers, preempted=False)
+            else:
+                self._set_interval(number, now, jobs, present, Plans(NodeCounts(), [], 0), answers)
+        elif number > interval.number:
+            had = interval.present.minimum(interval.requested)
+            self._end_interval(jobs, answers, number)
+            self._begin_interval(number, now, pool, jobs, present, answers, preempted=had != had.minimum(present))
+        else:
+            request = interval.settle(now, present, pool.nodes.warm, self.seconds)
+            if request is not None:
+                self._want(request, Reason("nodes_planned", self._told(len(jobs), request, number)), answers)
+        if self._interval is not None:
+            self._add_what_cannot_wait(self._interval, now, pool, jobs, present, answers)
+
+    def _begin_interval(
+        self, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts,
+        answers: Answers, *, preempted: bool,
+    ) -> None:  # fmt: skip
+        """Have the plans decide; ``preempted``: nodes have just vanished, and the work they lost is not yet known."""
+        market, money = self._market(number, now, present), self._money(pool, answers)
+        plans = self._plans.decide(market, number, now, pool, jobs, present, money, preempted=preempted)
+        self._set_interval(number, now, jobs, present, plans, answers)
+
+    def _set_interval(
+        self, number: int, now: float, jobs: Mapping[str, JobStatus], present: NodeCounts, plans: Plans,
+        answers: Answers,
+    ) -> None:  # fmt: skip
+        quote, tolls = self._quote(number), {name: Toll.of(status) for name, status in jobs.items()}
+        answers += plans.asks
+        self._interval = CurrentInterval(number, now, quote.price, quote.available, plans.nodes, present, tolls)
+        nodes = self._interval.begin()
+        code = "nodes_planned" if nodes == plans.nodes else "nodes_kept"
+        self._want(nodes, Reason(code, self._told(plans.jobs, nodes, number)), answers)
+
+    def _add_what_cannot_wait(
+        self, interval: CurrentInterval, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
+        present: NodeCounts, answers: Answers,
+    ) -> None:  # fmt: skip
+        """Want on-demand nodes at once for jobs that cannot wait for the next interval: new ones, or after a loss."""
+        rest, money = interval.rest(now, present, self.seconds), self._money(pool, answers)
+        plans = self._plans.cannot_wait(self._market(interval.number), rest, now, pool, jobs, money)
+        answers += plans.asks
+        if plans.nodes.all:
+            reason = Reason("nodes_replaced" if rest.preempted else "nodes_for_new")
+            self._want(interval.add(rest, plans.nodes), reason, answers)
+
+    def _end(
+        self, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], answers: Answers, number: int
+    ) -> None:
+        """Want no nodes any more: all jobs are over, or the pool closes and they have left."""
+        if pool.closing:
+            self._closing_since = now if self._closing_since is None else self._closing_since
+            busy = any(status.devices for status in jobs.values() if status.state is not State.ENDED)
+            if busy and now - self._closing_since < LEAVE_SECONDS:
+                return
+        self._end_interval(jobs, answers, number)
+        self._want(NodeCounts(), Reason("pool_closes" if pool.closing else "no_nodes"), answers)
+
+    def _end_interval(self, jobs: Mapping[str, JobStatus], answers: Answers, number: int) -> None:
+        """Record the interval, and the later ones before ``number``, which passed unobserved."""
+        if (interval := self._interval) is None:
+            return
+        self._interval, on_demand = None, self._quote(interval.number).on_demand
+        answers.append(interval.record(jobs, self._plans.count_batches(jobs), on_demand))
+        for passed in range(interval.number + 1, number):
+            quote = self._quote(passed)
+            answers.append(interval.unobserved(passed, quote.price, quote.available, quote.on_demand))
+
+    def _money(self, pool: PoolView, answers: Answers) -> float | None:
+        """Return the money that is left once the interval in progress is paid for; None for any."""
+        if (left := pool.money) is None:
+            return None
+        left -= sum(answer.cost for answer in answers if isinstance(answer, IntervalEnded))
+        if (interval := self._interval) is not None:
+            left -= interval.requested.cost(interval.price, self._quote(interval.number).on_demand)
+        return left
+
+    def _want(self, nodes: NodeCounts, reason: Reason, answers: Answers) -> None:
+        """Want so many nodes from now on, if that is news."""
+        if nodes != self._wanted[1:3]:
+            self._wanted = NodesWanted(self._wanted.version + 1, *nodes, reason)
+            answers.append(self._wanted)
+
+    def _told(self, jobs: int, nodes: NodeCounts, number: int) -> tuple[float, float]:
+        """Return the numbers that a reason tells: of jobs, and the money for an interval."""
+        quote = self._quote(number)
+        return float(jobs), nodes.cost(quote.price, quote.on_demand)
+
+    # ------------------------------------------------------------------------------------------------ the market
+
+    def _quote(self, number: int) -> Quoted:
+        """Return what was quoted for an interval: the newest quote up to it."""
+        found = max((one for one in self._quotes if one <= number), default=min(self._quotes))
+        return self._quotes[found]
+
+    def _market(self, number: int, now: float | None = None, present: NodeCounts | None = None) -> Market:
+        """Return the market as quoted up to an interval, and as then from there on.
+
+        Args:
+            number: Number of the interval.
+            now: Scheduler time, and ``present`` the nodes that are there: of an old quote no more spot nodes count.
+            present: See there.
+        """
+        numbers = sorted(self._quotes)
+        quotes = [self._quotes[one] for one in numbers]
+        at = np.clip(np.searchsorted(numbers, np.arange(number + 1), side="right") - 1, 0, None)
+        price = np.array([quote.price for quote in quotes])[at]
+        available = np.array([quote.available for quote in quotes], np.int64)[at]
+        if now is not None and present is not None and self._is_stale(number, now):
+            available[-1] = min(int(available[-1]), present.spot)
+        ahead = (0, AHEAD)
+        on_demand = self._quote(number).on_demand
+        return Market(np.pad(price, ahead, mode="edge"), np.pad(available, ahead, mode="edge"), on_demand, self.seconds)
+
+    def _is_stale(self, number: int, now: float) -> bool:
+        """Return whether what was quoted for an interval is older than quotes may be."""
+        return number not in self._quotes and now - self._quoted_at > STALE * self.seconds

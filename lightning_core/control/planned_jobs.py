@@ -1,0 +1,382 @@
+"""The jobs of a pool on a spot market, each with a plan of its own: what nodes they should hold in each interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.control import Ask, Asker
+from lightning_core.core.control.pool_view import PoolView
+from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.reasons import Reason
+from lightning_core.core.saved_state import Saves, decode, encode
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.market import JobBatch, Market, SpotJob
+from lightning_core.market.forecasters import PersistenceForecaster
+from lightning_core.market.online.current_interval import Rest
+from lightning_core.market.online.job_span import JobSpan
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.online.online_plan import OnlinePlan
+from lightning_core.market.online.start_up_times import StartUpTimes
+from lightning_core.market.online.throughput_table import throughput_table
+from lightning_core.market.optimum import optimum
+from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.policies.on_demand import on_demand_cost
+
+# Fraction of a job's throughput that its plan does not count on: the safety net would else be exact to the second.
+THROUGHPUT_MARGIN = 0.05
+# Smallest fraction of an interval that is taken to be left for training when nodes start in it.
+MIN_FRACTION = 0.05
+# Jobs that have ended and are kept, for what they would have cost otherwise.
+MAX_ENDED = 1000
+
+
+@dataclass
+class _PlannedJob:
+    """A job and its plan."""
+
+    policy: str
+    span: JobSpan
+    held: NodeCounts = field(default_factory=NodeCounts)
+    """Nodes that its plan holds."""
+    told: int | None = None
+    """Device count that was asked for last."""
+    decided: int = -1
+    """Interval in which its plan decided last."""
+    ended: bool = False
+    """Whether it has ended, and its batches are counted."""
+    job: SpotJob | None = None
+    """The job as the market sees it; None while its throughput is unknown."""
+
+    def __post_init__(self) -> None:
+        self.spot_policy = SPOT_POLICIES[self.policy]()
+        self.plan = OnlinePlan(self.spot_policy, PersistenceForecaster())
+
+    def state(self) -> dict[str, Any]:
+        policy = self.spot_policy.state() if isinstance(self.spot_policy, Saves) else None
+        return {
+            "policy": self.policy, "remembers": policy, "span": list(self.span), "held": list(self.held),
+            "told": self.told, "decided": self.decided, "ended": self.ended,
+            "job": None if self.job is None else encode(astuple(self.job)),
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> _PlannedJob:
+        job = None if state["job"] is None else SpotJob(*decode(state["job"]))
+        made = cls(
+            state["policy"], JobSpan(*state["span"]), NodeCounts(*state["held"]), state["told"], state["decided"],
+            state["ended"], job,
+        )  # fmt: skip
+        if isinstance(made.spot_policy, Saves):
+            made.spot_policy.restore(state["remembers"])
+        return made
+
+
+class _OpenJob(NamedTuple):
+    """A job that should train, at the beginning of an interval."""
+
+    status: JobStatus
+    terms: Job
+    planned: _PlannedJob
+    had: NodeCounts
+    """Its nodes of the last interval that are still present."""
+
+
+class Plans(NamedTuple):
+    """What the plans of all jobs hold together."""
+
+    nodes: NodeCounts
+    asks: list[Ask]
+    """How many devices each job should have."""
+    jobs: int
+    """Number of jobs that hold a node."""
+
+
+class PlannedJobs:
+    """The jobs of a pool and their plans.
+
+    Args:
+        seconds: Seconds of an interval.
+        policy: Spot policy of jobs for which none was drawn.
+        kept_fraction: Largest fraction of an interval that is left for training when the number of nodes changes in it.
+        save_every: Seconds of training between two checkpoints of a job that does not say.
+        initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
+            few on-demand nodes as it can train on.
+    """
+
+    def __init__(
+        self, seconds: float, policy: str, kept_fraction: float, save_every: float, initial_throughput: float | None
+    ) -> None:
+        self._seconds, self._policy, self._save_every = seconds, policy, save_every
+        self._kept_fraction, self._initial_throughput = kept_fraction, initial_throughput
+        self._start_up = StartUpTimes()
+        self._jobs: dict[str, _PlannedJob] = {}
+
+    # ------------------------------------------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        """Return what is remembered as JSON values."""
+        jobs = {name: planned.state() for name, planned in self._jobs.items()}
+        return {"jobs": jobs, "start_up": self._start_up.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned."""
+        self._jobs = {name: _PlannedJob.of(planned) for name, planned in state["jobs"].items()}
+        self._start_up.restore(state["start_up"])
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the jobs whose batches still count."""
+        return [name for name, planned in self._jobs.items() if not planned.ended]
+
+    @property
+    def jobs(self) -> list[SpotJob]:
+        """The jobs as the market sees them, at the throughput measured last."""
+        return [planned.job for planned in self._jobs.values() if planned.job is not None]
+
+    def reference_costs(self, market: Market) -> tuple[float, float] | None:
+        """Return what the jobs would have cost on on-demand nodes alone, and at the offline optimum.
+
+        Both follow from the measured throughput; None while that of a job is unknown.
+        """
+        jobs = [(planned.span.start, planned.job) for planned in self._jobs.values() if planned.job is not None]
+        if len(jobs) < len(self._jobs) or not jobs:
+            return None
+        on_demand = sum(on_demand_cost(job, market.on_demand) for _, job in jobs)
+        batch = JobBatch([job for _, job in jobs], market, [start for start, _ in jobs])
+        return on_demand, -float(optimum(batch).sum())
+
+    # ------------------------------------------------------------------------------------------------ what happens
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the batches of a job still count."""
+        return name in self._jobs and not self._jobs[name].ended
+
+    def awaits(self, name: str) -> bool:
+        """Return whether a report of a job has news: its start-up is being measured."""
+        return self._start_up.is_measuring(name)
+
+    def observe(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
+        """Take in the jobs as they are now, by name: start-up times are measured."""
+        self._start_up.observe(now, jobs)
+
+    def count_batches(self, jobs: Mapping[str, JobStatus]) -> int:
+        """Return the batches that all jobs have trained since they were last counted."""
+        trained = 0
+        for name, planned in self._jobs.items():
+            if planned.ended or name not in jobs:
+                continue
+            trained += jobs[name].batches - planned.span.batches
+            planned.span = planned.span._replace(batches=jobs[name].batches)
+            planned.ended = jobs[name].state is State.ENDED
+        ended = [name for name, planned in self._jobs.items() if planned.ended]
+        for name in ended[: max(len(ended) - MAX_ENDED, 0)]:
+            del self._jobs[name]
+        return trained
+
+    # ------------------------------------------------------------------------------------------------ decisions
+
+    def decide(
+        self, market: Market, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
+        present: NodeCounts, money: float | None = None, *, preempted: bool,
+    ) -> Plans:  # fmt: skip
+        """Have each plan decide at the beginning of an interval.
+
+        Args:
+            market: The market; nothing after this interval is looked at.
+            number: Number of the interval.
+            now: Scheduler time.
+            pool: The pool.
+            jobs: Statuses of the jobs, by name.
+            present: Nodes that are up and not draining.
+            money: Money that is left; None for any. A job whose nodes would cost more goes without.
+            preempted: Whether nodes have just vanished, so that the work they lost is not yet known.
+        """
+        open_jobs, free = self._open_jobs(number, now, pool, jobs, present)
+        for name in self._jobs.keys() - {job.status.name for job in open_jobs}:
+            self._jobs[name].held = NodeCounts()  # it is held, or over
+        prices = float(market.price[number]), market.on_demand
+        wanted, asks, holding = NodeCounts(), list[Ask](), 0
+        for job in open_jobs:
+            status, planned, had = job.status, job.planned, job.had
+            lost = preempted and had != planned.held
+            was = planned.held if lost else had
+            held = self._decide(job, pool, market, number, was, wanted.spot, preempted=lost)
+            is_short = money is not None and held.cost(*prices) > money
+            held = NodeCounts() if is_short else held
+            money = None if money is None else money - held.cost(*prices)
+            planned.held, planned.decided = held, number
+            if not held.all:
+                self._start_up.cancel(status.name)
+            elif not had.all and not self._start_up.is_measuring(status.name):
+                self._start_up.request(status.name, now, _batches_done(status), node_present=free > 0)
+                free = max(free - held.all, 0)
+            wanted, holding = wanted.plus(held), holding + (held.all > 0)
+            asks += _asks(job.terms, planned, money if is_short else None)
+        return Plans(wanted, asks, holding)
+
+    def cannot_wait(
+        self, market: Market, rest: Rest, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
+        money: float | None = None,
+    ) -> Plans:  # fmt: skip
+        """Return the on-demand nodes to add within an interval: for jobs that cannot wait for the next one.
+
+        Jobs that have just come, or may train only now, and those that have lost nodes.
+
+        Args:
+            market: The market; nothing after this interval is looked at.
+            rest: What is left of the interval.
+            now: Scheduler time.
+            pool: The pool.
+            jobs: Statuses of the jobs, by name.
+            money: As of :meth:`decide`.
+        """
+        left, more, asks = rest.present, 0, list[Ask]()
+        for status in _by_deadline(jobs):
+            if not pool.is_active(status.name):
+                continue
+            terms = pool.job(status.name)
+            if (planned := self._planned(status, terms, rest.number, now)) is None:
+                continue
+            is_new = planned.decided < rest.number
+            if is_new:
+                planned.held, planned.decided = NodeCounts(), rest.number
+            had = planned.held.minimum(left)
+            left = left.minus(had)  # the nodes that are left belong to the most urgent job
+            if not is_new and (had == planned.held or not rest.preempted):
+                continue
+            must = self._must_have(status, terms, planned, market, rest, had, pool, is_new=is_new)
+            added = must.on_demand - planned.held.on_demand
+            is_short = money is not None and added * market.on_demand > money
+            if added > 0 and not is_short:
+                money = None if money is None else money - added * market.on_demand
+                more += added
+                if not planned.held.all and not self._start_up.is_measuring(status.name):
+                    self._start_up.request(status.name, now, _batches_done(status), node_present=False)
+                planned.held = must
+            asks += _asks(terms, planned, money if is_short else None)
+        return Plans(NodeCounts(0, more), asks, len(asks))
+
+    def begins_at(self, pool: PoolView, now: float) -> float | None:
+        """Return when the next job begins that has not; None if there is none."""
+        times = [status.submitted_at + pool.job(name).begin
+                 for name in pool.names() if name not in self._jobs and (status := pool.status(name)) is not None]  # fmt: skip
+        return min((time for time in times if time > now), default=None)
+
+    def _must_have(
+        self, status: JobStatus, terms: Job, planned: _PlannedJob, market: Market, rest: Rest, had: NodeCounts,
+        pool: PoolView, *, is_new: bool,
+    ) -> NodeCounts:  # fmt: skip
+        job = self._spot_job(terms, planned.span, pool)
+        if job is None:  # its throughput is unknown: it must train somewhere for that to be measured
+            return NodeCounts(0, min_size(terms)) if is_new else planned.held
+        interval, done = rest.number - planned.span.start, float(_batches_done(status))
+        return planned.plan.must_have(
+            _with_margin(job), market, planned.span.start, interval, done, had, rest.elapsed
+        )
+
+    def _open_jobs(
+        self, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts
+    ) -> tuple[list[_OpenJob], int]:
+        """Return the jobs that should train, the most urgent first, and the number of nodes that none of them had.
+
+        A job did not have the nodes that it held by plan but that never came.
+        """
+        left, found = present, list[_OpenJob]()
+        for status in _by_deadline(jobs):
+            if not pool.is_active(status.name):
+                continue
+            terms = pool.job(status.name)
+            if (planned := self._planned(status, terms, number, now)) is None:
+                continue
+            had = planned.held.minimum(left)
+            left = left.minus(had)
+            found.append(_OpenJob(status, terms, planned, had))
+        return found, left.all
+
+    def _planned(self, status: JobStatus, terms: Job, number: int, now: float) -> _PlannedJob | None:
+        """Return a job with its plan; None while it may not train."""
+        name, on_hold = status.name, terms.on_miss is OnMiss.HOLD and now > status.deadline
+        known = self._jobs.get(name)
+        if known is not None and known.ended:  # the name means another job now
+            known = None
+            del self._jobs[name]
+        if known is None and now < status.submitted_at + terms.begin:
+            return None
+        span = JobSpan(number, 1, status.batches) if known is None else known.span
+        # The deadline may have been changed since.
+        span = span._replace(deadline=max(int(status.deadline // self._seconds) - span.start, 1))
+        if known is None:
+            drawn = self._policy or ("" if status.spot_policy is None else status.spot_policy.text)
+            known = self._jobs[name] = _PlannedJob(drawn, span)
+        known.span = span
+        return None if on_hold or status.paused else known
+
+    def _decide(
+        self, job: _OpenJob, pool: PoolView, market: Market, number: int, was: NodeCounts, reserved: int, *,
+        preempted: bool,
+    ) -> NodeCounts:  # fmt: skip
+        status, terms, planned, _ = job
+        span = planned.span
+        planned.job = spot_job = self._spot_job(terms, span, pool)
+        if spot_job is None:  # its throughput is unknown: it must train somewhere for that to be measured
+            return NodeCounts(0, min_size(terms))
+        interval, done = number - span.start, float(_batches_done(status))
+        return planned.plan.decide(
+            _with_margin(spot_job), market, span.start, interval, done, was, reserved, preempted=preempted
+        )
+
+    def _spot_job(self, terms: Job, span: JobSpan, pool: PoolView) -> SpotJob | None:
+        """Return a job as the market sees it; None while its throughput is unknown."""
+        throughputs = dict(pool.throughputs(terms.name))
+        if not throughputs and self._initial_throughput is not None:
+            throughputs = {size: size * self._initial_throughput for size in terms.sizes or (terms.max_devices,)}
+        if not throughputs or terms.target.work is None:
+            return None
+        speedup = SpeedUp(tuple(throughputs), tuple(throughputs.values()))
+        min_nodes, table = throughput_table(speedup, self._seconds)
+        lag = self._start_up.longest
+        growth_fraction = min(max(1.0 - lag / self._seconds, MIN_FRACTION), self._kept_fraction)
+        save_every = self._save_every if terms.save_every is None else terms.save_every
+        return SpotJob(
+            float(terms.target.work), span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
+            self._kept_fraction, value=0.0, preemption_cost=(lag + save_every) / self._seconds,
+        )  # fmt: skip
+
+
+def min_size(job: Job) -> int:
+    """Return the fewest devices that a job can train on."""
+    return min(job.sizes or (job.max_devices,))
+
+
+def _asks(terms: Job, planned: _PlannedJob, left: float | None) -> Sequence[Ask]:
+    """Return what is asked of a job: as many devices as its plan holds nodes; nothing if that was asked last.
+
+    Args:
+        terms: The job.
+        planned: Its plan.
+        left: Money that is left, if it goes without the nodes that it needs because they cost more.
+    """
+    if planned.held.all == planned.told:
+        return ()
+    planned.told = planned.held.all
+    nodes = float(planned.held.spot), float(planned.held.on_demand)
+    reason = Reason("nodes_held", nodes) if left is None else Reason("no_money", (left,))
+    return (Ask(terms.name, Asker.MARKET, devices=planned.told, reason=reason),)
+
+
+def _by_deadline(jobs: Mapping[str, JobStatus]) -> list[JobStatus]:
+    """Return the jobs, the most urgent first."""
+    return sorted(jobs.values(), key=lambda status: (status.deadline, status.name))
+
+
+def _batches_done(status: JobStatus) -> int:
+    """Return the batches of a job that need not be trained again."""
+    return min(status.batches, status.checkpoint_batches or 0) if status.state is State.RECOVERING else status.batches
+
+
+def _with_margin(job: SpotJob) -> SpotJob:
+    """Return a job as its plan sees it, a little slower than measured."""
+    return replace(job, throughput=tuple((1 - THROUGHPUT_MARGIN) * throughput for throughput in job.throughput))

@@ -1,0 +1,185 @@
+"""What a pool is told of a cloud, and what it wants of it: nodes, their prices, and what each interval cost.
+
+Who brings the nodes (the provisioner) tells what there is as levels, so a message that is lost is repaired by the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from lightning_core.core.limits import MAX_DEVICES, MAX_TEXT, check_at_most, check_length
+from lightning_core.core.reasons import Reason, reason_from_list
+
+# Spot nodes that can be on offer. Prices beyond these would overflow where they are added up or divided by each other.
+MAX_AVAILABLE, MIN_ON_DEMAND, MAX_PRICE = 10**6, 1e-9, 1e9
+# Nodes that can be there at once, wanted or not, and intervals of a market: ten years of minutes.
+MAX_NODES, MAX_INTERVALS = 4 * MAX_DEVICES, 5_256_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodesSeen:
+    """The nodes of the pool that are up and not about to leave.
+
+    Args:
+        spot: Ids of the spot nodes.
+        on_demand: Ids of the on-demand nodes.
+        warm: Number of the pool's devices that have a worker and whose nodes are not about to leave.
+
+    Raises:
+        ValueError: If there are more than :data:`MAX_NODES`, or one is there twice.
+    """
+
+    spot: tuple[str, ...] = ()
+    on_demand: tuple[str, ...] = ()
+    warm: int = 0
+
+    def __post_init__(self) -> None:
+        nodes = (*self.spot, *self.on_demand)
+        check_at_most("nodes", len(nodes), MAX_NODES)
+        for node in nodes:
+            check_length("the id of a node", node)
+        if len(set(nodes)) < len(nodes):
+            raise ValueError(f"nodes must be there once each, got {len(nodes)} of which {len(set(nodes))} differ")
+        if not 0 <= self.warm <= MAX_NODES:
+            raise ValueError(f"warm must be 0 to {MAX_NODES} devices, got {self.warm}")
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """What is on offer now.
+
+    Args:
+        price: Price of a spot node for an interval.
+        available: Spot nodes on offer.
+        on_demand: Price of an on-demand node for an interval.
+        interval: Interval of the market from which on it holds; None: from now on.
+
+    Raises:
+        ValueError: If a number is out of its range.
+    """
+
+    price: float
+    available: int
+    on_demand: float = 1.0
+    interval: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = (("price", 0.0, MAX_PRICE), ("available", 0, MAX_AVAILABLE), ("on_demand", MIN_ON_DEMAND, MAX_PRICE))
+        for name, minimum, maximum in limits:
+            if not minimum <= (number := getattr(self, name)) <= maximum:
+                raise ValueError(f"{name} must be {minimum:g} to {maximum:,.0f}, got {number}")
+        if self.interval is not None and not 0 <= self.interval <= MAX_INTERVALS:
+            raise ValueError(f"interval must be 0 to {MAX_INTERVALS:,}, got {self.interval}")
+
+
+class CloudPart(StrEnum):
+    """What can have trouble."""
+
+    NODES = "nodes"
+    QUOTES = "quotes"
+
+
+@dataclass(frozen=True, slots=True)
+class CloudTrouble:
+    """Nodes do not come as wanted, or no quote can be had; without words: it is over.
+
+    Args:
+        part: What has trouble.
+        words: What is wrong.
+    """
+
+    part: CloudPart
+    words: str = ""
+
+    def __post_init__(self) -> None:
+        check_length("words", self.words, MAX_TEXT)
+
+
+class NodesWanted(NamedTuple):
+    """Nodes that the pool wants from now on: a level, as a grant is."""
+
+    version: int
+    spot: int
+    on_demand: int
+    reason: Reason
+
+    @property
+    def job(self) -> str:
+        """Empty: the answer is of the pool, and of no job."""
+        return ""
+
+
+class IntervalEnded(NamedTuple):
+    """What an interval of the market held, cost and trained: one row of the ledger."""
+
+    number: int
+    """Number of the interval, from 0."""
+    price: float
+    """Price of a spot node."""
+    available: int
+    """Spot nodes on offer."""
+    spot: int
+    """Spot nodes held and paid for: the largest number of requested ones present at once."""
+    on_demand: int
+    """On-demand nodes held and paid for."""
+    surplus: float
+    """Mean number of nodes present beyond those, draining while their replacements start."""
+    used: float
+    """Mean number of devices that trained."""
+    cost: float
+    """Cost of the interval."""
+    batches: int
+    """Batches trained in it."""
+    incarnations: int
+    """Incarnations of jobs that began, on another node or another number of devices."""
+    failures: int
+    """Incarnations that began because a worker was lost or failed."""
+    lost: int
+    """Batches that have to be trained again."""
+
+    @property
+    def job(self) -> str:
+        """Empty: the answer is of the pool, and of no job."""
+        return ""
+
+
+class Allowance(NamedTuple):
+    """Money that the pool may spend in all; None for any. A level, as a grant is."""
+
+    money: float | None
+    reason: Reason
+
+    @property
+    def job(self) -> str:
+        """Empty: the answer is of the pool, and of no job."""
+        return ""
+
+
+NOTHING_WANTED = NodesWanted(0, 0, 0, Reason("no_nodes"))
+ANY_MONEY = Allowance(None, Reason("withdrawn"))
+# Answers that are of the pool and of no job.
+PoolAnswer = NodesWanted | IntervalEnded | Allowance
+
+
+def pool_answer_to_dict(answer: PoolAnswer) -> dict[str, Any]:
+    """Return an answer as JSON values; all have a job, for those who look for the answers of one."""
+    body: dict[str, Any] = answer._asdict()
+    if not isinstance(answer, IntervalEnded):
+        body["reason"] = list(answer.reason)
+    return {"job": "", _KINDS[type(answer)]: body}
+
+
+def pool_answer_from_dict(value: dict[str, Any]) -> PoolAnswer | None:
+    """Return the answer that :func:`pool_answer_to_dict` wrote; None for any other."""
+    for kind, name in _KINDS.items():
+        if name in value:
+            body = dict(value[name])
+            if "reason" in body:
+                body["reason"] = reason_from_list(body["reason"])
+            return kind(**body)
+    return None
+
+
+_KINDS: dict[type[PoolAnswer], str] = {NodesWanted: "nodes_wanted", IntervalEnded: "interval", Allowance: "allowance"}

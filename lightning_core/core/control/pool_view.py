@@ -1,0 +1,45 @@
+"""What a controller may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.control.cloud import NodesSeen
+from lightning_core.core.jobs import Job
+
+
+class PoolView(Protocol):
+    """The pool as of the event that a controller is told of, with what the event has changed."""
+
+    @property
+    def nodes(self) -> NodesSeen:
+        """Nodes that were seen last."""
+
+    @property
+    def spent(self) -> float:
+        """Money that the intervals of the market have cost."""
+
+    @property
+    def money(self) -> float | None:
+        """Money that may be spent beyond that; None for any."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether the pool is being taken down."""
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the jobs that have not ended."""
+
+    def is_active(self, name: str) -> bool:
+        """Return whether there is a job of a name that has not ended."""
+
+    def status(self, name: str) -> JobStatus | None:
+        """Return the status of the newest job of a name; None if it is not remembered."""
+
+    def job(self, name: str) -> Job:
+        """Return a job that has not ended, with its present terms."""
+
+    def throughputs(self, name: str) -> Mapping[int, float]:
+        """Return its expected batches per second by number of devices; empty while unknown."""

@@ -1,0 +1,93 @@
+"""What a scheduler knows of the cloud: the nodes that there are, those that are wanted, and the money."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_core.core.control import (
+    Allowance,
+    CloudPart,
+    CloudTrouble,
+    IntervalEnded,
+    NodesSeen,
+    NodesWanted,
+    Quoted,
+)
+from lightning_core.core.control.cloud import ANY_MONEY, NOTHING_WANTED, PoolAnswer
+from lightning_core.core.reasons import reason_from_list
+
+CloudEvent = NodesSeen | CloudTrouble | Quoted
+
+
+class Cloud:
+    """The newest level of each; what controllers want is taken in here, and nowhere else.
+
+    Attributes:
+        nodes: Nodes that were seen last.
+        wanted: Nodes that are wanted.
+        allowance: Money that may be spent.
+        spent: Money that the intervals of the market have cost.
+        trouble: What is wrong now, by the part that has trouble.
+    """
+
+    def __init__(self) -> None:
+        self.nodes = NodesSeen()
+        self.wanted, self.allowance, self.spent = NOTHING_WANTED, ANY_MONEY, 0.0
+        self.trouble: dict[CloudPart, str] = {}
+
+    @property
+    def money(self) -> float | None:
+        """Money that is left; None for any."""
+        return None if self.allowance.money is None else self.allowance.money - self.spent
+
+    def changes(self, event: CloudEvent) -> bool:
+        """Return whether an event is news, for a pool that has use for it."""
+        match event:
+            case NodesSeen():
+                return event != self.nodes
+            case CloudTrouble(part, words):
+                return self.trouble.get(part, "") != words
+            case Quoted():
+                return True
+
+    def take(self, event: CloudEvent) -> None:
+        """Take in what was seen; quotes are the market's alone."""
+        match event:
+            case NodesSeen():
+                self.nodes = event
+            case CloudTrouble(part, ""):
+                self.trouble.pop(part, None)
+            case CloudTrouble(part, words):
+                self.trouble[part] = words
+
+    def answer(self, answer: PoolAnswer) -> None:
+        """Take in what a controller wants."""
+        match answer:
+            case NodesWanted():
+                self.wanted = answer
+            case Allowance():
+                self.allowance = answer
+            case IntervalEnded():
+                self.spent += answer.cost
+
+    def state(self) -> dict[str, Any]:
+        """Return what is known as JSON values."""
+        return {
+            "nodes": [list(self.nodes.spot), list(self.nodes.on_demand), self.nodes.warm],
+            "wanted": [*self.wanted[:-1], list(self.wanted.reason)],
+            "allowance": [self.allowance.money, list(self.allowance.reason)],
+            "spent": self.spent,
+            "trouble": {str(part): words for part, words in self.trouble.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned."""
+        spot, on_demand, warm = state["nodes"]
+        self.nodes = NodesSeen(tuple(spot), tuple(on_demand), warm)
+        *counts, reason = state["wanted"]
+        self.wanted = NodesWanted(*counts, reason_from_list(reason))
+        money, reason = state["allowance"]
+        self.allowance = Allowance(money, reason_from_list(reason))
+        self.spent = float(state["spent"])
+        self.trouble = {CloudPart(part): str(words) for part, words in state["trouble"].items()}

@@ -1,0 +1,57 @@
+"""What controllers see of a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.control import NodesSeen
+from lightning_core.core.jobs import Job
+from lightning_core.scheduler.state import SchedulerState
+from lightning_core.scheduler.status import job_status
+
+
+class View:
+    """A :class:`~lightning_core.core.control.pool_view.PoolView` of a scheduler, as of one event.
+
+    Args:
+        state: State of the scheduler.
+        now: Scheduler time of the event.
+    """
+
+    def __init__(self, state: SchedulerState, now: float) -> None:
+        self._state, self._now = state, now
+
+    @property
+    def nodes(self) -> NodesSeen:
+        return self._state.cloud.nodes
+
+    @property
+    def spent(self) -> float:
+        return self._state.cloud.spent
+
+    @property
+    def money(self) -> float | None:
+        return self._state.cloud.money
+
+    @property
+    def closing(self) -> bool:
+        return self._state.closing
+
+    def names(self) -> list[str]:
+        return self._state.names(active=True)
+
+    def is_active(self, name: str) -> bool:
+        return self._state.table.find_active(name) is not None
+
+    def status(self, name: str) -> JobStatus | None:
+        found = self._state.find(name)
+        return None if found is None else job_status(*found, self._now)
+
+    def job(self, name: str) -> Job:
+        table = self._state.table
+        return table.jobs[table.row_of[name]]
+
+    def throughputs(self, name: str) -> Mapping[int, float]:
+        speed = self._state.table.speedups[self._state.table.row_of[name]]
+        return {size: speed.throughput(size) for size in speed.sizes} if speed.known else {}
