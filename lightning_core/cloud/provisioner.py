@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 from lightning_core.market.online.node_counts import NodeCounts
 
 MARKET_LABEL = "ray.io/market-type"
+# Labels with the name of the pool that asked for a node, and with what tells one node of a pool from the others.
+POOL_LABEL, NODE_LABEL = "lightning-core/pool", "lightning-core/node"
 SPOT = "spot"
 ON_DEMAND = "on-demand"
 MARKET_TYPES = (SPOT, ON_DEMAND)
@@ -32,10 +34,14 @@ class Provisioner(Protocol):
         """Return all nodes."""
 
 
-def list_nodes(resource: str = "device") -> dict[str, str]:
+def list_nodes(resource: str = "device", pool: str = "") -> dict[str, str]:
     """Return the market type of each node by its id: nodes of the joined Ray with a device that are not draining.
 
     The type of a node without the label is ``""``.
+
+    Args:
+        resource: Resource of a device.
+        pool: Name of the pool: nodes with the label of another one are left out. Empty for all nodes.
     """
     import ray
     from ray._private.state import state as ray_state
@@ -45,7 +51,10 @@ def list_nodes(resource: str = "device") -> dict[str, str]:
     return {
         node["NodeID"]: node["Labels"].get(MARKET_LABEL, "")
         for node in listed()
-        if node["Alive"] and node["NodeID"] not in draining and node["Resources"].get(resource, 0) >= 1
+        if node["Alive"]
+        and node["NodeID"] not in draining
+        and node["Resources"].get(resource, 0) >= 1
+        and (not pool or node["Labels"].get(POOL_LABEL, pool) == pool)
     }
 
 
@@ -53,6 +62,16 @@ def count_nodes(resource: str = "device") -> NodeCounts:
     """Return the number of those nodes by market type."""
     types = list(list_nodes(resource).values())
     return NodeCounts(types.count(SPOT), types.count(ON_DEMAND))
+
+
+def drain_node(mark: str, seconds: float) -> None:
+    """Give the node of the joined Ray with this :data:`NODE_LABEL` a preemption notice; see :func:`drain`."""
+    import ray
+
+    listed: Any = ray.nodes  # it has no types
+    for node in listed():
+        if node["Alive"] and node["Labels"].get(NODE_LABEL) == mark:
+            drain(ray.get_runtime_context().gcs_address, node["NodeID"], seconds)
 
 
 def drain(address: str, node: str, seconds: float) -> None:

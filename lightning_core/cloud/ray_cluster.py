@@ -36,7 +36,7 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            resources={"device": devices} if kind == "cpu" else None,
+            resources={"device": devices} if kind == "cpu" and devices else None,
             object_store_memory=100 * 2**20,
             _temp_dir=str(temp / "ray"),
         )

@@ -1,56 +1,126 @@
-"""Simulated nodes: raylets on this machine, real processes that come and go."""
+"""Simulated nodes: processes of this machine that come and go, and outlive the process that started them.
+
+Each node is a process group of its own, identified by process id, start time and a random mark in its environment. It
+is noted in a file before it is started, so a provisioner that was killed at any moment finds all of its nodes again.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import re
+import secrets
 import signal
+import subprocess
+import sys
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from lightning_core.cloud.provisioner import LEAVE_SECONDS, MARKET_LABEL, MARKET_TYPES, ON_DEMAND, SPOT, drain
+from lightning_core.cloud.provisioner import (
+    LEAVE_SECONDS,
+    MARKET_LABEL,
+    MARKET_TYPES,
+    NODE_LABEL,
+    ON_DEMAND,
+    POOL_LABEL,
+    SPOT,
+    drain_node,
+)
+from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.node.processes import is_alive, is_marked, started
+from lightning_core.storage.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
 # Seconds between two looks at the nodes.
 POLL_SECONDS = 0.1
+# Variable with the mark of a node.
+MARK = "LIGHTNING_CORE_NODE"
+# Variables of Ray that are not settings: settings are in small letters.
+_OF_A_WORKER = re.compile("RAY_(?!AUTH_|TMPDIR)[A-Z]")
+# Seconds after which a node ends that cannot reach the head: the head can end it no more.
+HEAD_TIMEOUT = 20
 
 
-@dataclass(slots=True)
-class _Machine:
-    """A raylet in place of a machine."""
+@dataclass
+class Machine:
+    """A process in place of a machine. Times are monotonic, which is since boot for all processes."""
 
-    node: Any
+    number: int
     market_type: str
+    mark: str = field(default_factory=lambda: secrets.token_hex(16))
+    pid: int = 0
+    started: int = 0
+    since: float = field(default_factory=time.monotonic)
     ends_at: float | None = None
-    """Monotonic time at which it is switched off; None while it stays."""
+    """Time at which it is switched off; None while it stays."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return bool(self.pid) and is_alive(asdict(self))
+
+
+def raylet_command(address: str, pool: str, resources: Mapping[str, float]) -> Callable[[Machine], Sequence[str]]:
+    """Return a function that returns the command of a node of a Ray cluster.
+
+    Args:
+        address: Address of the cluster.
+        pool: Name of the pool, the label of its nodes.
+        resources: Resources of a node, such as ``{"device": 1}``.
+    """
+    own = {name: number for name, number in resources.items() if name != "GPU"}
+
+    def command(machine: Machine) -> Sequence[str]:
+        labels = {MARKET_LABEL: machine.market_type, POOL_LABEL: pool, NODE_LABEL: machine.mark}
+        return [
+            sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", "--block", "--num-cpus=1",
+            f"--num-gpus={int(resources.get('GPU', 0))}", f"--resources={json.dumps(own)}",
+            f"--labels={','.join(f'{name}={value}' for name, value in labels.items())}",
+            f"--object-store-memory={MEMORY}", "--disable-usage-stats", "--include-log-monitor=false",
+        ]  # fmt: skip
+
+    return command
 
 
 class SimulatedProvisioner:
-    """Starts and kills raylets of a ``ray.cluster_utils.Cluster`` on this machine.
+    """Starts and kills nodes on this machine.
 
     It simulates the market as well: :meth:`offer` says how many spot nodes are on offer, and preempts the others.
+    Nodes of an earlier provisioner of the folder are its own.
 
     Args:
-        cluster: Cluster with a head, made with ``shutdown_at_exit=False``: nodes are added in a thread, which cannot
-            set signal handlers. The caller shuts it down.
+        folder: Private folder of the notes about nodes, and of ``invoice.jsonl``: when each node began and ended.
+        command: Returns the command of a node.
         notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
         leave: Seconds that a job has to leave a node which is given back.
-        options: Options of a node.
+        warn: Gives a node, by its mark, notice of so many seconds.
     """
 
-    def __init__(self, cluster: Any, notice: float = 10.0, leave: float = LEAVE_SECONDS, **options: Any) -> None:
-        self._cluster, self.notice, self._leave = cluster, notice, leave
-        self._options = {"num_cpus": 1, "resources": {"device": 1}, "object_store_memory": 80 * 2**20, **options}
+    def __init__(
+        self,
+        folder: Path,
+        command: Callable[[Machine], Sequence[str]],
+        notice: float = 10.0,
+        leave: float = LEAVE_SECONDS,
+        warn: Callable[[str, float], None] = drain_node,
+    ) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder, self._command, self._warn = folder, command, warn
+        self.notice, self._leave = notice, leave
         self._wanted, self._offered = NodeCounts(), 10**6
-        self._machines: list[_Machine] = []
+        self._is_asked = False  # until then, those of an earlier provisioner stay
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._machines = self._find()
+        self._number = self._newest()
         self.preempted = 0
         """Spot nodes preempted so far."""
         self._thread = threading.Thread(target=self._run, name="lightning-core-nodes", daemon=True)
@@ -58,7 +128,7 @@ class SimulatedProvisioner:
 
     def scale_to(self, wanted: NodeCounts) -> None:
         with self._lock:
-            self._wanted = wanted
+            self._wanted, self._is_asked = wanted, True
 
     def offer(self, spot: int) -> None:
         """Offer so many spot nodes from now on; of more, the newest are preempted."""
@@ -76,20 +146,57 @@ class SimulatedProvisioner:
     def processes(self, market_type: str) -> list[int]:
         """Return the process ids of those nodes of one market type."""
         with self._lock:
-            return [_raylet(machine.node).pid for machine in self._of(market_type)]
+            return [machine.pid for machine in self._of(market_type)]
 
     def close(self) -> None:
         self._closed.set()
         self._thread.join()
         for machine in self._machines:
             self._kill(machine)
+        self._machines = []
 
-    def _of(self, market_type: str) -> list[_Machine]:
+    # ------------------------------------------------------------------------------------------------ notes
+
+    def _find(self) -> list[Machine]:
+        """Return the nodes of an earlier provisioner that still run; the notes of others are closed."""
+        found = []
+        for path in sorted(self._folder.glob("node-*.json")):
+            machine = Machine(**json.loads(path.read_text()))
+            if not machine.pid:  # it was killed before it could note the process
+                machine.pid = next((pid for pid in _processes() if is_marked(pid, MARK, machine.mark)), 0)
+                machine.started = started(machine.pid) or 0 if machine.pid else 0
+            if machine.is_alive:
+                self._note(machine)
+                found.append(machine)
+            else:
+                self._close_note(machine)
+        return found
+
+    def _note(self, machine: Machine) -> None:
+        write_whole(self._folder / f"node-{machine.number:06}.json", json.dumps(asdict(machine)))
+
+    def _close_note(self, machine: Machine) -> None:
+        """Write what a node cost into the invoice, once it has ended."""
+        path = self._folder / f"node-{machine.number:06}.json"
+        row = {"node": machine.number, "market_type": machine.market_type, "since": machine.since,
+               "until": time.monotonic()}  # fmt: skip
+        with (self._folder / "invoice.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        path.unlink(missing_ok=True)
+
+    def _newest(self) -> int:
+        """Return the highest number that a node had."""
+        numbers = [machine.number for machine in self._machines]
+        with contextlib.suppress(FileNotFoundError), (self._folder / "invoice.jsonl").open() as file:
+            numbers += [json.loads(row)["node"] for row in file]
+        return max(numbers, default=0)
+
+    # ------------------------------------------------------------------------------------------------ nodes
+
+    def _of(self, market_type: str) -> list[Machine]:
         return [one for one in self._machines if one.market_type == market_type and one.ends_at is None]
 
     def _run(self) -> None:
-        # The nodes inherit this: closing the terminal ends the run, which lets their jobs save first.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         while not self._closed.wait(POLL_SECONDS):
             try:
                 self._step()
@@ -97,22 +204,18 @@ class SimulatedProvisioner:
                 log.warning("a simulated node could not be changed: %s", " ".join(str(error).split()))
 
     def _step(self) -> None:
-        """Kill the nodes whose time is up, and start one that is missing."""
+        """Kill the nodes whose time is up, and start those that are missing."""
         now = time.monotonic()
         with self._lock:
             ended = [one for one in self._machines if one.ends_at is not None and one.ends_at <= now]
-            ended += [one for one in self._machines if one not in ended and _raylet(one.node).poll() is not None]
+            ended += [one for one in self._machines if one not in ended and not one.is_alive]
             self._machines = [machine for machine in self._machines if machine not in ended]
         for machine in ended:
             self._kill(machine)
         with self._lock:
-            missing = [self._missing(market_type) for market_type in MARKET_TYPES]
-        for market_type, number in zip(MARKET_TYPES, missing, strict=True):
-            if number > 0:  # one at a time: the request may change in the meantime
-                node = self._cluster.add_node(**self._options, labels={MARKET_LABEL: market_type})
-                with self._lock:
-                    self._machines.append(_Machine(node, market_type))
-                break
+            for market_type in MARKET_TYPES if self._is_asked else ():
+                for _ in range(self._missing(market_type)):
+                    self._start(market_type)
 
     def _missing(self, market_type: str) -> int:
         """Return the number of missing nodes; give back the surplus ones."""
@@ -122,30 +225,53 @@ class SimulatedProvisioner:
             self._end(machine, self._leave)
         return wanted - len(present)
 
-    def _end(self, machine: _Machine, after: float) -> None:
+    def _start(self, market_type: str) -> None:
+        self._number += 1
+        machine = Machine(self._number, market_type)
+        self._note(machine)
+        with (self._folder / "nodes.log").open("ab") as output:
+            process = subprocess.Popen(
+                self._command(machine), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True, env=_environment() | {MARK: machine.mark},
+            )  # fmt: skip
+        self._children[process.pid] = process
+        machine.pid, machine.started = process.pid, started(process.pid) or 0
+        self._note(machine)
+        self._machines.append(machine)
+
+    def _end(self, machine: Machine, after: float) -> None:
         machine.ends_at = time.monotonic() + after
+        self._note(machine)
         if after > 0:
             try:
-                drain(self._cluster.address, machine.node.node_id, after)
+                self._warn(machine.mark, after)
             except Exception as error:  # it ends all the same
                 log.warning("a simulated node ends without notice: %s", " ".join(str(error).split()))
 
-    @staticmethod
-    def _kill(machine: _Machine) -> None:
-        """Kill all processes of a node at once, as a machine that is switched off, and reap its raylet."""
-        process = _raylet(machine.node)
-        process.send_signal(signal.SIGSTOP)  # it must not tell the cluster of its children's deaths one by one
-        others = _children(process.pid) if process.poll() is None else []
-        for pid in others:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
+    def _kill(self, machine: Machine) -> None:
+        """Kill all processes of a node at once, as a machine that is switched off."""
+        if machine.is_alive and is_marked(machine.pid, MARK, machine.mark):
+            stopped = [machine.pid]
+            for pid in stopped:  # none must tell the cluster of the others' deaths one by one
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                stopped += _children(pid)
+            for pid in reversed(stopped):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if (process := self._children.pop(machine.pid, None)) is not None:
+            process.wait()
+        self._close_note(machine)
 
 
-def _raylet(node: Any) -> Any:
-    [raylet] = node.all_processes["raylet"]
-    return raylet.process
+def _environment() -> dict[str, str]:
+    """Return the environment of a node: Ray's token and settings stay, what Ray tells its workers does not."""
+    ours = {name: value for name, value in os.environ.items() if not _OF_A_WORKER.match(name)}
+    return ours | HEALTH | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_TIMEOUT)}
+
+
+def _processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
 
 def _children(pid: int) -> list[int]:

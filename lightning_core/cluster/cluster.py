@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import shutil
 import socket
 import tempfile
@@ -21,13 +22,15 @@ from ray.exceptions import GetTimeoutError, RayError
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
+from lightning_core.cloud.cloud_spec import CloudSpec
 from lightning_core.cloud.ray_cluster import has_token, start_local_ray
+from lightning_core.cloud.simulated_cloud import HEALTH
 from lightning_core.cluster.bundle_runner import CLOSE_TIMEOUT, SHUTDOWN_GRACE, BundleRunner
 from lightning_core.cluster.device_groups import LOCATION_LABEL
 from lightning_core.cluster.pool_manager import start_pool_manager
+from lightning_core.cluster.provisioner_actor import GIVE_BACK_TIMEOUT, start_provisioner
 from lightning_core.cluster.ray_calls import answer, call
 from lightning_core.core.events import Event
-from lightning_core.core.jobs import Job
 from lightning_core.node.signals import descendants, kill_all, recorded_signals
 from lightning_core.run.follow import POLL, Watcher
 from lightning_core.run.run_folder import write_spec
@@ -35,7 +38,6 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.server.ray_settings import Actor
 from lightning_core.server.start_scheduler import start_scheduler
-from lightning_core.storage.job_specs import SAVE_EVERY
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class Cluster:
         warming: Called while the pool opens, with the number of warm workers and of all workers.
 
     Attributes:
+        name: Name of the pool, with which the names of its actors begin.
         scheduler: Actor of the scheduler of the current run; None between runs.
     """
 
@@ -81,11 +84,10 @@ class Cluster:
         self.workers_per_device = math.ceil(workers / devices)
         self._kind = kind
         self._cores = cores
-        self._name = f"pool-{uuid.uuid4().hex[:8]}"
+        self.name = f"pool-{uuid.uuid4().hex[:8]}"
         self._temp = Path(tempfile.mkdtemp(prefix="lc-"))
         self._owns_ray = False
         self._killed = False
-        self._save_every: dict[str, float] = {}
         self._lost_since: float | None = None
         self._pool_manager: Actor | None = None
         self.scheduler: Actor | None = None
@@ -111,14 +113,17 @@ class Cluster:
             with recorded_signals() as received:
                 if not ray.is_initialized():
                     self._owns_ray = True
-                    start_local_ray(self._temp, self._kind, self.devices)
+                    comes_and_goes = self._min_devices is not None
+                    if comes_and_goes:  # its nodes have the devices, and are missed within seconds
+                        os.environ |= HEALTH
+                    start_local_ray(self._temp, self._kind, 0 if comes_and_goes else self.devices)
                 elif not has_token():
                     log.warning(
                         "this Ray requires no token: anyone who can reach its ports can run code (set RAY_AUTH_MODE)"
                     )
                 memory = self._temp / "manager.json"
                 self._pool_manager = start_pool_manager(
-                    self._name,
+                    self.name,
                     self.devices,
                     self.workers_per_device,
                     self._kind,
@@ -172,32 +177,6 @@ class Cluster:
             raise RuntimeError("use the cluster in a 'with' statement")
         return self._pool_manager
 
-    def job(self, name: str) -> Job:
-        """Return a job of the current run, with its present terms.
-
-        Raises:
-            RuntimeError: If there is no current run, or it has no such job.
-        """
-        found: Job = call(self._running(), "job", name)
-        return found
-
-    def throughputs(self, name: str) -> dict[int, float]:
-        """Return the estimated throughput of a job, in batches per second, by number of devices; empty if unknown.
-
-        Raises:
-            RuntimeError: If there is no current run, or it has no such job.
-        """
-        found: dict[int, float] = call(self._running(), "throughputs", name)
-        return found
-
-    def save_every(self, name: str) -> float:
-        """Return the seconds between periodic checkpoints of a job: the training lost if its devices are preempted."""
-        return self._save_every.get(name, SAVE_EVERY)  # a job of a resumed run may no longer be in the bundle
-
-    def warm_devices(self) -> int:
-        """Return the number of devices that have a worker and whose nodes are not draining."""
-        return int(call(self.pool_manager, "warm"))
-
     def tell(self, event: Event) -> None:
         """Send an event to the scheduler of the current run.
 
@@ -233,7 +212,12 @@ class Cluster:
         return replace(bundle.settings, resident=workers_per_device * wanted, locations=self.locations[:wanted])
 
     def run(
-        self, bundle: BundleSpec, run_dir: Path, watcher: Watcher | None = None, before: BundleSpec | None = None
+        self,
+        bundle: BundleSpec,
+        run_dir: Path,
+        watcher: Watcher | None = None,
+        before: BundleSpec | None = None,
+        cloud: CloudSpec | None = None,
     ) -> Summary:
         """Run a bundle to its end; deadlines count from its submission.
 
@@ -242,20 +226,37 @@ class Cluster:
             run_dir: Empty folder for the journal, spec, summary, logs and checkpoints; or that of a run to resume.
             watcher: Object that is shown the jobs.
             before: Bundle of the run to resume, as it was.
+            cloud: Cloud whose nodes the pool has; None for a pool of fixed devices.
         """
         settings = self.settings(bundle)
         check_folder(run_dir)
         if before is None:  # a resumed run's own is replaced once the changes are in the journal
             write_spec(bundle, run_dir)
-        name = f"{self._name}-{uuid.uuid4().hex[:8]}"
-        self._save_every = {spec.job.name: spec.save_interval for spec in bundle.jobs}
+        name = f"{self.name}-{uuid.uuid4().hex[:8]}"
         self.scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
+        provisioner: Actor | None = None
+        if cloud is not None:
+            cloud.save(run_dir)
+            provisioner = start_provisioner(self.name, name, run_dir)
         runner = BundleRunner(name, self.scheduler, self.pool_manager, self.is_lost, watcher)
         try:
             return runner.run(bundle, settings, run_dir, before)
         finally:
             self._killed = self._killed or bool(runner.busy)
+            if provisioner is not None:
+                self._give_back(provisioner)
             if watcher is not None:
                 watcher.close()
             ray.kill(self.scheduler)
-            self.scheduler, self._save_every = None, {}
+            self.scheduler = None
+
+    def _give_back(self, provisioner: Actor) -> None:
+        """Have all nodes given back; people are told if some are not."""
+        try:
+            is_done = ray.get(provisioner.give_back.remote(), timeout=GIVE_BACK_TIMEOUT + CLOSE_TIMEOUT)
+        except (RayError, GetTimeoutError) as error:
+            is_done = False
+            log.warning("the provisioner does not answer: %s", " ".join(str(error).split()))
+        if not is_done:
+            log.error("nodes are still there, and may be paid for: look at your cloud")
+        ray.kill(provisioner)

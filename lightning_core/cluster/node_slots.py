@@ -38,6 +38,7 @@ class NodeSlots(WorkerSlots):
         self, name: str, devices: int, workers_per_device: int, kind: str, cores: int = 1, min_devices: int = 1
     ) -> None:
         super().__init__(name, devices, workers_per_device, kind, cores)
+        self._pool = name
         self._min_devices = min_devices
         self._nodes: list[str | None] = [None] * devices
         self._following = asyncio.Lock()
@@ -74,6 +75,9 @@ class NodeSlots(WorkerSlots):
             self.changed.clear()
             await self.changed.wait()
 
+    async def wait_until_shared(self) -> None:
+        """Return at once: there may be no node, and no script can share one that comes and goes."""
+
     async def refresh(self) -> None:
         await super().refresh()
         await self._follow_nodes()
@@ -81,7 +85,7 @@ class NodeSlots(WorkerSlots):
     async def _follow_nodes(self) -> None:
         """Give up the devices of nodes that leave, once they are idle, and add those of new nodes."""
         async with self._following:
-            await self._follow(await asyncio.to_thread(list_nodes, self._groups.resource))
+            await self._follow(await asyncio.to_thread(list_nodes, self._groups.resource, self._pool))
 
     async def _follow(self, listed: Mapping[str, str]) -> None:
         for device, node in enumerate(self._nodes):

@@ -17,7 +17,7 @@ from lightning_core.control.controller import Controller
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.conformance import require, saved_and_restored
-from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, Quoted, WallClock
+from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted, WallClock
 from lightning_core.core.events import Close, Event, Submit, Tick, WorkersLost
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
@@ -39,7 +39,8 @@ class MadeUpPool:
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.jobs = {name: Job(name, 1e6, BatchTarget(1000)) for name in names}
         self.since = dict.fromkeys(names, 0.0)
-        self.now, self.nodes, self.spent, self.money, self.closing = 0.0, NodesSeen(), 0.0, None, False
+        self.now, self.nodes, self.spent, self.closing = 0.0, NodesSeen(), 0.0, False
+        self.money: float | None = None
 
     def take(self, event: Event, now: float) -> None:
         """Take in an event."""
@@ -126,7 +127,7 @@ def _check_sequence(
         for answer in answers:
             if isinstance(answer, IntervalEnded):
                 pool.spent += answer.cost
-        newer = [answer.version for answer in answers if hasattr(answer, "version")]
+        newer = [answer.version for answer in answers if isinstance(answer, NodesWanted)]
         require(newer == [version + 1 + k for k in range(len(newer))], "versions of what is wanted must grow by one")
         version += len(newer)
         rule = "what is asked must come from earlier calls of handle() alone, and restore() must bring it back"

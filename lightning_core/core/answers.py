@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from lightning_core.core.control import Allowance, Ask, IntervalEnded, NodesWanted
+from lightning_core.core.control import Ask, PoolAnswer
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import Target
 
@@ -122,7 +122,8 @@ class Accepted(NamedTuple):
 Directive = Grant | End
 
 
-Answer = Grant | End | VerdictChanged | Alert | Ask | NodesWanted | IntervalEnded | Allowance
+JobAnswer = Grant | End | VerdictChanged | Alert | Ask
+Answer = JobAnswer | PoolAnswer
 
 
 class JoinReply(NamedTuple):

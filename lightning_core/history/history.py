@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from lightning_core.core.answers import Accepted, Alert, Answer
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
-from lightning_core.core.control import Ask
+from lightning_core.core.control import Ask, PoolAnswer
 from lightning_core.core.events import (
     DevicesUnavailable,
     EarlierRuns,
@@ -49,6 +49,7 @@ class History:
         stops: Times between an orderly stop of the run or pool and its resumption.
         part_of: Pool in which the jobs ran beside others; None if the journal has all jobs.
         outages: Times in which devices had no worker.
+        cloud: What was wanted of the cloud, and what its intervals cost, each with its time.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -59,6 +60,7 @@ class History:
         self.gaps: list[Gap] = []
         self.stops: list[Gap] = []
         self.outages: list[DeviceOutage] = []
+        self.cloud: list[tuple[float, PoolAnswer]] = []
         self.part_of: JournalPart | None = None
         self._newest: dict[str, JobHistory] = {}
         self._downtime = Downtime()
@@ -123,7 +125,9 @@ class History:
                 if (job_history := self._newest.get(one.job)) is not None and job_history.ended is None:
                     _tell(job_history, event, one, answers, down, now, breaks)
         for answer in answers:
-            if job_history := self._newest.get(answer.job):
+            if isinstance(answer, PoolAnswer):
+                self.cloud.append((now, answer))
+            elif job_history := self._newest.get(answer.job):
                 job_history.answer(answer, now)
 
     def pass_time(self, now: float, event: Event | None = None) -> Down | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lightning_core.core.answers import Accepted, Alert, Answer, End, Verdict, VerdictChanged
+from lightning_core.core.answers import Accepted, Alert, End, JobAnswer, Verdict, VerdictChanged
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.commands import (
     UNCHANGED,
@@ -168,7 +168,7 @@ class JobHistory:
         self.progress.append(now, accepted.batches or 0, accepted.busy)
         self.rejected = accepted.rejected
 
-    def answer(self, answer: Answer, now: float) -> None:
+    def answer(self, answer: JobAnswer, now: float) -> None:
         """Take in an answer; a directive that is repeated is left out."""
         if self.ended is not None:
             return

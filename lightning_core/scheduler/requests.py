@@ -257,10 +257,8 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return not any(_lacks_history(state, name) for name, _ in found)
         case SelectorFeedback(job):
             return state.selector is None or job not in state.awaiting_feedback
-        case NodesSeen() | CloudTrouble() | Quoted():
-            return Asker.MARKET not in state.controllers or not state.cloud.changes(event)
-        case Close():
-            return state.closing
+        case NodesSeen() | CloudTrouble() | Quoted() | Close():
+            return _is_known(state, event)
         case Cancel() | Pause():
             return table.find_active(event.job) is None
         case Ask():
@@ -272,6 +270,13 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
         case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
             return not _fits(state, event, now)
     return False
+
+
+def _is_known(state: SchedulerState, event: NodesSeen | CloudTrouble | Quoted | Close) -> bool:
+    """Return whether an event about the pool is no news to it."""
+    if isinstance(event, Close):
+        return state.closing
+    return Asker.MARKET not in state.controllers or not state.cloud.changes(event)
 
 
 def _fits(state: SchedulerState, event: Change, now: float) -> bool:

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
-from lightning_core.core.answers import Verdict
+from lightning_core.core.answers import Placement, Verdict
 from lightning_core.core.events import (
     Checkpoint,
     Close,
@@ -239,3 +239,13 @@ def is_valid(checkpoint: Checkpoint | None) -> bool:
     return checkpoint is None or (
         0 <= checkpoint.batches <= MAX_COUNT and SHA256.fullmatch(checkpoint.sha256) is not None
     )
+
+
+def placements(table: JobTable) -> list[Placement]:
+    """Return the launched jobs that should have a worker on each of their devices."""
+    rows = table.active_rows()
+    return [
+        Placement(table.names[row], int(table.incarnation[row]), table.home[row], hangs_in_a_row(table, row))
+        for row in rows[table.launched[rows]].tolist()
+        if table.home[row]
+    ]

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_core.control import Controller
 from lightning_core.core.answers import (
     Accepted,
     Answer,
@@ -23,8 +24,6 @@ from lightning_core.core.answers import (
     JobForecast,
     JobStatus,
     Placement,
-    Verdict,
-    VerdictChanged,
 )  # fmt: skip
 from lightning_core.core.commands import (
     Cancel,
@@ -37,7 +36,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )  # fmt: skip
-from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, Quoted
+from lightning_core.core.control import Ask, Asker, CloudTrouble, NodesSeen, Quoted
 from lightning_core.core.events import (
     Checkpoint,
     EarlierRuns,
@@ -48,9 +47,10 @@ from lightning_core.core.events import (
     Submit,
     WorkerExited,
 )  # fmt: skip
-from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
+from lightning_core.scheduler.asking.cloud import Cloud
 from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
 from lightning_core.scheduler.forecasting import forecast
@@ -66,12 +66,12 @@ from lightning_core.scheduler.requests import (
     take_earlier_runs,
     take_feedback,
 )  # fmt: skip
-from lightning_core.scheduler.retry_budgets import hangs_in_a_row, launch_timed_out, pool_changed, worker_exited
+from lightning_core.scheduler.retry_budgets import launch_timed_out, placements, pool_changed, worker_exited
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
-from lightning_core.scheduler.status import job_forecast, job_status, judge, verdict_reason
-from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
+from lightning_core.scheduler.status import job_forecast, job_status, judge
+from lightning_core.scheduler.tables.table import JobTable
 
 __all__ = ["Scheduler", "Settings"]
 
@@ -197,7 +197,7 @@ class Scheduler:
         state, table = self._state, self._table
         rows = table.active_rows()
         for row in rows[(table.deadline[rows] <= now) & ~table.late[rows]].tolist():
-            self._miss(row, now)
+            state.miss(row, now)
         this = Round(table, self.settings, now, state.unavailable, state.closing)
         if not len(this):
             self._next_round = None
@@ -210,17 +210,6 @@ class Scheduler:
         state.answers += judge(this, view, this.expected_finish(plan, view))
         table.finish[this.rows[~this.planned]] = np.nan
         self._next_round = this.next_round(plan.replan_at)
-
-    def _miss(self, row: int, now: float) -> None:
-        """End a job whose deadline has passed, or mark it as late if it goes on."""
-        table = self._table
-        if table.jobs[row].on_miss is OnMiss.STOP:
-            ended_by = "never_feasible" if table.belief[row] == INFEASIBLE else "deadline_passed"
-            self._state.end_unmet(row, now, Verdict.MISSED, ended_by)
-        else:
-            table.late[row] = True
-            table.belief[row] = MISSED
-            self._state.answers.append(VerdictChanged(table.names[row], Verdict.MISSED, verdict_reason(table, row)))
 
     # ------------------------------------------------------------------------------------------------ queries
 
@@ -270,6 +259,16 @@ class Scheduler:
         return table.speedups[row]
 
     @property
+    def controllers(self) -> Mapping[Asker, Controller]:
+        """What decides beside the policy."""
+        return self._state.controllers
+
+    @property
+    def cloud(self) -> Cloud:
+        """What is known of nodes and money."""
+        return self._state.cloud
+
+    @property
     def unavailable_devices(self) -> frozenset[int]:
         """Devices that cannot have a worker now."""
         return self._state.unavailable
@@ -281,13 +280,7 @@ class Scheduler:
 
     def placements(self) -> list[Placement]:
         """Return the launched jobs that should have a worker on each of their devices."""
-        table = self._table
-        rows = table.active_rows()
-        return [
-            Placement(table.names[row], int(table.incarnation[row]), table.home[row], hangs_in_a_row(table, row))
-            for row in rows[table.launched[rows]].tolist()
-            if table.home[row]
-        ]
+        return placements(self._table)
 
     def check(self) -> None:
         """Check the invariants, for tests after every event; an AssertionError names one that does not hold."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.answers import Accepted, Answer, End, JobStatus, Verdict
+from lightning_core.core.answers import Accepted, Answer, End, JobStatus, Verdict, VerdictChanged
+from lightning_core.core.jobs import OnMiss
 from lightning_core.core.protocols import ChoosesSizes, KeepsRows, KnowsSchedule, LooksAtCurves
 from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import LearningRates
@@ -23,10 +24,10 @@ from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
 from lightning_core.scheduler.asking.cloud import Cloud
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.status import job_status, unmet_reason
+from lightning_core.scheduler.status import job_status, unmet_reason, verdict_reason
 from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.saved_table import restore_table, table_to_dict
-from lightning_core.scheduler.tables.table import JobTable
+from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
 _PARTS = ("curves", "policy", "selector")
 
@@ -143,6 +144,17 @@ class SchedulerState:
     def end_unmet(self, row: int, now: float, verdict: Verdict, ended_by: str, text: str = "") -> None:
         """End a job whose target is not reached; :func:`~lightning_core.scheduler.status.unmet_reason` says why."""
         self.end(row, now, verdict, unmet_reason(self.table, self.curves, self.settings, row, ended_by, text))
+
+    def miss(self, row: int, now: float) -> None:
+        """End a job whose deadline has passed, or mark it as late if it goes on."""
+        table = self.table
+        if table.jobs[row].on_miss is OnMiss.STOP:
+            ended_by = "never_feasible" if table.belief[row] == INFEASIBLE else "deadline_passed"
+            self.end_unmet(row, now, Verdict.MISSED, ended_by)
+        else:
+            table.late[row] = True
+            table.belief[row] = MISSED
+            self.answers.append(VerdictChanged(table.names[row], Verdict.MISSED, verdict_reason(table, row)))
 
     def check(self, next_round: float | None, now: float) -> None:
         """Check what must hold after every event.

@@ -20,19 +20,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_core.core.answers import Answer, Directive, JobForecast, JobStatus, JoinReply, Placement
+from lightning_core.core.answers import Answer, Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.commands import Command
-from lightning_core.core.events import Checkpoint, DevicesUnavailable, Event, Report, Submit, WorkerExited
+from lightning_core.core.events import Event, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
+from lightning_core.server.load.long_polling import LongPolling
 from lightning_core.server.load.report_period import ReportPeriod
 from lightning_core.server.load.wakeups import Wakeups
-from lightning_core.server.long_polling import LongPolling
 from lightning_core.server.notifications import Notifier
+from lightning_core.server.pool_calls import PoolCalls
 from lightning_core.server.server import SocketServer
 from lightning_core.server.sessions import Sessions
 from lightning_core.storage.job_specs import Spec, store
@@ -40,7 +41,7 @@ from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.journal_lock import lock_journal
 
 
-class SchedulerActor:
+class SchedulerActor(PoolCalls):
     """Hosts the scheduler; created by :func:`~lightning_core.server.start_scheduler.start_scheduler`.
 
     Args:
@@ -189,52 +190,16 @@ class SchedulerActor:
     async def about(self) -> dict[str, Any]:
         """Return a description of the pool: process id, folder, devices and settings."""
         await self._ready()
-        devices, settings = [name for name, _ in self._sessions.devices], self._host.scheduler.settings.to_dict()
-        return {"pid": os.getpid(), "folder": str(self._folder), "devices": devices, "settings": settings}
+        devices, scheduler = [name for name, _ in self._sessions.devices], self._host.scheduler
+        return {
+            "pid": os.getpid(), "folder": str(self._folder), "devices": devices,
+            "settings": scheduler.settings.to_dict(), "cloud": scheduler.cloud.to_dict(),
+        }  # fmt: skip
 
     async def pid(self) -> int:
         """Return the id of the actor's process; like every call, this opens the socket server first."""
         await self._ready()
         return os.getpid()
-
-    # ------------------------------------------------------------------------------------------ for the pool manager
-
-    async def register_devices(self, devices: Sequence[tuple[str, str]]) -> None:
-        """Set the name and arbiter path of each device; called repeatedly, since the actor may have been restarted."""
-        await self._ready()
-        self._sessions.devices = list(devices)
-        self._host.runs.set_devices([name for name, _ in devices])
-
-    async def set_unavailable(self, devices: Sequence[tuple[int, str]]) -> None:
-        """Set the numbers of the devices on which no worker can run, each with the reason."""
-        await self._ready()
-        scheduler = self._host.scheduler
-        ours = {number: words for number, words in devices if number < scheduler.settings.devices}
-        if ours.keys() != scheduler.unavailable_devices:
-            await self._handle(
-                DevicesUnavailable(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items()))
-            )
-
-    async def have_ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
-        """Return for each job and incarnation whether it has ended and must not train any more."""
-        await self._ready()
-        return await self._commits.read(lambda: self._ended(incarnations))
-
-    async def checkpoints(self, job: str) -> tuple[Checkpoint, ...]:
-        """Return the accepted checkpoints of a job, the newest first."""
-        await self._ready()
-        return await self._commits.read(lambda: self._host.scheduler.checkpoints(job))
-
-    async def spec_sha256(self, job: str) -> str:
-        """Return the SHA-256 of the spec that a job was submitted with; empty if the journal has none."""
-        await self._ready()
-        self._known(job)
-        return (await self._commits.read(lambda: self._host.scheduler.job(job))).spec_sha256
-
-    async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
-        """Return the placements as soon as they differ from ``known``, or after ``timeout`` seconds."""
-        await self._ready()
-        return await self._long_polling.placements(known, timeout)
 
     async def close(self) -> None:
         """Stop the timer and close the journal; every later call fails."""
@@ -272,11 +237,6 @@ class SchedulerActor:
         names = self._host.scheduler.names()
         if job not in names:
             raise JoinRefusedError(f"no job {job!r}{did_you_mean(job, names)}")
-
-    def _ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
-        scheduler = self._host.scheduler
-        active = set(scheduler.names(active=True))
-        return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in incarnations]
 
     async def _handle(self, event: Event) -> None:
         """Handle an event; return once it is committed."""

@@ -71,6 +71,15 @@ class Cloud:
             case IntervalEnded():
                 self.spent += answer.cost
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return a description for people, as JSON values."""
+        return {
+            "spot": len(self.nodes.spot), "on_demand": len(self.nodes.on_demand), "warm": self.nodes.warm,
+            "wanted_spot": self.wanted.spot, "wanted_on_demand": self.wanted.on_demand,
+            "reason": str(self.wanted.reason), "spent": self.spent, "money": self.money,
+            "trouble": {str(part): words for part, words in self.trouble.items()},
+        }  # fmt: skip
+
     def state(self) -> dict[str, Any]:
         """Return what is known as JSON values."""
         return {
@@ -85,8 +94,8 @@ class Cloud:
         """Take on a state that :meth:`state` returned."""
         spot, on_demand, warm = state["nodes"]
         self.nodes = NodesSeen(tuple(spot), tuple(on_demand), warm)
-        *counts, reason = state["wanted"]
-        self.wanted = NodesWanted(*counts, reason_from_list(reason))
+        version, spot_wanted, on_demand_wanted, reason = state["wanted"]
+        self.wanted = NodesWanted(version, spot_wanted, on_demand_wanted, reason_from_list(reason))
         money, reason = state["allowance"]
         self.allowance = Allowance(money, reason_from_list(reason))
         self.spent = float(state["spent"])

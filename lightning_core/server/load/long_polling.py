@@ -1,4 +1,4 @@
-"""Calls that wait for news: the next directive of a job, or a change of the placements."""
+"""Calls that wait for news: the next directive of a job, or a change of the placements or of the nodes wanted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from lightning_core.core.answers import Alert, Answer, Directive, Placement, VerdictChanged
-from lightning_core.core.control import IntervalEnded, NodesWanted
+from lightning_core.core.control import NodesWanted, PoolAnswer
 from lightning_core.core.events import Event, WorkerExited, WorkersLost
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
@@ -25,11 +25,13 @@ class LongPolling:
         self._host = host
         self._commits = commits
         self._directives: dict[str, asyncio.Event] = {}
-        self._placements = asyncio.Event()
+        self._placements, self._nodes = asyncio.Event(), asyncio.Event()
 
     def notify(self, answers: Sequence[Answer], event: Event | None = None) -> None:
         """Wake those who wait for one of the answers; ``event`` is what caused them."""
-        changes = [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert | IntervalEnded)]
+        changes = [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert | PoolAnswer)]
+        if any(isinstance(answer, NodesWanted) for answer in answers):
+            self._nodes.set()
         if changes or isinstance(event, WorkerExited | WorkersLost):
             self._placements.set()
         for answer in changes:
@@ -61,6 +63,19 @@ class LongPolling:
                 return now
             if self._host.scheduler.placements() == known:
                 await _happens(self._placements, left)
+
+    async def nodes_wanted(self, version: int, timeout: float) -> tuple[float, NodesWanted]:
+        """Return the scheduler time and the nodes that are wanted, once another version is than ``version``.
+
+        Or after ``timeout`` seconds: the answer says in any case that the pool is there.
+        """
+        until = self._host.now() + timeout
+        while True:
+            wanted = await self._commits.read(lambda: self._host.scheduler.cloud.wanted)
+            if wanted.version != version or (left := until - self._host.now()) <= 0:
+                return self._host.now(), wanted
+            if self._host.scheduler.cloud.wanted.version == version:
+                await _happens(self._nodes, left)
 
 
 async def _happens(event: asyncio.Event, timeout: float) -> None:

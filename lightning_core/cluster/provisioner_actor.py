@@ -1,0 +1,266 @@
+"""The provisioner: a detached actor that brings the nodes that the scheduler wants, and tells it what there is.
+
+Rules
+
+1. What is wanted is a level. It is asked for again after a while as long as something else is there, and what there is
+   is told whenever it changes: a message that is lost, or an actor that is restarted, costs time and nothing else.
+2. It holds nodes under a lease, which each answer of the scheduler renews. Once it is over, all nodes are given back.
+3. Nothing that hangs delays the rest: each has a loop of its own (the pool is asked, nodes are brought, nodes are
+   looked at, quotes are made), and what blocks is in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from lightning_core.cloud import PROVISIONERS, parse_provision
+from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
+from lightning_core.cloud.lease import Lease
+from lightning_core.cloud.provisioner import ON_DEMAND, SPOT, Provisioner, list_nodes
+from lightning_core.cloud.quotes import QUOTES_PER_INTERVAL, QuoteCommand, recorded_quote
+from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
+from lightning_core.control.market_terms import MarketTerms
+from lightning_core.core.control import CloudPart, CloudTrouble, NodesSeen, NodesWanted, Quoted
+from lightning_core.core.events import Event
+from lightning_core.market import Market
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.server.ray_settings import NAMESPACE, Actor
+from lightning_core.server.start_scheduler import this_node
+from lightning_core.storage.failpoints import reach
+
+log = logging.getLogger(__name__)
+
+# Seconds for which a request for what is wanted waits for a change, and seconds that any answer may take beyond that.
+NEWS_TIMEOUT, REPLY_TIMEOUT = 5.0, 10.0
+# Seconds before a scheduler that does not answer is asked again, before a retry after an error, and between two looks.
+AWAY_PAUSE, ERROR_PAUSE, LOOK_PAUSE = 0.5, 2.0, 0.5
+# Seconds after which nodes are asked for again that are not there, or not wanted and still there; people are told then.
+REPEAT = 60.0
+# Seconds that giving all nodes back may take.
+GIVE_BACK_TIMEOUT = 60.0
+
+
+class ProvisionerActor:
+    """Brings the nodes of a pool.
+
+    Args:
+        scheduler: Name of the scheduler's actor.
+        manager: Name of the pool manager's actor, which knows the devices that are warm.
+        folder: Folder of the pool, with the description of its cloud (:class:`~lightning_core.cloud.CloudSpec`).
+    """
+
+    def __init__(self, scheduler: str, manager: str, folder: str) -> None:
+        self._names, self._folder = (scheduler, manager), Path(folder)
+        self._spec = CloudSpec.load(self._folder)
+        self._lease = Lease(self._spec.lease_seconds)
+        self._lease.renew(time.monotonic())  # after a restart, too, the pool has as long to answer
+        self._wanted: NodesWanted | None = None
+        self._origin: float | None = None  # monotonic time at which the scheduler's is 0
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._provisioner: Provisioner | None = None
+        self._simulated: SimulatedProvisioner | None = None
+        self._asked: NodeCounts | None = None
+        self._ask_again_at = 0.0
+        self._seen: NodesSeen | None = None
+        self._market: Market | None = None
+        self._quoted = self._offered = -1  # newest interval of which the pool, and the simulated market, were told
+        self._trouble = dict.fromkeys(CloudPart, "")  # as the pool was told
+        loops = (self._follow, self._provision, self._look, self._quote)
+        self._tasks = [asyncio.get_running_loop().create_task(self._keep(loop)) for loop in loops]
+
+    async def pid(self) -> int:
+        """Return the id of the actor's process."""
+        return os.getpid()
+
+    async def held(self) -> tuple[NodeCounts, bool]:
+        """Return the nodes that are there, and whether the lease is over."""
+        return _counts(await asyncio.to_thread(self._listed)), self._lease.is_over(time.monotonic())
+
+    async def give_back(self) -> bool:
+        """Give all nodes back, for good; return whether none is there any more."""
+        self._closed = True
+        self._changed.set()
+        until = time.monotonic() + GIVE_BACK_TIMEOUT
+        while (await self.held())[0].all and time.monotonic() < until:
+            await asyncio.sleep(AWAY_PAUSE)
+        for task in self._tasks:
+            task.cancel()
+        if self._provisioner is not None:
+            await asyncio.to_thread(self._provisioner.close)
+        return not (await self.held())[0].all
+
+    # ------------------------------------------------------------------------------------------------ loops
+
+    async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a loop's body, whatever comes."""
+        while True:
+            try:
+                await loop()
+            except (RayError, ValueError, TimeoutError):  # the scheduler is being restarted, or is stalled
+                await asyncio.sleep(AWAY_PAUSE)
+            except Exception:  # whatever it is: the nodes are paid for
+                log.exception("the provisioner goes on after an error")
+                await asyncio.sleep(ERROR_PAUSE)
+
+    async def _follow(self) -> None:
+        """Ask the scheduler what it wants; each answer renews the lease."""
+        version = -1 if self._wanted is None else self._wanted.version
+        async with asyncio.timeout(NEWS_TIMEOUT + REPLY_TIMEOUT):
+            now, wanted = await self._scheduler().nodes_wanted.remote(version, NEWS_TIMEOUT)
+        self._lease.renew(time.monotonic())
+        self._origin = time.monotonic() - now
+        reach("provisioner.heard")
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._changed.set()
+
+    async def _provision(self) -> None:
+        """Ask for what is wanted, if that has changed, or something else is there for long."""
+        if self._provisioner is None:
+            self._provisioner = await asyncio.to_thread(self._make)
+        wanted, there = self._target(), _counts(await asyncio.to_thread(self._listed))
+        if wanted is not None and wanted != self._asked:
+            await self._ask(self._provisioner, wanted)
+        elif wanted == there:
+            self._ask_again_at = time.monotonic() + REPEAT
+            await self._tell_trouble(CloudPart.NODES, "")
+        elif wanted is not None and time.monotonic() > self._ask_again_at:
+            await self._ask(self._provisioner, wanted)
+            await self._tell_trouble(CloudPart.NODES, f"{_words(wanted)} are wanted, and {_words(there)} are there")
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_PAUSE):
+                await self._changed.wait()
+
+    async def _ask(self, provisioner: Provisioner, wanted: NodeCounts) -> None:
+        reach("provisioner.before_asking")
+        await asyncio.to_thread(provisioner.scale_to, wanted)
+        reach("provisioner.asked")
+        self._asked, self._ask_again_at = wanted, time.monotonic() + REPEAT
+
+    def _target(self) -> NodeCounts | None:
+        """Return the nodes that should be there; None to leave those of an earlier provisioner until the pool says."""
+        if self._closed or self._lease.is_over(time.monotonic()):
+            return NodeCounts()
+        return None if self._wanted is None else NodeCounts(self._wanted.spot, self._wanted.on_demand)
+
+    async def _look(self) -> None:
+        """Tell the scheduler what there is, if that has changed."""
+        listed = await asyncio.to_thread(self._listed)
+        spot, on_demand = (tuple(sorted(one for one in listed if listed[one] == kind)) for kind in (SPOT, ON_DEMAND))
+        seen = NodesSeen(spot, on_demand, await self._warm())
+        if seen != self._seen:
+            await self._tell(seen)
+            self._seen = seen
+        await asyncio.sleep(LOOK_PAUSE)
+
+    async def _quote(self) -> None:
+        """Tell the scheduler what is on offer."""
+        if self._spec.quotes is not None:
+            await self._quote_by_command(self._spec.quotes)
+        elif self._origin is None:
+            await asyncio.sleep(AWAY_PAUSE)
+        else:
+            await self._quote_recording(self._origin)
+
+    async def _quote_by_command(self, command: str) -> None:
+        try:
+            quote = await asyncio.to_thread(QuoteCommand(command).ask)
+        except ValueError as error:
+            await self._tell_trouble(CloudPart.QUOTES, str(error))
+        else:
+            self._offer(quote)
+            await self._tell(quote)
+            await self._tell_trouble(CloudPart.QUOTES, "")
+        await asyncio.sleep(self._spec.interval / QUOTES_PER_INTERVAL)
+
+    async def _quote_recording(self, origin: float) -> None:
+        seconds = self._spec.interval
+        if self._market is None:
+            self._market = await asyncio.to_thread(MarketTerms(**(self._spec.terms or {})).market)
+        interval = int((time.monotonic() - origin) // seconds)
+        if interval != self._offered:
+            self._offer(recorded_quote(self._market, interval))
+            self._offered = interval
+        for number in range(max(self._quoted + 1, interval), interval + 2):  # plans for the next one begin with it
+            await self._tell(recorded_quote(self._market, number))
+            self._quoted = number
+        await asyncio.sleep(min(max((interval + 1) * seconds - (time.monotonic() - origin), 0.01), 1.0))
+
+    # ------------------------------------------------------------------------------------------------ within
+
+    def _scheduler(self) -> Actor:
+        return ray.get_actor(self._names[0], namespace=NAMESPACE)
+
+    async def _tell(self, event: Event) -> None:
+        async with asyncio.timeout(REPLY_TIMEOUT):
+            await self._scheduler().event.remote(event)
+
+    async def _tell_trouble(self, part: CloudPart, words: str) -> None:
+        if words != self._trouble[part]:
+            if words:
+                log.warning("%s: %s", part, words)
+            await self._tell(CloudTrouble(part, words))
+            self._trouble[part] = words
+
+    async def _warm(self) -> int:
+        try:
+            manager = ray.get_actor(self._names[1], namespace=NAMESPACE)
+            async with asyncio.timeout(REPLY_TIMEOUT):
+                return int(await manager.warm.remote())
+        except (RayError, ValueError, TimeoutError):  # it is being restarted
+            return 0
+
+    def _listed(self) -> dict[str, str]:
+        return list_nodes(self._spec.resource, self._spec.pool)
+
+    def _offer(self, quote: Quoted) -> None:
+        if self._simulated is not None:
+            self._simulated.offer(quote.available)
+
+    def _make(self) -> Provisioner:
+        """Return the provisioner; it takes over the nodes of an earlier one."""
+        spec = self._spec
+        if spec.provision == SIMULATED:
+            address = ray.get_runtime_context().gcs_address
+            command = raylet_command(address, spec.pool, {spec.resource: 1})
+            self._simulated = SimulatedProvisioner(self._folder / "nodes", command, spec.notice, spec.leave)
+            return self._simulated
+        name, words = parse_provision(spec.provision)
+        return PROVISIONERS[name](spec.resource, words)
+
+
+def _counts(listed: dict[str, str]) -> NodeCounts:
+    kinds = list(listed.values())
+    return NodeCounts(kinds.count(SPOT), kinds.count(ON_DEMAND))
+
+
+def _words(counts: NodeCounts) -> str:
+    return f"{counts.spot} spot and {counts.on_demand} on-demand nodes"
+
+
+def start_provisioner(pool: str, scheduler: str, folder: Path) -> Actor:
+    """Start the named, detached provisioner of a pool, which Ray restarts whenever it dies; or find it.
+
+    Args:
+        pool: Name of the pool.
+        scheduler: Name of its scheduler's actor.
+        folder: Its folder, with the description of its cloud.
+    """
+    actor: Any = ray.remote(ProvisionerActor)
+    options = {
+        "name": f"{pool}-provisioner", "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True,
+        "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": this_node(),
+    }  # fmt: skip
+    return actor.options(**options).remote(scheduler, f"{pool}-manager", str(folder))

@@ -1,0 +1,78 @@
+"""The calls of the scheduler's actor for the pool manager and the provisioner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_core.core.answers import Placement
+from lightning_core.core.control import NodesWanted
+from lightning_core.core.events import Checkpoint, DevicesUnavailable, Event
+from lightning_core.server.host import Host
+from lightning_core.server.load.group_commit import GroupCommit
+from lightning_core.server.load.long_polling import LongPolling
+from lightning_core.server.sessions import Sessions
+
+
+class PoolCalls:
+    """A part of :class:`~lightning_core.server.ray_actor.SchedulerActor`."""
+
+    _host: Host
+    _commits: GroupCommit
+    _long_polling: LongPolling
+    _sessions: Sessions
+
+    async def _ready(self) -> None:
+        raise NotImplementedError
+
+    async def _handle(self, event: Event) -> None:
+        raise NotImplementedError
+
+    def _known(self, job: str) -> None:
+        raise NotImplementedError
+
+    async def register_devices(self, devices: Sequence[tuple[str, str]]) -> None:
+        """Set the name and arbiter path of each device; called repeatedly, since the actor may have been restarted."""
+        await self._ready()
+        self._sessions.devices = list(devices)
+        self._host.runs.set_devices([name for name, _ in devices])
+
+    async def set_unavailable(self, devices: Sequence[tuple[int, str]]) -> None:
+        """Set the numbers of the devices on which no worker can run, each with the reason."""
+        await self._ready()
+        scheduler = self._host.scheduler
+        ours = {number: words for number, words in devices if number < scheduler.settings.devices}
+        if ours.keys() != scheduler.unavailable_devices:
+            await self._handle(
+                DevicesUnavailable(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items()))
+            )
+
+    async def have_ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
+        """Return for each job and incarnation whether it has ended and must not train any more."""
+        await self._ready()
+        return await self._commits.read(lambda: self._ended(incarnations))
+
+    async def checkpoints(self, job: str) -> tuple[Checkpoint, ...]:
+        """Return the accepted checkpoints of a job, the newest first."""
+        await self._ready()
+        return await self._commits.read(lambda: self._host.scheduler.checkpoints(job))
+
+    async def spec_sha256(self, job: str) -> str:
+        """Return the SHA-256 of the spec that a job was submitted with; empty if the journal has none."""
+        await self._ready()
+        self._known(job)
+        return (await self._commits.read(lambda: self._host.scheduler.job(job))).spec_sha256
+
+    async def placements(self, known: Sequence[Placement] | None, timeout: float) -> list[Placement]:
+        """Return the placements as soon as they differ from ``known``, or after ``timeout`` seconds."""
+        await self._ready()
+        return await self._long_polling.placements(known, timeout)
+
+    async def nodes_wanted(self, version: int, timeout: float) -> tuple[float, NodesWanted]:
+        """Return the scheduler time, and the nodes that are wanted once they have another version than ``version``."""
+        await self._ready()
+        return await self._long_polling.nodes_wanted(version, timeout)
+
+    def _ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
+        scheduler = self._host.scheduler
+        active = set(scheduler.names(active=True))
+        return [job not in active or scheduler.incarnation(job) != incarnation for job, incarnation in incarnations]
