@@ -13,6 +13,7 @@ from lightning_core.bundle.problems import BundleError, require
 from lightning_core.bundle.settings_section import market_to_dict, read_market
 from lightning_core.cloud import parse_provision
 from lightning_core.control.market_terms import MarketTerms
+from lightning_core.core.control import Asker
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.core.names import did_you_mean
@@ -146,7 +147,12 @@ class MarketOptions:
         if problems:
             raise BundleError(problems)
         settings = replace(bundle.settings, market=terms, devices=2 * devices, resident=None, locations=())
-        every = min(SAVE_EVERY, SAVE_FRACTION * self.seconds(settings.market_terms()))
+        recorded = settings.market_terms()
+        seconds, kept = self.seconds(recorded), (recorded or MarketTerms()).kept_fraction
+        # Without a recording there is no selector that draws a policy for each job.
+        arguments = {"interval": seconds, "policy": "" if recorded else self.policy, "kept_fraction": kept}
+        settings = replace(settings, controllers={**settings.controllers, str(Asker.MARKET): arguments})
+        every = min(SAVE_EVERY, SAVE_FRACTION * seconds)
         jobs = [spec if spec.save_every else replace(spec, save_every=every) for spec in bundle.jobs]
         return replace(bundle, settings=settings, jobs=tuple(jobs))
 
