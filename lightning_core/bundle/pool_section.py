@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import exact_duration, read_bool
-from lightning_core.control import Calendar
+from lightning_core.control import Budget, Calendar
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
@@ -19,7 +19,7 @@ from lightning_core.core.validation import positive_int
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
-POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar")
+POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar", "budget")
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
@@ -57,6 +57,8 @@ class PoolSection(NamedTuple):
     """Whether jobs are given the earlier runs of other users too."""
     calendar: tuple[str, ...] = ()
     """Hours at which nothing trains; see :class:`~lightning_core.control.calendar.Calendar`."""
+    budget: float | None = None
+    """Money that the pool may spend on a market; None for any."""
 
 
 def with_quantum(settings: Settings, kind: Kind) -> Settings:
@@ -69,7 +71,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
                                 locations=pool.locations, keep_all=pool.keep_all,
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
-                                controllers=controllers_of(pool.calendar)),
+                                controllers=controllers_of(pool.calendar, pool.budget)),
                         pool.kind)  # fmt: skip
 
 
@@ -110,14 +112,30 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     keep_ended = problems.at("keep_ended").read(read_keep_ended, section.get("keep_ended", KEEP_ENDED))
     shared = bool("share_history" in section and problems.at("share_history").read(read_bool, section["share_history"]))
     calendar = problems.at("calendar").read(read_calendar, section.get("calendar", ())) or ()
+    budget = problems.at("budget").read(read_budget, section["budget"]) if "budget" in section else None
     return PoolSection(
-        kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar
+        kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar, budget
     )  # fmt: skip
 
 
-def controllers_of(calendar: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the controllers of settings, for the hours at which nothing trains."""
-    return {str(Asker.CALENDAR): {"closed": list(calendar)}} if calendar else {}
+def controllers_of(calendar: Sequence[str], budget: float | None) -> dict[str, dict[str, Any]]:
+    """Return the controllers of settings, for the hours at which nothing trains, and the money."""
+    found: dict[str, dict[str, Any]] = {}
+    if calendar:
+        found[Asker.CALENDAR] = {"closed": list(calendar)}
+    if budget is not None:
+        found[Asker.BUDGET] = {"money": budget}
+    return {str(name): arguments for name, arguments in found.items()}
+
+
+def read_budget(value: Any) -> float:
+    """Read how much money may be spent, in the unit of the market's prices.
+
+    Raises:
+        ValueError: If it is not a positive number.
+    """
+    Budget(value)
+    return float(value)
 
 
 def read_calendar(value: Any) -> tuple[str, ...]:
@@ -176,6 +194,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         pool["share_history"] = True
     if (calendar := settings.controllers.get(Asker.CALENDAR)) is not None:
         pool["calendar"] = list(calendar["closed"])
+    if (budget := settings.controllers.get(Asker.BUDGET)) is not None:
+        pool["budget"] = budget["money"]
     return pool
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
 from lightning_core.cli.jobs import has_job, print_moments, read_bundle
+from lightning_core.cli.on_market.flags import add_market, market_of
 from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.pool import Pool
@@ -45,31 +46,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     recover = "with --resume: continue a damaged journal from its last good event; the damaged files are kept beside it"
     run.add_argument("--recover", action="store_true", help=recover)
     run.add_argument("--own", action="store_true", help="use a pool of its own even if one is up")
-    market = "recording of spot prices: run on nodes that come and go, simulated here or real with --ray"
-    run.add_argument("--market", type=Path, metavar="TRACE", help=market)
-    quotes = 'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}'
-    run.add_argument("--quotes", metavar="COMMAND", help=quotes)
-    run.add_argument(
-        "--interval",
-        metavar="TIME",
-        help="on a market: length of an interval, such as 30m (default: as recorded, or 30m)",
-    )
-    run.add_argument(
-        "--price", type=float, metavar="P", help="with --market: price of a spot node, if none is recorded"
-    )
-    run.add_argument(
-        "--spot-policy",
-        metavar="NAME",
-        help="on a market: spot policy for all jobs (default: one is chosen for each job)",
-    )
-    provision = (
-        "on a market, with --ray: a provisioner with its options, or a command that is given the wanted number of "
-        "nodes (default: autoscaler, Ray's)"
-    )
-    run.add_argument("--provision", metavar="COMMAND", help=provision)
-    run.add_argument(
-        "--picture", type=new_file, metavar="FILE", help="on a market: draw the intervals: PNG, SVG or PDF"
-    )
+    add_market(run, "run")
     run.add_argument(
         "--ray",
         metavar="ADDRESS",
@@ -82,7 +59,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if (arguments.bundle is None) == (arguments.resume is None):
         raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
-    market_options = _market_of(arguments)
+    market_options = market_of(arguments, "run")
     if arguments.resume is not None and market_options is not None:
         raise ValueError("--resume continues on the market on which the run began: leave out --market and --quotes")
     if arguments.resume is not None:
@@ -106,24 +83,6 @@ def _placed(market_options: MarketOptions, bundle: BundleSpec) -> BundleSpec:
     if not market_options.ray:
         make_token()  # Ray reads the token only once, when it is imported
     return market_options.apply(bundle)
-
-
-def _market_of(arguments: argparse.Namespace) -> MarketOptions | None:
-    """Return the terms of a run on a market; None for an ordinary run."""
-    if arguments.market is None and arguments.quotes is None:
-        for flag in ("interval", "price", "spot_policy", "provision", "picture"):
-            if getattr(arguments, flag) is None:
-                continue
-            if arguments.resume is not None:
-                problem = "cannot be changed: --resume continues with the terms in the run's market.json"
-            else:
-                problem = "needs a run on a market: --market TRACE or --quotes COMMAND"
-            raise ValueError(f"--{flag.replace('_', '-')} {problem}")
-        return None
-    from lightning_core.cli.on_market.market_options import MarketOptions
-
-    return MarketOptions(arguments.market, arguments.quotes, arguments.interval, arguments.price, arguments.spot_policy,
-                    arguments.ray, arguments.provision, arguments.picture)  # fmt: skip
 
 
 def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, market_options: MarketOptions | None) -> int:

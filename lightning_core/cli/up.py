@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_core.cli.arguments import whole_number
+from lightning_core.cli.on_market.flags import add_market, market_of
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import MAX_DEVICES
@@ -16,6 +19,10 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.discovery import home
 from lightning_core.storage.journals.journal import Journal
+
+if TYPE_CHECKING:
+    from lightning_core.bundle.problems import Problems
+    from lightning_core.cli.on_market.market_options import MarketOptions
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -40,8 +47,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument("--keep-ended", default="30d", metavar="TIME", help=kept)
     calendar = "hours at which nothing trains, such as 'not between 22:00 and 06:00 on mon-fri'; may be repeated"
     up.add_argument("--calendar", action="append", default=[], metavar="RULE", help=calendar)
-    market = "recording of a spot market with prices: a spot policy is chosen for each job (see `market`)"
-    up.add_argument("--market", metavar="FILE", help=market)
+    budget = "on a market: money that may be spent, in the unit of the prices"
+    up.add_argument("--budget", metavar="MONEY", type=float, help=budget)
+    add_market(up, "pool")
     recover = "continue a damaged journal from its last good event; the damaged files are kept beside it"
     up.add_argument("--recover", action="store_true", help=recover)
     up.add_argument("--on-verdict", metavar="COMMAND", help="command to run when a verdict changes")
@@ -55,45 +63,53 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.on_verdict import read_on_verdict
-    from lightning_core.bundle.pool_section import KEEP_ALL, PoolSection, read_calendar, read_keep_ended, with_pool
+    from lightning_core.bundle.pool_section import (
+        KEEP_ALL,
+        PoolSection,
+        read_budget,
+        read_calendar,
+        read_keep_ended,
+        with_pool,
+    )
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
-    from lightning_core.bundle.settings_section import parse_policy, read_market
+    from lightning_core.bundle.settings_section import parse_policy
     from lightning_core.cluster.head import up
-    from lightning_core.node.core_claims import free_cores
-    from lightning_core.node.device_cores import CORES
 
     require("torch", "lightning", "ray", "jsonargparse")
     devices = arguments.devices
-    if not 1 <= devices <= MAX_DEVICES:
-        raise ValueError(f"--devices must be 1 to {MAX_DEVICES}, got {devices}")
+    market = market_of(arguments, "pool")
+    most = MAX_DEVICES if market is None else MAX_DEVICES // 2  # new nodes are warm before old ones go
+    if not 1 <= devices <= most:
+        raise ValueError(f"--devices must be 1 to {most}, got {devices}")
     policy = parse_policy(arguments.policy)
     if arguments.kind == "gpu" and arguments.cores != 1:
         raise ValueError("--cores is for CPU pools only; remove it")
+    if arguments.budget is not None and market is None:
+        raise ValueError("--budget is for a pool on a market: --market TRACE or --quotes COMMAND")
     resident = 2 * devices if arguments.resident is None else arguments.resident
     found = Problems(Position("up"))
     keep_ended = found.at("--keep-ended").read(read_keep_ended, arguments.keep_ended)
     keep_all = arguments.keep == KEEP_ALL
     calendar = found.at("--calendar").read(read_calendar, arguments.calendar) or ()
+    budget = None if arguments.budget is None else found.at("--budget").read(read_budget, arguments.budget)
     shared = PoolSection(arguments.kind, devices, arguments.cores, resident, keep_all=keep_all, keep_ended=keep_ended,
-                         calendar=calendar)  # fmt: skip
-    market = None
-    if arguments.market:
-        market = found.at("--market").read(lambda trace: read_market(trace, Path()), arguments.market)
-    settings = with_pool(Settings(policy=policy.pop("name"), policy_args=policy, market=market), shared)
-    if arguments.kind == "gpu":
+                         calendar=calendar, budget=budget)  # fmt: skip
+    settings = with_pool(Settings(policy=policy.pop("name"), policy_args=policy), shared)
+    if market is not None:
+        settings = _on_market(market, settings, arguments, found)
+    elif arguments.kind == "gpu":
         check_gpus(devices, found.at("--kind"))
     told = {"command": arguments.on_verdict, "webhook": arguments.webhook}
     on_verdict = read_on_verdict({key: value for key, value in told.items() if value} or None, found.at("--on-verdict"))
     if found.messages:
         raise BundleError(found.messages)
     folder = arguments.folder or home()
-    if arguments.kind == "cpu" and devices * arguments.cores > (free := free_cores(CORES)) < len(CORES):
-        print(f"note: {len(CORES) - free} of the {len(CORES)} cores here belong to your other pools: jobs of two pools "
-              "on one core slow each other down", file=sys.stderr)  # fmt: skip
-    print(f"bringing up {devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} workers ...",
-          flush=True)  # fmt: skip
-    head = up(folder, settings, arguments.kind, on_verdict, recover_journal=arguments.recover)
+    if market is None:
+        _say_busy_cores(arguments)
+    print(f"bringing up {_pool_in_words(arguments, market, resident)} ...", flush=True)
+    cloud = None if market is None else market.cloud(settings, arguments.kind, "pool")
+    head = up(folder, settings, arguments.kind, on_verdict, cloud, recover_journal=arguments.recover)
     there = settings
     if (path := journal_path(folder)).exists():  # of a pool that resumes, it has the settings from before
         with Journal.open(path, read_only=True) as journal:
@@ -106,6 +122,35 @@ def _up(arguments: argparse.Namespace) -> int:
     print("  scripts join it with CoreCallback; `lightning-core submit`, `status` and `down` are the next commands")
     print("  its workers are importing torch and Lightning; a job that is submitted now waits some seconds for them")
     return EXIT_MET
+
+
+def _on_market(market: MarketOptions, settings: Settings, arguments: argparse.Namespace, found: Problems) -> Settings:
+    """Return the settings of a pool on a market; problems are added to those found."""
+    if arguments.kind == "gpu" and market.ray is None:
+        found.at("--kind").add("simulated nodes have no GPUs: name a Ray cluster that has with --ray")
+    terms = found.at("--market").read(lambda options: options.terms(), market)
+    if found.messages:
+        return settings
+    both = 2 * arguments.devices  # new nodes are warm before old ones go
+    return market.rented(replace(settings, market=terms, devices=both, resident=both))
+
+
+def _say_busy_cores(arguments: argparse.Namespace) -> None:
+    from lightning_core.node.core_claims import free_cores
+    from lightning_core.node.device_cores import CORES
+
+    wanted = arguments.devices * arguments.cores
+    if arguments.kind == "cpu" and wanted > (free := free_cores(CORES)) < len(CORES):
+        print(f"note: {len(CORES) - free} of the {len(CORES)} cores here belong to your other pools: jobs of two pools "
+              "on one core slow each other down", file=sys.stderr)  # fmt: skip
+
+
+def _pool_in_words(arguments: argparse.Namespace, market: MarketOptions | None, resident: int) -> str:
+    many = arguments.devices
+    if market is None:
+        return f"{many} {arguments.kind} device{'s' * (many > 1)} with {resident} workers"
+    real = "of the Ray cluster" if market.ray else "simulated on this machine"
+    return f"a pool on a market, of at most {many} node{'s' * (many > 1)}, {real}"
 
 
 def differences(asked: Settings, there: Settings) -> list[str]:
@@ -136,6 +181,7 @@ def _in_words(settings: Settings) -> dict[str, str]:
         "keep-ended": FOREVER if settings.keep_ended is None else format_duration(settings.keep_ended),
         "calendar": ", ".join(rules),
         "market": str((settings.market or {}).get("trace", "none")),
+        "budget": str(settings.controllers.get(Asker.BUDGET, {}).get("money", "none")),
     }
 
 

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning_core.cloud.simulated_cloud import HEALTH
 from lightning_core.errors import LightningCoreError
 from lightning_core.node.processes import is_alive, is_marked
 from lightning_core.node.signals import SignalReceivedError, protected_from_ray
@@ -83,7 +84,7 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
     _take_token(head)  # before Ray is imported, which reads it once
-    resources = {"device": head["devices"]} if head["kind"] == "cpu" else {}
+    resources = {"device": head["devices"]} if head["kind"] == "cpu" and head["devices"] else {}
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
         f"--temp-dir={Path(head['temp']) / 'ray'}", "--include-dashboard=false", "--disable-usage-stats",
@@ -92,6 +93,8 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: there is nothing to drain.
     quick = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+    if not head["devices"]:  # its nodes have them, and are missed within seconds
+        quick |= HEALTH
     environment = os.environ | PRIVATE_RAY | quick | {MARK: head["mark"]}
     with owner_only(), (folder / "head.log").open("ab") as log:
         return subprocess.Popen(

@@ -38,8 +38,8 @@ from lightning_core.storage.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks at the nodes.
-POLL_SECONDS = 0.1
+# Seconds between two looks at the nodes, and seconds that they may take to end by themselves once all are given back.
+POLL_SECONDS, CLOSE_SECONDS = 0.1, 5.0
 # Variable with the mark of a node.
 MARK = "LIGHTNING_CORE_NODE"
 # Variables of Ray that are not settings: settings are in small letters.
@@ -151,9 +151,21 @@ class SimulatedProvisioner:
     def close(self) -> None:
         self._closed.set()
         self._thread.join()
+        for machine in self._machines:  # all have left, so each can tell the cluster that it goes
+            for pid in (machine.pid, *_children(machine.pid)) if machine.is_alive else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        until = time.monotonic() + CLOSE_SECONDS
+        while any(machine.is_alive for machine in self._machines) and time.monotonic() < until:
+            self._reap()
+            time.sleep(POLL_SECONDS)
         for machine in self._machines:
             self._kill(machine)
         self._machines = []
+
+    def _reap(self) -> None:
+        for process in self._children.values():
+            process.poll()
 
     # ------------------------------------------------------------------------------------------------ notes
 

@@ -22,6 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from lightning_core.cloud.cloud_spec import CloudSpec
 from lightning_core.cloud.ray_head import HeadError, await_address, check_head, end_ray, joined, new_head, start_ray
 from lightning_core.core.events import Close, WorkersLost
 from lightning_core.node.processes import is_alive, started
@@ -48,6 +49,7 @@ def up(
     settings: Settings,
     kind: str = "cpu",
     on_verdict: Mapping[str, Any] | None = None,
+    cloud: CloudSpec | None = None,
     *,
     recover_journal: bool = False,
 ) -> dict[str, Any]:
@@ -58,6 +60,7 @@ def up(
         settings: Settings of a new pool; ``resident`` is the number of workers to keep warm.
         kind: Kind of the devices.
         on_verdict: What to run when a verdict changes.
+        cloud: Cloud whose nodes the pool has; None for devices of this machine.
         recover_journal: Whether to continue a damaged journal from its last good event.
 
     Returns:
@@ -77,7 +80,7 @@ def up(
         if recover_journal:
             _recover(folder)
         resumes = _unfinished(folder)
-        head = new_head(settings.devices, kind)
+        head = new_head(settings.devices if cloud is None else 0, kind)
         try:
             with recorded_signals() as received:
                 process = start_ray(folder, head)
@@ -87,7 +90,7 @@ def up(
 
                 head["address"] = await_address(process, head, folder, received)
                 _write(folder, head)
-                _open_pool(folder, head, settings, on_verdict, resumes, received)
+                _open_pool(folder, head, settings, on_verdict, cloud, resumes, received)
         except BaseException:  # also for Ctrl-C: no partial pool is left
             end_ray(head)
             raise
@@ -157,18 +160,21 @@ def _recover(folder: Path) -> None:
 
 
 def _unfinished(folder: Path) -> bool:
-    """Return whether the journal has jobs that have not ended; a journal without any is moved to ``old``."""
+    """Return whether the journal goes on: it has jobs that have not ended, or knows what was spent.
+
+    Any other one is moved to ``old``.
+    """
     path = folder / "journal.db"
     finish(path)
     if not path.exists():
         return False
     try:
         with Journal.open(path) as journal:
-            waiting = replay(journal).scheduler.names(active=True)
+            scheduler = replay(journal).scheduler
     except Exception as error:  # whatever is wrong with it, it must not be overwritten
         problem = str(error) if isinstance(error, JournalError) else f"{path}: damaged journal: {error}"
         raise HeadError(f"{problem}; its jobs cannot resume; {HINT}; or move it away to start a new one") from None
-    if waiting:
+    if scheduler.names(active=True) or scheduler.cloud.spent:
         return True
     old = folder / "old"
     old.mkdir(exist_ok=True)
@@ -183,11 +189,13 @@ def _open_pool(
     head: Mapping[str, Any],
     settings: Settings,
     on_verdict: Mapping[str, Any] | None,
+    cloud: CloudSpec | None,
     resumes: bool,
     received: list[int],
 ) -> None:
     from lightning_core.cluster import config_checker
     from lightning_core.cluster.pool_manager import start_pool_manager
+    from lightning_core.cluster.provisioner_actor import start_provisioner
     from lightning_core.cluster.ray_calls import answer
     from lightning_core.server.start_scheduler import start_scheduler
 
@@ -196,7 +204,7 @@ def _open_pool(
         temp = Path(head["temp"])
         pool_manager = start_pool_manager(
             "pool", settings.devices, settings.slots_per_device or 1, head["kind"], settings.cores,
-            temp / "manager.json",
+            temp / "manager.json", min_devices=None if cloud is None else 0,
             checker=temp / config_checker.SOCKET_NAME,
         )  # fmt: skip
         try:
@@ -205,6 +213,9 @@ def _open_pool(
             if resumes:
                 answer(scheduler.event.remote(WorkersLost()), received)
             answer(pool_manager.serve.remote(POOL, str(folder), warm=False), received)
+            if cloud is not None:
+                cloud.save(folder)
+                answer(start_provisioner("pool", POOL, folder).pid.remote(), received)
         except ray.exceptions.RayError as error:
             raise HeadError(" ".join(str(getattr(error, "cause", None) or error).split())) from None
     client = SocketClient(Path(head["socket"]))
@@ -231,12 +242,27 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
                 not received and ray.get(pool_manager.busy.remote(), timeout=CLOSE_TIMEOUT) and time.monotonic() < until
             ):
                 time.sleep(0.2)
+            _give_nodes_back(ray)
             ray.get(pool_manager.close.remote(), timeout=CLOSE_TIMEOUT)
             ray.get(scheduler.close.remote(), timeout=CLOSE_TIMEOUT)
         except ray.exceptions.RayError as error:
             raise HeadError(str(error)) from None
         ray.kill(pool_manager)
         ray.kill(scheduler)
+
+
+def _give_nodes_back(ray: Any) -> None:
+    """Have the provisioner give all nodes back, if the pool has one; people are told if some are still there."""
+    from lightning_core.cluster.provisioner_actor import GIVE_BACK_TIMEOUT
+    from lightning_core.server.ray_settings import NAMESPACE
+
+    try:
+        provisioner = ray.get_actor("pool-provisioner", namespace=NAMESPACE)
+    except ValueError:
+        return
+    if not ray.get(provisioner.give_back.remote(), timeout=GIVE_BACK_TIMEOUT + CLOSE_TIMEOUT):
+        print("nodes are still there, and may be paid for: look at your cloud", file=sys.stderr)
+    ray.kill(provisioner)
 
 
 def _write(folder: Path, head: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lightning_core.core.control import Allowance
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import Event
-from lightning_core.core.limits import MAX_FACTOR, check_at_most
+from lightning_core.core.limits import MAX_FACTOR, check_at_most, shown
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import Stateful
 
@@ -37,7 +37,7 @@ class Budget(Stateful):
 
     def __init__(self, money: float) -> None:
         if isinstance(money, bool) or not isinstance(money, int | float) or not 0 < money < math.inf:
-            raise ValueError(f"money must be positive and finite, got {money}")
+            raise ValueError(f"money must be positive and finite, got {shown(money)}")
         check_at_most("money", money, MAX_FACTOR)
         self._money = float(money)
         self._said = False

@@ -176,7 +176,7 @@ class Pool:
             bundle = self.read(bundle)
         if not checked:
             self.check(bundle)
-        bundle = bundle.submit(now or datetime.now())
+        bundle = bundle.submit(now or datetime.now()).saved_every(self.settings.save_every)
         self.client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
         return [spec.job.name for spec in bundle.jobs]
 

@@ -191,6 +191,12 @@ class Settings:
         return self.estimator or getattr(POLICIES[self.policy], "estimator", DEFAULT_ESTIMATOR)
 
     @property
+    def save_every(self) -> float | None:
+        """Seconds between two checkpoints of a job that does not say; None for the default."""
+        every: float | None = self.controllers.get(Asker.MARKET, {}).get("save_every")
+        return every
+
+    @property
     def slots_per_device(self) -> int | None:
         """Launched jobs that may be resident on one device; None for any number."""
         return None if self.resident is None else self.resident // self.devices

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.problems import BundleError, require
 from lightning_core.bundle.settings_section import market_to_dict, read_market
 from lightning_core.cloud import parse_provision
+from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import parse_duration
@@ -19,6 +21,7 @@ from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.core.names import did_you_mean
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import INTERVAL
+from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import SAVE_EVERY
 from lightning_core.storage.private_files import NotOursError, owner_only, read_own
@@ -141,23 +144,54 @@ class MarketOptions:
             problems.append("pool.kind: simulated nodes have no GPUs; name a Ray cluster that has with --ray")
         terms: dict[str, Any] | None = None
         try:
-            terms = self._terms(bundle)
+            terms = self.terms(bundle.settings.market)
         except ValueError as error:
             problems.append(f"--market: {error}" if self.trace else f"--interval: {error}")
         if problems:
             raise BundleError(problems)
         settings = replace(bundle.settings, market=terms, devices=2 * devices, resident=None, locations=())
-        recorded = settings.market_terms()
-        seconds, kept = self.seconds(recorded), (recorded or MarketTerms()).kept_fraction
-        # Without a recording there is no selector that draws a policy for each job.
-        arguments = {"interval": seconds, "policy": "" if recorded else self.policy, "kept_fraction": kept}
-        settings = replace(settings, controllers={**settings.controllers, str(Asker.MARKET): arguments})
-        every = min(SAVE_EVERY, SAVE_FRACTION * seconds)
-        jobs = [spec if spec.save_every else replace(spec, save_every=every) for spec in bundle.jobs]
-        return replace(bundle, settings=settings, jobs=tuple(jobs))
+        return replace(bundle, settings=settings).saved_every(self.save_every(settings))
 
-    def _terms(self, bundle: BundleSpec) -> dict[str, Any] | None:
-        """Return the terms of a recorded market, these options over those of the bundle."""
+    def rented(self, settings: Settings) -> Settings:
+        """Return settings under which the pool itself decides how many nodes it holds.
+
+        Args:
+            settings: Settings with the market and the devices of such a pool.
+        """
+        recorded = settings.market_terms()
+        # Without a recording there is no selector that draws a policy for each job.
+        arguments = {
+            "interval": self.seconds(recorded), "policy": "" if recorded else self.policy,
+            "kept_fraction": (recorded or MarketTerms()).kept_fraction, "save_every": self.save_every(settings),
+        }  # fmt: skip
+        return replace(settings, controllers={**settings.controllers, str(Asker.MARKET): arguments})
+
+    def cloud(self, settings: Settings, kind: str, pool: str) -> CloudSpec:
+        """Return the cloud of a pool.
+
+        Args:
+            settings: Its settings, with the market.
+            kind: Kind of its devices.
+            pool: Its name.
+        """
+        provision = SIMULATED if self.ray is None else self.provision or "autoscaler"
+        terms = None if settings.market is None else dict(settings.market)
+        seconds = self.seconds(settings.market_terms())
+        return CloudSpec(pool, "GPU" if kind == "gpu" else "device", provision, seconds, terms, self.quotes)
+
+    def save_every(self, settings: Settings) -> float:
+        """Return the seconds between two checkpoints of a job that does not say."""
+        return min(SAVE_EVERY, SAVE_FRACTION * self.seconds(settings.market_terms()))
+
+    def terms(self, base: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the terms of a recorded market, these options over those of a bundle; None if it is quoted.
+
+        Args:
+            base: Terms of the bundle.
+
+        Raises:
+            ValueError: If they do not fit, or the recording cannot be read.
+        """
         if self.trace is None:
             if self.interval is not None:
                 parse_duration(self.interval)
@@ -165,7 +199,7 @@ class MarketOptions:
         given = {"trace": str(self.trace.resolve()), "interval": self.interval, "price": self.price,
                  "policies": self.policy and [self.policy]}  # fmt: skip
         own = {key: value for key, value in given.items() if value is not None}
-        return read_market(market_to_dict(bundle.settings.market or {}) | own, Path())
+        return read_market(market_to_dict(base or {}) | own, Path())
 
     def seconds(self, terms: MarketTerms | None) -> float:
         """Return the seconds of an interval."""

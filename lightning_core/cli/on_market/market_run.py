@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.on_market.market_options import MarketOptions
-from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.quotes import QuoteCommand
 from lightning_core.core.control import Asker
 from lightning_core.history.ledger import Ledger, read_ledger
@@ -44,29 +44,16 @@ def run_on_market(
 
     if options.ray is not None:
         join_ray(options.ray)
+    bundle = replace(bundle, settings=options.rented(bundle.settings))
     devices = bundle.settings.devices
     with Cluster(devices, bundle.kind, devices, bundle.settings.cores, min_devices=0) as cluster:
-        summary = cluster.run(bundle, run_dir, view, was, cloud_of(options, bundle, cluster.name))
+        cloud = options.cloud(bundle.settings, bundle.kind, cluster.name)
+        summary = cluster.run(bundle, run_dir, view, was, cloud)
     ledger = read_ledger(run_dir / "journal.db")
     _print_ledger(ledger, run_dir)
     if options.picture is not None:
         draw(ledger, bundle, options.picture)
     return summary
-
-
-def cloud_of(options: MarketOptions, bundle: BundleSpec, pool: str) -> CloudSpec:
-    """Return the cloud of a pool.
-
-    Args:
-        options: The market.
-        bundle: Bundle, as :meth:`MarketOptions.apply` returns it.
-        pool: Name of the pool.
-    """
-    provision = SIMULATED if options.ray is None else options.provision or "autoscaler"
-    terms = None if bundle.settings.market is None else dict(bundle.settings.market)
-    seconds = options.seconds(bundle.settings.market_terms())
-    resource = "GPU" if bundle.kind == "gpu" else "device"
-    return CloudSpec(pool, resource, provision, seconds, terms, options.quotes)
 
 
 def _check_begun_here(run_dir: Path) -> None:

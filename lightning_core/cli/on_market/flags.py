@@ -1,0 +1,65 @@
+"""Arguments of commands that put jobs on a spot market: ``run``, ``up`` and ``simulate``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_core.cli.arguments import new_file
+
+if TYPE_CHECKING:
+    from lightning_core.cli.on_market.market_options import MarketOptions
+
+NAMES = ("interval", "price", "spot_policy", "provision", "picture")
+
+
+def add_market(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the arguments.
+
+    Args:
+        parser: Parser of the command.
+        what: What is put on the market, ``"run"`` or ``"pool"``; only a run is drawn.
+    """
+    market = f"recording of spot prices: a {what} on nodes that come and go, simulated here or real with --ray"
+    parser.add_argument("--market", type=Path, metavar="TRACE", help=market)
+    quotes = 'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}'
+    parser.add_argument("--quotes", metavar="COMMAND", help=quotes)
+    interval = "on a market: length of an interval, such as 30m (default: as recorded, or 30m)"
+    parser.add_argument("--interval", metavar="TIME", help=interval)
+    price = "with --market: price of a spot node, if none is recorded"
+    parser.add_argument("--price", type=float, metavar="P", help=price)
+    policy = "on a market: spot policy for all jobs (default: one is chosen for each job)"
+    parser.add_argument("--spot-policy", metavar="NAME", help=policy)
+    provision = (
+        "on a market, with --ray: a provisioner with its options, or a command that is given the wanted number of "
+        "nodes (default: autoscaler, Ray's)"
+    )
+    parser.add_argument("--provision", metavar="COMMAND", help=provision)
+    if what == "run":
+        picture = "on a market: draw the intervals: PNG, SVG or PDF"
+        parser.add_argument("--picture", type=new_file, metavar="FILE", help=picture)
+
+
+def market_of(arguments: argparse.Namespace, what: str) -> MarketOptions | None:
+    """Return the options of the market; None without one.
+
+    Raises:
+        ValueError: If they do not go together, or there is no market.
+    """
+    if arguments.market is None and arguments.quotes is None:
+        for name in NAMES:
+            if getattr(arguments, name, None) is None:
+                continue
+            if getattr(arguments, "resume", None) is not None:
+                problem = "cannot be changed: --resume continues with the terms in the run's market.json"
+            else:
+                problem = f"needs a {what} on a market: --market TRACE or --quotes COMMAND"
+            raise ValueError(f"--{name.replace('_', '-')} {problem}")
+        return None
+    from lightning_core.cli.on_market.market_options import MarketOptions
+
+    return MarketOptions(
+        arguments.market, arguments.quotes, arguments.interval, arguments.price, arguments.spot_policy,
+        getattr(arguments, "ray", None), arguments.provision, getattr(arguments, "picture", None),
+    )  # fmt: skip
