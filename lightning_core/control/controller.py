@@ -12,8 +12,9 @@ from lightning_core.core.events import Event
 
 @runtime_checkable
 class Controller(Protocol):
-    """Decides something beside the policy: about jobs, nodes or money. The scheduler hosts it, and the journal replays it.
+    """Decides something beside the policy: about jobs, nodes or money.
 
+    The scheduler hosts it, and the journal replays it.
     It has no clock, and no state but what :meth:`handle` was given: the same events give the same answers.
     """
 

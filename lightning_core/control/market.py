@@ -12,14 +12,15 @@ which job trains where, and which one goes without if not all nodes have come.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 
 from lightning_core.control.planned_jobs import PlannedJobs, Plans
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, PoolAnswer, Quoted
+from lightning_core.core.control import Ask, IntervalEnded, NodesWanted, PoolAnswer, Quoted
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import CloudTrouble, EarlierRuns, Event, Report, SelectorFeedback, Tick
 from lightning_core.core.limits import check_seconds
@@ -96,7 +97,7 @@ class MarketController:
 
     def state(self) -> dict[str, Any]:
         interval = None if self._interval is None else self._interval.state()
-        quotes = [[number, quote.price, quote.available, quote.on_demand] for number, quote in self._quotes.items()]
+        quotes = [list(astuple(quote)) for quote in self._quotes.values()]
         quoted_at = self._quoted_at if self._quotes else None
         return {
             "plans": self._plans.state(), "quotes": quotes, "quoted_at": quoted_at, "interval": interval,
@@ -107,7 +108,7 @@ class MarketController:
     def restore(self, state: Mapping[str, Any]) -> None:
         try:
             self._plans.restore(state["plans"])
-            self._quotes = {number: Quoted(*quote) for number, *quote in state["quotes"]}
+            self._quotes = {quote[-1]: Quoted(*quote) for quote in state["quotes"]}
             self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]
             interval = state["interval"]
             self._interval = None if interval is None else CurrentInterval.of(interval)
@@ -161,11 +162,11 @@ class MarketController:
         number = int(now // self.seconds) if quote.interval is None else quote.interval
         is_first = not self._quotes
         # Of an interval that has begun, what its plans went by stays.
-        if self._interval is None or number > self._interval.number:
-            self._quotes[number] = quote
-        elif quote.interval is None:
-            self._quotes[number + 1] = quote
-        self._quoted_at = now
+        has_begun = self._interval is not None and number <= self._interval.number
+        if not has_begun or quote.interval is None:
+            holds_from = number + has_begun
+            self._quotes[holds_from] = replace(quote, interval=holds_from)
+            self._quoted_at = now
         for old in [one for one in self._quotes if one < number - BEFORE]:
             del self._quotes[old]
         return is_first
@@ -243,9 +244,7 @@ class MarketController:
             reason = Reason("nodes_replaced" if rest.preempted else "nodes_for_new")
             self._want(interval.add(rest, plans.nodes), reason, answers)
 
-    def _end(
-        self, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], answers: Answers, number: int
-    ) -> None:
+    def _end(self, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], answers: Answers, number: int) -> None:
         """Want no nodes any more: all jobs are over, or the pool closes and they have left."""
         if pool.closing:
             self._closing_since = now if self._closing_since is None else self._closing_since

@@ -261,8 +261,8 @@ class PlannedJobs:
 
     def begins_at(self, pool: PoolView, now: float) -> float | None:
         """Return when the next job begins that has not; None if there is none."""
-        times = [status.submitted_at + pool.job(name).begin
-                 for name in pool.names() if name not in self._jobs and (status := pool.status(name)) is not None]  # fmt: skip
+        new = [(name, status) for name in pool.names() if name not in self._jobs and (status := pool.status(name))]
+        times = (status.submitted_at + pool.job(name).begin for name, status in new)
         return min((time for time in times if time > now), default=None)
 
     def _must_have(
@@ -273,9 +273,7 @@ class PlannedJobs:
         if job is None:  # its throughput is unknown: it must train somewhere for that to be measured
             return NodeCounts(0, min_size(terms)) if is_new else planned.held
         interval, done = rest.number - planned.span.start, float(_batches_done(status))
-        return planned.plan.must_have(
-            _with_margin(job), market, planned.span.start, interval, done, had, rest.elapsed
-        )
+        return planned.plan.must_have(_with_margin(job), market, planned.span.start, interval, done, had, rest.elapsed)
 
     def _open_jobs(
         self, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts

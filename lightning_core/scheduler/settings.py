@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lightning_core.control import CONTROLLERS, Controller
+from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.limits import (
     MAX_CELLS,
@@ -27,7 +28,6 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
-from lightning_core.control.market_terms import MarketTerms
 
 # Estimator of policies that do not name their own.
 DEFAULT_ESTIMATOR = "posterior"

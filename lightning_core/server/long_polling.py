@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from lightning_core.core.answers import Alert, Answer, Directive, Placement, VerdictChanged
-from lightning_core.core.control import IntervalEnded, NodesWanted
+from lightning_core.core.control import IntervalEnded
 from lightning_core.core.events import Event, WorkerExited, WorkersLost
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
