@@ -10,7 +10,6 @@ import numpy as np
 
 from lightning_core.control import MarketController
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.events import Event, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
@@ -34,7 +33,8 @@ def elastic(name: str, batches: int, deadline: float, **more: Any) -> Job:
 
 def controller(policy: str = "max-spot", **more: Any) -> MarketController:
     """A market with intervals of ten seconds, in which nothing is lost when the number of nodes changes."""
-    return MarketController(**{"interval": 10.0, "policy": policy, "kept_fraction": 1.0, "save_every": 0.0} | more)
+    arguments: dict[str, Any] = {"interval": 10.0, "policy": policy, "kept_fraction": 1.0, "save_every": 0.0}
+    return MarketController(**arguments | more)
 
 
 @dataclass
@@ -177,8 +177,3 @@ class World:
         for name in busy:
             done = self.batches.get(name, 0.0) + share * seconds
             self.batches[name] = min(done, float(self.jobs[name].target.work or 0))
-
-
-def again(run: MarketController, **more: Any) -> MarketController:
-    """The controller as it is after it was saved and restored, with all that it remembers."""
-    return saved_and_restored(run, controller(**more), CACHES)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from lightning_core.core.commands import Pause, Resume
 from lightning_core.core.conformance import saved_and_restored
+from lightning_core.core.control import Ask, CloudPart, CloudTrouble, NodesWanted, Quoted
+from lightning_core.core.events import Close, Tick, WorkersLost
+from lightning_core.core.jobs import OnMiss
+from lightning_core.core.saved_state import StateError
 from lightning_core.market.online.node_counts import NodeCounts
 from tests.control.market_world import CACHES, World, controller, elastic, market
 
@@ -191,3 +200,284 @@ def test_a_preemption_costs_a_start_and_unsaved_work() -> None:
     run = controller(initial_throughput=1.0, save_every=2.0)
     world.live(run, 1.0)
     assert run.jobs[0].preemption_cost == pytest.approx(0.6)  # as the job says
+
+
+# ---------------------------------------------------------------------------------------- jobs that come, wait and go
+
+
+def asked(answers: list[Any]) -> list[tuple[str, int | None, str]]:
+    """What is asked of jobs: each with its devices and why."""
+    return [(answer.job, answer.devices, answer.reason.code) for answer in answers if isinstance(answer, Ask)]
+
+
+def wanted(answers: list[Any]) -> list[tuple[int, int, str]]:
+    """What nodes are wanted, and why."""
+    return [(one.spot, one.on_demand, one.reason.code) for one in answers if isinstance(one, NodesWanted)]
+
+
+def test_a_job_that_comes_within_an_interval_waits_for_the_next_one() -> None:
+    world, run = World({"a": elastic("a", 300, 200.0)}, market([4] * 20)), controller(initial_throughput=1.0)
+    world.live(run, 13.0)
+    answers = world.submit(run, elastic("b", 60, 100.0))
+    assert asked(answers) == [("b", 0, "nodes_held")]
+    assert wanted(answers) == []
+    world.live(run, 6.5)
+    assert [ask.job for ask in world.told] == ["a", "b"]
+    world.live(run, 1.5)  # it is the more urgent one
+    assert [(ask.job, ask.devices) for ask in world.told[2:]] == [("b", 4), ("a", 0)]
+
+
+def test_a_job_that_cannot_wait_gets_on_demand_nodes_at_once() -> None:
+    world, run = World({"a": elastic("a", 300, 200.0)}, market([4] * 20)), controller(initial_throughput=1.0)
+    world.live(run, 13.0)
+    answers = world.submit(run, elastic("b", 40, 12.0))
+    assert asked(answers) == [("b", 4, "nodes_held")]
+    assert wanted(answers) == [(4, 4, "nodes_for_new")]
+    world.live(run, 8.0)
+    assert world.held[1] == (4, 4)
+    assert world.rows[1].cost == pytest.approx(4 * 0.4 + 4 * 1.0)
+
+
+def test_a_job_of_unknown_throughput_gets_its_fewest_devices_at_once() -> None:
+    world, run = World({"a": elastic("a", 300, 200.0)}, market([4] * 20)), controller()
+    world.live(run, 13.0)
+    answers = world.submit(run, replace(elastic("b", 60, 100.0), sizes=(2, 4), min_devices=2))
+    assert asked(answers) == [("b", 2, "nodes_held")]
+    assert wanted(answers) == [(4, 2, "nodes_for_new")]
+
+
+def test_an_idle_pool_wants_nothing_and_begins_again_within_an_interval() -> None:
+    world, run = World({}, market([4] * 20)), controller()
+    world.live(run, 33.0)
+    assert (world.wanted, world.rows, run.wakeup()) == ([], [], None)
+    answers = world.submit(run, elastic("a", 30, 60.0))
+    assert wanted(answers) == [(0, 1, "nodes_for_new")]
+    world.live(run, 30.0)
+    assert not world.is_active("a")
+    assert [row.number for row in world.rows] == [3, 4]
+    assert world.held == [(0, 1), (4, 0)]
+    assert sum(row.batches for row in world.rows) == 30
+    assert wanted(world.wanted[-1:]) == [(0, 0, "no_nodes")]
+    assert run.wakeup() is None
+    world.live(run, 20.0)
+    assert len(world.rows) == 2
+
+
+def test_a_job_begins_no_earlier_than_it_should() -> None:
+    world, run = World({"a": elastic("a", 100, 90.0, begin=23.0)}, market([4] * 20)), controller()
+    world.live(run, 22.5)
+    assert world.asked_for == (0, 0)
+    assert world.told == []
+    world.live(run, 2.0)
+    assert world.asked_for == (0, 1)
+
+
+def test_a_job_that_is_held_has_no_nodes_from_the_next_interval_on_and_gets_them_again() -> None:
+    world, run = World({"a": elastic("a", 300, 300.0)}, market([4] * 30)), controller(initial_throughput=1.0)
+    world.live(run, 13.0)
+    world.paused.add("a")
+    assert world.tell(run, Pause("a")) == []
+    world.live(run, 6.5)
+    assert world.asked_for == (4, 0)
+    world.live(run, 13.5)
+    assert world.asked_for == (0, 0)
+    assert world.held == [(4, 0), (4, 0), (0, 0)]
+    world.paused.clear()
+    assert asked(world.tell(run, Resume("a"))) == [("a", 0, "nodes_held")]  # it can wait for the next interval
+    world.live(run, 10.0)
+    assert world.asked_for == (4, 0)
+    assert asked(world.told[-1:]) == [("a", 4, "nodes_held")]
+
+
+def test_a_job_that_goes_on_without_time_to_wait_gets_its_nodes_at_once() -> None:
+    world, run = World({"a": elastic("a", 215, 80.0)}, market([4] * 30)), controller(initial_throughput=1.0)
+    world.live(run, 13.0)
+    world.paused.add("a")
+    world.tell(run, Pause("a"))
+    world.live(run, 20.0)
+    world.paused.clear()
+    assert wanted(world.tell(run, Resume("a"))) == [(0, 4, "nodes_for_new")]
+
+
+def test_a_late_job_that_is_held_keeps_no_nodes() -> None:
+    world = World({"a": elastic("a", 300, 15.0, on_miss=OnMiss.HOLD)}, market([4] * 30))
+    run = controller(initial_throughput=1.0)
+    world.live(run, 19.0)
+    assert world.asked_for == (0, 4)
+    world.live(run, 2.0)
+    assert world.asked_for == (0, 0)
+
+
+# ------------------------------------------------------------------------------------------------ a pool that closes
+
+
+def test_nodes_stay_in_a_pool_that_closes_until_no_job_holds_a_device() -> None:
+    world, run = World({"a": elastic("a", 300, 200.0)}, market([4] * 20)), controller(initial_throughput=1.0)
+    world.live(run, 13.0)
+    world.closing = True
+    assert world.tell(run, Close("Ctrl-C")) == []
+    world.live(run, 5.0)
+    assert world.asked_for == (4, 0)
+    world.paused.add("a")  # it has left
+    world.live(run, 1.0)
+    assert wanted(world.wanted[-1:]) == [(0, 0, "pool_closes")]
+    assert [row.number for row in world.rows] == [0, 1]
+
+
+def test_a_job_that_does_not_leave_a_pool_that_closes_keeps_nodes_for_a_minute() -> None:
+    world, run = World({"a": elastic("a", 300, 200.0)}, market([4] * 20)), controller(initial_throughput=1.0)
+    world.live(run, 13.0)
+    world.closing, looks = True, 0
+    world.tell(run, Close("Ctrl-C"))
+    while world.asked_for.all:
+        assert (wakeup := run.wakeup()) is not None
+        assert wakeup >= world.now + 0.2 or wakeup % 10 == 0  # it looks now and then, and is not busy with it
+        world.now, looks = wakeup, looks + 1
+        world.tell(run, Tick())
+    assert world.now == pytest.approx(73.0, abs=0.5)
+    assert looks < 300
+    assert run.wakeup() is None
+    # The intervals that passed meanwhile are paid for.
+    assert [row.number for row in world.rows] == [0, 1, 2, 3, 4, 5, 6]
+    assert {row.cost for row in world.rows[1:]} == {1.6}
+
+
+def test_a_pool_that_was_closed_and_begins_again_goes_on() -> None:
+    world, run = World({"a": elastic("a", 300, 200.0)}, market([4] * 20)), controller(initial_throughput=1.0)
+    world.live(run, 13.0)
+    world.closing = True
+    world.tell(run, Close("Ctrl-C"))
+    world.paused.add("a")
+    world.live(run, 2.0)
+    assert world.asked_for == (0, 0)
+    world.closing = False
+    world.paused.clear()
+    world.tell(run, WorkersLost())
+    world.live(run, 6.0)
+    assert world.asked_for == (4, 0)
+    assert [row.number for row in world.rows] == [0, 1, 1]  # of the second part of the interval nothing was held
+    assert world.held[-1] == (0, 0)
+
+
+# ------------------------------------------------------------------------------------------------ quotes
+
+
+def test_without_a_first_quote_nothing_is_wanted() -> None:
+    world, run = World({"a": elastic("a", 100, 80.0)}), controller()
+    world.live(run, 5.0)
+    assert (world.wanted, world.told, run.wakeup(), run.reference_costs()) == ([], [], None, None)
+    assert wanted(world.tell(run, Quoted(0.4, 2))) == [(0, 1, "nodes_for_new")]
+
+
+def test_a_pool_holds_the_nodes_that_are_quoted() -> None:
+    world, run = World({"a": elastic("a", 100, 80.0)}), controller(initial_throughput=1.0)
+    world.tell(run, Quoted(0.4, 2))
+    world.live(run, 12.0)
+    assert world.tell(run, Quoted(0.5, 1)) == []  # of the next interval on
+    world.live(run, 10.0)
+    assert [(row.price, row.available, row.spot) for row in world.rows] == [(0.4, 2, 2), (0.4, 2, 2)]
+    world.live(run, 10.0)
+    assert (world.rows[2].price, world.rows[2].available, world.rows[2].spot) == (0.5, 1, 1)
+    others = run.reference_costs()
+    assert others is not None
+    assert others[1] <= others[0]
+
+
+def test_of_an_old_quote_no_more_spot_nodes_count_than_are_there() -> None:
+    world, run = World({"a": elastic("a", 300, 300.0)}), controller(initial_throughput=1.0)
+    world.spot = 2
+    world.tell(run, Quoted(0.4, 4))
+    world.live(run, 9.5)
+    assert world.asked_for == (4, 0)
+    world.live(run, 10.5)  # at 10 s the quote is of this interval and no older
+    assert world.held[0] == (2, 0)
+    world.live(run, 5.0)
+    assert world.asked_for == (2, 0)
+    world.tell(run, Quoted(0.4, 4))
+    world.live(run, 6.0)
+    assert world.asked_for == (4, 0)
+
+
+def test_a_quote_for_an_interval_that_has_begun_is_ignored() -> None:
+    world, run = World({"a": elastic("a", 300, 300.0)}, market([2] * 20)), controller(initial_throughput=1.0)
+    world.live(run, 13.0)
+    assert world.tell(run, Quoted(0.1, 4, interval=1)) == []
+    assert world.tell(run, Quoted(0.1, 4, interval=0)) == []
+    world.live(run, 8.0)
+    assert [(row.price, row.available) for row in world.rows] == [(0.4, 2)] * 2
+    world.tell(run, Quoted(0.1, 4, interval=3))
+    world.live(run, 10.0)
+    assert (world.asked_for, world.rows[2].price) == ((4, 0), 0.4)
+
+
+def test_trouble_of_the_cloud_changes_nothing() -> None:
+    world, run = World({"a": elastic("a", 300, 300.0)}, market([2] * 20)), controller(initial_throughput=1.0)
+    world.live(run, 13.0)
+    world.tell(run, Tick())
+    wakeup = run.wakeup()
+    assert world.tell(run, CloudTrouble(CloudPart.NODES, "no capacity")) == []
+    assert run.wakeup() == wakeup
+
+
+# ------------------------------------------------------------------------------------------------ nodes
+
+
+def test_nodes_that_were_not_wanted_are_not_paid_for() -> None:
+    world, run = World({"a": elastic("a", 300, 300.0)}, market([2] * 20)), controller(initial_throughput=1.0)
+    world.live(run, 10.0)
+    world.present = NodeCounts(2, 3)
+    world.live(run, 11.0)
+    assert (world.held[1], world.rows[1].cost) == ((2, 0), pytest.approx(0.8))
+    assert world.rows[1].surplus == pytest.approx(3.0)
+
+
+def test_nodes_that_do_not_come_are_not_paid_for_and_wanted_all_the_same() -> None:
+    world, run = World({"a": elastic("a", 300, 300.0)}, market([4] * 20), spot=1), controller(initial_throughput=1.0)
+    world.live(run, 21.0)
+    assert [(row.spot, row.on_demand, row.cost) for row in world.rows] == [(1, 0, 0.4)] * 2
+    assert world.asked_for == (4, 0)
+    assert [(ask.job, ask.devices) for ask in world.told] == [("a", 4)]
+
+
+def test_on_demand_nodes_that_are_lost_are_wanted_all_the_same() -> None:
+    world, run = World({"a": elastic("a", 180, 50.0)}, market([0] * 20)), controller(initial_throughput=1.0)
+    world.live(run, 3.0)
+    assert world.asked_for == (0, 4)
+    world.on_demand, world.present = 2, NodeCounts(0, 2)
+    told = len(world.wanted)
+    world.live(run, 4.0)
+    assert (world.asked_for, len(world.wanted)) == ((0, 4), told)
+    world.on_demand = 4
+    world.live(run, 4.0)
+    assert world.rows[0].on_demand == 4
+    assert world.present == (0, 4)
+
+
+def test_spot_nodes_that_are_lost_for_one_job_are_replaced_for_that_one() -> None:
+    jobs = {"a": elastic("a", 190, 50.0), "b": elastic("b", 40, 500.0)}
+    world, run = World(jobs, market([8] * 60)), controller(initial_throughput=1.0)
+    world.live(run, 2.0)
+    assert world.asked_for == (8, 0)
+    world.spot, world.present = 6, NodeCounts(6, 0)  # the nodes that are left belong to the more urgent one
+    world.live(run, 1.0)
+    assert world.asked_for == (8, 0)
+    world.spot, world.present = 1, NodeCounts(1, 0)
+    world.live(run, 1.0)
+    assert wanted(world.wanted[-1:]) == [(1, 3, "nodes_replaced")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"interval": 0.0}, "interval must be at least 0.01 seconds, got 0.0"),
+        ({"save_every": -1.0}, "save_every must be at least 0 seconds, got -1.0"),
+        ({"policy": "chian"}, "policy: unknown 'chian'; did you mean 'chain'?"),
+        ({"kept_fraction": 0.0}, "kept_fraction must be above 0 and at most 1, got 0.0"),
+        ({"initial_throughput": 0.0}, "initial_throughput must be positive and finite, got 0.0"),
+    ],
+)
+def test_terms_of_a_market_out_of_their_range_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
+        controller(**arguments)
+    with pytest.raises(StateError, match="not the state of a market: KeyError"):
+        controller().restore({})
