@@ -135,8 +135,10 @@ class CurrentInterval:
             # For each missing node one of the other kind stays, and is paid for.
             spot, on_demand = planned.spot - present.spot, planned.on_demand - present.on_demand
             stay = NodeCounts(min(max(-spot, 0), max(on_demand, 0)), min(max(-on_demand, 0), max(spot, 0)))
-            is_short = money is not None and self.dearest(planned.plus(stay)) > money
-            self.requested = planned if is_short else planned.plus(stay)
+            if money is not None and self.dearest(planned.plus(stay)) > money:
+                self.warm_target, self.requested = 0, planned
+                return planned
+            self.requested = planned.plus(stay)
             self.warm_target = self.requested.all
             if self.requested != before:
                 return self.requested
