@@ -212,11 +212,7 @@ class BundleSpec:
 
     def saved_every(self, seconds: float | None) -> Self:
         """Return the jobs, saved so often where they do not say; None for the default."""
-        return (
-            self
-            if seconds is None
-            else replace(self, jobs=tuple(s if s.save_every else replace(s, save_every=seconds) for s in self.jobs))
-        )
+        return replace(self, jobs=tuple(replace(s, save_every=s.save_every or seconds) for s in self.jobs))
 
     def moments(self, now: datetime) -> list[str]:
         """Return a line for each point in time that a job names, such as ``a: deadline 18:00 CET, in 3h12m``."""

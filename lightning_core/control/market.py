@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 
-from lightning_core.control.planned_jobs import PlannedJobs, Plans
+from lightning_core.control.planned_jobs import AHEAD, PlannedJobs, Plans
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, CloudTrouble, IntervalEnded, NodesWanted, PoolAnswer, Quoted
+from lightning_core.core.control.cloud import MAX_INTERVALS
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Tick
 from lightning_core.core.limits import check_seconds
@@ -37,9 +39,9 @@ Answers = list[Ask | PoolAnswer]
 LOOKS = 40
 # Fraction of an interval that may be over when plans decide for it as for a whole one.
 WHOLE = 0.05
-# Intervals after the present one that are taken to be like it, further than any deadline, and intervals before it of
-# which the quotes are kept.
-AHEAD, BEFORE = 10_000, 20_000
+# Intervals before the present one of which the quotes are kept. As many as a plan looks ahead are told of, at most,
+# where a pool was down.
+BEFORE = 20_000
 # Intervals after which a quote is old: spot nodes that are there stay, and none is counted on beside them.
 STALE = 1.0
 # Seconds for which nodes stay, in a pool that closes, for jobs that still save.
@@ -96,7 +98,7 @@ class MarketController:
 
     def state(self) -> dict[str, Any]:
         interval = None if self._interval is None else self._interval.state()
-        quotes = [[number, quote.price, quote.available, quote.on_demand] for number, quote in self._quotes.items()]
+        quotes = [list(astuple(quote)) for quote in self._quotes.values()]
         quoted_at = self._quoted_at if self._quotes else None
         return {
             "plans": self._plans.state(), "quotes": quotes, "quoted_at": quoted_at, "interval": interval,
@@ -107,7 +109,7 @@ class MarketController:
     def restore(self, state: Mapping[str, Any]) -> None:
         try:
             self._plans.restore(state["plans"])
-            self._quotes = {number: Quoted(*quote) for number, *quote in state["quotes"]}
+            self._quotes = {quote[-1]: Quoted(*quote) for quote in state["quotes"]}
             self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]
             interval = state["interval"]
             self._interval = None if interval is None else CurrentInterval.of(interval)
@@ -158,25 +160,30 @@ class MarketController:
 
     def _take_quote(self, quote: Quoted, now: float) -> bool:
         """Take in a quote; return whether it is the first one."""
-        number = int(now // self.seconds) if quote.interval is None else quote.interval
+        number = self._number(now) if quote.interval is None else quote.interval
         is_first = not self._quotes
         # Of an interval that has begun, what its plans went by stays.
-        if self._interval is None or number > self._interval.number:
-            self._quotes[number] = quote
-        elif quote.interval is None:
-            self._quotes[number + 1] = quote
-        self._quoted_at = now
+        has_begun = self._interval is not None and number <= self._interval.number
+        if not has_begun or quote.interval is None:
+            holds_from = min(number + has_begun, MAX_INTERVALS)
+            self._quotes[holds_from] = replace(quote, interval=holds_from)
+            self._quoted_at = now
         for old in [one for one in self._quotes if one < number - BEFORE]:
             del self._quotes[old]
         return is_first
 
+    def _number(self, now: float) -> int:
+        """Return the number of the interval at a time; the last one does not end."""
+        return int(min(now // self.seconds, MAX_INTERVALS))
+
     def _next_look(self, now: float, pool: PoolView) -> float | None:
         begins = self._plans.begins_at(pool, now)
-        if (interval := self._interval) is None:
+        if self._interval is None:
             return begins
-        times = [(interval.number + 1) * self.seconds, now + self.seconds / LOOKS]
+        # An interval that has ended may stay while a pool closes.
+        times = [(self._number(now) + 1) * self.seconds, now + self.seconds / LOOKS]
         times += [begins] if begins is not None else []
-        return max(min(times), math.nextafter(now, math.inf))
+        return min((time for time in times if time > now), default=math.nextafter(now, math.inf))
 
     # ------------------------------------------------------------------------------------------------ a look
 
@@ -184,7 +191,7 @@ class MarketController:
         """Take in the pool as it is now, and decide what must change."""
         names = dict.fromkeys((*pool.names(), *self._plans.names))
         jobs = {name: status for name in names if (status := pool.status(name)) is not None}
-        present, number = NodeCounts(len(pool.nodes.spot), len(pool.nodes.on_demand)), int(now // self.seconds)
+        present, number = NodeCounts(len(pool.nodes.spot), len(pool.nodes.on_demand)), self._number(now)
         interval = self._interval
         if interval is not None:
             interval.count(now, jobs.values(), present)
@@ -205,7 +212,7 @@ class MarketController:
             self._end_interval(jobs, answers, number)
             self._begin_interval(number, now, pool, jobs, present, answers, preempted=had != had.minimum(present))
         else:
-            request = interval.settle(now, present, pool.nodes.warm, self.seconds)
+            request = interval.settle(now, present, pool.nodes.warm, self.seconds, pool.money)
             if request is not None:
                 self._want(request, Reason("nodes_planned", self._told(len(jobs), request, number)), answers)
         if self._interval is not None:
@@ -226,7 +233,8 @@ class MarketController:
     ) -> None:  # fmt: skip
         quote, tolls = self._quote(number), {name: Toll.of(status) for name, status in jobs.items()}
         answers += plans.asks
-        self._interval = CurrentInterval(number, now, quote.price, quote.available, plans.nodes, present, tolls)
+        offer = quote.price, quote.available, quote.on_demand
+        self._interval = CurrentInterval(number, now, *offer, plans.nodes, present, tolls)
         nodes = self._interval.begin()
         code = "nodes_planned" if nodes == plans.nodes else "nodes_kept"
         self._want(nodes, Reason(code, self._told(plans.jobs, nodes, number)), answers)
@@ -257,9 +265,9 @@ class MarketController:
         """Record the interval, and the later ones before ``number``, which passed unobserved."""
         if (interval := self._interval) is None:
             return
-        self._interval, on_demand = None, self._quote(interval.number).on_demand
-        answers.append(interval.record(jobs, self._plans.count_batches(jobs), on_demand))
-        for passed in range(interval.number + 1, number):
+        self._interval = None
+        answers.append(interval.record(jobs, self._plans.count_batches(jobs)))
+        for passed in range(interval.number + 1, min(number, interval.number + AHEAD)):
             quote = self._quote(passed)
             answers.append(interval.unobserved(passed, quote.price, quote.available, quote.on_demand))
 
@@ -269,7 +277,7 @@ class MarketController:
             return None
         left -= sum(answer.cost for answer in answers if isinstance(answer, IntervalEnded))
         if (interval := self._interval) is not None:
-            left -= interval.requested.cost(interval.price, self._quote(interval.number).on_demand)
+            left -= interval.dearest(interval.requested)
         return left
 
     def _want(self, nodes: NodeCounts, reason: Reason, answers: Answers) -> None:

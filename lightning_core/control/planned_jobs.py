@@ -29,6 +29,8 @@ from lightning_core.market.policies.on_demand import on_demand_cost
 THROUGHPUT_MARGIN = 0.05
 # Smallest fraction of an interval that is taken to be left for training when nodes start in it.
 MIN_FRACTION = 0.05
+# Intervals after the present one that plans look at: a deadline after them is moved there. They are taken to be like it.
+AHEAD = 10_000
 # Jobs that have ended and are kept, for what they would have cost otherwise.
 MAX_ENDED = 1000
 
@@ -38,11 +40,13 @@ class _PlannedJob:
     """A job and its plan."""
 
     policy: str
+    submitted_at: float
+    """Scheduler time: another one means another job of that name."""
     span: JobSpan
     held: NodeCounts = field(default_factory=NodeCounts)
     """Nodes that its plan holds."""
-    told: int | None = None
-    """Device count that was asked for last."""
+    told: tuple[int, str] | None = None
+    """Device count that was asked for last, and the code of the reason."""
     decided: int = -1
     """Interval in which its plan decided last."""
     ended: bool = False
@@ -54,11 +58,15 @@ class _PlannedJob:
         self.spot_policy = SPOT_POLICIES[self.policy]()
         self.plan = OnlinePlan(self.spot_policy, PersistenceForecaster())
 
+    def is_of(self, status: JobStatus) -> bool:
+        """Return whether a status is of this job, and not of another one of its name."""
+        return status.submitted_at == self.submitted_at
+
     def state(self) -> dict[str, Any]:
         policy = self.spot_policy.state() if isinstance(self.spot_policy, Saves) else None
         return {
-            "policy": self.policy, "remembers": policy, "span": list(self.span), "held": list(self.held),
-            "told": self.told, "decided": self.decided, "ended": self.ended,
+            "policy": self.policy, "remembers": policy, "submitted_at": self.submitted_at, "span": list(self.span),
+            "held": list(self.held), "told": self.told and list(self.told), "decided": self.decided, "ended": self.ended,
             "job": None if self.job is None else encode(astuple(self.job)),
         }  # fmt: skip
 
@@ -66,8 +74,8 @@ class _PlannedJob:
     def of(cls, state: Mapping[str, Any]) -> _PlannedJob:
         job = None if state["job"] is None else SpotJob(*decode(state["job"]))
         made = cls(
-            state["policy"], JobSpan(*state["span"]), NodeCounts(*state["held"]), state["told"], state["decided"],
-            state["ended"], job,
+            state["policy"], state["submitted_at"], JobSpan(*state["span"]), NodeCounts(*state["held"]),
+            state["told"] and (state["told"][0], state["told"][1]), state["decided"], state["ended"], job,
         )  # fmt: skip
         if isinstance(made.spot_policy, Saves):
             made.spot_policy.restore(state["remembers"])
@@ -166,11 +174,12 @@ class PlannedJobs:
         """Return the batches that all jobs have trained since they were last counted."""
         trained = 0
         for name, planned in self._jobs.items():
-            if planned.ended or name not in jobs:
+            if planned.ended or (status := jobs.get(name)) is None:
                 continue
-            trained += jobs[name].batches - planned.span.batches
-            planned.span = planned.span._replace(batches=jobs[name].batches)
-            planned.ended = jobs[name].state is State.ENDED
+            if planned.is_of(status):
+                trained += status.batches - planned.span.batches
+                planned.span = planned.span._replace(batches=status.batches)
+            planned.ended = status.state is State.ENDED or not planned.is_of(status)
         ended = [name for name, planned in self._jobs.items() if planned.ended]
         for name in ended[: max(len(ended) - MAX_ENDED, 0)]:
             del self._jobs[name]
@@ -256,13 +265,13 @@ class PlannedJobs:
                 if not planned.held.all and not self._start_up.is_measuring(status.name):
                     self._start_up.request(status.name, now, _batches_done(status), node_present=False)
                 planned.held = must
-            asks += _asks(terms, planned, money if is_short else None)
+            asks += _asks(terms, planned, money if is_short and is_new else None)
         return Plans(NodeCounts(0, more), asks, len(asks))
 
     def begins_at(self, pool: PoolView, now: float) -> float | None:
         """Return when the next job begins that has not; None if there is none."""
-        new = [status for name in pool.names() if name not in self._jobs and (status := pool.status(name)) is not None]
-        times = [status.submitted_at + pool.job(status.name).begin for status in new]
+        new = [(name, status) for name in pool.names() if name not in self._jobs and (status := pool.status(name))]
+        times = (status.submitted_at + pool.job(name).begin for name, status in new)
         return min((time for time in times if time > now), default=None)
 
     def _must_have(
@@ -298,17 +307,19 @@ class PlannedJobs:
         """Return a job with its plan; None while it may not train."""
         name, on_hold = status.name, terms.on_miss is OnMiss.HOLD and now > status.deadline
         known = self._jobs.get(name)
-        if known is not None and known.ended:  # the name means another job now
+        if known is not None and (known.ended or not known.is_of(status)):  # the name means another job now
             known = None
             del self._jobs[name]
+            self._start_up.cancel(name)
         if known is None and now < status.submitted_at + terms.begin:
             return None
         span = JobSpan(number, 1, status.batches) if known is None else known.span
         # The deadline may have been changed since.
-        span = span._replace(deadline=max(int(status.deadline // self._seconds) - span.start, 1))
+        last = min(int(status.deadline // self._seconds), number + AHEAD)
+        span = span._replace(deadline=max(last - span.start, 1))
         if known is None:
             drawn = self._policy or ("" if status.spot_policy is None else status.spot_policy.text)
-            known = self._jobs[name] = _PlannedJob(drawn, span)
+            known = self._jobs[name] = _PlannedJob(drawn, status.submitted_at, span)
         known.span = span
         return None if on_hold or status.paused else known
 
@@ -350,19 +361,19 @@ def min_size(job: Job) -> int:
 
 
 def _asks(terms: Job, planned: _PlannedJob, left: float | None) -> Sequence[Ask]:
-    """Return what is asked of a job: as many devices as its plan holds nodes; nothing if that was asked last.
+    """Return what is asked of a job: as many devices as its plan holds nodes; nothing if that was asked for last.
 
     Args:
         terms: The job.
         planned: Its plan.
         left: Money that is left, if it goes without the nodes that it needs because they cost more.
     """
-    if planned.held.all == planned.told:
-        return ()
-    planned.told = planned.held.all
-    nodes = float(planned.held.spot), float(planned.held.on_demand)
+    devices, nodes = planned.held.all, (float(planned.held.spot), float(planned.held.on_demand))
     reason = Reason("nodes_held", nodes) if left is None else Reason("no_money", (left,))
-    return (Ask(terms.name, Asker.MARKET, devices=planned.told, reason=reason),)
+    if planned.told == (devices, reason.code):
+        return ()
+    planned.told = devices, reason.code
+    return (Ask(terms.name, Asker.MARKET, devices=devices, reason=reason),)
 
 
 def _by_deadline(jobs: Mapping[str, JobStatus]) -> list[JobStatus]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from lightning_core.bundle.pool_section import PoolSection, pool_to_dict, read_calendar, read_pool, with_pool
 from lightning_core.bundle.problems import Position, Problems
-from lightning_core.control import CONTROLLERS, Calendar
+from lightning_core.control import CONTROLLERS, Budget, Calendar, Controller, MarketController
 from lightning_core.control.calendar import WEEK, Closed
-from lightning_core.control.conformance import check_controller
+from lightning_core.control.conformance import MadeUpPool, check_controller, random_events
 from lightning_core.core.answers import Answer, End, Grant, Verdict
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Pause, Resume
@@ -32,6 +32,7 @@ from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import why
+from tests.control.market_world import CACHES
 
 HOUR, DAY = 3600.0, 86400.0
 # Monday, 2026-11-23, 00:00 UTC.
@@ -132,10 +133,10 @@ def full(_: Journal) -> None:
 def test_an_edge_that_floats_cannot_tell_from_now_is_later_than_now() -> None:
     for at in range(4000):
         calendar = Calendar([NIGHT])
-        calendar.handle(WallClock(MONDAY + 21 * HOUR), at * 1.7e-3 + 4e6, list)
+        calendar.handle(WallClock(MONDAY + 21 * HOUR), at * 1.7e-3 + 4e6, MadeUpPool())
         edge = calendar.wakeup()
         assert edge is not None
-        calendar.handle(Tick(), edge, list)
+        calendar.handle(Tick(), edge, MadeUpPool())
         assert (later := calendar.wakeup()) is not None
         assert later > edge
 
@@ -223,13 +224,18 @@ def test_the_host_tells_the_time_again_only_where_the_clock_was_set() -> None:
 
 
 def test_every_controller_passes_its_suite_and_has_rights() -> None:
-    made: dict[str, Callable[[], Calendar]] = {
-        Asker.CALENDAR: lambda: Calendar([NIGHT, "not between 12:00 and 13:00 on sun"])
+    made: dict[str, Callable[[], Controller]] = {
+        Asker.CALENDAR: lambda: Calendar([NIGHT, "not between 12:00 and 13:00 on sun"]),
+        Asker.BUDGET: lambda: Budget(40.0),
+        Asker.MARKET: lambda: MarketController(policy="max-spot"),
     }
     assert made.keys() == CONTROLLERS.keys()
     for name, make in made.items():
         assert Asker(name) in RIGHTS
-        check_controller(make)
+        if name != Asker.MARKET:
+            check_controller(make)
+    for seed in range(6):  # it has much to save
+        check_controller(made[Asker.MARKET], random_events(seed), CACHES)
 
 
 class Forgetful(Calendar):
@@ -278,7 +284,7 @@ def test_the_calendar_of_a_bundle_is_in_the_settings_and_in_the_copy_of_a_run() 
         assert read_calendar(pool_to_dict(pool, "cpu")["calendar"]) == section.calendar
         assert Settings(**pool.to_dict()).controllers == pool.controllers
     assert with_pool(Settings(), PoolSection("cpu", 1, 1, None)).controllers == {}
-    with pytest.raises(ValueError, match="controller must be one of calendar, got 'calender'; did you mean 'calendar'"):
+    with pytest.raises(ValueError, match="one of budget, calendar, market, got 'calender'; did you mean 'calendar'"):
         Settings(controllers={"calender": {}})
     with pytest.raises(ValueError, match="closed must be a list of rules, got"):
         Settings(controllers={"calendar": {"closed": NIGHT}})
@@ -307,7 +313,7 @@ RULES = st.builds(
 def test_between_two_wakeups_what_is_held_does_not_change(rules: list[str], at: float) -> None:
     closed = [Closed.parse(rule) for rule in rules]
     calendar = Calendar(rules)
-    calendar.handle(WallClock(MONDAY + at), 0.0, list)
+    calendar.handle(WallClock(MONDAY + at), 0.0, MadeUpPool())
     wakeup = calendar.wakeup()
     assert wakeup is not None
     assert 0 < wakeup <= WEEK

@@ -15,13 +15,16 @@ WHY = Reason("in_plan", text="the morning")
 
 
 def test_the_table_says_who_may_ask_what_and_who_stands_first() -> None:
-    assert [(str(by), rights.holds, rights.places, rights.sizes) for by, rights in RIGHTS.items()] == [
-        ("person", True, True, True),
-        ("calendar", True, False, False),
-        ("plan", True, True, True),
-        ("market", False, False, True),
+    # Holds, places, sizes; limits the money; rents nodes.
+    assert [(str(by), *rights[1:]) for by, rights in RIGHTS.items()] == [
+        ("person", True, True, True, False, False),
+        ("calendar", True, False, False, False, False),
+        ("budget", False, False, False, True, False),
+        ("plan", True, True, True, False, False),
+        ("market", False, False, True, False, True),
     ]
-    assert [by.words for by in RIGHTS] == ["a person", "the calendar", "the placement plan", "the spot policy"]
+    words = ["a person", "the calendar", "the budget", "the placement plan", "the spot policy"]
+    assert [by.words for by in RIGHTS] == words
     assert set(RIGHTS) == set(Asker)
 
 
@@ -33,6 +36,8 @@ def test_the_table_says_who_may_ask_what_and_who_stands_first() -> None:
         (Asker.MARKET, {"location": ""}, "a: the spot policy may not choose its location, got "),
         (Asker.CALENDAR, {"location": "edge"}, "a: the calendar may not choose its location, got edge"),
         (Asker.CALENDAR, {"devices": 0}, "a: the calendar may not choose the number of devices, got 0"),
+        (Asker.BUDGET, {"hold": True}, "a: the budget may not hold a job, got True"),
+        (Asker.BUDGET, {"devices": 0}, "a: the budget may not choose the number of devices, got 0"),
         (Asker.PERSON, {"devices": 1}, "a: a person asks by commands, got person"),
         (Asker.PLAN, {"devices": -1}, "devices must be at least 0, got -1"),
         (Asker.PLAN, {"devices": 1025}, "devices must be at most 1,024, got 1025"),

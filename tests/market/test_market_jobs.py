@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Report, SelectorFeedback, Submit
@@ -18,13 +19,13 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.market import Market, SpotJob
+from lightning_core.market.online.throughput_table import throughput_table
 from lightning_core.scheduler.market_jobs import (
     CounterfactualReplay,
     ReplayableJob,
     batches_left,
     coarsen,
 )
-from lightning_core.control.market_terms import MarketTerms
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.ray_actor import SchedulerActor

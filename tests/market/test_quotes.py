@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from lightning_core.cloud.quotes import Quote, Quotes
-from tests.market.test_spot_live import World, elastic, spot_run
 from tests.waiting import until
 
 
@@ -88,19 +87,3 @@ def test_a_command_that_cannot_be_run_is_reported(words: str, told: str) -> None
     with pytest.raises(ValueError, match=r"\S") as caught:
         Quotes(words, 1.0)
     assert told in str(caught.value)
-
-
-def test_a_run_holds_the_nodes_that_the_command_quotes(tmp_path: Path) -> None:
-    path = tmp_path / "quote"
-    with asked(path, '{"price": 0.4, "available": 2}', seconds=10.0) as quotes:
-        world = World({"a": elastic("a", 100, 80.0)})
-        run = spot_run(world, quotes, initial_throughput=1.0)
-        world.live(run, 12.0)
-        quotes.last = Quote(0.5, 1)
-        world.live(run, 10.0)
-        assert [(row.price, row.available, row.spot) for row in run.rows] == [(0.4, 2, 2), (0.4, 2, 2)]
-        world.live(run, 10.0)
-        assert (run.rows[2].price, run.rows[2].available, run.rows[2].spot) == (0.5, 1, 1)
-        others = run.reference_costs()
-        assert others is not None
-        assert others[1] <= others[0]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import IntervalEnded
 from lightning_core.core.saved_state import decode, encode
@@ -38,6 +40,10 @@ class Toll(NamedTuple):
         """Return that of a status."""
         return cls(status.incarnation, status.restarts, status.lost_batches)
 
+    def since(self, before: Toll) -> Toll:
+        """Return what has come since; another job of the same name counts from 0."""
+        return Toll(*(max(now - then, 0) for now, then in zip(self, before, strict=True)))
+
 
 @dataclass
 class CurrentInterval:
@@ -50,6 +56,7 @@ class CurrentInterval:
         began: Scheduler time at which it was first seen.
         price: Price of a spot node.
         available: Spot nodes on offer.
+        on_demand: Price of an on-demand node.
         planned: Nodes that the plans of all jobs hold together.
         present: Nodes present when last seen.
         tolls: What faults had cost each job at its beginning, by name.
@@ -65,6 +72,7 @@ class CurrentInterval:
     began: float
     price: float
     available: int
+    on_demand: float
     planned: NodeCounts
     present: NodeCounts
     tolls: dict[str, Toll]
@@ -100,12 +108,14 @@ class CurrentInterval:
         planned, present = self.planned, self.present
         if not (planned.spot > present.spot or planned.on_demand > present.on_demand):
             return planned
-        both = NodeCounts(max(planned.spot, present.spot), max(planned.on_demand, present.on_demand))
+        both = planned.maximum(present)
         if both != planned:
             self.warm_target = both.all
         return both
 
-    def settle(self, now: float, present: NodeCounts, warm: int, seconds: float) -> NodeCounts | None:
+    def settle(
+        self, now: float, present: NodeCounts, warm: int, seconds: float, money: float | None = None
+    ) -> NodeCounts | None:
         """Return the nodes to ask for once the hand-over is over or late; None to leave the request as it is.
 
         Args:
@@ -113,6 +123,7 @@ class CurrentInterval:
             present: Nodes present now.
             warm: Devices with a worker on them.
             seconds: Seconds of an interval.
+            money: Money for the interval; None for any. Nodes that would cost more do not stay.
         """
         if not self.warm_target:
             return None
@@ -124,7 +135,10 @@ class CurrentInterval:
             # For each missing node one of the other kind stays, and is paid for.
             spot, on_demand = planned.spot - present.spot, planned.on_demand - present.on_demand
             stay = NodeCounts(min(max(-spot, 0), max(on_demand, 0)), min(max(-on_demand, 0), max(spot, 0)))
-            self.requested = NodeCounts(planned.spot + stay.spot, planned.on_demand + stay.on_demand)
+            if money is not None and self.dearest(planned.plus(stay)) > money:
+                self.warm_target, self.requested = 0, planned
+                return planned
+            self.requested = planned.plus(stay)
             self.warm_target = self.requested.all
             if self.requested != before:
                 return self.requested
@@ -147,31 +161,31 @@ class CurrentInterval:
             self.warm_target += more.all if self.warm_target else 0
         return self.requested
 
+    def dearest(self, requested: NodeCounts) -> float:
+        """Return what the interval costs if so many nodes are requested from now on, and all of them come."""
+        return self.paid.maximum(requested).cost(self.price, self.on_demand)
+
     def count(self, now: float, jobs: Iterable[JobStatus], present: NodeCounts) -> None:
         """Account for the time since it was last seen."""
-        paid = present.minimum(self.requested)
-        self.paid = NodeCounts(max(self.paid.spot, paid.spot), max(self.paid.on_demand, paid.on_demand))
+        self.paid = self.paid.maximum(present.minimum(self.requested))
         used = sum(len(job.devices) for job in jobs if job.share > 0 and job.state is State.RUNNING)
         self.device_seconds += used * (now - self.seen)
         self.surplus_seconds += max(present.all - self.paid.all, 0) * (now - self.seen)
         self.seen = now
 
-    def record(self, jobs: Mapping[str, JobStatus], batches: int, on_demand: float) -> IntervalEnded:
+    def record(self, jobs: Mapping[str, JobStatus], batches: int) -> IntervalEnded:
         """Return the record of the interval.
 
         Args:
             jobs: Statuses at its end, by name.
             batches: Batches trained in it.
-            on_demand: Price of an on-demand node.
         """
         pairs = [(self.tolls[name], Toll.of(job)) for name, job in jobs.items() if name in self.tolls]
         seconds = max(self.seen - self.began, 1e-9)
         return IntervalEnded(
             self.number, self.price, self.available, self.paid.spot, self.paid.on_demand,
-            self.surplus_seconds / seconds, self.device_seconds / seconds, self.paid.cost(self.price, on_demand),
-            batches, sum(after.incarnation - before.incarnation for before, after in pairs),
-            sum(after.restarts - before.restarts for before, after in pairs),
-            sum(after.lost_batches - before.lost_batches for before, after in pairs),
+            self.surplus_seconds / seconds, self.device_seconds / seconds, self.paid.cost(self.price, self.on_demand),
+            batches, *np.sum([after.since(before) for before, after in pairs] or [(0, 0, 0)], axis=0).tolist(),
         )  # fmt: skip
 
     def unobserved(self, number: int, price: float, available: int, on_demand: float) -> IntervalEnded:

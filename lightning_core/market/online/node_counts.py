@@ -20,6 +20,10 @@ class NodeCounts(NamedTuple):
         """Return the smaller number of each kind."""
         return NodeCounts(min(self.spot, other.spot), min(self.on_demand, other.on_demand))
 
+    def maximum(self, other: NodeCounts) -> NodeCounts:
+        """Return the larger number of each kind."""
+        return NodeCounts(max(self.spot, other.spot), max(self.on_demand, other.on_demand))
+
     def plus(self, other: NodeCounts) -> NodeCounts:
         """Return the nodes of both."""
         return NodeCounts(self.spot + other.spot, self.on_demand + other.on_demand)
