@@ -9,10 +9,11 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
-from lightning_core.cli.arguments import new_file
+from lightning_core.cli.arguments import add_pool, new_file
 from lightning_core.cli.market_arguments import add_job, add_market, make_policies, read_job_of, read_market_of
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest
@@ -20,6 +21,7 @@ from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors
 from lightning_core.market.optimum import optimum
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
 from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.tables import print_table
@@ -67,9 +69,27 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--horizon", type=int, default=6, metavar="INTERVALS", help="number of intervals ahead (default 6)"
     )
     ahead.add_argument("--arima", action="store_true", help="include ARIMA, which takes minutes")
+    description = "print what each interval of a pool or run on a market held, cost and trained"
+    ledger = commands.add_parser("ledger", help=description, description=description)
+    ledger.set_defaults(run=_ledger)
+    ledger.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="folder of the run (default: the pool)")
+    add_pool(ledger)
 
 
 # ------------------------------------------------------------------------------------------------------ the commands
+
+
+def _ledger(arguments: argparse.Namespace) -> int:
+    from lightning_core.cli.on_market.ledger_table import print_ledger
+    from lightning_core.history.ledger import read_ledger
+    from lightning_core.pool import Pool
+
+    folder = arguments.folder
+    if folder is None:
+        with Pool.connect(arguments.pool) as pool:
+            folder = pool.folder
+    print_ledger(read_ledger(journal_path(folder)))
+    return EXIT_MET
 
 
 def _plan(arguments: argparse.Namespace) -> int:

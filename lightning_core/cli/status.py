@@ -14,9 +14,11 @@ from typing import Any
 from lightning_core.cli.arguments import add_pool
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.codec import status_to_dict
+from lightning_core.core.control import Asker
 from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, best_model
+from lightning_core.view.cloud_line import cloud_line
 
 # Jobs that ended longer ago are not shown.
 RECENT_SECONDS = 3600.0
@@ -49,7 +51,8 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
     if arguments.json:
         now, jobs = look()
         plain = [to_plain(job, folder) for job in jobs]
-        print(json.dumps({"now": now, "settings": settings.to_dict(), "jobs": plain}, indent=2))
+        body = {"now": now, "settings": settings.to_dict(), "cloud": pool.about()["cloud"], "jobs": plain}
+        print(json.dumps(body, indent=2))
     elif arguments.watch:
         from lightning_core.node.signals import recorded_signals
         from lightning_core.run.follow import follow
@@ -65,6 +68,8 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
         _show(*look(), settings, arguments.all)
+        if Asker.MARKET in settings.controllers:
+            print(cloud_line(pool.about()["cloud"]))
     return EXIT_MET
 
 

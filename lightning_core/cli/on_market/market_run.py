@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.problems import BundleError
+from lightning_core.cli.on_market.ledger_table import draw, print_ledger, write_ledger
 from lightning_core.cli.on_market.market_options import MarketOptions
 from lightning_core.cloud.quotes import QuoteCommand
 from lightning_core.core.control import Asker
-from lightning_core.history.ledger import Ledger, read_ledger
+from lightning_core.history.ledger import read_ledger
 from lightning_core.run.follow import Watcher
 from lightning_core.scheduler.summary import Summary
-from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.journal import Journal
-
-FILE = "ledger.json"
 
 
 def run_on_market(
@@ -50,7 +47,8 @@ def run_on_market(
         cloud = options.cloud(bundle.settings, bundle.kind, cluster.name)
         summary = cluster.run(bundle, run_dir, view, was, cloud)
     ledger = read_ledger(run_dir / "journal.db")
-    _print_ledger(ledger, run_dir)
+    print_ledger(ledger)
+    write_ledger(ledger, run_dir)
     if options.picture is not None:
         draw(ledger, bundle, options.picture)
     return summary
@@ -77,49 +75,3 @@ def _say_market(options: MarketOptions, bundle: BundleSpec) -> None:
     quote = QuoteCommand(options.quotes).ask()
     now = f"{quote.available} spot nodes at {quote.price:g}, on demand {quote.on_demand:g}"
     print(f"{len(bundle.jobs)} jobs on a market with intervals of {options.seconds(None):g} s; now {now}", flush=True)
-
-
-def draw(ledger: Ledger, bundle: BundleSpec, path: Path) -> None:
-    """Draw the intervals of a run that has ended.
-
-    Args:
-        ledger: Ledger of the run.
-        bundle: Its jobs, with targets in batches.
-        path: File to write; its suffix is the format.
-    """
-    from lightning_core.report.market_plots import IntervalSeries, draw_intervals
-
-    jobs = [spec.job for spec in bundle.jobs]
-    work = sum(job.target.work or 0 for job in jobs)
-    done, progress = 0, list[float]()
-    for row in ledger.rows:
-        done += row.batches
-        progress.append(done / work)
-    names = ("available", "spot", "on_demand", "failures")
-    columns = {name: [getattr(row, name) for row in ledger.rows] for name in names}
-    columns["numbers"] = [row.number for row in ledger.rows]
-    deadline = max(job.deadline for job in jobs) / ledger.seconds
-    references = ledger.references
-    title = f"paid {ledger.cost:.3g}"
-    if references is not None:
-        title += f"; on-demand only {references[0]:.3g}, offline optimum {references[1]:.3g}"
-    max_nodes = sum(job.max_devices for job in jobs)
-    draw_intervals(IntervalSeries(progress=progress, max_nodes=max_nodes, deadline=deadline, **columns), path, title)
-
-
-def _print_ledger(ledger: Ledger, run_dir: Path) -> None:
-    from lightning_core.view.tables import print_table
-
-    header = ["interval", "price", "available", "spot", "on-demand", "surplus", "used", "cost", "batches",
-              "incarnations", "failures", "lost"]  # fmt: skip
-    rows = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in ledger.rows]
-    print_table(header, rows, ledger.words)
-    write_ledger(ledger, run_dir)
-
-
-def write_ledger(ledger: Ledger, run_dir: Path) -> None:
-    """Write the ledger of a run, for programs: the journal has it as well."""
-    references = ledger.references
-    body = {"intervals": [row._asdict() for row in ledger.rows], "cost": ledger.cost,
-            "on_demand_cost": references and references[0], "optimum": references and references[1]}  # fmt: skip
-    write_whole(run_dir / FILE, json.dumps(body, indent=2, allow_nan=False) + "\n")

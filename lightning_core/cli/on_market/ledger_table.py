@@ -1,0 +1,58 @@
+"""Shows the ledger of a market: as a table, a picture, and a file for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.history.ledger import Ledger
+from lightning_core.storage.atomic_files import write_whole
+
+FILE = "ledger.json"
+
+
+def draw(ledger: Ledger, bundle: BundleSpec, path: Path) -> None:
+    """Draw the intervals of a run that has ended.
+
+    Args:
+        ledger: Ledger of the run.
+        bundle: Its jobs, with targets in batches.
+        path: File to write; its suffix is the format.
+    """
+    from lightning_core.report.market_plots import IntervalSeries, draw_intervals
+
+    jobs = [spec.job for spec in bundle.jobs]
+    work = sum(job.target.work or 0 for job in jobs)
+    done, progress = 0, list[float]()
+    for row in ledger.rows:
+        done += row.batches
+        progress.append(done / work)
+    names = ("available", "spot", "on_demand", "failures")
+    columns = {name: [getattr(row, name) for row in ledger.rows] for name in names}
+    columns["numbers"] = [row.number for row in ledger.rows]
+    deadline = max(job.deadline for job in jobs) / ledger.seconds
+    references = ledger.references
+    title = f"paid {ledger.cost:.3g}"
+    if references is not None:
+        title += f"; on-demand only {references[0]:.3g}, offline optimum {references[1]:.3g}"
+    max_nodes = sum(job.max_devices for job in jobs)
+    draw_intervals(IntervalSeries(progress=progress, max_nodes=max_nodes, deadline=deadline, **columns), path, title)
+
+
+def print_ledger(ledger: Ledger) -> None:
+    """Print the intervals and what they have cost."""
+    from lightning_core.view.tables import print_table
+
+    header = ["interval", "price", "available", "spot", "on-demand", "surplus", "used", "cost", "batches",
+              "incarnations", "failures", "lost"]  # fmt: skip
+    rows = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in ledger.rows]
+    print_table(header, rows, ledger.words)
+
+
+def write_ledger(ledger: Ledger, run_dir: Path) -> None:
+    """Write the ledger of a run, for programs: the journal has it as well."""
+    references = ledger.references
+    body = {"intervals": [row._asdict() for row in ledger.rows], "cost": ledger.cost,
+            "on_demand_cost": references and references[0], "optimum": references and references[1]}  # fmt: skip
+    write_whole(run_dir / FILE, json.dumps(body, indent=2, allow_nan=False) + "\n")

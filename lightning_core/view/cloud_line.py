@@ -1,0 +1,27 @@
+"""The cloud of a pool in a line: the nodes that there are and that are wanted, why, and the money."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_core.view.text import clean
+
+
+def cloud_line(cloud: Mapping[str, Any]) -> str:
+    """Return what a pool says of its cloud.
+
+    Args:
+        cloud: As :meth:`lightning_core.scheduler.asking.cloud.Cloud.to_dict` returns it.
+
+    Example::
+
+        >>> nodes = {"spot": 2, "on_demand": 0, "wanted_spot": 2, "wanted_on_demand": 1}
+        >>> cloud_line(nodes | {"reason": "the plans of 2 jobs", "spent": 3.5, "money": 16.5, "trouble": {}})
+        'market: 2 spot and 0 on-demand nodes, of 2 and 1 wanted (the plans of 2 jobs); 3.5 spent, 16.5 left'
+    """
+    there = f"{cloud['spot']} spot and {cloud['on_demand']} on-demand nodes"
+    wanted = f"of {cloud['wanted_spot']} and {cloud['wanted_on_demand']} wanted ({cloud['reason']})"
+    left = "" if cloud["money"] is None else f", {cloud['money']:.4g} left"
+    trouble = "".join(f"; {part}: {clean(words)}" for part, words in cloud["trouble"].items())
+    return f"market: {there}, {wanted}; {cloud['spent']:.4g} spent{left}{trouble}"
