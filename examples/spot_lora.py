@@ -35,8 +35,9 @@ import torch  # noqa: E402
 
 from lightning_core.bundle.problems import require  # noqa: E402
 from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
+from lightning_core.cli.on_market.ledger_table import FILE as LEDGER  # noqa: E402
 from lightning_core.cli.on_market.market_options import MarketOptions  # noqa: E402
-from lightning_core.cli.on_market.market_run import LEDGER, run_on_market  # noqa: E402
+from lightning_core.cli.on_market.market_run import run_on_market  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
 from lightning_core.node.signals import recorded_signals  # noqa: E402

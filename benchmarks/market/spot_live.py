@@ -9,11 +9,11 @@ preemptions, with free preemptions, and with on-demand nodes alone.
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,31 +22,34 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.cloud.simulated_cloud import local_machines, make_token
+from lightning_core.cloud.simulated_cloud import make_token
 
 make_token()  # Ray reads it once, at import
 
-from lightning_core.cloud.market_replay import MarketReplay  # noqa: E402
-from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner  # noqa: E402
+from lightning_core.cli.on_market.market_options import MarketOptions  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
-from lightning_core.cluster.spot_watcher import SpotWatcher  # noqa: E402
+from lightning_core.control import MarketController  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
 from lightning_core.core.arrays import FloatArray  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
+from lightning_core.core.control import Asker, NodesSeen  # noqa: E402
 from lightning_core.core.events import Checkpoint, ExitCause, Report, WorkerExited  # noqa: E402
+from lightning_core.history.ledger import Ledger as LiveLedger  # noqa: E402
+from lightning_core.history.ledger import read_ledger  # noqa: E402
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest  # noqa: E402
-from lightning_core.market.online.node_counts import NodeCounts  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
+from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.storage.journals.journal import Journal  # noqa: E402
+from lightning_core.storage.journals.replay import replay  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_NODES, POLICY = 2, "chain"
 HOURS, NOTICE = 2, 5.0
 # Seconds of an interval, intervals to the deadline, batches, and seeds.
 SIZES: dict[Size, tuple[float, int, int, int]] = {
-    "quick": (12.0, 2, 300, 1), "default": (20.0, 12, 4500, 3), "full": (20.0, 12, 4500, 10)
+    "quick": (20.0, 4, 700, 1), "default": (20.0, 12, 4500, 3), "full": (20.0, 12, 4500, 10)
 }  # fmt: skip
 # Part that remains of an interval in which the number of nodes changes, and seconds between two checkpoints.
 KEPT, SAVES = 0.8, 5.0
@@ -208,28 +211,13 @@ def print_preemption_costs() -> None:
 
 def run_day(seed: int, interval: float, intervals: int, batches: int) -> Day:
     """Run and simulate one day."""
-    market = market_of(seed, interval, intervals)
-    with tempfile.TemporaryDirectory(prefix="lc-") as folder, local_machines() as machines:
-        nodes = SimulatedProvisioner(machines, notice=0.0 if seed % 2 else NOTICE)
-        asked = time.monotonic()
-        nodes.scale_to(NodeCounts(0, 1))
-        bundle = _bundle(folder, interval * intervals, batches)
-        with Cluster(2 * MAX_NODES, devices=2 * MAX_NODES, min_devices=1) as cluster:
-            run = SpotWatcher(
-                cluster,
-                nodes,
-                nodes.present,
-                market,
-                lambda _: SPOT_POLICIES[POLICY](),
-                kept_fraction=KEPT,
-                setup=time.monotonic() - asked,
-            )
-            world = MarketReplay(nodes, market, run)
-            summary = bundle.run(run_dir=Path(folder) / "run", cluster=cluster, watcher=world)
-        nodes.close()
-        found = moments(Path(folder) / "run" / "journal.db", world.preempted_at[: 0 if seed % 2 else None],
-                        world.preempted_at[: None if seed % 2 else 0])  # fmt: skip
-    [ended], [planned] = summary.jobs, run.jobs
+    market, notice = market_of(seed, interval, intervals), 0.0 if seed % 2 else NOTICE
+    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
+        run_dir = Path(folder) / "run"
+        summary = _run(Path(folder), market, _bundle(folder, interval * intervals, batches), notice)
+        run, planned, preempted_at = _seen(run_dir / "journal.db", market)
+        found = moments(run_dir / "journal.db", preempted_at if notice else [], [] if notice else preempted_at)
+    [ended] = summary.jobs
     # The throughput is unknown in the first interval: the others are simulated.
     first = run.rows[0]
     rest = replace(planned, work=max(planned.work - first.batches, 1.0), deadline=planned.deadline - 1)
@@ -246,7 +234,7 @@ def run_day(seed: int, interval: float, intervals: int, batches: int) -> Day:
         "live      " + _percents(np.cumsum([row.batches for row in run.rows]) / batches),
         "simulated     " + _percents((first.batches + simulated.progress[0]) / batches),
     ]
-    others = run.reference_costs()
+    others = run.references
     assert others is not None  # its throughput was measured
     return Day(
         ended.verdict is Verdict.MET, run.cost, first.cost + float(simulated.cost[0]),
@@ -254,6 +242,42 @@ def run_day(seed: int, interval: float, intervals: int, batches: int) -> Day:
         sum(row.incarnations for row in run.rows), sum(row.failures for row in run.rows), ended.lost_batches,
         ended.batches, lines, found,
     )  # fmt: skip
+
+
+def _run(folder: Path, market: Market, bundle: Bundle, notice: float) -> Summary:
+    """Run a bundle on a market, on nodes of this machine."""
+    trace = folder / "market.csv"
+    with trace.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["available", "price"])
+        rows.writerows(zip(market.available.tolist(), market.price.tolist(), strict=True))
+    options = MarketOptions(trace, interval=f"{market.seconds:g}s", policy=POLICY)
+    placed = options.apply(bundle)
+    settings = options.rented(
+        replace(placed.settings, market={**(placed.settings.market or {}), "kept_fraction": KEPT})
+    )
+    devices = settings.devices
+    with Cluster(devices, devices=devices, min_devices=0) as cluster:
+        cloud = replace(options.cloud(settings, "cpu", cluster.name), notice=notice)
+        return cluster.run(replace(placed, settings=settings), folder / "run", cloud=cloud)
+
+
+def _seen(path: Path, market: Market) -> tuple[LiveLedger, SpotJob, list[float]]:
+    """Return the ledger of a journal, its job as the market sees it, and when nodes were preempted."""
+    spot, preempted_at = frozenset[str](), list[float]()
+    with Journal.open(path) as journal:
+        controller = replay(journal).scheduler.controllers[Asker.MARKET]
+        for entry in journal.entries():
+            event = decode_event(entry.event)
+            if not isinstance(event, NodesSeen):
+                continue
+            gone, spot = spot - set(event.spot), frozenset(event.spot)
+            interval = int(entry.now // market.seconds)
+            if gone and market.available[interval] < len(gone) + len(spot):
+                preempted_at.append(interval * market.seconds)
+    assert isinstance(controller, MarketController)
+    [planned] = controller.jobs
+    return read_ledger(path), planned, preempted_at
 
 
 def _bundle(folder: str, deadline: float, batches: int) -> Bundle:
