@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from lightning_core.bundle.problems import Problems
+from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.bundle.values import exact_duration, read_bool
 from lightning_core.control import Budget, Calendar
 from lightning_core.core.control import Asker
@@ -225,6 +225,36 @@ def _check_existing(section: Mapping[str, Any], existing: ExistingPool, devices:
         problems.at("devices").add(
             f"the bundle shares {devices} devices, {existing.name} has {existing.devices}; {advice}"
         )
+
+
+def parse_devices(text: str) -> tuple[int, tuple[str, ...]]:
+    """Read a number of devices, or numbers by location, as commands take them.
+
+    Returns:
+        The number, and the location of each device; empty if it makes no difference.
+
+    Raises:
+        ValueError: If it is neither.
+
+    Example::
+
+        >>> parse_devices("3"), parse_devices("edge=1,cloud=2")
+        ((3, ()), (3, ('edge', 'cloud', 'cloud')))
+    """
+    if "=" not in text:
+        try:
+            return int(text), ()
+        except ValueError:
+            raise ValueError(f"--devices must be a number, or such as edge=2,cloud=4, got {shown(text)}") from None
+    pairs = [part.partition("=") for part in text.split(",")]
+    counts = {name.strip(): int(count) if count.strip().isdigit() else count for name, _, count in pairs}
+    problems = Problems(Position("--devices"))
+    if len(counts) < len(pairs):
+        problems.add(f"a location must be named once, got {shown(text)}")
+    locations = _read_locations(counts, problems)
+    if problems.messages:
+        raise BundleError(problems.messages)
+    return len(locations), locations
 
 
 def _read_locations(counts: Mapping[Any, Any], problems: Problems) -> tuple[str, ...]:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``up`` and ``down``."""
     up = command("up", _up, "start a pool that outlives this shell")
-    up.add_argument("--devices", type=int, default=1, metavar="N", help="devices to share (default 1)")
+    devices = "devices to share (default 1); with --ray also by location, such as edge=2,cloud=4; on a market: nodes"
+    up.add_argument("--devices", default="1", metavar="N", help=devices)
+    there = "make the pool in this Ray cluster, whose nodes all see its folder (auto: the one on this machine)"
+    up.add_argument("--ray", metavar="ADDRESS", help=there)
     up.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="kind of device (default cpu: one core each)")
     cores = "cores of each device of a CPU pool (default 1)"
     up.add_argument("--cores", type=whole_number(1, 1024), default=1, metavar="N", help=cores)
@@ -74,14 +77,13 @@ def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
     from lightning_core.bundle.settings_section import parse_policy
+    from lightning_core.cloud.ray_joined import pool_name
     from lightning_core.cluster.head import up
+    from lightning_core.server.proxy import POOL
 
     require("torch", "lightning", "ray", "jsonargparse")
-    devices = arguments.devices
     market = market_of(arguments, "pool")
-    most = MAX_DEVICES if market is None else MAX_DEVICES // 2  # new nodes are warm before old ones go
-    if not 1 <= devices <= most:
-        raise ValueError(f"--devices must be 1 to {most}, got {devices}")
+    devices, locations = _devices_of(arguments, market)
     policy = parse_policy(arguments.policy)
     if arguments.kind == "gpu" and arguments.cores != 1:
         raise ValueError("--cores is for CPU pools only; remove it")
@@ -94,22 +96,26 @@ def _up(arguments: argparse.Namespace) -> int:
     calendar = found.at("--calendar").read(read_calendar, arguments.calendar) or ()
     budget = None if arguments.budget is None else found.at("--budget").read(read_budget, arguments.budget)
     shared = PoolSection(arguments.kind, devices, arguments.cores, resident, keep_all=keep_all, keep_ended=keep_ended,
-                         calendar=calendar, budget=budget)  # fmt: skip
+                         calendar=calendar, budget=budget, locations=locations)  # fmt: skip
     settings = with_pool(Settings(policy=policy.pop("name"), policy_args=policy), shared)
     if market is not None:
-        settings = _on_market(market, settings, arguments, found)
-    elif arguments.kind == "gpu":
+        settings = _on_market(market, settings, arguments, devices, found)
+    elif arguments.kind == "gpu" and not arguments.ray:
         check_gpus(devices, found.at("--kind"))
     told = {"command": arguments.on_verdict, "webhook": arguments.webhook}
     on_verdict = read_on_verdict({key: value for key, value in told.items() if value} or None, found.at("--on-verdict"))
     if found.messages:
         raise BundleError(found.messages)
     folder = arguments.folder or home()
-    if market is None:
-        _say_busy_cores(arguments)
-    print(f"bringing up {_pool_in_words(arguments, market, resident)} ...", flush=True)
-    cloud = None if market is None else market.cloud(settings, arguments.kind, "pool")
-    head = up(folder, settings, arguments.kind, on_verdict, cloud, recover_journal=arguments.recover)
+    if market is None and not arguments.ray:
+        _say_busy_cores(arguments.kind, devices * arguments.cores)
+    what = f"{devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} workers"
+    print(f"bringing up {what if market is None else _nodes_in_words(devices, market)} ...", flush=True)
+    cloud = None
+    if market is not None:
+        name = POOL if not arguments.ray else pool_name(folder.expanduser().resolve())
+        cloud = market.cloud(settings, arguments.kind, name)
+    head = up(folder, settings, arguments.kind, on_verdict, cloud, arguments.ray, recover_journal=arguments.recover)
     there = settings
     if (path := journal_path(folder)).exists():  # of a pool that resumes, it has the settings from before
         with Journal.open(path, read_only=True) as journal:
@@ -118,39 +124,57 @@ def _up(arguments: argparse.Namespace) -> int:
     if differs := differences(settings, there):
         print(f"note: its jobs resume under the settings that the pool had: {'; '.join(differs)}. Once all of them "
               "have ended, `down` and `up` begin a pool with other ones", file=sys.stderr)  # fmt: skip
-    print(f"  its Ray: {head['address']}, its token: {head['token']}")
+    token = f"its token: {head['token']}" if head["token"] else "with the cluster's token"
+    print(f"  its Ray: {head['address']}, {token}")
     print("  scripts join it with CoreCallback; `lightning-core submit`, `status` and `down` are the next commands")
     print("  its workers are importing torch and Lightning; a job that is submitted now waits some seconds for them")
     return EXIT_MET
 
 
-def _on_market(market: MarketOptions, settings: Settings, arguments: argparse.Namespace, found: Problems) -> Settings:
+def _on_market(
+    market: MarketOptions, settings: Settings, arguments: argparse.Namespace, devices: int, found: Problems
+) -> Settings:
     """Return the settings of a pool on a market; problems are added to those found."""
     if arguments.kind == "gpu" and market.ray is None:
         found.at("--kind").add("simulated nodes have no GPUs: name a Ray cluster that has with --ray")
     terms = found.at("--market").read(lambda options: options.terms(), market)
     if found.messages:
         return settings
-    both = 2 * arguments.devices  # new nodes are warm before old ones go
+    both = 2 * devices  # new nodes are warm before old ones go
     return market.rented(replace(settings, market=terms, devices=both, resident=both))
 
 
-def _say_busy_cores(arguments: argparse.Namespace) -> None:
+def _say_busy_cores(kind: str, wanted: int) -> None:
     from lightning_core.node.core_claims import free_cores
     from lightning_core.node.device_cores import CORES
 
-    wanted = arguments.devices * arguments.cores
-    if arguments.kind == "cpu" and wanted > (free := free_cores(CORES)) < len(CORES):
+    if kind == "cpu" and wanted > (free := free_cores(CORES)) < len(CORES):
         print(f"note: {len(CORES) - free} of the {len(CORES)} cores here belong to your other pools: jobs of two pools "
               "on one core slow each other down", file=sys.stderr)  # fmt: skip
 
 
-def _pool_in_words(arguments: argparse.Namespace, market: MarketOptions | None, resident: int) -> str:
-    many = arguments.devices
-    if market is None:
-        return f"{many} {arguments.kind} device{'s' * (many > 1)} with {resident} workers"
+def _nodes_in_words(many: int, market: MarketOptions) -> str:
     real = "of the Ray cluster" if market.ray else "simulated on this machine"
     return f"a pool on a market, of at most {many} node{'s' * (many > 1)}, {real}"
+
+
+def _devices_of(arguments: argparse.Namespace, market: MarketOptions | None) -> tuple[int, tuple[str, ...]]:
+    """Return the number of devices, and the location of each, if they have some.
+
+    Raises:
+        ValueError: If it is neither a number nor numbers by location, or locations are of no use.
+    """
+    from lightning_core.bundle.pool_section import parse_devices
+
+    devices, locations = parse_devices(arguments.devices)
+    if locations and not arguments.ray:
+        raise ValueError("--devices: locations are labels of the nodes of a Ray cluster: it needs --ray ADDRESS")
+    if locations and market is not None:
+        raise ValueError("--devices: nodes of a market have no locations: give a number")
+    most = MAX_DEVICES if market is None else MAX_DEVICES // 2  # new nodes are warm before old ones go
+    if not 1 <= devices <= most:
+        raise ValueError(f"--devices must be 1 to {most}, got {devices}")
+    return devices, locations
 
 
 def differences(asked: Settings, there: Settings) -> list[str]:

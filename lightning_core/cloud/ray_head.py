@@ -129,6 +129,9 @@ def await_address(process: subprocess.Popen[bytes], head: Mapping[str, Any], fol
 
 
 def _take_token(head: Mapping[str, Any]) -> None:
+    """Take the token of a head that was started here; that of a cluster which is joined is in the environment."""
+    if not head["token"]:
+        return
     os.environ.pop("RAY_AUTH_TOKEN", None)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": head["token"]}
 
@@ -148,14 +151,15 @@ def joined(head: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def end_ray(head: Mapping[str, Any]) -> None:
-    """End the process group of the head, and remove its files.
+    """End the process group of the head, and remove its files; of a cluster that was joined nothing is ended.
 
     Raises:
         HeadError: If the process is not a head that this version has started; nothing is ended or removed then.
     """
-    if is_alive(head):
+    is_ours = not head.get("joined")
+    if is_ours and is_alive(head):
         check_head(head)
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGTERM, signal.SIGKILL) if is_ours else ():
         if not is_alive(head):
             break
         os.killpg(head["pid"], number)
@@ -171,6 +175,8 @@ def check_head(head: Mapping[str, Any]) -> None:
     Raises:
         HeadError: If it is not.
     """
+    if head.get("joined"):
+        return
     if not (mark := _mark_of(head)) or not is_marked(head["pid"], MARK, mark):
         raise HeadError(
             f"head.json names process {head['pid']}, which is not the head of this pool, or was started by another "

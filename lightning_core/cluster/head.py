@@ -24,13 +24,14 @@ from typing import Any
 
 from lightning_core.cloud.cloud_spec import CloudSpec
 from lightning_core.cloud.ray_head import HeadError, await_address, check_head, end_ray, joined, new_head, start_ray
+from lightning_core.cloud.ray_joined import join_cluster
 from lightning_core.core.events import Close, WorkersLost
 from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import HEAD, read_head
-from lightning_core.server.proxy import POOL
+from lightning_core.server.proxy import name_of
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.anchor import anchor_path
 from lightning_core.storage.journals.journal import Journal
@@ -50,10 +51,11 @@ def up(
     kind: str = "cpu",
     on_verdict: Mapping[str, Any] | None = None,
     cloud: CloudSpec | None = None,
+    ray_address: str | None = None,
     *,
     recover_journal: bool = False,
 ) -> dict[str, Any]:
-    """Start a head with a pool.
+    """Start a head with a pool, or a pool in a Ray cluster that is there.
 
     Args:
         folder: Folder of the pool. Jobs in it that have not ended resume, under the settings that they had.
@@ -61,6 +63,7 @@ def up(
         kind: Kind of the devices.
         on_verdict: What to run when a verdict changes.
         cloud: Cloud whose nodes the pool has; None for devices of this machine.
+        ray_address: Address of the cluster; None for a head of its own.
         recover_journal: Whether to continue a damaged journal from its last good event.
 
     Returns:
@@ -80,21 +83,31 @@ def up(
         if recover_journal:
             _recover(folder)
         resumes = _unfinished(folder)
-        head = new_head(settings.devices if cloud is None else 0, kind)
-        try:
-            with recorded_signals() as received:
-                process = start_ray(folder, head)
-                head |= {"pid": process.pid, "started": started(process.pid) or 0}
-                _write(folder, head)
-                import lightning_core.cluster.pool_manager  # noqa: F401  # imports Ray while the head starts
-
-                head["address"] = await_address(process, head, folder, received)
+        with recorded_signals() as received:
+            if ray_address is None:
+                head = new_head(settings.devices if cloud is None else 0, kind)
+            else:
+                head = join_cluster(folder, ray_address, settings.devices, kind)
+            try:
+                if ray_address is None:
+                    _start_head(folder, head, received)
                 _write(folder, head)
                 _open_pool(folder, head, settings, on_verdict, cloud, resumes, received)
-        except BaseException:  # also for Ctrl-C: no partial pool is left
-            end_ray(head)
-            raise
+            except BaseException:  # also for Ctrl-C: no partial pool is left
+                _end_actors(head)
+                end_ray(head)
+                raise
         return head
+
+
+def _start_head(folder: Path, head: dict[str, Any], received: list[int]) -> None:
+    """Start the process of a head, and note it."""
+    process = start_ray(folder, head)
+    head |= {"pid": process.pid, "started": started(process.pid) or 0}
+    _write(folder, head)
+    import lightning_core.cluster.pool_manager  # noqa: F401  # imports Ray while the head starts
+
+    head["address"] = await_address(process, head, folder, received)
 
 
 def down(folder: Path, *, now: bool = False) -> None:
@@ -199,12 +212,13 @@ def _open_pool(
     from lightning_core.cluster.ray_calls import answer
     from lightning_core.server.start_scheduler import start_scheduler
 
+    name = name_of(head)
     with joined(head) as ray:
-        scheduler = start_scheduler(POOL, settings, folder, head["socket"], on_verdict)
+        scheduler = start_scheduler(f"{name}-scheduler", settings, folder, head["socket"], on_verdict)
         temp = Path(head["temp"])
         pool_manager = start_pool_manager(
-            "pool", settings.devices, settings.slots_per_device or 1, head["kind"], settings.cores,
-            temp / "manager.json", min_devices=None if cloud is None else 0,
+            name, settings.devices, settings.slots_per_device or 1, head["kind"], settings.cores,
+            temp / "manager.json", settings.locations, None if cloud is None else 0,
             checker=temp / config_checker.SOCKET_NAME,
         )  # fmt: skip
         try:
@@ -212,10 +226,10 @@ def _open_pool(
             answer(pool_manager.open.remote(warm=False), received)
             if resumes:
                 answer(scheduler.event.remote(WorkersLost()), received)
-            answer(pool_manager.serve.remote(POOL, str(folder), warm=False), received)
+            answer(pool_manager.serve.remote(f"{name}-scheduler", str(folder), warm=False), received)
             if cloud is not None:
                 cloud.save(folder)
-                answer(start_provisioner("pool", POOL, folder).pid.remote(), received)
+                answer(start_provisioner(name, f"{name}-scheduler", folder).pid.remote(), received)
         except ray.exceptions.RayError as error:
             raise HeadError(" ".join(str(getattr(error, "cause", None) or error).split())) from None
     client = SocketClient(Path(head["socket"]))
@@ -235,14 +249,15 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
     with joined(head) as ray:
         from lightning_core.server.ray_settings import NAMESPACE
 
-        pool_manager = ray.get_actor("pool-manager", namespace=NAMESPACE)
-        scheduler = ray.get_actor(POOL, namespace=NAMESPACE)
+        name = name_of(head)
+        pool_manager = ray.get_actor(f"{name}-manager", namespace=NAMESPACE)
+        scheduler = ray.get_actor(f"{name}-scheduler", namespace=NAMESPACE)
         try:
             while (
                 not received and ray.get(pool_manager.busy.remote(), timeout=CLOSE_TIMEOUT) and time.monotonic() < until
             ):
                 time.sleep(0.2)
-            _give_nodes_back(ray)
+            _give_nodes_back(ray, name)
             ray.get(pool_manager.close.remote(), timeout=CLOSE_TIMEOUT)
             ray.get(scheduler.close.remote(), timeout=CLOSE_TIMEOUT)
         except ray.exceptions.RayError as error:
@@ -251,18 +266,30 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
         ray.kill(scheduler)
 
 
-def _give_nodes_back(ray: Any) -> None:
+def _give_nodes_back(ray: Any, name: str) -> None:
     """Have the provisioner give all nodes back, if the pool has one; people are told if some are still there."""
     from lightning_core.cluster.provisioner_actor import GIVE_BACK_TIMEOUT
     from lightning_core.server.ray_settings import NAMESPACE
 
     try:
-        provisioner = ray.get_actor("pool-provisioner", namespace=NAMESPACE)
+        provisioner = ray.get_actor(f"{name}-provisioner", namespace=NAMESPACE)
     except ValueError:
         return
     if not ray.get(provisioner.give_back.remote(), timeout=GIVE_BACK_TIMEOUT + CLOSE_TIMEOUT):
         print("nodes are still there, and may be paid for: look at your cloud", file=sys.stderr)
     ray.kill(provisioner)
+
+
+def _end_actors(head: Mapping[str, Any]) -> None:
+    """End what has been started of a pool in a cluster that was joined: it would not end with its head."""
+    if not head.get("joined"):
+        return
+    from lightning_core.server.ray_settings import NAMESPACE
+
+    with suppress(Exception), joined(head) as ray:  # whatever it is, the error that led here is told
+        for part in ("provisioner", "manager", "scheduler"):
+            with suppress(ValueError):
+                ray.kill(ray.get_actor(f"{name_of(head)}-{part}", namespace=NAMESPACE))
 
 
 def _write(folder: Path, head: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,14 @@ from typing import Any
 from lightning_core.server.probe import UNUSABLE, PoolUnavailableError, ask
 from lightning_core.server.server import SocketServer
 
-POOL = "pool-scheduler"
+# Name of the pool whose head was started for it; in a cluster that a pool has joined, it has one of its own.
+POOL = "pool"
+SCHEDULER = "-scheduler"
+
+
+def name_of(head: Mapping[str, Any]) -> str:
+    """Return the name of a pool, with which the names of its actors begin, from its ``head.json``."""
+    return str(head.get("name", POOL))
 
 
 class Remote:
@@ -67,6 +75,21 @@ class Remote:
             raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
+def _scheduler(ray: Any) -> str:
+    """Return the name of the scheduler's actor of the pool of a cluster.
+
+    Raises:
+        ValueError: If there are several pools.
+    """
+    from lightning_core.server.ray_settings import NAMESPACE
+
+    named = ray.util.list_named_actors(all_namespaces=True)
+    found = [one["name"] for one in named if one["namespace"] == NAMESPACE and one["name"].endswith(SCHEDULER)]
+    if len(found) > 1:
+        raise ValueError(f"several pools are there ({', '.join(sorted(found))}): name the folder of one")
+    return found[0] if found else POOL + SCHEDULER
+
+
 def main(address: str, path: str) -> int:
     """Join the Ray at ``address`` and serve its pool until standard input closes."""
     if not os.environ.get("RAY_AUTH_MODE"):
@@ -80,7 +103,7 @@ def main(address: str, path: str) -> int:
     try:
         ask(address)
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-        actor = ray.get_actor(POOL, namespace=NAMESPACE)
+        actor = ray.get_actor(_scheduler(ray), namespace=NAMESPACE)
     except PoolUnavailableError as error:
         print(error, file=sys.stderr)
         return UNUSABLE
