@@ -37,6 +37,8 @@ class ExistingPool(NamedTuple):
     """Kind of its devices; None if the file may ask for more devices, or others, than it has."""
     name: str = "the pool"
     """Its name in messages."""
+    locations: tuple[str, ...] = ()
+    """Location of each of its devices; empty if it makes no difference."""
 
 
 class PoolSection(NamedTuple):
@@ -98,7 +100,7 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     devices, locations = _read_devices(section, problems, existing)
     if existing is not None and existing.kind:
         _check_existing(section, existing, devices or 1, problems)
-        kind, devices, locations = existing.kind, existing.devices, ()
+        kind, devices, locations = existing.kind, existing.devices, existing.locations
     resident = None
     if existing is None and section.get("resident") is not None:
         resident = problems.at("resident").read(partial(positive_int, maximum=MAX_RESIDENT), section["resident"])
@@ -219,8 +221,12 @@ def _check_existing(section: Mapping[str, Any], existing: ExistingPool, devices:
         wanted = f"the bundle wants devices of kind {section['kind']}"
         problems.at("kind").add(f"{wanted}, {existing.name} has {existing.kind}; {advice}")
     if isinstance(section.get("devices"), Mapping):
-        locations = ", ".join(map(str, section["devices"]))
-        problems.at("devices").add(f"the bundle shares {locations}, {existing.name} has no locations; {advice}")
+        there = Counter(existing.locations)
+        wanted = {str(name): count for name, count in section["devices"].items()}
+        if any(there[name] < count for name, count in wanted.items() if isinstance(count, int)):
+            has = ", ".join(f"{name} ({count})" for name, count in there.items()) or "no locations"
+            shares = ", ".join(f"{name} ({count})" if there else name for name, count in wanted.items())
+            problems.at("devices").add(f"the bundle shares {shares}, {existing.name} has {has}; {advice}")
     elif devices > existing.devices:
         problems.at("devices").add(
             f"the bundle shares {devices} devices, {existing.name} has {existing.devices}; {advice}"

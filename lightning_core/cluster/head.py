@@ -94,7 +94,7 @@ def up(
                 _write(folder, head)
                 _open_pool(folder, head, settings, on_verdict, cloud, resumes, received)
             except BaseException:  # also for Ctrl-C: no partial pool is left
-                _end_actors(head)
+                _end_actors(folder, head)
                 end_ray(head)
                 raise
         return head
@@ -135,6 +135,7 @@ def down(folder: Path, *, now: bool = False) -> None:
             except Exception as error:  # whatever it is, the head must end
                 print(f"the pool did not close cleanly: {type(error).__name__}: {error}", file=sys.stderr)
             finally:
+                _end_actors(folder, head)
                 end_ray(head)
             if received:
                 raise SignalReceivedError(received[0])
@@ -280,10 +281,11 @@ def _give_nodes_back(ray: Any, name: str) -> None:
     ray.kill(provisioner)
 
 
-def _end_actors(head: Mapping[str, Any]) -> None:
+def _end_actors(folder: Path, head: Mapping[str, Any]) -> None:
     """End what has been started of a pool in a cluster that was joined: it would not end with its head."""
     if not head.get("joined"):
         return
+    (folder / HEAD).unlink(missing_ok=True)  # the cluster lives on, the pool does not
     from lightning_core.server.ray_settings import NAMESPACE
 
     with suppress(Exception), joined(head) as ray:  # whatever it is, the error that led here is told

@@ -134,7 +134,8 @@ class Pool:
         from lightning_core.bundle.bundle_file import BundleSpec
         from lightning_core.bundle.pool_section import ExistingPool
 
-        there = ExistingPool(self.settings.devices, kind_of(self.about()), f"the pool at {self.folder}")
+        name, settings = f"the pool at {self.folder}", self.settings
+        there = ExistingPool(settings.devices, kind_of(self.about()), name, settings.locations)
         bundle = BundleSpec.from_file(path, there)
         bundle.check_targets(self.settings)
         return bundle.importing_only(allow_import) if allow_import else bundle

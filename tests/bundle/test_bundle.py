@@ -12,8 +12,8 @@ import yaml
 
 from lightning_core.bundle import job_section as jobs
 from lightning_core.bundle.job_spec import JobSpec
-from lightning_core.bundle.pool_section import ExistingPool
-from lightning_core.bundle.problems import BundleError
+from lightning_core.bundle.pool_section import ExistingPool, read_pool
+from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.bundle.settings_section import parse_policy
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Capability, Job, OnMiss
@@ -129,6 +129,17 @@ def test_requests_beyond_the_running_pool_are_refused(tmp_path: Path, pool: str,
         Bundle.from_file(tmp_path / "b.yaml", ExistingPool(2, "cpu", "the pool at /p"))
     assert len(caught.value.problems) == 1
     assert words in caught.value.problems[0]
+
+
+def test_a_bundle_is_read_for_the_locations_of_a_running_pool() -> None:
+    there = ExistingPool(3, "cpu", "the pool at /p", ("edge", "cloud", "cloud"))
+    found = Problems(Position("b"))
+    assert read_pool({"devices": {"edge": 1, "cloud": 2}}, found, there).locations == there.locations
+    assert not found.messages
+    read_pool({"devices": {"edge": 2}}, found, there)
+    [words] = found.messages
+    assert "the bundle shares edge (2), the pool at /p has edge (1), cloud (2)" in words
+
 
 
 @pytest.mark.parametrize(
