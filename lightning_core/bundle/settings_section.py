@@ -10,9 +10,9 @@ from typing import Any
 from lightning_core.bundle.pool_section import PoolSection, with_pool
 from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import exact_duration
+from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import did_you_mean
-from lightning_core.control.market_terms import MarketTerms
 from lightning_core.scheduler.settings import Settings
 
 MARKET_KEYS = tuple(field.name for field in fields(MarketTerms))

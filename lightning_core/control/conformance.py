@@ -17,7 +17,7 @@ from lightning_core.control.controller import Controller
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.conformance import require, saved_and_restored
-from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, Quoted, WallClock
+from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted, WallClock
 from lightning_core.core.events import Close, Event, Submit, Tick, WorkersLost
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
@@ -126,7 +126,7 @@ def _check_sequence(
         for answer in answers:
             if isinstance(answer, IntervalEnded):
                 pool.spent += answer.cost
-        newer = [answer.version for answer in answers if hasattr(answer, "version")]
+        newer = [answer.version for answer in answers if isinstance(answer, NodesWanted)]
         require(newer == [version + 1 + k for k in range(len(newer))], "versions of what is wanted must grow by one")
         version += len(newer)
         rule = "what is asked must come from earlier calls of handle() alone, and restore() must bring it back"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lightning_core.core.answers import Accepted, Alert, Answer, End, Verdict, VerdictChanged
+from lightning_core.core.answers import Accepted, Alert, Answer, End, Grant, Verdict, VerdictChanged
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.commands import (
     UNCHANGED,
@@ -182,7 +182,7 @@ class JobHistory:
         if isinstance(answer, VerdictChanged):
             self.beliefs.append(Belief(now, answer.verdict, answer.reason))
             return
-        if answer.version <= self.version:
+        if not isinstance(answer, Grant | End) or answer.version <= self.version:
             return
         self.version = answer.version
         fault = self.faults[-1] if self.faults and self.faults[-1].time == now else None

@@ -21,7 +21,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.control import Ask, Asker, CloudTrouble, NodesSeen, Quoted
+from lightning_core.core.control import Ask, Asker
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
@@ -39,6 +39,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
 from lightning_core.market.selector import Selector
 from lightning_core.scheduler.asking import levels
+from lightning_core.scheduler.asking.cloud import CloudEvent
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
 from lightning_core.scheduler.state import SchedulerState
@@ -231,7 +232,11 @@ def answers_to_no_op(state: SchedulerState, event: Event, now: float) -> list[An
         event: The event.
         now: Scheduler time in seconds.
     """
-    if not _is_no_op(state, event, now):
+    if isinstance(event, CloudEvent):
+        changes = Asker.MARKET in state.controllers and state.cloud.changes(event)
+    else:
+        changes = not _is_no_op(state, event, now)
+    if changes:
         return None
     answers: list[Answer] = []
     if isinstance(event, Report):
@@ -257,8 +262,6 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return not any(_lacks_history(state, name) for name, _ in found)
         case SelectorFeedback(job):
             return state.selector is None or job not in state.awaiting_feedback
-        case NodesSeen() | CloudTrouble() | Quoted():
-            return Asker.MARKET not in state.controllers or not state.cloud.changes(event)
         case Close():
             return state.closing
         case Cancel() | Pause():

@@ -15,7 +15,7 @@ from lightning_core.core.codec import decode_answers, decode_event, encode_answe
 from lightning_core.core.commands import Cancel, Pause, Resume
 from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.control import CloudPart, CloudTrouble, IntervalEnded, NodesSeen, NodesWanted, Quoted
-from lightning_core.core.events import Close, Event, Submit, Tick, WorkersLost
+from lightning_core.core.events import Close, Event, Report, Submit, Tick, WorkersLost
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler, Settings
@@ -34,6 +34,7 @@ from tests.examples import examples
 CONTROLLERS: dict[str, Any] = {
     "calendar": {"closed": ["not between 22:00 and 06:00"]}, "budget": {"money": 30}, "market": MARKET,
 }  # fmt: skip
+POLICIES = ["max-spot", "all-or-nothing", "ahap"]
 TRANSIENT = ("answers", "accepted", "_status", *CACHES)
 
 
@@ -217,15 +218,9 @@ def event_of(scheduler: Scheduler, kind: int, amount: int, price: float) -> Even
             return Close() if amount % 2 else WorkersLost()
         case 8 if name != "stranger" and isinstance(grant := scheduler.directive(name), Grant):
             batches = scheduler.last(name).batches + 5 * amount
-            from_report: dict[str, Any] = {"number": 10**6 + batches, "version": grant.version, "batches": batches}
-            return report(name, scheduler.incarnation(name), **from_report)
+            incarnation, busy = scheduler.incarnation(name), 0.5 * batches
+            return Report(name, incarnation, 10**6 + batches, grant.version, batches, busy)
     return Tick()
-
-
-def report(name: str, incarnation: int, **more: Any) -> Event:
-    from lightning_core.core.events import Report
-
-    return Report(name, incarnation, busy=0.5 * more["batches"], **more)
 
 
 EVENTS = st.tuples(
@@ -233,7 +228,7 @@ EVENTS = st.tuples(
 )
 
 
-@given(st.lists(EVENTS, min_size=3, max_size=30), st.sampled_from(["max-spot", "all-or-nothing", "ahap"]), st.booleans())
+@given(st.lists(EVENTS, min_size=3, max_size=30), st.sampled_from(POLICIES), st.booleans())
 @settings(max_examples=examples(25), deadline=None)
 def test_a_market_that_is_saved_and_restored_within_any_story_decides_as_before(
     story: list[tuple[int, int, float, float]], policy: str, known: bool

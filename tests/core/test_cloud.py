@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import Answer
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
-from lightning_core.core.control import Allowance, CloudPart, CloudTrouble, IntervalEnded, NodesSeen, NodesWanted, Quoted
+from lightning_core.core.control import (
+    Allowance,
+    CloudPart,
+    CloudTrouble,
+    IntervalEnded,
+    NodesSeen,
+    NodesWanted,
+    Quoted,
+)
 from lightning_core.core.control.cloud import MAX_AVAILABLE, MAX_INTERVALS, MAX_NODES, MAX_PRICE, MIN_ON_DEMAND
 from lightning_core.core.limits import MAX_TEXT
 from lightning_core.core.reasons import Reason
@@ -97,7 +105,7 @@ ANSWERS = st.one_of(
     st.builds(NodesWanted, COUNTS, COUNTS, COUNTS, st.just(Reason("nodes_planned", (2.0, 1.6)))),
     st.builds(NodesWanted, COUNTS, COUNTS, COUNTS, st.just(Reason("nodes_replaced"))),
     st.builds(Allowance, st.none() | MONEY, st.just(Reason("budget", (3.0,)))),
-    st.builds(IntervalEnded, COUNTS, MONEY, COUNTS, COUNTS, COUNTS, MONEY, MONEY, MONEY, COUNTS, COUNTS, COUNTS, COUNTS),
+    st.builds(IntervalEnded, COUNTS, MONEY, *[COUNTS] * 3, *[MONEY] * 3, *[COUNTS] * 4),
 )
 
 

@@ -36,7 +36,9 @@ from tests.driven import Curve, drive
 from tests.fuzz.fuzzing import Target, fuzz, fuzz_for_long
 from tests.storage.test_hostile_journal import seal
 
-ON_MARKET = {"market": MARKET}
+ON_MARKET: dict[str, dict[str, Any]] = {
+    "calendar": {"closed": ["not between 22:00 and 06:00"]}, "budget": {"money": 9}, "market": MARKET,
+}  # fmt: skip
 COLUMNS = ("number", "now", "event", "answers", "digest")
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**53, 2**63, 10**26, -(10**26), 0.0, -1.0, 0.5, 1e308, -1e308, 5e-324, 1e-9, "", "a",
@@ -96,7 +98,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on_market(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal of a pool with all controllers: nodes, quotes, money, and a market that wants nodes."""
     path = tmp_path_factory.mktemp("market") / "journal.db"
-    made = MarketPool({"calendar": {"closed": ["not between 22:00 and 06:00"]}, "budget": {"money": 9}} | ON_MARKET, path)
+    made = MarketPool(ON_MARKET, path)
     made.quote(0.4, 4)
     made.submit(elastic("a", 60, 300.0), elastic("b", 30, 25.0))
     made.live(12.0)

@@ -12,12 +12,12 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.problems import BundleError, require
 from lightning_core.bundle.settings_section import market_to_dict, read_market
 from lightning_core.cloud import parse_provision
+from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.core.names import did_you_mean
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import INTERVAL
-from lightning_core.control.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.job_specs import SAVE_EVERY
 from lightning_core.storage.private_files import NotOursError, owner_only, read_own
