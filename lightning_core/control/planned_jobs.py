@@ -2,84 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from lightning_core.control.planned_job import PlannedJob
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.control import Ask, Asker
+from lightning_core.core.control import Ask
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.jobs import Job, OnMiss
-from lightning_core.core.reasons import Reason
-from lightning_core.core.saved_state import Saves, decode, encode
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.market import JobBatch, Market, SpotJob
-from lightning_core.market.forecasters import PersistenceForecaster
 from lightning_core.market.online.current_interval import Rest
 from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.node_counts import NodeCounts
-from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.online.start_up_times import StartUpTimes
 from lightning_core.market.online.throughput_table import throughput_table
 from lightning_core.market.optimum import optimum
-from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.policies.on_demand import on_demand_cost
 
 # Fraction of a job's throughput that its plan does not count on: the safety net would else be exact to the second.
 THROUGHPUT_MARGIN = 0.05
 # Smallest fraction of an interval that is taken to be left for training when nodes start in it.
 MIN_FRACTION = 0.05
-# Intervals after the present one that plans look at: a deadline after them is moved there. They are taken to be like it.
+# Intervals after the present one that plans look at, taken to be like it. A deadline after them is moved there.
 AHEAD = 10_000
 # Jobs that have ended and are kept, for what they would have cost otherwise.
 MAX_ENDED = 1000
-
-
-@dataclass
-class _PlannedJob:
-    """A job and its plan."""
-
-    policy: str
-    submitted_at: float
-    """Scheduler time: another one means another job of that name."""
-    span: JobSpan
-    held: NodeCounts = field(default_factory=NodeCounts)
-    """Nodes that its plan holds."""
-    told: tuple[int, str] | None = None
-    """Device count that was asked for last, and the code of the reason."""
-    decided: int = -1
-    """Interval in which its plan decided last."""
-    ended: bool = False
-    """Whether it has ended, and its batches are counted."""
-    job: SpotJob | None = None
-    """The job as the market sees it; None while its throughput is unknown."""
-
-    def __post_init__(self) -> None:
-        self.spot_policy = SPOT_POLICIES[self.policy]()
-        self.plan = OnlinePlan(self.spot_policy, PersistenceForecaster())
-
-    def is_of(self, status: JobStatus) -> bool:
-        """Return whether a status is of this job, and not of another one of its name."""
-        return status.submitted_at == self.submitted_at
-
-    def state(self) -> dict[str, Any]:
-        policy = self.spot_policy.state() if isinstance(self.spot_policy, Saves) else None
-        return {
-            "policy": self.policy, "remembers": policy, "submitted_at": self.submitted_at, "span": list(self.span),
-            "held": list(self.held), "told": self.told and list(self.told), "decided": self.decided, "ended": self.ended,
-            "job": None if self.job is None else encode(astuple(self.job)),
-        }  # fmt: skip
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> _PlannedJob:
-        job = None if state["job"] is None else SpotJob(*decode(state["job"]))
-        made = cls(
-            state["policy"], state["submitted_at"], JobSpan(*state["span"]), NodeCounts(*state["held"]),
-            state["told"] and (state["told"][0], state["told"][1]), state["decided"], state["ended"], job,
-        )  # fmt: skip
-        if isinstance(made.spot_policy, Saves):
-            made.spot_policy.restore(state["remembers"])
-        return made
 
 
 class _OpenJob(NamedTuple):
@@ -87,7 +36,7 @@ class _OpenJob(NamedTuple):
 
     status: JobStatus
     terms: Job
-    planned: _PlannedJob
+    planned: PlannedJob
     had: NodeCounts
     """Its nodes of the last interval that are still present."""
 
@@ -120,7 +69,7 @@ class PlannedJobs:
         self._seconds, self._policy, self._save_every = seconds, policy, save_every
         self._kept_fraction, self._initial_throughput = kept_fraction, initial_throughput
         self._start_up = StartUpTimes()
-        self._jobs: dict[str, _PlannedJob] = {}
+        self._jobs: dict[str, PlannedJob] = {}
 
     # ------------------------------------------------------------------------------------------------ state
 
@@ -131,7 +80,7 @@ class PlannedJobs:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
-        self._jobs = {name: _PlannedJob.of(planned) for name, planned in state["jobs"].items()}
+        self._jobs = {name: PlannedJob.of(planned) for name, planned in state["jobs"].items()}
         self._start_up.restore(state["start_up"])
 
     @property
@@ -223,7 +172,7 @@ class PlannedJobs:
                 self._start_up.request(status.name, now, _batches_done(status), node_present=free > 0)
                 free = max(free - held.all, 0)
             wanted, holding = wanted.plus(held), holding + (held.all > 0)
-            asks += _asks(job.terms, planned, money if is_short else None)
+            asks += planned.ask(status.name, money if is_short else None)
         return Plans(wanted, asks, holding)
 
     def cannot_wait(
@@ -265,7 +214,7 @@ class PlannedJobs:
                 if not planned.held.all and not self._start_up.is_measuring(status.name):
                     self._start_up.request(status.name, now, _batches_done(status), node_present=False)
                 planned.held = must
-            asks += _asks(terms, planned, money if is_short and is_new else None)
+            asks += planned.ask(status.name, money if is_short and is_new else None)
         return Plans(NodeCounts(0, more), asks, len(asks))
 
     def begins_at(self, pool: PoolView, now: float) -> float | None:
@@ -275,7 +224,7 @@ class PlannedJobs:
         return min((time for time in times if time > now), default=None)
 
     def _must_have(
-        self, status: JobStatus, terms: Job, planned: _PlannedJob, market: Market, rest: Rest, had: NodeCounts,
+        self, status: JobStatus, terms: Job, planned: PlannedJob, market: Market, rest: Rest, had: NodeCounts,
         pool: PoolView, *, is_new: bool,
     ) -> NodeCounts:  # fmt: skip
         job = self._spot_job(terms, planned.span, pool)
@@ -303,7 +252,7 @@ class PlannedJobs:
             found.append(_OpenJob(status, terms, planned, had))
         return found, left.all
 
-    def _planned(self, status: JobStatus, terms: Job, number: int, now: float) -> _PlannedJob | None:
+    def _planned(self, status: JobStatus, terms: Job, number: int, now: float) -> PlannedJob | None:
         """Return a job with its plan; None while it may not train."""
         name, on_hold = status.name, terms.on_miss is OnMiss.HOLD and now > status.deadline
         known = self._jobs.get(name)
@@ -319,7 +268,7 @@ class PlannedJobs:
         span = span._replace(deadline=max(last - span.start, 1))
         if known is None:
             drawn = self._policy or ("" if status.spot_policy is None else status.spot_policy.text)
-            known = self._jobs[name] = _PlannedJob(drawn, status.submitted_at, span)
+            known = self._jobs[name] = PlannedJob(drawn, status.submitted_at, span)
         known.span = span
         return None if on_hold or status.paused else known
 
@@ -358,22 +307,6 @@ class PlannedJobs:
 def min_size(job: Job) -> int:
     """Return the fewest devices that a job can train on."""
     return min(job.sizes or (job.max_devices,))
-
-
-def _asks(terms: Job, planned: _PlannedJob, left: float | None) -> Sequence[Ask]:
-    """Return what is asked of a job: as many devices as its plan holds nodes; nothing if that was asked for last.
-
-    Args:
-        terms: The job.
-        planned: Its plan.
-        left: Money that is left, if it goes without the nodes that it needs because they cost more.
-    """
-    devices, nodes = planned.held.all, (float(planned.held.spot), float(planned.held.on_demand))
-    reason = Reason("nodes_held", nodes) if left is None else Reason("no_money", (left,))
-    if planned.told == (devices, reason.code):
-        return ()
-    planned.told = devices, reason.code
-    return (Ask(terms.name, Asker.MARKET, devices=devices, reason=reason),)
 
 
 def _by_deadline(jobs: Mapping[str, JobStatus]) -> list[JobStatus]:

@@ -68,10 +68,10 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "learning_rates": lambda parts: LearningRates(*map(tuple, parts)),
     "checkpoint": lambda parts: Checkpoint(*parts),
     "cause": ExitCause,
-    "devices": lambda devices: tuple(devices) if isinstance(devices, list) else devices,
+    "devices": lambda devices: _tuple(devices),
     "utilities": tuple,
-    "spot": tuple,
-    "on_demand": lambda nodes: tuple(nodes) if isinstance(nodes, list) else nodes,
+    "spot": lambda nodes: _tuple(nodes),
+    "on_demand": lambda nodes: _tuple(nodes),  # or the price of one
     "part": CloudPart,
     "reason": reason_from_list,
     "runs": lambda runs: tuple(map(_earlier_run, runs)),
@@ -80,6 +80,11 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 # Fields of a job that are left out where they are unset.
 _OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size", "save_every")
+
+
+def _tuple(value: Any) -> Any:
+    """Return a list as a tuple, and anything else as it is."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _text(value: Any) -> str:

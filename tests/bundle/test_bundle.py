@@ -141,7 +141,6 @@ def test_a_bundle_is_read_for_the_locations_of_a_running_pool() -> None:
     assert "the bundle shares edge (2), the pool at /p has edge (1), cloud (2)" in words
 
 
-
 @pytest.mark.parametrize(
     ("text", "seconds"), [("{}", 2592000.0), ("{keep_ended: forever}", None), ("{keep_ended: 1h}", 3600.0)]
 )

@@ -265,6 +265,7 @@ def test_a_released_job_resumes_as_another_incarnation(scheduler: Scheduler) -> 
     )  # the same grant, another incarnation
     assert scheduler.placements() == [Placement("a", 2, (0,))]
     [old] = scheduler.handle(report("a", 2, 90, 9.0), 6.0)
+    assert isinstance(old, End)
     assert str(old.reason) == "another incarnation of this job is running"
     assert scheduler.handle(WorkerExited("a", 1, ExitCause.RAISED), 6.0) == []
     scheduler.handle(report("a", 1, 45, 0.5, incarnation=2, batches_at_start=40, rejected=1), 7.0)
@@ -333,6 +334,7 @@ def test_a_name_whose_job_has_ended_may_be_used_again(scheduler: Scheduler) -> N
     assert again.version > end.version
     assert scheduler.incarnation("a") == 2
     [stale] = scheduler.handle(report("a", 9, 100), 3.0)
+    assert isinstance(stale, End)
     assert str(stale.reason) == "another incarnation of this job is running"
     [answer] = directives(scheduler.handle(report("a", 1, 7, 1.0, incarnation=2), 4.0))[:1]
     assert isinstance(answer, End)

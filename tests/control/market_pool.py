@@ -20,6 +20,10 @@ MARKET: dict[str, Any] = {
 }  # fmt: skip
 
 
+# A Monday, 2026-11-23, 12:00 UTC.
+NOON = 1_795_435_200.0
+
+
 @dataclass
 class _Worker:
     incarnation: int
@@ -48,7 +52,7 @@ class MarketPool:
 
     def open(self) -> None:
         """Start a host, from the journal if there is one."""
-        wall_time = WallTime(lambda: WallClock(1e9 + self.clock))
+        wall_time = WallTime(lambda: WallClock(NOON + self.clock))
         self.host = Host(self.settings, self._path, lambda: self.clock, wall_time=wall_time)
 
     @property
@@ -91,12 +95,14 @@ class MarketPool:
 
     def _train(self, seconds: float) -> None:
         nodes = self.scheduler._state.cloud.nodes
-        left, placed = len(nodes.spot) + len(nodes.on_demand), {one.job: one for one in self.scheduler.placements()}
+        placed = {one.job: one for one in self.scheduler.placements()}
         for name, worker in list(self._workers.items()):
-            if name not in placed or placed[name].devices != worker.devices:
+            now_at = (placed[name].incarnation, placed[name].devices) if name in placed else None
+            if now_at != (worker.incarnation, worker.devices):
                 self.tell(WorkerExited(name, worker.incarnation, ExitCause.RELEASED))
                 del self._workers[name]
-        for name, placement in placed.items():
+        left = len(nodes.spot) + len(nodes.on_demand)
+        for name, placement in {one.job: one for one in self.scheduler.placements()}.items():
             directive, devices = self.scheduler.directive(name), len(placement.devices)
             if not isinstance(directive, Grant) or not directive.share or devices > left:
                 continue

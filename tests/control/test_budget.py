@@ -93,6 +93,20 @@ def test_what_a_lost_node_has_cost_is_counted_before_another_one_is_wanted() -> 
         assert world.rows[0].cost == pytest.approx(1.6 + come)
 
 
+def test_nodes_that_are_gone_and_paid_for_are_counted_where_yet_another_job_comes() -> None:
+    for money, devices in ((9.65, 4), (9.55, 0)):
+        world = World({"a": elastic("a", 180, 50.0)}, market([4] * 8), money=money)
+        run = controller(initial_throughput=1.0)
+        world.live(run, 3.0)
+        world.spot, world.present = 0, world.present._replace(spot=0)
+        world.live(run, 1.0)
+        assert world.asked_for == (0, 4)
+        world.submit(run, elastic("b", 40, 12.0))
+        assert (world.told[-1].job, world.told[-1].devices) == ("b", devices)
+        world.live(run, 7.0)
+        assert world.spent == pytest.approx(1.6 + 4.0 + devices)
+
+
 def test_a_new_job_goes_without_on_demand_nodes_that_cost_too_much() -> None:
     world = World({"a": elastic("a", 300, 200.0)}, market([4] * 20), money=4.9)
     run = controller(initial_throughput=1.0)

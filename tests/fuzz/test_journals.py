@@ -16,6 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetTerms
+from lightning_core.core.control import CloudPart, CloudTrouble
 from lightning_core.core.events import Close, DevicesUnavailable, Event, WorkersLost
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -29,10 +30,15 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import rows
+from tests.control.market_pool import MARKET, MarketPool
+from tests.control.market_world import elastic
 from tests.driven import Curve, drive
 from tests.fuzz.fuzzing import Target, fuzz, fuzz_for_long
 from tests.storage.test_hostile_journal import seal
 
+ON_MARKET: dict[str, dict[str, Any]] = {
+    "calendar": {"closed": ["not between 22:00 and 06:00"]}, "budget": {"money": 9}, "market": MARKET,
+}  # fmt: skip
 COLUMNS = ("number", "now", "event", "answers", "digest")
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**53, 2**63, 10**26, -(10**26), 0.0, -1.0, 0.5, 1e308, -1e308, 5e-324, 1e-9, "", "a",
@@ -88,8 +94,32 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def on_market(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal of a pool with all controllers: nodes, quotes, money, and a market that wants nodes."""
+    path = tmp_path_factory.mktemp("market") / "journal.db"
+    made = MarketPool(ON_MARKET, path)
+    made.quote(0.4, 4)
+    made.submit(elastic("a", 60, 300.0), elastic("b", 30, 25.0))
+    made.live(12.0)
+    made.tell(CloudTrouble(CloudPart.QUOTES, "no answer"))
+    made.see(0, 0)
+    made.live(12.0)
+    made.host.close()
+    return path
+
+
 @pytest.fixture
 def target(whole: Path, tmp_path: Path) -> Target:
+    return target_of(whole, tmp_path)
+
+
+@pytest.fixture
+def market_target(on_market: Path, tmp_path: Path) -> Target:
+    return target_of(on_market, tmp_path)
+
+
+def target_of(whole: Path, tmp_path: Path) -> Target:
     path = tmp_path / "journal.db"
 
     def damage_and_read(damage: tuple[list[Change], bool]) -> None:
@@ -167,6 +197,16 @@ def read(path: Path) -> None:
 @pytest.mark.promise("R21")
 def test_rows_of_any_content_are_refused_or_replayed(target: Target) -> None:
     fuzz(target, damages, 100, FOUND)
+
+
+@pytest.mark.promise("R21")
+def test_rows_of_a_market_of_any_content_are_refused_or_replayed(market_target: Target) -> None:
+    fuzz(market_target, damages, 60, ())
+
+
+@pytest.mark.nightly
+def test_rows_of_a_market_of_any_content_for_long(market_target: Target) -> None:
+    fuzz_for_long(market_target, damages)
 
 
 @pytest.mark.nightly

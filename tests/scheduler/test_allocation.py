@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lightning_core.core.answers import Alert, Answer, End, Grant, State, Verdict, VerdictChanged
-from lightning_core.core.control import Ask
+from lightning_core.core.answers import Answer, End, Grant, State, Verdict
 from lightning_core.core.events import Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.plans import Plan
@@ -262,7 +261,7 @@ def run_pool(jobs: Sequence[Job], settings: Settings, until: float = 4000.0) -> 
         scheduler.check()
         for answer in answers:
             worker = team[answer.job]
-            if isinstance(answer, VerdictChanged | Alert | Ask) or answer.version <= worker.version:
+            if not isinstance(answer, Grant | End) or answer.version <= worker.version:
                 continue
             worker.version = answer.version
             if isinstance(answer, End):

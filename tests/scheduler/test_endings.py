@@ -130,6 +130,7 @@ def test_an_end_without_a_falling_curve_makes_no_estimate() -> None:
         for now, report in enumerate(reports, 1):
             scheduler.handle(report, float(now))
         [end] = scheduler.handle(WorkerExited("a", 1, ExitCause.DONE, "at max_steps=9"), 50.0)
+        assert isinstance(end, End)
         return str(end.reason)
 
     flat = [Report("a", 1, k, 9, 10 * k, float(k), (Cell(k, 10 * k, 1.0),)) for k in range(1, 40)]

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
 from lightning_core.core.codec import decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetTerms
+from lightning_core.core.control import IntervalEnded
 from lightning_core.core.events import DevicesUnavailable, Event
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -83,6 +84,9 @@ def _decision(answer: Answer) -> Iterator[Any]:
             yield from (answer.version, answer.share, list(answer.devices), answer.capped)
         case End() | VerdictChanged():
             yield None if answer.verdict is None else str(answer.verdict)
+        case IntervalEnded():
+            yield from answer
+            return
     yield answer.reason.code
     yield list(answer.reason.numbers)
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import IntervalEnded
 from lightning_core.core.saved_state import decode, encode
@@ -185,7 +183,7 @@ class CurrentInterval:
         return IntervalEnded(
             self.number, self.price, self.available, self.paid.spot, self.paid.on_demand,
             self.surplus_seconds / seconds, self.device_seconds / seconds, self.paid.cost(self.price, self.on_demand),
-            batches, *np.sum([after.since(before) for before, after in pairs] or [(0, 0, 0)], axis=0).tolist(),
+            batches, *map(sum, zip(Toll(0, 0, 0), *(after.since(before) for before, after in pairs), strict=True)),
         )  # fmt: skip
 
     def unobserved(self, number: int, price: float, available: int, on_demand: float) -> IntervalEnded:

@@ -1,0 +1,79 @@
+"""A job on a spot market and its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.control import Ask, Asker
+from lightning_core.core.reasons import Reason
+from lightning_core.core.saved_state import Saves, decode, encode
+from lightning_core.market import SpotJob
+from lightning_core.market.forecasters import PersistenceForecaster
+from lightning_core.market.online.job_span import JobSpan
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.online.online_plan import OnlinePlan
+from lightning_core.market.policies import SPOT_POLICIES
+
+
+@dataclass
+class PlannedJob:
+    """A job and its plan."""
+
+    policy: str
+    submitted_at: float
+    """Scheduler time: another one means another job of that name."""
+    span: JobSpan
+    held: NodeCounts = field(default_factory=NodeCounts)
+    """Nodes that its plan holds."""
+    told: tuple[int, str] | None = None
+    """Device count that was asked for last, and the code of the reason."""
+    decided: int = -1
+    """Interval in which its plan decided last."""
+    ended: bool = False
+    """Whether it has ended, and its batches are counted."""
+    job: SpotJob | None = None
+    """The job as the market sees it; None while its throughput is unknown."""
+
+    def __post_init__(self) -> None:
+        self.spot_policy = SPOT_POLICIES[self.policy]()
+        self.plan = OnlinePlan(self.spot_policy, PersistenceForecaster())
+
+    def is_of(self, status: JobStatus) -> bool:
+        """Return whether a status is of this job, and not of another one of its name."""
+        return status.submitted_at == self.submitted_at
+
+    def state(self) -> dict[str, Any]:
+        policy = self.spot_policy.state() if isinstance(self.spot_policy, Saves) else None
+        return {
+            "policy": self.policy, "remembers": policy, "submitted_at": self.submitted_at, "span": list(self.span),
+            "held": list(self.held), "told": self.told and list(self.told), "decided": self.decided,
+            "ended": self.ended, "job": None if self.job is None else encode(astuple(self.job)),
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> PlannedJob:
+        job = None if state["job"] is None else SpotJob(*decode(state["job"]))
+        made = cls(
+            state["policy"], state["submitted_at"], JobSpan(*state["span"]), NodeCounts(*state["held"]),
+            state["told"] and (state["told"][0], state["told"][1]), state["decided"], state["ended"], job,
+        )  # fmt: skip
+        if isinstance(made.spot_policy, Saves):
+            made.spot_policy.restore(state["remembers"])
+        return made
+
+    def ask(self, name: str, left: float | None = None) -> list[Ask]:
+        """Return what is asked of the job: as many devices as its plan holds nodes; nothing if that was asked for last.
+
+        Args:
+            name: Name of the job.
+            left: Money that is left, if it goes without the nodes that it needs because they cost more.
+        """
+        devices, nodes = self.held.all, (float(self.held.spot), float(self.held.on_demand))
+        reason = Reason("nodes_held", nodes) if left is None else Reason("no_money", (left,))
+        if self.told == (devices, reason.code):
+            return []
+        self.told = devices, reason.code
+        return [Ask(name, Asker.MARKET, devices=devices, reason=reason)]
