@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_core.control import Controller
 from lightning_core.core.answers import (
     Accepted,
     Answer,
@@ -37,7 +38,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )  # fmt: skip
-from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, Quoted
+from lightning_core.core.control import Ask, Asker, CloudTrouble, NodesSeen, Quoted
 from lightning_core.core.events import (
     Checkpoint,
     EarlierRuns,
@@ -268,6 +269,10 @@ class Scheduler:
         """Return the throughput of a job by number of devices; a KeyError if there is none."""
         table, row = self._where(name)
         return table.speedups[row]
+
+    def controller(self, by: Asker) -> Controller | None:
+        """Return a controller, for what it can be asked beside its answers; None if the settings have none such."""
+        return self._state.controllers.get(by)
 
     @property
     def unavailable_devices(self) -> frozenset[int]:
