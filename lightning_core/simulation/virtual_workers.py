@@ -133,7 +133,7 @@ class Worker:
             every: Batches between two checkpoints; 0 if it saves as often as its job says, if that says so.
         """
         saved = max(self.batches_at_start, self.batches // every * every if every else self._saved_by_time())
-        self.done = float(saved)
+        self.done = self.done_since = float(saved)
         self.cells = bisect_right(self.positions, saved)
         return self.save() if saved else None
 
