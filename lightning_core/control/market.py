@@ -19,12 +19,12 @@ import numpy as np
 
 from lightning_core.control.planned_jobs import PlannedJobs, Plans
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, PoolAnswer, Quoted
+from lightning_core.core.control import Ask, CloudTrouble, IntervalEnded, NodesSeen, NodesWanted, PoolAnswer, Quoted
 from lightning_core.core.control.pool_view import PoolView
-from lightning_core.core.events import CloudTrouble, EarlierRuns, Event, Report, SelectorFeedback, Tick
+from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Tick
 from lightning_core.core.limits import check_seconds
 from lightning_core.core.names import did_you_mean
-from lightning_core.core.reasons import Reason
+from lightning_core.core.reasons import Reason, reason_from_list
 from lightning_core.core.saved_state import StateError
 from lightning_core.market import Market, SpotJob
 from lightning_core.market.online.current_interval import CurrentInterval, Toll
@@ -111,8 +111,8 @@ class MarketController:
             self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]
             interval = state["interval"]
             self._interval = None if interval is None else CurrentInterval.of(interval)
-            *counts, (code, numbers, words) = state["wanted"]
-            self._wanted = NodesWanted(*counts, Reason(code, tuple(numbers), words))
+            version, spot, on_demand, reason = state["wanted"]
+            self._wanted = NodesWanted(version, spot, on_demand, reason_from_list(reason))
             self._closing_since, self._wakeup = state["closing_since"], state["wakeup"]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"not the state of a market: {type(error).__name__}: {error}") from None

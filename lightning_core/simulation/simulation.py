@@ -91,7 +91,7 @@ class Simulation:
         if save_every < 0:
             raise ValueError(f"save_every must be at least 0 batches, got {save_every}")
         if (Asker.MARKET in settings.controllers) != (cloud is not None):
-            raise ValueError("cloud: must be given where the settings have a market among their controllers, only there")
+            raise ValueError("cloud: must be given where the settings have a market as a controller, and only there")
         # Reports come as cells close, and nothing hangs.
         self._settings = replace(settings, stall=None)
         self._delays = delays or Delays()

@@ -114,7 +114,7 @@ class VirtualCloud:
         if hasattr(self, "_pool"):
             raise ValueError("cloud: each simulation needs one of its own")
         self._pool, self._queue, self._tell = pool, queue, tell
-        pool.on_free = lambda: queue.at(queue.now, self._end_deserted, None)
+        pool.on_free = self._look_soon
         for device in range(pool.device_count):
             pool.close(device)
 
@@ -122,8 +122,8 @@ class VirtualCloud:
     def recording(self) -> Market:
         """The market as the pool sees it, with what continues after the recording."""
         market, ahead = self.market, (0, AHEAD)
-        price, available = (np.pad(column, ahead, mode="edge") for column in (market.price, market.available))
-        return replace(market, price=price, available=available)
+        price = np.pad(market.price, ahead, mode="edge")
+        return replace(market, price=price, available=np.pad(market.available, ahead, mode="edge"))
 
     @property
     def invoice(self) -> list[Lease]:
@@ -210,12 +210,15 @@ class VirtualCloud:
             self._end(node, ExitCause.LOST)
             return
         self._queue.at(self._queue.now + seconds, self._time_is_up, node)
-        self._queue.at(self._queue.now, self._end_deserted, None)  # once the pool has heard of it
+        self._look_soon()  # once the pool has heard of it
 
     def _time_is_up(self, node: _Node) -> None:
         if node in self._nodes:
             self._end(node, ExitCause.PREEMPTED)
             self._say()
+
+    def _look_soon(self) -> None:
+        self._queue.at(self._queue.now, self._end_deserted, None)
 
     def _end_deserted(self, _: None) -> None:
         """End the nodes that are to go and that no job is on any more."""
