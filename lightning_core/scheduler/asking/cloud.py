@@ -85,8 +85,8 @@ class Cloud:
         """Take on a state that :meth:`state` returned."""
         spot, on_demand, warm = state["nodes"]
         self.nodes = NodesSeen(tuple(spot), tuple(on_demand), warm)
-        *counts, reason = state["wanted"]
-        self.wanted = NodesWanted(*counts, reason_from_list(reason))
+        version, spots, on_demands, reason = state["wanted"]
+        self.wanted = NodesWanted(version, spots, on_demands, reason_from_list(reason))
         money, reason = state["allowance"]
         self.allowance = Allowance(money, reason_from_list(reason))
         self.spent = float(state["spent"])

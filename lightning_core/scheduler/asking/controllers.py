@@ -40,10 +40,10 @@ def check_right(by: Asker, answer: Ask | PoolAnswer) -> None:
 def next_wakeup(state: SchedulerState, next_round: float | None) -> float | None:
     """Return when a round is due or a controller wants to be woken, whichever comes first; None for never.
 
-    Where no round is due and no job is held, there is nothing that a controller could change.
+    Where no round is due, no job is held and no node is wanted, there is nothing that a controller could change.
     """
-    table = state.table
-    if next_round is None and not (table.active & table.paused).any():
+    table, wanted = state.table, state.cloud.wanted
+    if next_round is None and not (wanted.spot or wanted.on_demand or (table.active & table.paused).any()):
         return None
     times = (next_round, *(controller.wakeup() for controller in state.controllers.values()))
     return min((time for time in times if time is not None), default=None)
