@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.bundle.preflight import check_folder
-from lightning_core.cli.arguments import new_file
+from lightning_core.cli.arguments import new_file, parse_times
+from lightning_core.cli.on_market.simulated_market import (
+    add_market_options,
+    ledger_to_dict,
+    make_cloud,
+    market_of,
+    place,
+    print_ledger,
+)
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.core.names import did_you_mean
@@ -30,6 +38,7 @@ from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.replications import Experiment, print_seeds, sums, to_dict
 from lightning_core.simulation.scenario import Delays, Outcome
 from lightning_core.simulation.simulation import Simulation
+from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.progress import print_summary
@@ -68,6 +77,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument(
         "--json", type=new_file, metavar="FILE", help="also write the results of each policy to this file"
     )
+    add_market_options(made)
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
@@ -81,9 +91,10 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise ValueError("--run-dir is for one seed; look at one of them with --seed N --run-dir DIR")
     if arguments.save_every < 0:
         raise ValueError(f"--save-every must be at least 0, got {arguments.save_every}")
-    delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
+    delays, losses, market = parse_delays(arguments.delays), parse_losses(arguments.lose), market_of(arguments)
     curves = arguments.curves or SHIPPED
     bundle = read_bundle(arguments.bundle, curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle)
+    bundle = bundle if market is None else place(market, bundle)
     names = [played.given.job.name for played in bundle.jobs]
     if strangers := [name for name in losses if name not in names]:
         raise ValueError(f"--lose: no job {strangers[0]!r}{did_you_mean(strangers[0], names)}")
@@ -99,12 +110,14 @@ def _simulate(arguments: argparse.Namespace) -> int:
     print("\n".join(introduce(bundle)))
     outcomes = {}
     for name, one in settings.items():
-        place = folder if len(settings) == 1 else folder / name.translate(str.maketrans(":,=/", "----"))
-        outcomes[name] = play(bundle, one, delays, place, losses, arguments.save_every)
+        own = folder if len(settings) == 1 else folder / name.translate(str.maketrans(":,=/", "----"))
+        cloud = None if market is None else make_cloud(one, arguments.nodes)
+        outcomes[name] = play(bundle, one, delays, own, losses, arguments.save_every, cloud)
     if len(outcomes) == 1:
         [outcome] = outcomes.values()
         print_summary(outcome.summary, sys.stdout)
         print(f"switches: {outcome.switches}")
+        print_ledger(outcome)
         print(f"journal, summary and report.html: {folder}")
     else:
         print("\n".join(compare(bundle, outcomes)))
@@ -150,16 +163,7 @@ def parse_delays(text: str) -> Delays:
         >>> parse_delays("switch=0.2,release=3s").switch
         0.2
     """
-    values: dict[str, float] = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in DELAYS:
-            raise ValueError(f"--delays: unknown delay {name!r}{did_you_mean(name, DELAYS)}")
-        try:
-            values[name] = float(value) if value[-1:].isdigit() else parse_duration(value)
-        except ValueError:
-            raise ValueError(f"--delays: {name} must be seconds, such as {name}=0.2, got {value!r}") from None
-    return Delays(**values)
+    return Delays(**parse_times("--delays", text, DELAYS))
 
 
 def parse_losses(text: str) -> dict[str, list[float]]:
@@ -190,13 +194,15 @@ def play(
     folder: Path,
     losses: Mapping[str, Sequence[float]] | None = None,
     save_every: int = 0,
+    cloud: VirtualCloud | None = None,
 ) -> Outcome:
     """Play a bundle under one policy, with journal, summary and report in a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [job.given for job in bundle.jobs]
     simulation = Simulation(
-        settings, jobs, delays, folder / "journal.db", losses=losses, save_every=save_every, wall_clock=wall_clock()
-    )
+        settings, jobs, delays, folder / "journal.db", losses=losses, save_every=save_every, wall_clock=wall_clock(),
+        cloud=cloud,
+    )  # fmt: skip
     outcome = simulation.run()
     write_whole(folder / "summary.json", outcome.summary.to_json())
     with Journal.open(folder / "journal.db") as journal:
@@ -251,7 +257,8 @@ def _write(path: Path, bundle: PlayedBundle, outcomes: Mapping[str, Outcome], se
             for played in bundle.jobs
         },
         "policies": {
-            name: outcome.summary.to_dict() | {"switches": outcome.switches} for name, outcome in outcomes.items()
+            name: outcome.summary.to_dict() | {"switches": outcome.switches, **ledger_to_dict(outcome)}
+            for name, outcome in outcomes.items()
         },
     }
     _write_json(path, body)

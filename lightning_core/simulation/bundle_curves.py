@@ -15,7 +15,8 @@ Rules
 2. A job that names none borrows the shape of one that the seed draws for its name: losses are scaled so that the target
    is reached at some place of the curve, batches so that this takes the job's ``work``. It would say nothing to hold a
    target against losses of another task.
-3. A job of unknown duration is taken to need 0.8 of its fair part of the pool's time.
+3. The throughput of a job that can be resized is that on its largest number of devices; on fewer it has its part.
+4. A job of unknown duration is taken to need 0.8 of its fair part of the pool's time.
 """
 
 from __future__ import annotations
@@ -207,7 +208,8 @@ class _Reader:
             throughput = 1.0 / curve.seconds_per_batch
         if throughput is None:
             throughput = (passage if passage < math.inf else float(position[-1])) / self._expected(job)
-        given = SimulatedJob(job, position, loss, throughput, learning_rates=curve.learning_rates())
+        rates = curve.learning_rates()
+        given = SimulatedJob(job, position, loss, throughput, 0.0, _by_size(job, throughput), learning_rates=rates)
         return Played(given, path.name, passage / throughput, False)
 
     def _is(self, curve: Curve, path: Path) -> bool:
@@ -242,7 +244,7 @@ class _Reader:
         else:
             throughput = passage / seconds
         rates = curve.learning_rates(float(position[-1]) / last)
-        given = SimulatedJob(job, position, loss, throughput, learning_rates=rates)
+        given = SimulatedJob(job, position, loss, throughput, 0.0, _by_size(job, throughput), learning_rates=rates)
         return Played(given, curve.name, passage / throughput, True)
 
     def _passage(self, job: Job, position: FloatArray, loss: FloatArray) -> float:
@@ -264,6 +266,11 @@ def _trailing(loss: FloatArray, window: int) -> FloatArray:
     if len(loss) < window:
         return np.empty(0)
     return np.convolve(loss, np.ones(window) / window, "valid")
+
+
+def _by_size(job: Job, throughput: float) -> list[float]:
+    """Return the throughput on each number of devices that a job can be resized to; empty if it cannot be."""
+    return [throughput * size / job.sizes[-1] for size in job.sizes]
 
 
 def _falls(curve: Curve, window: int) -> bool:

@@ -47,6 +47,12 @@ def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
         "all ended after": lambda outcome: format_duration(outcome.summary.wall),
         "device busy": lambda outcome: f"{100 * outcome.summary.figures['device_use']:.0f} %",
     }
+    if any(outcome.rows for outcome in outcomes.values()):
+        sums |= {
+            "paid": lambda outcome: f"{outcome.paid:.4g}",
+            "on-demand only": lambda outcome: _reference(outcome, 0),
+            "offline optimum": lambda outcome: _reference(outcome, 1),
+        }
     if len({played.given.job.weight for played in bundle.jobs}) > 1:
         sums = {"met, by weight": lambda outcome: f"{_weight_met(outcome):.4g}", **sums}
     return _table(
@@ -61,6 +67,10 @@ def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
 
 def _weight_met(outcome: Outcome) -> float:
     return sum(job.weight for job in outcome.summary.jobs if job.verdict is Verdict.MET)
+
+
+def _reference(outcome: Outcome, at: int) -> str:
+    return "-" if outcome.references is None else f"{outcome.references[at]:.4g}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.core.control import IntervalEnded
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.jobs import Job
 from lightning_core.core.reported import LearningRates
@@ -153,6 +154,9 @@ class Outcome:
         rounds: Number of events after which it planned.
         deciding: Seconds of real time spent in the scheduler.
         summary: Summary as of a live run.
+        rows: Ledger of the market, interval by interval; empty without one.
+        references: What the jobs would have cost on on-demand nodes alone, and at the offline optimum; None without a
+            market, or if the throughput of a job is unknown.
     """
 
     jobs: tuple[JobOutcome, ...]
@@ -161,6 +165,13 @@ class Outcome:
     rounds: int
     deciding: float
     summary: Summary
+    rows: tuple[IntervalEnded, ...] = ()
+    references: tuple[float, float] | None = None
+
+    @property
+    def paid(self) -> float:
+        """Cost of all intervals of the market."""
+        return sum(row.cost for row in self.rows)
 
     @property
     def met(self) -> int:

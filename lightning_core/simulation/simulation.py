@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lightning_core.control import MarketController
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
-from lightning_core.core.control import WallClock
+from lightning_core.core.control import Asker, IntervalEnded, NodesWanted, WallClock
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
@@ -29,6 +30,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.simulation.event_queue import EventQueue
 from lightning_core.simulation.scenario import Delays, GivenVerdict, JobOutcome, Outcome, SimulatedJob
+from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.simulation.virtual_pool import VirtualPool
 from lightning_core.simulation.virtual_workers import Worker
 from lightning_core.storage.journals.journal import Journal
@@ -47,9 +49,11 @@ class Simulation:
             happens.
         save_every: Batches between two checkpoints; 0 if a job is saved only when it leaves.
         wall_clock: What the clock on the wall shows when it begins, for controllers that go by it.
+        cloud: Nodes of a pool on a market, whose devices come and go with them; None if all devices stay.
 
     Raises:
-        ValueError: If there is no job, two have the same name, or ``losses`` names an unknown one.
+        ValueError: If there is no job, two have the same name, ``losses`` names an unknown one, or there is a cloud and
+            no market in the settings, or the reverse.
 
     Example::
 
@@ -75,6 +79,7 @@ class Simulation:
         losses: Mapping[str, Sequence[float]] | None = None,
         save_every: int = 0,
         wall_clock: WallClock | None = None,
+        cloud: VirtualCloud | None = None,
     ) -> None:
         names = [given.job.name for given in jobs]
         if not names:
@@ -85,6 +90,8 @@ class Simulation:
             raise ValueError(f"losses: there is no job {min(unknown)!r}")
         if save_every < 0:
             raise ValueError(f"save_every must be at least 0 batches, got {save_every}")
+        if (Asker.MARKET in settings.controllers) != (cloud is not None):
+            raise ValueError("cloud: must be given where the settings have a market as a controller, and only there")
         # Reports come as cells close, and nothing hangs.
         self._settings = replace(settings, stall=None)
         self._delays = delays or Delays()
@@ -97,6 +104,9 @@ class Simulation:
         self._queue = EventQueue()
         self._pool = self._make_pool({given.job.name: Worker(given) for given in jobs})
         self._verdicts: dict[str, list[GivenVerdict]] = {name: [] for name in names}
+        self._cloud, self._rows = cloud, list[IntervalEnded]()
+        if cloud is not None:
+            cloud.join(self._pool, self._queue, self._handle)
         self._deciding = 0.0
         self._events = self._rounds = 0
         for when in sorted({given.submitted for given in jobs}):
@@ -138,18 +148,24 @@ class Simulation:
     def _play(self, until: float) -> None:
         if self._wall_clock is not None and self._settings.controllers:
             self._handle(self._wall_clock)
-        queue, pool, wakeup = self._queue, self._pool, self._scheduler.wakeup
+        queue, pool, cloud, wakeup = self._queue, self._pool, self._cloud, self._scheduler.wakeup
         while True:
             wanted = wakeup()
             woken = math.inf if wanted is None else wanted
             coming = queue.next_at
-            when = min(coming, woken)
+            begins = math.inf
+            if cloud is not None and not (cloud.is_empty and coming == woken == math.inf):
+                begins = cloud.next_at
+            when = min(coming, woken, begins)
             if when > queue.now and not pool.settled:
                 pool.settle(self._scheduler.placements)
             elif when > until or when == math.inf:
                 if until < math.inf:
                     queue.now = max(queue.now, until)
                 return
+            elif cloud is not None and begins == when:
+                queue.now = begins
+                cloud.begin_interval()
             elif coming <= woken:
                 number, action, argument = queue.take()
                 # A report is due only if no later one was scheduled instead.
@@ -209,6 +225,10 @@ class Simulation:
                     self._pool.end(self._pool.workers[answer.job])
                 case Grant():
                     self._pool.obey(answer)
+                case NodesWanted() if self._cloud is not None:
+                    self._queue.at(self._queue.now, self._cloud.want, answer)
+                case IntervalEnded():
+                    self._rows.append(answer)
                 case VerdictChanged(name, verdict):
                     worker = self._pool.workers[name]
                     worker.advance(self._queue.now)
@@ -240,4 +260,12 @@ class Simulation:
             self._rounds,
             self._deciding,
             Summary.of(self._settings, self._queue.now, list(status.values()), folder),
+            tuple(self._rows),
+            self._references(),
         )
+
+    def _references(self) -> tuple[float, float] | None:
+        market = self._scheduler.controller(Asker.MARKET)
+        if self._cloud is None or not isinstance(market, MarketController):
+            return None
+        return market.reference_costs(self._cloud.recording)

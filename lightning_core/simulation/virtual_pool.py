@@ -7,6 +7,8 @@ Rules
 2. Devices change hands once an instant, when everything that happens at that instant is known.
 3. A training ends when its deadline has passed and its recording is over.
 4. A lost process loses what was not saved. Its job restarts as the scheduler decides.
+5. A device may come and go with its node (:mod:`.virtual_cloud`): on one that is closed nothing is launched, and one
+   that ends takes with it what is still there.
 """
 
 from __future__ import annotations
@@ -50,6 +52,9 @@ class VirtualPool:
         self._save_every = save_every
         self._queue = queue
         self._send = send
+        # Devices on which nothing is launched; called when a process has left its devices.
+        self._closed: set[int] = set()
+        self.on_free: Callable[[], None] = _nothing
         # What is to be done when an instant is over: devices that change hands; whether a job may need a process.
         self._unsettled: set[int] = set()
         self._unplaced = False
@@ -98,10 +103,15 @@ class VirtualPool:
         """Let the process of a worker die."""
         if worker.over or not worker.ready:
             return
+        self._lose(worker, ExitCause.LOST, "its process died")
+
+    def _lose(self, worker: Worker, cause: ExitCause, detail: str) -> None:
+        starts = not (worker.ready or worker.leaving)  # so it has nothing to lose yet
         self._stop(worker)
+        worker.leaving = False
         self._free(worker)
-        save = worker.set_back(self._save_every)
-        self._send(WorkerExited(worker.name, worker.incarnation, ExitCause.LOST, "its process died", save))
+        save = None if starts else worker.set_back(self._save_every)
+        self._send(WorkerExited(worker.name, worker.incarnation, cause, detail, save))
 
     def report_due(self, worker: Worker) -> None:
         """Send the report that a worker has come to; end a training whose deadline and recording are over."""
@@ -146,9 +156,12 @@ class VirtualPool:
         else:
             self._send(worker.report(self._queue.now, worker.closed()))
         worker.ready, worker.leaving = False, True
-        self._queue.at(left_at, self._left, worker)
+        self._queue.at(left_at, self._left, (worker, worker.incarnation))
 
-    def _left(self, worker: Worker) -> None:
+    def _left(self, of: tuple[Worker, int]) -> None:
+        worker, incarnation = of
+        if not worker.leaving or worker.incarnation != incarnation:
+            return  # it was lost before
         worker.leaving = False
         self._free(worker)
         self._send(WorkerExited(worker.name, worker.incarnation, ExitCause.RELEASED, checkpoint=worker.save()))
@@ -172,8 +185,36 @@ class VirtualPool:
                 self._devices[device].resident -= 1
             self._unplaced = True
         worker.at = ()
+        self.on_free()
 
     # ------------------------------------------------------------------------------------------------ devices
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices, whether they are there or not."""
+        return len(self._devices)
+
+    def is_free(self, device: int) -> bool:
+        """Return whether no launched process is on a device, or about to be."""
+        return not self._devices[device].resident
+
+    def close(self, device: int) -> None:
+        """Launch nothing on a device from now on."""
+        self._closed.add(device)
+
+    def open(self, device: int) -> None:
+        """Bring a device that is new: launches may begin there."""
+        self._devices[device] = Device()
+        self._closed.discard(device)
+        self._unplaced = True
+
+    def end_device(self, device: int, cause: ExitCause, detail: str) -> None:
+        """End a device, and lose the workers that are on it."""
+        self.close(device)
+        for worker in self.workers.values():
+            if device in worker.at:
+                self._lose(worker, cause, detail)
+        self._devices[device].settle(self._queue.now, self._delays)
 
     def settle(self, placements: Callable[[], Iterable[Placement]]) -> None:
         """Let devices change hands, or launch what is placed, now that the instant is over.
@@ -218,10 +259,19 @@ class VirtualPool:
             worker = self.workers[name]
             on = [self._devices[device] for device in at]
             full = self._slots is not None and any(device.resident >= self._slots for device in on)
-            if worker.at or worker.over or incarnation == worker.incarnation or full:
+            if full or worker.at or worker.over or incarnation == worker.incarnation or self._closed.intersection(at):
                 continue
             for device in on:
                 device.resident += 1
             worker.at, worker.incarnation = at, incarnation
             took = worker.restart if worker.batches and worker.restart is not None else self._delays.start
-            self._queue.at(self._queue.now + took, self.begin, worker)
+            self._queue.at(self._queue.now + took, self._started, (worker, incarnation))
+
+    def _started(self, of: tuple[Worker, int]) -> None:
+        worker, incarnation = of
+        if worker.at and worker.incarnation == incarnation:  # else it was lost before
+            self.begin(worker)
+
+
+def _nothing() -> None:
+    """Do nothing, where no one is to be told."""

@@ -127,11 +127,23 @@ class Worker:
         return Checkpoint(self.batches, sha256(f"{self.name} {self.batches}".encode()).hexdigest())
 
     def set_back(self, every: int) -> Checkpoint | None:
-        """Go back to the newest checkpoint; return it, or None if there is none."""
-        saved = max(self.batches_at_start, self.batches // every * every if every else 0)
-        self.done = float(saved)
+        """Go back to the newest checkpoint; return it, or None if there is none.
+
+        Args:
+            every: Batches between two checkpoints; 0 if it saves as often as its job says, if that says so.
+        """
+        saved = max(self.batches_at_start, self.batches // every * every if every else self._saved_by_time())
+        self.done = self.done_since = float(saved)
         self.cells = bisect_right(self.positions, saved)
         return self.save() if saved else None
+
+    def _saved_by_time(self) -> int:
+        """Return the batches of the newest checkpoint that was due by the seconds it has trained."""
+        every = self.job.save_every
+        if every is None or not self.busy:
+            return 0
+        part = self.busy // every * every / self.busy
+        return self.batches_at_start + int(part * (self.batches - self.batches_at_start))
 
     @property
     def batches(self) -> int:

@@ -60,7 +60,7 @@ class CurrentInterval:
         tolls: What faults had cost each job at its beginning, by name.
         requested: Nodes to be paid for: the planned ones, and those that stay because a replacement is missing.
         paid: The largest number of requested nodes present at once.
-        warm_target: Warm devices to wait for before surplus nodes are given back; 0 once they were.
+        hands_over: Whether surplus nodes stay until their replacements are warm.
         seen: Scheduler time at which it was last seen.
         device_seconds: Seconds of training, summed over devices.
         surplus_seconds: Seconds for which unpaid nodes were present, summed over nodes.
@@ -76,7 +76,7 @@ class CurrentInterval:
     tolls: dict[str, Toll]
     requested: NodeCounts = field(init=False)
     paid: NodeCounts = field(init=False)
-    warm_target: int = 0
+    hands_over: bool = False
     seen: float = field(init=False)
     device_seconds: float = 0.0
     surplus_seconds: float = 0.0
@@ -107,8 +107,7 @@ class CurrentInterval:
         if not (planned.spot > present.spot or planned.on_demand > present.on_demand):
             return planned
         both = planned.maximum(present)
-        if both != planned:
-            self.warm_target = both.all
+        self.hands_over = both != planned
         return both
 
     def settle(
@@ -123,23 +122,21 @@ class CurrentInterval:
             seconds: Seconds of an interval.
             money: Money for the interval; None for any. Nodes that would cost more do not stay.
         """
-        if not self.warm_target:
+        if not self.hands_over:
             return None
-        planned, before = self.planned, self.requested
-        if warm >= self.warm_target:
-            self.warm_target, self.requested = 0, planned
+        planned = self.planned
+        if planned.minimum(present) == planned and warm >= present.all:
+            self.hands_over, self.requested = False, planned
             return planned
         if now - self.began > HANDOVER_FRACTION * seconds:
             # For each missing node one of the other kind stays, and is paid for.
             spot, on_demand = planned.spot - present.spot, planned.on_demand - present.on_demand
             stay = NodeCounts(min(max(-spot, 0), max(on_demand, 0)), min(max(-on_demand, 0), max(spot, 0)))
             if money is not None and self.dearest(planned.plus(stay)) > money:
-                self.warm_target, self.requested = 0, planned
+                self.hands_over, self.requested = False, planned
                 return planned
             self.requested = planned.plus(stay)
-            self.warm_target = self.requested.all
-            if self.requested != before:
-                return self.requested
+            return self.requested
         return None
 
     def rest(self, now: float, present: NodeCounts, seconds: float) -> Rest:
@@ -153,10 +150,9 @@ class CurrentInterval:
         """Return the nodes to ask for: more than before, and only those spot nodes that a preemption has left."""
         if rest.preempted:
             self.planned = self.requested = NodeCounts(rest.present.spot, self.requested.on_demand).plus(more)
-            self.warm_target = 0
+            self.hands_over = False
         else:
             self.planned, self.requested = self.planned.plus(more), self.requested.plus(more)
-            self.warm_target += more.all if self.warm_target else 0
         return self.requested
 
     def dearest(self, requested: NodeCounts) -> float:

@@ -1,0 +1,111 @@
+"""The market of ``lightning-core simulate``: the jobs of a bundle on nodes in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.bundle.job_spec import JobSpec
+from lightning_core.cli.arguments import parse_times
+from lightning_core.cli.on_market.market_options import MarketOptions
+from lightning_core.cloud.provisioner import LEAVE_SECONDS
+from lightning_core.core.control import IntervalEnded
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.bundle_curves import PlayedBundle
+from lightning_core.simulation.scenario import Outcome
+from lightning_core.simulation.virtual_cloud import VirtualCloud
+from lightning_core.view.tables import print_table
+
+# Seconds that a node takes to come, to go after a notice, and to be left, unless they are given.
+NODES = {"start_up": 60.0, "notice": 0.0, "leave": LEAVE_SECONDS}
+
+
+def add_market_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a simulation on a market."""
+    parser.add_argument("--market", type=Path, metavar="TRACE", help="recording of spot prices: play the jobs, whose "
+                        "targets are in batches, on nodes that come and go")  # fmt: skip
+    parser.add_argument(
+        "--interval", metavar="TIME", help="with --market: length of an interval, such as 30m (default: as recorded)"
+    )
+    parser.add_argument(
+        "--price", type=float, metavar="P", help="with --market: price of a spot node, if none is recorded"
+    )
+    parser.add_argument("--spot-policy", metavar="NAME", help="with --market: spot policy for all jobs (default: one "
+                        "is chosen for each job)")  # fmt: skip
+    told = ",".join(f"{name}={seconds:g}s" for name, seconds in NODES.items())
+    parser.add_argument("--nodes", default="", metavar="NAME=SECONDS,...", help="with --market: seconds until a node "
+                        "is there, from a preemption notice to its end, and to leave one that is given back (default "
+                        f"{told})")  # fmt: skip
+
+
+def market_of(arguments: argparse.Namespace) -> MarketOptions | None:
+    """Return the options of the market; None without one.
+
+    Raises:
+        ValueError: If an option goes with a market only, or with none.
+    """
+    if arguments.market is None:
+        for flag in ("interval", "price", "spot_policy", "nodes"):
+            if getattr(arguments, flag):
+                raise ValueError(f"--{flag.replace('_', '-')} needs a market: --market TRACE")
+        return None
+    for flag in ("devices", "seeds"):
+        if getattr(arguments, flag) is not None:
+            raise ValueError(f"--{flag} does not go with --market, whose recording says how many nodes there are")
+    return MarketOptions(arguments.market, None, arguments.interval, arguments.price, arguments.spot_policy)
+
+
+def place(options: MarketOptions, bundle: PlayedBundle) -> PlayedBundle:
+    """Return the same jobs on a market, as ``run --market`` would place them.
+
+    Raises:
+        BundleError: If a job cannot be there, or the market cannot be read.
+    """
+    specs = tuple(JobSpec(played.given.job, {}) for played in bundle.jobs)
+    placed = options.apply(BundleSpec(specs, bundle.settings))
+    jobs = []
+    for played, spec in zip(bundle.jobs, placed.jobs, strict=True):
+        job = replace(played.given.job, save_every=spec.save_interval)
+        jobs.append(replace(played, given=replace(played.given, job=job)))
+    return PlayedBundle(tuple(jobs), placed.settings)
+
+
+def make_cloud(settings: Settings, nodes: str) -> VirtualCloud:
+    """Return the nodes of a simulation on a market.
+
+    Args:
+        settings: Settings of the scheduler.
+        nodes: Text of the option ``--nodes``.
+
+    Raises:
+        ValueError: If that text cannot be read.
+    """
+    terms = settings.market_terms()
+    assert terms is not None  # a market that is recorded has terms
+    return VirtualCloud(terms.market(), **(NODES | parse_times("--nodes", nodes, tuple(NODES))))
+
+
+def print_ledger(outcome: Outcome) -> None:
+    """Print each interval of the market, and what was paid."""
+    if not outcome.rows:
+        return
+    header = [field.replace("_", "-") for field in IntervalEnded._fields]
+    rows = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in outcome.rows]
+    text = f"paid: {outcome.paid:.4g}"
+    if outcome.references is not None:
+        on_demand, optimum = outcome.references
+        text += f"; at the measured throughput: on-demand only {on_demand:.4g}, offline optimum {optimum:.4g}"
+    print_table(header, rows, text)
+
+
+def ledger_to_dict(outcome: Outcome) -> Mapping[str, Any]:
+    """Return the ledger of a simulation as JSON values; empty without a market."""
+    if not outcome.rows:
+        return {}
+    on_demand, optimum = outcome.references or (None, None)
+    intervals = [row._asdict() for row in outcome.rows]
+    return {"cost": outcome.paid, "on_demand_cost": on_demand, "optimum": optimum, "intervals": intervals}

@@ -1,0 +1,260 @@
+"""The nodes of a pool on a market, in virtual time: they come as they are wanted, and spot nodes go with the market.
+
+Rules
+
+1. Each node gives one device, the lowest that is free; the pool hears what it would hear of live nodes.
+2. An interval begins before anything else at its instant: spot nodes beyond what is then on offer are gone, or have
+   their notice, before the market decides for it. So it is where nodes are simulated by processes (``run --market``),
+   and in a cloud whose preemptions are seen a moment before the clock strikes.
+3. The quote of an interval is told when the one before it begins; after the recording its last interval continues.
+4. A node that is to go takes no new work. It goes as soon as its job has left it, or when its time is up, and then a
+   worker that is still on it is lost. As with live nodes, that counts as a preemption where there was a notice;
+   without one only a process is seen to die.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.core.control import NodesSeen, NodesWanted, Quoted
+from lightning_core.core.events import DevicesUnavailable, Event, ExitCause
+from lightning_core.market import Market
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.simulation.event_queue import EventQueue
+from lightning_core.simulation.virtual_pool import VirtualPool
+
+# Intervals for which the last one of a recording continues.
+AHEAD = 10_000
+
+
+class Lease(NamedTuple):
+    """A node that was there: what a cloud would send a bill for."""
+
+    node: str
+    """Its id."""
+    kind: str
+    """``"spot"`` or ``"on-demand"``."""
+    since: float
+    """Scheduler time from which on it was up."""
+    until: float
+    """Scheduler time at which it was gone; inf while it is there."""
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A node that was asked for."""
+
+    number: int
+    is_spot: bool
+    since: float | None = None
+    """Scheduler time from which on it is up; None until then."""
+    device: int | None = None
+    """Its device; None until it is up and one is free."""
+    goes: str = ""
+    """Why it takes no new work; empty while it stays."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-{self.number}"
+
+    @property
+    def kind(self) -> str:
+        return "spot" if self.is_spot else "on-demand"
+
+    @property
+    def stays(self) -> bool:
+        return self.since is not None and not self.goes
+
+    def lease(self, until: float) -> Lease:
+        assert self.since is not None  # one that never came is not paid for
+        return Lease(self.id, self.kind, self.since, until)
+
+
+class VirtualCloud:
+    """Nodes in virtual time, for one :class:`~lightning_core.simulation.simulation.Simulation`.
+
+    Args:
+        market: Market, whose first interval is the simulation's first.
+        start_up: Seconds from the request for a node until there is a worker on it.
+        notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
+        leave: Seconds that a job has to leave a node which is given back.
+
+    Raises:
+        ValueError: If a time is negative or not finite.
+    """
+
+    def __init__(self, market: Market, start_up: float = 0.0, notice: float = 0.0, leave: float = 10.0) -> None:
+        for name, value in (("start_up", start_up), ("notice", notice), ("leave", leave)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be at least 0 seconds and finite, got {value}")
+        self.market = market
+        self._start_up, self._notice, self._leave = start_up, notice, leave
+        self._nodes: list[_Node] = []  # the newest last
+        self._requested = self._begun = 0  # nodes and intervals so far
+        self._wanted, self._offered = NodeCounts(), 0
+        self._seen, self._unavailable = NodesSeen(), dict[int, str]()
+        self._leases: list[Lease] = []
+
+    def join(self, pool: VirtualPool, queue: EventQueue, tell: Callable[[Event], None]) -> None:
+        """Join a simulation.
+
+        Args:
+            pool: Its workers and devices; no device is there before a node is.
+            queue: Its actions to come.
+            tell: Tells the scheduler of an event.
+
+        Raises:
+            ValueError: If it has joined one before.
+        """
+        if hasattr(self, "_pool"):
+            raise ValueError("cloud: each simulation needs one of its own")
+        self._pool, self._queue, self._tell = pool, queue, tell
+        pool.on_free = self._look_soon
+        for device in range(pool.device_count):
+            pool.close(device)
+
+    @property
+    def recording(self) -> Market:
+        """The market as the pool sees it, with what continues after the recording."""
+        market, ahead = self.market, (0, AHEAD)
+        price = np.pad(market.price, ahead, mode="edge")
+        return replace(market, price=price, available=np.pad(market.available, ahead, mode="edge"))
+
+    @property
+    def invoice(self) -> list[Lease]:
+        """The nodes that there were, in the order in which they came."""
+        there = [node.lease(math.inf) for node in self._nodes if node.since is not None]
+        return sorted([*self._leases, *there], key=lambda lease: (lease.since, int(lease.node.rpartition("-")[2])))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no node, and none is wanted."""
+        return not self._nodes and not self._wanted.all
+
+    # ------------------------------------------------------------------------------------------------ what happens
+
+    @property
+    def next_at(self) -> float:
+        """When the next interval begins, scheduler time."""
+        return self._begun * self.market.seconds
+
+    def begin_interval(self) -> None:
+        """Let the next interval begin: spot nodes that are no longer on offer go, and the one after it is quoted."""
+        number, self._begun = self._begun, self._begun + 1
+        self._offered = int(self.market.available[self._row(number)])
+        for node in [node for node in self._nodes if node.is_spot and not node.goes][self._offered :]:
+            self._let_go(node, self._notice, "its node was preempted")
+        self._say()
+        for quoted in (0, 1) if number == 0 else (number + 1,):
+            row = self._row(quoted)
+            price, available = float(self.market.price[row]), int(self.market.available[row])
+            self._tell(Quoted(price, available, self.market.on_demand, quoted))
+        self._balance()
+        self._say()
+
+    def want(self, wanted: NodesWanted) -> None:
+        """Take in what the pool wants from now on."""
+        self._wanted = NodeCounts(wanted.spot, wanted.on_demand)
+        self._balance()
+        self._say()
+
+    def _row(self, interval: int) -> int:
+        return min(interval, len(self.market) - 1)
+
+    # ------------------------------------------------------------------------------------------------ nodes
+
+    def _balance(self) -> None:
+        """Ask for the nodes that are missing, and give back the newest of those that are too many."""
+        new = []
+        for is_spot, wanted in ((True, min(self._wanted.spot, self._offered)), (False, self._wanted.on_demand)):
+            kept = [node for node in self._nodes if node.is_spot is is_spot and not node.goes]
+            for node in kept[wanted:]:
+                self._let_go(node, self._leave, "its node was given back")
+            new += [_Node(self._requested + 1 + k, is_spot) for k in range(wanted - len(kept))]
+            self._requested += max(wanted - len(kept), 0)
+        if new:
+            self._nodes += new
+            self._queue.at(self._queue.now + self._start_up, self._arrive, new)
+
+    def _arrive(self, nodes: Iterable[_Node]) -> None:
+        """Let nodes come that were asked for together, unless they are no longer wanted."""
+        for node in nodes:
+            if node in self._nodes:
+                node.since = self._queue.now
+        self._give_devices()
+        self._say()
+
+    def _give_devices(self) -> None:
+        """Give each node that has none the lowest device that is free; the oldest nodes come first."""
+        taken = {node.device for node in self._nodes}
+        free = [device for device in range(self._pool.device_count) if device not in taken]
+        without = [node for node in self._nodes if node.stays and node.device is None]
+        for node, device in zip(without, free, strict=False):
+            node.device = device
+            self._pool.open(device)
+
+    def _let_go(self, node: _Node, seconds: float, why: str) -> None:
+        """Let a node go after some seconds at the latest; one that has not come yet goes at once."""
+        if node.since is None:
+            self._nodes.remove(node)
+            return
+        node.goes = why
+        if node.device is not None:
+            self._pool.close(node.device)
+        if not seconds:
+            self._end(node, ExitCause.LOST)
+            return
+        self._queue.at(self._queue.now + seconds, self._time_is_up, node)
+        self._look_soon()  # once the pool has heard of it
+
+    def _time_is_up(self, node: _Node) -> None:
+        if node in self._nodes:
+            self._end(node, ExitCause.PREEMPTED)
+            self._say()
+
+    def _look_soon(self) -> None:
+        self._queue.at(self._queue.now, self._end_deserted, None)
+
+    def _end_deserted(self, _: None) -> None:
+        """End the nodes that are to go and that no job is on any more."""
+        for node in [node for node in self._nodes if node.goes]:
+            if node.device is None or self._pool.is_free(node.device):
+                self._end(node, ExitCause.PREEMPTED)
+        self._say()
+
+    def _end(self, node: _Node, cause: ExitCause) -> None:
+        self._nodes.remove(node)
+        self._leases.append(node.lease(self._queue.now))
+        if node.device is not None:
+            self._pool.end_device(node.device, cause, node.goes)
+        self._give_devices()
+
+    # ------------------------------------------------------------------------------------------------ the pool
+
+    def _say(self) -> None:
+        """Tell the pool which nodes there are and which devices take no work, where that has changed.
+
+        The nodes come first: the market may decide at any event, and must not count on nodes that have gone.
+        """
+        stay = [node for node in self._nodes if node.stays]
+        spot, on_demand = (tuple(node.id for node in stay if node.is_spot is kind) for kind in (True, False))
+        seen = NodesSeen(spot, on_demand, sum(node.device is not None for node in stay))
+        goes = {node.device: "its node is draining" for node in self._nodes if node.goes}
+        usable = {node.device for node in stay}
+        unavailable = {
+            device: goes.get(device, "no node provides it")
+            for device in range(self._pool.device_count)
+            if device not in usable
+        }
+        if seen != self._seen:
+            self._seen = seen
+            self._tell(seen)
+        if unavailable.keys() != self._unavailable.keys():
+            self._unavailable = unavailable
+            words = "; ".join(f"device {device}: {why}" for device, why in unavailable.items())
+            self._tell(DevicesUnavailable(tuple(unavailable), words))
