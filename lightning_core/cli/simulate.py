@@ -24,6 +24,7 @@ from lightning_core.cli.on_market.simulated_market import (
     market_of,
     place,
     print_ledger,
+    read_nodes,
 )
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import MAX_DEVICES
@@ -91,7 +92,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise ValueError("--run-dir is for one seed; look at one of them with --seed N --run-dir DIR")
     if arguments.save_every < 0:
         raise ValueError(f"--save-every must be at least 0, got {arguments.save_every}")
-    delays, losses, market = parse_delays(arguments.delays), parse_losses(arguments.lose), market_of(arguments)
+    delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
+    market, nodes = market_of(arguments), read_nodes(arguments.nodes)
     curves = arguments.curves or SHIPPED
     bundle = read_bundle(arguments.bundle, curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle)
     bundle = bundle if market is None else place(market, bundle)
@@ -111,7 +113,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     outcomes = {}
     for name, one in settings.items():
         own = folder if len(settings) == 1 else folder / name.translate(str.maketrans(":,=/", "----"))
-        cloud = None if market is None else make_cloud(one, arguments.nodes)
+        cloud = None if market is None else make_cloud(one, nodes)
         outcomes[name] = play(bundle, one, delays, own, losses, arguments.save_every, cloud)
     if len(outcomes) == 1:
         [outcome] = outcomes.values()

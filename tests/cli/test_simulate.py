@@ -388,3 +388,66 @@ def test_wrong_times_of_lost_workers_are_refused(
     assert main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out", *words]) == 2
     assert problem in capsys.readouterr().err
     assert not Path("out").exists()
+
+
+# --------------------------------------------------------------------------------------------------------- a market
+
+ON_MARKET = """
+policy: edf
+period: 30s
+jobs:
+  wide: {deadline: 3h, target: {batches: 2000}, curve: fast.csv, throughput: 0.4, max_devices: 4}
+  one: {deadline: 2h, target: {batches: 200}, curve: fast.csv, throughput: 0.1}
+"""
+TRACE = "available,price\n" + "".join(f"{n},0.4\n" for n in (3, 3, 0, 4, 5, 2, 4, 4))
+MARKET = ["--curves", "curves", "--market", "m.csv", "--interval", "20m"]
+
+
+def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(ON_MARKET)
+    Path("m.csv").write_text(TRACE)
+    words = ["simulate", "bundle.yaml", *MARKET]
+    assert main([*words, "--spot-policy", "max-spot", "--run-dir", "out", "--json", "out.json"]) == 0
+    told = capsys.readouterr().out
+    assert "paid: " in told
+    assert "at the measured throughput: on-demand only " in told
+    [ledger] = json.loads(Path("out.json").read_text())["policies"].values()
+    assert ledger["cost"] == pytest.approx(sum(row["cost"] for row in ledger["intervals"]))
+    assert ledger["on_demand_cost"] >= ledger["optimum"] > 0
+    assert main(["replay", "out"]) == 0
+    with Journal.open(Path("out/journal.db"), read_only=True) as journal:
+        assert journal.settings().controllers["market"] == {"interval": 1200.0, "policy": "", "kept_fraction": 0.9}
+        assert journal.settings().devices == 10
+    capsys.readouterr()
+    nodes = ["--nodes", "start_up=2m,notice=30", "--policy", "edf,fifo"]
+    assert main([*words, *nodes, "--run-dir", "several"]) == 0
+    rows = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert {"paid", "on-demand only", "offline optimum"} <= set(rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--interval", "20m"], "--interval needs a market: --market TRACE"),
+        (["--nodes", "leave=1"], "--nodes needs a market: --market TRACE"),
+        ([*MARKET, "--seeds", "3"], "--seeds does not go with --market"),
+        ([*MARKET, "--nodes", "stat_up=1"], "--nodes: unknown delay 'stat_up'; did you mean 'start_up'?"),
+        ([*MARKET, "--spot-policy", "chian"], "--spot-policy: unknown 'chian'; did you mean 'chain'?"),
+        (["--market", "no.csv"], "--market: trace"),
+        (MARKET, "jobs.late.target: must be in batches, because a market plan needs the work left, got loss <= 0.5"),
+    ],
+)
+def test_what_does_not_fit_a_market_is_refused(
+    given: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("m.csv").write_text(TRACE)
+    Path("bundle.yaml").write_text(BUNDLE)
+    assert main(["simulate", "bundle.yaml", *([] if "--curves" in given else ["--curves", "curves"]), *given]) == 2
+    assert words in capsys.readouterr().err
+    assert not Path("simulations").exists()
+
+
+def test_a_job_that_can_be_resized_has_a_part_of_its_throughput_on_fewer_devices() -> None:
+    terms = "target: {batches: 100}, curve: fast.csv, throughput: 8, max_devices: 4"
+    [played] = read(f"pool: {{devices: 4}}\njobs: {{a: {{deadline: 100s, {terms}}}}}").jobs
+    assert (played.given.job.sizes, played.given.throughputs) == ((1, 2, 4), [2.0, 4.0, 8.0])

@@ -14,6 +14,7 @@ from lightning_core.cli.arguments import parse_times
 from lightning_core.cli.on_market.market_options import MarketOptions
 from lightning_core.cloud.provisioner import LEAVE_SECONDS
 from lightning_core.core.control import IntervalEnded
+from lightning_core.core.limits import check_seconds
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.bundle_curves import PlayedBundle
 from lightning_core.simulation.scenario import Outcome
@@ -74,19 +75,28 @@ def place(options: MarketOptions, bundle: PlayedBundle) -> PlayedBundle:
     return PlayedBundle(tuple(jobs), placed.settings)
 
 
-def make_cloud(settings: Settings, nodes: str) -> VirtualCloud:
+def read_nodes(text: str) -> dict[str, float]:
+    """Return the seconds that nodes take, of the option ``--nodes``.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    seconds = NODES | parse_times("--nodes", text, tuple(NODES))
+    for name, value in seconds.items():
+        check_seconds(f"--nodes: {name}", value)
+    return seconds
+
+
+def make_cloud(settings: Settings, nodes: Mapping[str, float]) -> VirtualCloud:
     """Return the nodes of a simulation on a market.
 
     Args:
         settings: Settings of the scheduler.
-        nodes: Text of the option ``--nodes``.
-
-    Raises:
-        ValueError: If that text cannot be read.
+        nodes: Seconds that nodes take (:func:`read_nodes`).
     """
     terms = settings.market_terms()
     assert terms is not None  # a market that is recorded has terms
-    return VirtualCloud(terms.market(), **(NODES | parse_times("--nodes", nodes, tuple(NODES))))
+    return VirtualCloud(terms.market(), **nodes)
 
 
 def print_ledger(outcome: Outcome) -> None:
