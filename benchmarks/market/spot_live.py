@@ -40,6 +40,7 @@ from lightning_core.history.ledger import read_ledger  # noqa: E402
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest  # noqa: E402
 from lightning_core.market.policies import SPOT_POLICIES  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
+from lightning_core.run.follow import Watcher  # noqa: E402
 from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.storage.journals.journal import Journal  # noqa: E402
 from lightning_core.storage.journals.replay import replay  # noqa: E402
@@ -214,8 +215,8 @@ def run_day(seed: int, interval: float, intervals: int, batches: int) -> Day:
     market, notice = market_of(seed, interval, intervals), 0.0 if seed % 2 else NOTICE
     with tempfile.TemporaryDirectory(prefix="lc-") as folder:
         run_dir = Path(folder) / "run"
-        summary = _run(Path(folder), market, _bundle(folder, interval * intervals, batches), notice)
-        run, planned, preempted_at = _seen(run_dir / "journal.db", market)
+        summary = run_live(Path(folder), market, _bundle(folder, interval * intervals, batches), notice)
+        run, planned, preempted_at = seen_live(run_dir / "journal.db", market)
         found = moments(run_dir / "journal.db", preempted_at if notice else [], [] if notice else preempted_at)
     [ended] = summary.jobs
     # The throughput is unknown in the first interval: the others are simulated.
@@ -244,14 +245,25 @@ def run_day(seed: int, interval: float, intervals: int, batches: int) -> Day:
     )  # fmt: skip
 
 
-def _run(folder: Path, market: Market, bundle: Bundle, notice: float) -> Summary:
-    """Run a bundle on a market, on nodes of this machine."""
+def run_live(
+    folder: Path, market: Market, bundle: Bundle, notice: float, policy: str = POLICY, watcher: Watcher | None = None
+) -> Summary:
+    """Run a bundle on a market, on nodes of this machine, in ``folder / "run"``.
+
+    Args:
+        folder: Empty folder.
+        market: The market.
+        bundle: Jobs.
+        notice: Seconds from a preemption notice to the end of a node; 0 for none.
+        policy: Spot policy of all jobs.
+        watcher: Watcher that is shown the jobs.
+    """
     trace = folder / "market.csv"
     with trace.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["available", "price"])
         rows.writerows(zip(market.available.tolist(), market.price.tolist(), strict=True))
-    options = MarketOptions(trace, interval=f"{market.seconds:g}s", policy=POLICY)
+    options = MarketOptions(trace, interval=f"{market.seconds:g}s", policy=policy)
     placed = options.apply(bundle)
     settings = options.rented(
         replace(placed.settings, market={**(placed.settings.market or {}), "kept_fraction": KEPT})
@@ -259,10 +271,10 @@ def _run(folder: Path, market: Market, bundle: Bundle, notice: float) -> Summary
     devices = settings.devices
     with Cluster(devices, devices=devices, min_devices=0) as cluster:
         cloud = replace(options.cloud(settings, "cpu", cluster.name), notice=notice)
-        return cluster.run(replace(placed, settings=settings), folder / "run", cloud=cloud)
+        return cluster.run(replace(placed, settings=settings), folder / "run", watcher, cloud=cloud)
 
 
-def _seen(path: Path, market: Market) -> tuple[LiveLedger, SpotJob, list[float]]:
+def seen_live(path: Path, market: Market) -> tuple[LiveLedger, SpotJob, list[float]]:
     """Return the ledger of a journal, its job as the market sees it, and when nodes were preempted."""
     spot, preempted_at = frozenset[str](), list[float]()
     with Journal.open(path) as journal:

@@ -222,10 +222,10 @@ def _check_existing(section: Mapping[str, Any], existing: ExistingPool, devices:
         problems.at("kind").add(f"{wanted}, {existing.name} has {existing.kind}; {advice}")
     if isinstance(section.get("devices"), Mapping):
         there = Counter(existing.locations)
-        wanted = {str(name): count for name, count in section["devices"].items()}
-        if any(there[name] < count for name, count in wanted.items() if isinstance(count, int)):
+        asked = {str(name): count for name, count in section["devices"].items()}
+        if any(there[name] < count for name, count in asked.items() if isinstance(count, int)):
             has = ", ".join(f"{name} ({count})" for name, count in there.items()) or "no locations"
-            shares = ", ".join(f"{name} ({count})" if there else name for name, count in wanted.items())
+            shares = ", ".join(f"{name} ({count})" if there else name for name, count in asked.items())
             problems.at("devices").add(f"the bundle shares {shares}, {existing.name} has {has}; {advice}")
     elif devices > existing.devices:
         problems.at("devices").add(

@@ -258,10 +258,6 @@ class Scheduler:
         table, row = self._where(name)
         return table.speedups[row]
 
-    def controller(self, by: Asker) -> Controller | None:
-        """Return a controller, for what it can be asked beside its answers; None if the settings have none such."""
-        return self._state.controllers.get(by)
-
     @property
     def controllers(self) -> Mapping[Asker, Controller]:
         """What decides beside the policy."""

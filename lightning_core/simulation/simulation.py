@@ -265,7 +265,7 @@ class Simulation:
         )
 
     def _references(self) -> tuple[float, float] | None:
-        market = self._scheduler.controller(Asker.MARKET)
+        market = self._scheduler.controllers.get(Asker.MARKET)
         if self._cloud is None or not isinstance(market, MarketController):
             return None
         return market.reference_costs(self._cloud.recording)

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.journal_errors import JournalError
 from tests.conftest import ROOT
 from tests.faults.spot import BATCHES, COUNTS, DEADLINE, NOTICE, SAVE_EVERY
 from tests.faults.test_nodes import run_story
@@ -71,6 +73,15 @@ print(json.dumps({"price": 0.3, "available": 1 if 60 < gone < 90 else 3}))
 """
 
 
+def ended_intervals(run: Path) -> int:
+    """Return how many intervals have ended of a run that goes on."""
+    try:
+        with Journal.open(run / "journal.db", read_only=True) as journal:
+            return sum('"interval"' in entry.answers for entry in journal.entries())
+    except (OSError, JournalError):  # there is none yet, or it is being written
+        return 0
+
+
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_two_jobs_share_the_nodes_that_a_command_quotes(tmp_path: Path) -> None:
@@ -108,9 +119,9 @@ def test_two_jobs_share_the_nodes_that_a_command_quotes(tmp_path: Path) -> None:
     ran: dict[str, Any] = {"cwd": ROOT, "env": environment, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, stdout=subprocess.PIPE, **ran) as left:
         until = time.monotonic() + 120
-        while not (run / "ledger.json").is_file():  # a slot is over
+        while not ended_intervals(run):
             assert time.monotonic() < until
-            time.sleep(0.2)
+            time.sleep(1.0)
         time.sleep(5)
         left.send_signal(signal.SIGINT)
         words, _ = left.communicate(timeout=300)

@@ -13,7 +13,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.on_market.market_options import MarketOptions
 from lightning_core.cloud import command_provisioner
 from lightning_core.cloud.command_provisioner import CommandProvisioner
@@ -91,28 +90,6 @@ def test_options_of_a_run_are_read_again(tmp_path: Path) -> None:
     asked.save(tmp_path)
     assert MarketOptions.load(tmp_path) == replace(asked, trace=Path("m.csv").resolve())
     assert (tmp_path / "market.json").stat().st_mode & 0o077 == 0  # a command may have a key in it
-
-
-@pytest.mark.skip(reason="wip")
-def test_the_ledger_of_a_run_is_read_again(tmp_path: Path) -> None:
-    from lightning_core.cli.on_market.market_run import read_ledger
-
-    ledger = tmp_path / "ledger.json"
-    ledger.write_text(ledger.read_text().replace('"price"', '"prize"'))
-    with pytest.raises(BundleError, match="is not the ledger of a run"):
-        read_ledger(tmp_path)
-
-
-@pytest.mark.skip(reason="wip")
-def test_intervals_are_drawn_in_the_report(tmp_path: Path) -> None:
-    from lightning_core.cli.on_market.market_run import draw
-
-    run: Any = None
-    job = {**BUNDLE["jobs"]["a"], "deadline": "80s"}
-    draw(run, Bundle.from_dict({"pool": {"devices": 3}, "jobs": {"a": job}}), tmp_path / "intervals.svg")
-    words = (tmp_path / "intervals.svg").read_text()
-    assert "spot nodes on offer" in words
-    assert f"paid {run.cost:.3g}; on-demand only" in words
 
 
 def test_nodes_given_to_another_job_are_not_preempted() -> None:

@@ -72,7 +72,7 @@ def place(options: MarketOptions, bundle: PlayedBundle) -> PlayedBundle:
     for played, spec in zip(bundle.jobs, placed.jobs, strict=True):
         job = replace(played.given.job, save_every=spec.save_interval)
         jobs.append(replace(played, given=replace(played.given, job=job)))
-    return PlayedBundle(tuple(jobs), placed.settings)
+    return PlayedBundle(tuple(jobs), options.rented(placed.settings))
 
 
 def read_nodes(text: str) -> dict[str, float]:

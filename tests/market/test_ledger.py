@@ -1,0 +1,57 @@
+"""The ledger of a market, read from a journal: as a table, a picture, and a file for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lightning_core.cli.on_market.ledger_table import FILE, draw, write_ledger
+from lightning_core.cluster.bundle import Bundle
+from lightning_core.history.ledger import read_ledger
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.journals.journal import Journal
+from tests.cli.test_cli import Said
+from tests.simulation.test_market import drawn, elastic, simulated
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+def test_the_ledger_of_a_journal_is_that_of_its_pool(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, outcome, _ = simulated(drawn(1), elastic("a", 8.0, 10.0), path=journal)
+    ledger = read_ledger(journal)
+    assert tuple(ledger.rows) == outcome.rows
+    assert ledger.cost == pytest.approx(outcome.paid)
+    assert ledger.references == outcome.references
+    assert ledger.references is not None
+    words = f"paid: {ledger.cost:.4g}; at the measured throughput: on-demand only {ledger.references[0]:.4g}, offline "
+    assert words in ledger.words
+    write_ledger(ledger, journal.parent)
+    written = json.loads((journal.parent / FILE).read_text())
+    assert written["intervals"] == [row._asdict() for row in ledger.rows]
+    assert (written["cost"], written["on_demand_cost"]) == (ledger.cost, ledger.references[0])
+    said = Said(capsys, "market", "ledger", str(journal))
+    assert said.code == 0
+    assert words in said.out
+    assert said.out.count("\n") == len(ledger.rows) + 2
+
+
+def test_a_pool_without_a_market_has_no_ledger(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Journal.create(journal, Settings()).close()
+    said = Said(capsys, "market", "ledger", str(journal))
+    assert said.code == 2
+    assert said.err == f"error: {journal}: its pool is on no market\n"
+
+
+def test_intervals_are_drawn(journal: Path) -> None:
+    simulated(drawn(1), elastic("a", 8.0, 10.0), path=journal)
+    ledger = read_ledger(journal)
+    job = {"model": "tests.tiny.Line", "deadline": "10h", "target": {"batches": 28800}, "max_devices": 4}
+    draw(ledger, Bundle.from_dict({"pool": {"devices": 4}, "jobs": {"a": job}}), journal.parent / "intervals.svg")
+    words = (journal.parent / "intervals.svg").read_text()
+    assert "spot nodes on offer" in words
+    assert f"paid {ledger.cost:.3g}; on-demand only" in words
