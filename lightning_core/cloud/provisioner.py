@@ -64,14 +64,19 @@ def count_nodes(resource: str = "device") -> NodeCounts:
     return NodeCounts(types.count(SPOT), types.count(ON_DEMAND))
 
 
-def drain_node(mark: str, seconds: float) -> None:
-    """Give the node of the joined Ray with this :data:`NODE_LABEL` a preemption notice; see :func:`drain`."""
+def drain_node(mark: str, seconds: float) -> bool:
+    """Give the node of the joined Ray with this :data:`NODE_LABEL` a preemption notice; see :func:`drain`.
+
+    Returns:
+        Whether there is such a node.
+    """
     import ray
 
     listed: Any = ray.nodes  # it has no types
-    for node in listed():
-        if node["Alive"] and node["Labels"].get(NODE_LABEL) == mark:
-            drain(ray.get_runtime_context().gcs_address, node["NodeID"], seconds)
+    found = [node["NodeID"] for node in listed() if node["Alive"] and node["Labels"].get(NODE_LABEL) == mark]
+    for node in found:
+        drain(ray.get_runtime_context().gcs_address, node, seconds)
+    return bool(found)
 
 
 def drain(address: str, node: str, seconds: float) -> None:
