@@ -39,6 +39,8 @@ class CommandProvisioner:
         self._command = shlex.split(command) if isinstance(command, str) else list(command)
         if not self._command:
             raise ValueError("the command must not be empty")
+        self.trouble = ""
+        """Why the command failed last; empty if it succeeded."""
         self._wanted = NodeCounts()
         self._condition = threading.Condition()
         self._is_pending = self._closed = False
@@ -82,6 +84,8 @@ class CommandProvisioner:
         try:
             run_command(self._command, COMMAND_TIMEOUT, environment=counts)
         except UserCommandError as error:
-            log.warning("cannot request %s spot and %s on-demand nodes: %s", *wanted, error)
+            self.trouble = f"cannot request {wanted.spot} spot and {wanted.on_demand} on-demand nodes: {error}"
+            log.warning("%s", self.trouble)
             return False
+        self.trouble = ""
         return True
