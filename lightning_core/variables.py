@@ -31,6 +31,7 @@ KNOWN = {
     "MICRO_BATCHES": "for a rank of a launched job: micro-batches in a step",
     "NODE": "for a simulated node: the mark by which its provisioner recognises it",
     "SPOT": "for a provision command: requested spot nodes",
+    "POOL_LABEL": "for a provision command: name of the pool, the label of its nodes",
     "ON_DEMAND": "for a provision command: requested on-demand nodes",
 }
 

@@ -244,7 +244,7 @@ class ProvisionerActor:
                 self._simulated.offer(self._offers)
             return self._simulated
         name, words = parse_provision(spec.provision)
-        return PROVISIONERS[name](spec.resource, words)
+        return PROVISIONERS[name](spec.pool, spec.resource, words)
 
 
 def _counts(listed: dict[str, str]) -> NodeCounts:

@@ -38,7 +38,7 @@ def end(node: Any) -> None:
 def node_of(story: Story, name: str) -> str:
     """Return the id of the node on which a job trains."""
     [device] = story.jobs[name].devices
-    table = ray.util.placement_group_table(ray.util.get_placement_group(f"{story.cluster._name}-device-{device}"))
+    table = ray.util.placement_group_table(ray.util.get_placement_group(f"{story.cluster.name}-device-{device}"))
     return str(table["bundles_to_node_id"][0])
 
 

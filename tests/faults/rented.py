@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,6 @@ from lightning_core.cloud.ray_head import HeadError, joined
 from lightning_core.cluster.head import down, up
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import decode_answers
-from lightning_core.core.commands import Cancel
 from lightning_core.core.control import Asker, NodesWanted
 from lightning_core.pool.pool import Pool
 from lightning_core.scheduler.settings import Settings
@@ -36,7 +36,7 @@ from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.storage.journals.journal import Journal
 from tests.conftest import ROOT
 
-# Seconds: an interval of the market, the notice of a preemption, those a job has to leave, the lease, between two saves.
+# Seconds: an interval of the market, the notice of a preemption, those a job has to leave, the lease, between saves.
 INTERVAL, NOTICE, LEAVE, LEASE, SAVE_EVERY = 10.0, 2.0, 2.0, 6.0, 1.0
 # Spot nodes on offer, interval by interval: each third one preempts one of two.
 OFFERS, MOST = [2, 2, 1], 2
@@ -212,6 +212,7 @@ class Rented:
 
     def end(self, kill: Kill, before: Look, is_well: Callable[[Look, Look], bool]) -> None:
         """Wait until all is well again after a kill, and note what it cost."""
+
         def holds(look: Look) -> bool:
             return look.answered and look.staying == look.wanted and is_well(before, look)
 
@@ -219,10 +220,7 @@ class Rented:
         kill.recovered = back.at - kill.at
         kill.repeated = back.lost - before.lost
         looks = [before, *(look for look in self.looks if kill.at < look.at <= back.at)]
-        kill.paid = sum(
-            max(0, look.nodes - look.granted) * (after.at - look.at)
-            for look, after in zip(looks, looks[1:], strict=False)
-        )
+        kill.paid = sum(max(0, look.nodes - look.granted) * (after.at - look.at) for look, after in pairwise(looks))
 
 
 def trains_on(before: Look, look: Look) -> bool:
@@ -238,7 +236,9 @@ def pool_in(folder: Path, environment: dict[str, str] | None = None) -> Iterator
     """Bring a pool up by a command of its own, and take it down."""
     folder.mkdir(exist_ok=True)
     ours = dict(os.environ) | (environment or {})
-    subprocess.run([sys.executable, "-m", __spec__.name, str(folder), "up"], cwd=ROOT, env=ours, check=True, timeout=150)
+    subprocess.run(
+        [sys.executable, "-m", __spec__.name, str(folder), "up"], cwd=ROOT, env=ours, check=True, timeout=150
+    )
     head = read_head(folder / "pool")
     assert head is not None
     try:

@@ -84,7 +84,7 @@ class Story:
         from lightning_core.server.ray_settings import NAMESPACE
 
         for at in range(self.cluster.devices) if device is None else [device]:
-            worker = ray.get_actor(f"{self.cluster._name}-worker-{at}-0", namespace=NAMESPACE)
+            worker = ray.get_actor(f"{self.cluster.name}-worker-{at}-0", namespace=NAMESPACE)
             held: Any = ray.get(worker.job.remote(), timeout=PATIENCE)
             if held is not None and held.job == job:
                 return int(ray.get(worker.pid.remote(), timeout=PATIENCE))

@@ -160,6 +160,10 @@ def test_a_provisioner_that_cannot_be_made_is_made_later_and_people_are_told() -
     asyncio.run(story())
 
 
+def waits(event: threading.Event) -> None:
+    event.wait(60)
+
+
 @pytest.fixture
 def hangs() -> Iterator[threading.Event]:
     event = threading.Event()
@@ -169,7 +173,7 @@ def hangs() -> Iterator[threading.Event]:
 
 def test_a_provisioner_that_hangs_is_never_asked_twice_at_once_and_then_for_the_newest(hangs: threading.Event) -> None:
     async def story() -> None:
-        asked = Asked(Provisioner(lambda: None if hangs.wait(60) else None))
+        asked = Asked(Provisioner(lambda: waits(hangs)))
         await asked.bring(TWO)
         for wanted in (ONE, TWO, NONE) * 2:
             await asked.bring(wanted, NONE, REPEAT)
@@ -187,7 +191,7 @@ def test_a_provisioner_that_hangs_is_never_asked_twice_at_once_and_then_for_the_
 
 def test_a_look_at_a_provisioner_that_hangs_returns_at_once(hangs: threading.Event) -> None:
     async def story() -> None:
-        asked = Asked(Provisioner(lambda: None if hangs.wait(60) else None))
+        asked = Asked(Provisioner(lambda: waits(hangs)))
         await asked.bring(TWO)
         began = asyncio.get_running_loop().time()
         for _ in range(100):
