@@ -187,8 +187,9 @@ def killed(folder: Path, found: dict[str, Any]) -> None:
     }  # fmt: skip
     bundle.write_text(json.dumps({"period": "0.5s", "jobs": {"a": job}}))
     with made_up_cloud(folder) as address:
-        words = [sys.executable, "-m", "lightning_core.cli.main", "run", str(bundle),
-                 "--run-dir", str(folder / "run"), "--market", str(trace), "--interval", "10s", "--spot-policy", "max-spot", "--ray", address]  # fmt: skip
+        words = [sys.executable, "-m", "lightning_core.cli.main", "run", str(bundle), "--ray", address]
+        words += ["--run-dir", str(folder / "run"), "--market", str(trace), "--interval", "10s"]
+        words += ["--spot-policy", "max-spot"]
         with (folder / "run.log").open("w") as log:
             command = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log)
         join_ray(address)

@@ -312,7 +312,7 @@ ALL = ("scheduler", "provisioner", "manager")
 
 
 def quick(folder: Path) -> Rented:
-    """All three are killed, before a node came, in training and at the end."""
+    """All three are killed, before a node came, in training and while nodes are given back."""
     with pool_in(folder) as rented:
         cycle(rented, ALL, "a", (MOMENTS[0], MOMENTS[1], MOMENTS[4]))
     return rented
@@ -379,9 +379,13 @@ def headless(folder: Path) -> Rented:
     gcs = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _is_gcs(path, head["temp"])]
     [pid] = gcs
     os.kill(pid, signal.SIGKILL)
-    began = time.monotonic()
-    while any(marked(mark) for mark in machines) and time.monotonic() < began + PATIENCE:
+    began, ended = time.monotonic(), dict[str, float]()
+    while (left := [pid for mark in machines for pid in marked(mark)]) and time.monotonic() < began + PATIENCE:
+        for pid in left:
+            with suppress(OSError):
+                ended[_program(pid)] = time.monotonic() - began
         time.sleep(0.2)
+    rented.found["programs ended after"] = ended
     rented.found["ended after"] = time.monotonic() - began
     rented.found["left behind"] = sum(len(marked(mark)) for mark in machines)
     for mark in machines:
@@ -392,6 +396,12 @@ def headless(folder: Path) -> Rented:
     return rented
 
 
+def _program(pid: int) -> str:
+    """Return what a process is, in words that are alike for those of several nodes."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return Path(words.split(" ")[0]).name if "ray::" not in words else words.strip()[:40]
+
+
 def _is_gcs(path: Path, temp: str) -> bool:
     with suppress(OSError):
         words = path.read_bytes().split(b"\0")
@@ -400,6 +410,7 @@ def _is_gcs(path: Path, temp: str) -> bool:
 
 
 STORIES: dict[str, Callable[[Path], Rented]] = {
+    "nothing": partial(each, what=()),
     "quick": quick, "stopped": stopped, "failpoints": failpoints, "headless": headless,
     **{name: partial(each, what=(name,)) for name in ALL},
     "scheduler and provisioner": partial(each, what=ALL[:2]), "all three": partial(each, what=ALL),
