@@ -128,9 +128,7 @@ class World:
 
 
 def _later(answer: Any, seconds: float) -> asyncio.Future[Any]:
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_later(seconds, lambda: future.done() or future.set_result(answer))
-    return future
+    return asyncio.ensure_future(asyncio.sleep(seconds, answer))
 
 
 @pytest.fixture
@@ -404,8 +402,8 @@ def test_a_bad_quote_is_told_once_and_the_last_one_stays_until_there_is_a_good_o
         world.start(quotes_by=command(world, code))
         await until_async(lambda: len(world.told(Quoted)) > 1)
         assert world.troubles(CloudPart.QUOTES) == [""]
-        bad.touch()
         monkeypatch.setattr(quotes, "QUOTE_TIMEOUT", 0.5 if "no answer" in words else 30.0)
+        bad.touch()
         await until_async(lambda: len(world.troubles(CloudPart.QUOTES)) == 2)
         quoted = len(world.told(Quoted))
         await asyncio.sleep(1.0)  # it is asked some times more

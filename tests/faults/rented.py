@@ -384,9 +384,11 @@ def headless(folder: Path) -> Rented:
         for pid in left:
             with suppress(OSError):
                 ended[_program(pid)] = time.monotonic() - began
+        if rented.notes:
+            rented.found["ended after"] = time.monotonic() - began
         time.sleep(0.2)
     rented.found["programs ended after"] = ended
-    rented.found["ended after"] = time.monotonic() - began
+    rented.found["all ended after"] = time.monotonic() - began  # Ray's agents of a node outlive it
     rented.found["left behind"] = sum(len(marked(mark)) for mark in machines)
     for mark in machines:
         for one in marked(mark):
