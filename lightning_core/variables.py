@@ -29,7 +29,9 @@ KNOWN = {
     "VERDICT": "for an on_verdict command: the job's new verdict; empty for an alert",
     "REASON": "for an on_verdict command: reason of the verdict or alert",
     "MICRO_BATCHES": "for a rank of a launched job: micro-batches in a step",
+    "NODE": "for a simulated node: the mark by which its provisioner recognises it",
     "SPOT": "for a provision command: requested spot nodes",
+    "POOL_LABEL": "for a provision command: name of the pool, the label of its nodes",
     "ON_DEMAND": "for a provision command: requested on-demand nodes",
 }
 

@@ -12,13 +12,15 @@ from lightning_core.cloud.provisioner import Provisioner
 
 __all__ = ["PROVISIONERS", "AutoscalerProvisioner", "CommandProvisioner", "parse_provision"]
 
-PROVISIONERS: Mapping[str, Callable[[str, Sequence[str]], Provisioner]] = MappingProxyType(
+PROVISIONERS: Mapping[str, Callable[[str, str, Sequence[str]], Provisioner]] = MappingProxyType(
     {
-        "autoscaler": lambda resource, words: AutoscalerProvisioner(resource),
-        "command": lambda resource, words: CommandProvisioner(words),
+        "autoscaler": lambda pool, resource, words: AutoscalerProvisioner(resource, pool=pool, words=words),
+        "command": lambda pool, resource, words: CommandProvisioner(words, pool),
     }
 )
-"""Factories of the provisioners of a Ray cluster, by name; of the resource of a device, and the words after the name.
+"""Factories of the provisioners of a Ray cluster, by name.
+
+They are given the name of the pool, the resource of a device, and the words after the provisioner's name.
 
 Importing them starts nothing and does not import Ray.
 """

@@ -2,50 +2,115 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Sequence
+
+from lightning_core.cloud import demands
+from lightning_core.cloud.demands import Demand
 from lightning_core.cloud.provisioner import (
     LEAVE_SECONDS,
     MARKET_LABEL,
     MARKET_TYPES,
-    ON_DEMAND,
-    SPOT,
+    POOL_LABEL,
     drain,
     list_nodes,
 )
 from lightning_core.market.online.node_counts import NodeCounts
 
+log = logging.getLogger(__name__)
+# Word after the name of this provisioner, if the pool has node types of its own.
+LABELLED = "labelled"
+
 
 class AutoscalerProvisioner:
     """Has Ray's autoscaler bring up nodes, whose node types carry the market label.
 
-    A request to it holds for the whole cluster, so nothing else may make one. A surplus node is drained: it ends once
-    its job has left, and then its machine is returned.
+    A request to it holds for the whole cluster. Several pools of one cluster share it (:mod:`.demands`) if each has
+    node types with its own label ``lightning-core/pool``, and says so by the word ``labelled``; nothing else may make
+    a request. A surplus node is drained: it ends once its job has left, and then its machine is returned.
 
     Args:
         resource: Resource of a device, ``"GPU"`` or ``"device"``.
         leave: Seconds that a job has to leave a node which is given back.
+        pool: Name of the pool.
+        words: ``["labelled"]`` if its node types carry its label.
 
     Raises:
-        ValueError: If the Ray cluster that this process has joined has no autoscaler that supports labels.
+        ValueError: If the Ray cluster that this process has joined has no autoscaler that supports labels, or there are
+            other words.
     """
 
-    def __init__(self, resource: str = "GPU", leave: float = LEAVE_SECONDS) -> None:
+    def __init__(
+        self, resource: str = "GPU", leave: float = LEAVE_SECONDS, pool: str = "pool", words: Sequence[str] = ()
+    ) -> None:
         from ray.autoscaler.v2.utils import is_autoscaler_v2
 
+        if list(words) not in ([], [LABELLED]):
+            raise ValueError(f"the autoscaler takes no other word than {LABELLED!r}, got {' '.join(words)}")
         if not is_autoscaler_v2(fetch_from_server=True):
             raise ValueError("the autoscaler of this Ray cluster does not support node labels: start it with version 2 "
                              "(RAY_enable_autoscaler_v2=1), or bring nodes up with --provision COMMAND")  # fmt: skip
-        self._resource, self._leave = resource, leave
+        self._resource, self._leave, self._pool, self._labelled = resource, leave, pool, bool(words)
+        self._wanted: NodeCounts | None = None
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lightning-core-demand", daemon=True)
+        self._thread.start()
 
     def scale_to(self, wanted: NodeCounts) -> None:
-        import ray
-        from ray.autoscaler.sdk import request_resources
-
-        listed = list_nodes(self._resource)
-        for market_type, number in zip(MARKET_TYPES, wanted, strict=True):
-            for node in [name for name, its_type in listed.items() if its_type == market_type][number:]:
-                drain(ray.get_runtime_context().gcs_address, node, self._leave)
-        selectors = [{MARKET_LABEL: SPOT}] * wanted.spot + [{MARKET_LABEL: ON_DEMAND}] * wanted.on_demand
-        request_resources(bundles=[{self._resource: 1}] * wanted.all, bundle_label_selectors=selectors)
+        with self._lock:
+            self._wanted = wanted
+            demands.put(self._pool, self._resource, wanted, labelled=self._labelled)
+            self._request()
 
     def close(self) -> None:
-        self.scale_to(NodeCounts())
+        self._closed.set()
+        with self._lock:
+            self._wanted = NodeCounts()
+            demands.remove(self._pool)
+            self._request()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        """Renew the demand, and the request, which another pool may have replaced while this one changed."""
+        while not self._closed.wait(demands.RENEWS):
+            try:
+                with self._lock:
+                    if self._wanted is not None and not self._closed.is_set():
+                        demands.put(self._pool, self._resource, self._wanted, labelled=self._labelled)
+                        self._request()
+            except Exception as error:  # Ray raises many kinds; the next one may succeed
+                log.warning("the demand of the pool could not be renewed: %s", " ".join(str(error).split()))
+
+    def _request(self) -> None:
+        from ray.autoscaler.sdk import request_resources
+
+        several = demands.read()
+        self._drain_surplus(several)
+        bundles = [{demand.resource: 1} for demand in several for _ in range(demand.counts.all)]
+        selectors = [
+            {MARKET_LABEL: market_type} | ({POOL_LABEL: demand.pool} if demand.labelled else {})
+            for demand in several
+            for market_type, number in zip(MARKET_TYPES, demand.counts, strict=True)
+            for _ in range(number)
+        ]
+        request_resources(bundles=bundles, bundle_label_selectors=selectors)
+
+    def _drain_surplus(self, several: Sequence[Demand]) -> None:
+        """Drain nodes of the pool beyond those that it wants, and nodes without a label that no pool demands."""
+        import ray
+
+        ours = list_nodes(self._resource, self._pool, labelled=True)
+        shared = {
+            node: its_type for node, its_type in list_nodes(self._resource, self._pool).items() if node not in ours
+        }
+        others = [
+            one for one in several if one.pool != self._pool and not one.labelled and one.resource == self._resource
+        ]
+        wanted = self._wanted or NodeCounts()
+        for number, market_type in enumerate(MARKET_TYPES):
+            labelled, unlabelled = ([node for node in nodes if nodes[node] == market_type] for nodes in (ours, shared))
+            left = max(wanted[number] - len(labelled), 0) + sum(demand.counts[number] for demand in others)
+            for node in (*labelled[wanted[number] :], *unlabelled[left:]):
+                drain(ray.get_runtime_context().gcs_address, node, self._leave)

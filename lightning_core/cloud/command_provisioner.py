@@ -23,22 +23,28 @@ MAX_CLOSE_ATTEMPTS = 3
 class CommandProvisioner:
     """Runs a command with the newest request; the environment tells it how many nodes there should be.
 
-    ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` are the numbers of nodes. The command is run again even if
+    ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` are the numbers of nodes, and
+    ``LIGHTNING_CORE_POOL_LABEL`` is what their label ``lightning-core/pool`` should be: without it a node is of every
+    pool of its cluster. The command is run again even if
     the request is the same as the last, because nodes may have gone in between, and after a while if it failed. Of
     several requests that arrive while it runs, only the newest is carried out. It should drain a node (``ray drain-
     node``) before it takes it away, so that the job there can save.
 
     Args:
         command: The command and its arguments; no shell is involved.
+        pool: Name of the pool.
 
     Raises:
         ValueError: If the command is empty.
     """
 
-    def __init__(self, command: Sequence[str] | str) -> None:
+    def __init__(self, command: Sequence[str] | str, pool: str = "pool") -> None:
+        self._pool = pool
         self._command = shlex.split(command) if isinstance(command, str) else list(command)
         if not self._command:
             raise ValueError("the command must not be empty")
+        self.trouble = ""
+        """Why the command failed last; empty if it succeeded."""
         self._wanted = NodeCounts()
         self._condition = threading.Condition()
         self._is_pending = self._closed = False
@@ -78,10 +84,15 @@ class CommandProvisioner:
 
     def _execute(self, wanted: NodeCounts) -> bool:
         """Run the command and return whether it succeeded."""
-        counts = {"LIGHTNING_CORE_SPOT": str(wanted.spot), "LIGHTNING_CORE_ON_DEMAND": str(wanted.on_demand)}
+        told = {
+            "LIGHTNING_CORE_SPOT": str(wanted.spot), "LIGHTNING_CORE_ON_DEMAND": str(wanted.on_demand),
+            "LIGHTNING_CORE_POOL_LABEL": self._pool,
+        }  # fmt: skip
         try:
-            run_command(self._command, COMMAND_TIMEOUT, environment=counts)
+            run_command(self._command, COMMAND_TIMEOUT, environment=told)
         except UserCommandError as error:
-            log.warning("cannot request %s spot and %s on-demand nodes: %s", *wanted, error)
+            self.trouble = f"cannot request {wanted.spot} spot and {wanted.on_demand} on-demand nodes: {error}"
+            log.warning("%s", self.trouble)
             return False
+        self.trouble = ""
         return True

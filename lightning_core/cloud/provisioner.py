@@ -34,7 +34,7 @@ class Provisioner(Protocol):
         """Return all nodes."""
 
 
-def list_nodes(resource: str = "device", pool: str = "") -> dict[str, str]:
+def list_nodes(resource: str = "device", pool: str = "", *, labelled: bool = False) -> dict[str, str]:
     """Return the market type of each node by its id: nodes of the joined Ray with a device that are not draining.
 
     The type of a node without the label is ``""``.
@@ -42,6 +42,7 @@ def list_nodes(resource: str = "device", pool: str = "") -> dict[str, str]:
     Args:
         resource: Resource of a device.
         pool: Name of the pool: nodes with the label of another one are left out. Empty for all nodes.
+        labelled: Whether nodes without the label of a pool are left out too.
     """
     import ray
     from ray._private.state import state as ray_state
@@ -55,6 +56,7 @@ def list_nodes(resource: str = "device", pool: str = "") -> dict[str, str]:
         and node["NodeID"] not in draining
         and node["Resources"].get(resource, 0) >= 1
         and (not pool or node["Labels"].get(POOL_LABEL, pool) == pool)
+        and (not labelled or POOL_LABEL in node["Labels"])
     }
 
 
@@ -64,14 +66,24 @@ def count_nodes(resource: str = "device") -> NodeCounts:
     return NodeCounts(types.count(SPOT), types.count(ON_DEMAND))
 
 
-def drain_node(mark: str, seconds: float) -> None:
-    """Give the node of the joined Ray with this :data:`NODE_LABEL` a preemption notice; see :func:`drain`."""
+def wall_time() -> float:
+    """Return what the clock on the wall shows, which processes of several machines can compare."""
+    return time.time()
+
+
+def drain_node(mark: str, seconds: float) -> bool:
+    """Give the node of the joined Ray with this :data:`NODE_LABEL` a preemption notice; see :func:`drain`.
+
+    Returns:
+        Whether there is such a node.
+    """
     import ray
 
     listed: Any = ray.nodes  # it has no types
-    for node in listed():
-        if node["Alive"] and node["Labels"].get(NODE_LABEL) == mark:
-            drain(ray.get_runtime_context().gcs_address, node["NodeID"], seconds)
+    found = [node["NodeID"] for node in listed() if node["Alive"] and node["Labels"].get(NODE_LABEL) == mark]
+    for node in found:
+        drain(ray.get_runtime_context().gcs_address, node, seconds)
+    return bool(found)
 
 
 def drain(address: str, node: str, seconds: float) -> None:

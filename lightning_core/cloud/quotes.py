@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Sequence
 
 from lightning_core.cloud.user_command import run_command
@@ -39,7 +40,9 @@ def parse_quote(text: str) -> Quoted:
     for key, number in body.items():
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise ValueError(f"{key} must be a number, got {_short(number)}")
-    if not abs(body["available"]) < float("inf") or body["available"] != int(body["available"]):
+        if abs(number) > sys.float_info.max:  # whole numbers may be of any size
+            raise ValueError(f"{key} must be a number that is not too large, got {_short(number)}")
+    if body["available"] % 1 != 0:
         raise ValueError(f"available must be whole, got {_short(body['available'])}")
     return Quoted(float(body["price"]), int(body["available"]), float(body.get("on_demand", 1.0)))
 
@@ -73,7 +76,7 @@ class QuoteCommand:
         printed = run_command(self._command, QUOTE_TIMEOUT, max_output=MAX_QUOTE_BYTES)
         try:
             return parse_quote(printed)
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             raise ValueError(f"{self._command[0]}: {error}") from None
 
 

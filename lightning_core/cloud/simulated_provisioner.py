@@ -11,16 +11,15 @@ import json
 import logging
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from lightning_core.cloud.machine_notes import MARK, Machine, MachineNotes
 from lightning_core.cloud.provisioner import (
     LEAVE_SECONDS,
     MARKET_LABEL,
@@ -33,38 +32,16 @@ from lightning_core.cloud.provisioner import (
 )
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.market.online.node_counts import NodeCounts
-from lightning_core.node.processes import is_alive, is_marked, started
-from lightning_core.storage.atomic_files import write_whole
+from lightning_core.node.processes import is_marked, started
 
 log = logging.getLogger(__name__)
 
 # Seconds between two looks at the nodes, and seconds that they may take to end by themselves once all are given back.
 POLL_SECONDS, CLOSE_SECONDS = 0.1, 5.0
-# Variable with the mark of a node.
-MARK = "LIGHTNING_CORE_NODE"
 # Variables of Ray that are not settings: settings are in small letters.
 _OF_A_WORKER = re.compile("RAY_(?!AUTH_|TMPDIR)[A-Z]")
 # Seconds after which a node ends that cannot reach the head: the head can end it no more.
 HEAD_TIMEOUT = 20
-
-
-@dataclass
-class Machine:
-    """A process in place of a machine. Times are monotonic, which is since boot for all processes."""
-
-    number: int
-    market_type: str
-    mark: str = field(default_factory=lambda: secrets.token_hex(16))
-    pid: int = 0
-    started: int = 0
-    since: float = field(default_factory=time.monotonic)
-    ends_at: float | None = None
-    """Time at which it is switched off; None while it stays."""
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its process runs."""
-        return bool(self.pid) and is_alive(asdict(self))
 
 
 def raylet_command(address: str, pool: str, resources: Mapping[str, float]) -> Callable[[Machine], Sequence[str]]:
@@ -100,7 +77,7 @@ class SimulatedProvisioner:
         command: Returns the command of a node.
         notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
         leave: Seconds that a job has to leave a node which is given back.
-        warn: Gives a node, by its mark, notice of so many seconds.
+        warn: Gives a node, by its mark, notice of so many seconds; returns whether it is there.
     """
 
     def __init__(
@@ -109,18 +86,17 @@ class SimulatedProvisioner:
         command: Callable[[Machine], Sequence[str]],
         notice: float = 10.0,
         leave: float = LEAVE_SECONDS,
-        warn: Callable[[str, float], None] = drain_node,
+        warn: Callable[[str, float], bool] = drain_node,
     ) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        self._folder, self._command, self._warn = folder, command, warn
+        self._notes, self._command, self._warn = MachineNotes(folder), command, warn
         self.notice, self._leave = notice, leave
         self._wanted, self._offered = NodeCounts(), 10**6
         self._is_asked = False  # until then, those of an earlier provisioner stay
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._machines = self._find()
-        self._number = self._newest()
+        self._machines = self._notes.find()
+        self._number = self._notes.newest()
         self.preempted = 0
         """Spot nodes preempted so far."""
         self._thread = threading.Thread(target=self._run, name="lightning-core-nodes", daemon=True)
@@ -167,42 +143,6 @@ class SimulatedProvisioner:
         for process in self._children.values():
             process.poll()
 
-    # ------------------------------------------------------------------------------------------------ notes
-
-    def _find(self) -> list[Machine]:
-        """Return the nodes of an earlier provisioner that still run; the notes of others are closed."""
-        found = []
-        for path in sorted(self._folder.glob("node-*.json")):
-            machine = Machine(**json.loads(path.read_text()))
-            if not machine.pid:  # it was killed before it could note the process
-                machine.pid = next((pid for pid in _processes() if is_marked(pid, MARK, machine.mark)), 0)
-                machine.started = started(machine.pid) or 0 if machine.pid else 0
-            if machine.is_alive:
-                self._note(machine)
-                found.append(machine)
-            else:
-                self._close_note(machine)
-        return found
-
-    def _note(self, machine: Machine) -> None:
-        write_whole(self._folder / f"node-{machine.number:06}.json", json.dumps(asdict(machine)))
-
-    def _close_note(self, machine: Machine) -> None:
-        """Write what a node cost into the invoice, once it has ended."""
-        path = self._folder / f"node-{machine.number:06}.json"
-        row = {"node": machine.number, "market_type": machine.market_type, "since": machine.since,
-               "until": time.monotonic()}  # fmt: skip
-        with (self._folder / "invoice.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        path.unlink(missing_ok=True)
-
-    def _newest(self) -> int:
-        """Return the highest number that a node had."""
-        numbers = [machine.number for machine in self._machines]
-        with contextlib.suppress(FileNotFoundError), (self._folder / "invoice.jsonl").open() as file:
-            numbers += [json.loads(row)["node"] for row in file]
-        return max(numbers, default=0)
-
     # ------------------------------------------------------------------------------------------------ nodes
 
     def _of(self, market_type: str) -> list[Machine]:
@@ -240,25 +180,31 @@ class SimulatedProvisioner:
     def _start(self, market_type: str) -> None:
         self._number += 1
         machine = Machine(self._number, market_type)
-        self._note(machine)
-        with (self._folder / "nodes.log").open("ab") as output:
+        self._notes.write(machine)
+        with (self._notes.folder / "nodes.log").open("ab") as output:
             process = subprocess.Popen(
                 self._command(machine), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True, env=_environment() | {MARK: machine.mark},
             )  # fmt: skip
         self._children[process.pid] = process
         machine.pid, machine.started = process.pid, started(process.pid) or 0
-        self._note(machine)
+        self._notes.write(machine)
         self._machines.append(machine)
 
     def _end(self, machine: Machine, after: float) -> None:
         machine.ends_at = time.monotonic() + after
-        self._note(machine)
-        if after > 0:
-            try:
-                self._warn(machine.mark, after)
-            except Exception as error:  # it ends all the same
-                log.warning("a simulated node ends without notice: %s", " ".join(str(error).split()))
+        self._notes.write(machine)
+        if after > 0:  # the cluster may not answer for long, which must delay nothing here
+            threading.Thread(target=self._give_notice, args=(machine, after), daemon=True).start()
+
+    def _give_notice(self, machine: Machine, after: float) -> None:
+        try:
+            is_there = self._warn(machine.mark, after)
+        except Exception as error:  # it ends all the same
+            log.warning("a simulated node ends without notice: %s", " ".join(str(error).split()))
+        else:
+            if not is_there:  # it has not joined yet: it must not join for the rest of its time
+                machine.ends_at = time.monotonic()
 
     def _kill(self, machine: Machine) -> None:
         """Kill all processes of a node at once, as a machine that is switched off."""
@@ -273,17 +219,13 @@ class SimulatedProvisioner:
                     os.kill(pid, signal.SIGKILL)
         if (process := self._children.pop(machine.pid, None)) is not None:
             process.wait()
-        self._close_note(machine)
+        self._notes.close(machine)
 
 
 def _environment() -> dict[str, str]:
     """Return the environment of a node: Ray's token and settings stay, what Ray tells its workers does not."""
     ours = {name: value for name, value in os.environ.items() if not _OF_A_WORKER.match(name)}
     return ours | HEALTH | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_TIMEOUT)}
-
-
-def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
 
 def _children(pid: int) -> list[int]:

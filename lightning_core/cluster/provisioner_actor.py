@@ -6,7 +6,8 @@ Rules
    is told whenever it changes: a message that is lost, or an actor that is restarted, costs time and nothing else.
 2. It holds nodes under a lease, which each answer of the scheduler renews. Once it is over, all nodes are given back.
 3. Nothing that hangs delays the rest: each has a loop of its own (the pool is asked, nodes are brought, nodes are
-   looked at, quotes are made), and what blocks is in a thread.
+   looked at, quotes are made, people are told), and what blocks is in a thread. A provisioner that does not answer is
+   waited for, for it must not be asked twice at once; people are told.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.cloud import PROVISIONERS, parse_provision
+from lightning_core.cloud.asked_provisioner import AskedProvisioner
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.lease import Lease
 from lightning_core.cloud.provisioner import ON_DEMAND, SPOT, Provisioner, list_nodes
 from lightning_core.cloud.quotes import QUOTES_PER_INTERVAL, QuoteCommand, recorded_quote
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
+from lightning_core.cloud.troubles import Troubles
 from lightning_core.control.market_terms import MarketTerms
-from lightning_core.core.control import CloudPart, CloudTrouble, NodesSeen, NodesWanted, Quoted
+from lightning_core.core.control import CloudPart, NodesSeen, NodesWanted, Quoted
+from lightning_core.core.control.cloud import MAX_NODES
 from lightning_core.core.events import Event
 from lightning_core.market import Market
 from lightning_core.market.online.node_counts import NodeCounts
@@ -40,14 +44,13 @@ from lightning_core.storage.failpoints import reach
 
 log = logging.getLogger(__name__)
 
-# Seconds for which a request for what is wanted waits for a change, and seconds that any answer may take beyond that.
-NEWS_TIMEOUT, REPLY_TIMEOUT = 5.0, 10.0
+# Seconds for which a request for what is wanted waits for a change, at most and as a fraction of a lease, and seconds
+# that any answer may take beyond that.
+NEWS_TIMEOUT, NEWS_FRACTION, REPLY_TIMEOUT = 5.0, 0.25, 10.0
 # Seconds before a scheduler that does not answer is asked again, before a retry after an error, and between two looks.
 AWAY_PAUSE, ERROR_PAUSE, LOOK_PAUSE = 0.5, 2.0, 0.5
-# Seconds after which nodes are asked for again that are not there, or not wanted and still there; people are told then.
-REPEAT = 60.0
-# Seconds that giving all nodes back may take.
-GIVE_BACK_TIMEOUT = 60.0
+# Seconds that giving all nodes back may take, and of these, those that the provisioner may take to close.
+GIVE_BACK_TIMEOUT, CLOSE_TIMEOUT = 60.0, 10.0
 
 
 class ProvisionerActor:
@@ -68,15 +71,14 @@ class ProvisionerActor:
         self._origin: float | None = None  # monotonic time at which the scheduler's is 0
         self._changed = asyncio.Event()
         self._closed = False
-        self._provisioner: Provisioner | None = None
+        self._troubles = Troubles()
+        self._provisioner = AskedProvisioner(self._make, self._troubles)
         self._simulated: SimulatedProvisioner | None = None
-        self._asked: NodeCounts | None = None
-        self._ask_again_at = 0.0
+        self._offers: int | None = None  # spot nodes on offer
         self._seen: NodesSeen | None = None
         self._market: Market | None = None
         self._quoted = self._offered = -1  # newest interval of which the pool, and the simulated market, were told
-        self._trouble = dict.fromkeys(CloudPart, "")  # as the pool was told
-        loops = (self._follow, self._provision, self._look, self._quote)
+        loops = (self._follow, self._provision, self._look, self._quote, self._tell_troubles)
         self._tasks = [asyncio.get_running_loop().create_task(self._keep(loop)) for loop in loops]
 
     async def pid(self) -> int:
@@ -91,13 +93,15 @@ class ProvisionerActor:
         """Give all nodes back, for good; return whether none is there any more."""
         self._closed = True
         self._changed.set()
-        until = time.monotonic() + GIVE_BACK_TIMEOUT
+        until = time.monotonic() + GIVE_BACK_TIMEOUT - CLOSE_TIMEOUT
         while (await self.held())[0].all and time.monotonic() < until:
             await asyncio.sleep(AWAY_PAUSE)
         for task in self._tasks:
             task.cancel()
-        if self._provisioner is not None:
-            await asyncio.to_thread(self._provisioner.close)
+        if (provisioner := self._provisioner.provisioner) is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT):
+                    await asyncio.to_thread(provisioner.close)
         return not (await self.held())[0].all
 
     # ------------------------------------------------------------------------------------------------ loops
@@ -116,8 +120,9 @@ class ProvisionerActor:
     async def _follow(self) -> None:
         """Ask the scheduler what it wants; each answer renews the lease."""
         version = -1 if self._wanted is None else self._wanted.version
-        async with asyncio.timeout(NEWS_TIMEOUT + REPLY_TIMEOUT):
-            now, wanted = await self._scheduler().nodes_wanted.remote(version, NEWS_TIMEOUT)
+        patience = min(NEWS_TIMEOUT, NEWS_FRACTION * self._lease.seconds)
+        async with asyncio.timeout(patience + REPLY_TIMEOUT):
+            now, wanted = await self._scheduler().nodes_wanted.remote(version, patience)
         self._lease.renew(time.monotonic())
         self._origin = time.monotonic() - now
         reach("provisioner.heard")
@@ -126,28 +131,13 @@ class ProvisionerActor:
             self._changed.set()
 
     async def _provision(self) -> None:
-        """Ask for what is wanted, if that has changed, or something else is there for long."""
-        if self._provisioner is None:
-            self._provisioner = await asyncio.to_thread(self._make)
-        wanted, there = self._target(), _counts(await asyncio.to_thread(self._listed))
-        if wanted is not None and wanted != self._asked:
-            await self._ask(self._provisioner, wanted)
-        elif wanted == there:
-            self._ask_again_at = time.monotonic() + REPEAT
-            await self._tell_trouble(CloudPart.NODES, "")
-        elif wanted is not None and time.monotonic() > self._ask_again_at:
-            await self._ask(self._provisioner, wanted)
-            await self._tell_trouble(CloudPart.NODES, f"{_words(wanted)} are wanted, and {_words(there)} are there")
+        """Have what is wanted be there."""
+        there = _counts(await asyncio.to_thread(self._listed))
+        self._provisioner.bring(self._target(), there, time.monotonic())
         self._changed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_PAUSE):
                 await self._changed.wait()
-
-    async def _ask(self, provisioner: Provisioner, wanted: NodeCounts) -> None:
-        reach("provisioner.before_asking")
-        await asyncio.to_thread(provisioner.scale_to, wanted)
-        reach("provisioner.asked")
-        self._asked, self._ask_again_at = wanted, time.monotonic() + REPEAT
 
     def _target(self) -> NodeCounts | None:
         """Return the nodes that should be there; None to leave those of an earlier provisioner until the pool says."""
@@ -159,7 +149,8 @@ class ProvisionerActor:
         """Tell the scheduler what there is, if that has changed."""
         listed = await asyncio.to_thread(self._listed)
         spot, on_demand = (tuple(sorted(one for one in listed if listed[one] == kind)) for kind in (SPOT, ON_DEMAND))
-        seen = NodesSeen(spot, on_demand, await self._warm())
+        most = MAX_NODES // 2  # a provisioner may bring any number
+        seen = NodesSeen(spot[:most], on_demand[:most], min(await self._warm(), MAX_NODES))
         if seen != self._seen:
             await self._tell(seen)
             self._seen = seen
@@ -175,15 +166,17 @@ class ProvisionerActor:
             await self._quote_recording(self._origin)
 
     async def _quote_by_command(self, command: str) -> None:
+        until = time.monotonic() + self._spec.interval / QUOTES_PER_INTERVAL
         try:
             quote = await asyncio.to_thread(QuoteCommand(command).ask)
         except ValueError as error:
-            await self._tell_trouble(CloudPart.QUOTES, str(error))
+            self._troubles.set(CloudPart.QUOTES, str(error))
         else:
-            self._offer(quote)
-            await self._tell(quote)
-            await self._tell_trouble(CloudPart.QUOTES, "")
-        await asyncio.sleep(self._spec.interval / QUOTES_PER_INTERVAL)
+            self._troubles.set(CloudPart.QUOTES, "")
+            await self._offer(quote)
+            while not await self._is_told(quote) and time.monotonic() < until:
+                await asyncio.sleep(AWAY_PAUSE)
+        await asyncio.sleep(max(until - time.monotonic(), AWAY_PAUSE))
 
     async def _quote_recording(self, origin: float) -> None:
         seconds = self._spec.interval
@@ -191,12 +184,21 @@ class ProvisionerActor:
             self._market = await asyncio.to_thread(MarketTerms(**(self._spec.terms or {})).market)
         interval = int((time.monotonic() - origin) // seconds)
         if interval != self._offered:
-            self._offer(recorded_quote(self._market, interval))
+            await self._offer(recorded_quote(self._market, interval))
             self._offered = interval
         for number in range(max(self._quoted + 1, interval), interval + 2):  # plans for the next one begin with it
             await self._tell(recorded_quote(self._market, number))
             self._quoted = number
         await asyncio.sleep(min(max((interval + 1) * seconds - (time.monotonic() - origin), 0.01), 1.0))
+
+    async def _tell_troubles(self) -> None:
+        """Tell people what is wrong, and when it is over."""
+        for trouble in self._troubles.news(time.monotonic()):
+            if trouble.words:
+                log.warning("%s: %s", trouble.part, trouble.words)
+            await self._tell(trouble)
+            self._troubles.tell(trouble, time.monotonic())
+        await asyncio.sleep(LOOK_PAUSE)
 
     # ------------------------------------------------------------------------------------------------ within
 
@@ -207,12 +209,13 @@ class ProvisionerActor:
         async with asyncio.timeout(REPLY_TIMEOUT):
             await self._scheduler().event.remote(event)
 
-    async def _tell_trouble(self, part: CloudPart, words: str) -> None:
-        if words != self._trouble[part]:
-            if words:
-                log.warning("%s: %s", part, words)
-            await self._tell(CloudTrouble(part, words))
-            self._trouble[part] = words
+    async def _is_told(self, event: Event) -> bool:
+        """Tell the scheduler of an event; return whether it has answered."""
+        try:
+            await self._tell(event)
+        except (RayError, ValueError, TimeoutError):  # it is being restarted, or is stalled
+            return False
+        return True
 
     async def _warm(self) -> int:
         try:
@@ -225,9 +228,10 @@ class ProvisionerActor:
     def _listed(self) -> dict[str, str]:
         return list_nodes(self._spec.resource, self._spec.pool)
 
-    def _offer(self, quote: Quoted) -> None:
+    async def _offer(self, quote: Quoted) -> None:
+        self._offers = quote.available
         if self._simulated is not None:
-            self._simulated.offer(quote.available)
+            await asyncio.to_thread(self._simulated.offer, quote.available)
 
     def _make(self) -> Provisioner:
         """Return the provisioner; it takes over the nodes of an earlier one."""
@@ -236,18 +240,16 @@ class ProvisionerActor:
             address = ray.get_runtime_context().gcs_address
             command = raylet_command(address, spec.pool, {spec.resource: 1})
             self._simulated = SimulatedProvisioner(self._folder / "nodes", command, spec.notice, spec.leave)
+            if self._offers is not None:
+                self._simulated.offer(self._offers)
             return self._simulated
         name, words = parse_provision(spec.provision)
-        return PROVISIONERS[name](spec.resource, words)
+        return PROVISIONERS[name](spec.pool, spec.resource, words)
 
 
 def _counts(listed: dict[str, str]) -> NodeCounts:
     kinds = list(listed.values())
     return NodeCounts(kinds.count(SPOT), kinds.count(ON_DEMAND))
-
-
-def _words(counts: NodeCounts) -> str:
-    return f"{counts.spot} spot and {counts.on_demand} on-demand nodes"
 
 
 def start_provisioner(pool: str, scheduler: str, folder: Path) -> Actor:

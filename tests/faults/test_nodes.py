@@ -57,15 +57,23 @@ def test_a_node_that_is_cut_off_is_fenced(tmp_path: Path, record_property: Calla
     record_property("figure", words.format(**found))
 
 
-def run_story(module: str, folder: Path, *before: str) -> dict[str, Any]:
-    """Run a story in processes of its own; return what it found."""
+def run_story(module: str, folder: Path, *before: str, story: str = "", seconds: float = 300.0) -> dict[str, Any]:
+    """Run a story in processes of its own; return what it found.
+
+    Args:
+        module: Module of the story.
+        folder: Its folder.
+        before: Words before the command.
+        story: Name of the story, if the module has several.
+        seconds: Seconds that it may take.
+    """
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
     }  # fmt: skip
-    command = [*before, sys.executable, "-m", module, str(folder)]
+    command = [*before, sys.executable, "-m", module, str(folder), *filter(None, [story])]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     try:
-        assert process.wait(300) == 0
+        assert process.wait(seconds) == 0
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -5,21 +5,25 @@ The autoscaler runs it in tests/faults/autoscaled.py, against Ray's own simulate
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lightning_core.cloud import PROVISIONERS, CommandProvisioner, conformance, parse_provision, simulated_provisioner
 from lightning_core.cloud.conformance import check_provisioner
-from lightning_core.cloud.provisioner import MARKET_LABEL, SPOT
+from lightning_core.cloud.machine_notes import Machine, MachineNotes
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
 from lightning_core.market.online.node_counts import NodeCounts
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -38,36 +42,218 @@ def test_a_command_conforms(file: Path) -> None:
     check_provisioner(lambda: CommandProvisioner(["sh", "-c", script]), lambda: count(file))
 
 
-class Machines:
-    """Stands in for ``ray.cluster_utils.Cluster``: each node is a process that sleeps."""
+SLEEPS = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
-    address = "nowhere:0"
 
-    def __init__(self) -> None:
-        self.nodes: list[tuple[str, Any]] = []
+def living(folder: Path) -> list[Machine]:
+    """Return the noted nodes whose processes run and that are not about to leave."""
+    noted = [Machine(**json.loads(path.read_text())) for path in sorted(folder.glob("node-*.json"))]
+    return [one for one in noted if one.is_alive and one.ends_at is None]
 
-    def add_node(self, labels: dict[str, str], **_: Any) -> Any:
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        self.nodes.append((labels[MARKET_LABEL], process))
-        return SimpleNamespace(node_id="n", all_processes={"raylet": [SimpleNamespace(process=process)]})
 
-    def count(self) -> NodeCounts:
-        types = [market_type for market_type, process in self.nodes if process.poll() is None]
-        return NodeCounts(types.count(SPOT), len(types) - types.count(SPOT))
+def kinds(folder: Path) -> NodeCounts:
+    found = [one.market_type for one in living(folder)]
+    return NodeCounts(found.count("spot"), found.count("on-demand"))
+
+
+def invoice(folder: Path) -> list[dict[str, Any]]:
+    return MachineNotes(folder).invoice()
 
 
 @pytest.fixture
-def machines() -> Iterator[Machines]:
-    made = Machines()
-    yield made
-    for _, process in made.nodes:
-        process.kill()
-        process.wait()
-
-
-def test_simulated_nodes_conform(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Folder of simulated nodes, which are ended afterwards."""
     monkeypatch.setattr(simulated_provisioner, "POLL_SECONDS", 0.01)
-    check_provisioner(lambda: SimulatedProvisioner(machines, leave=0.0), machines.count)
+    folder = tmp_path / "nodes"
+    yield folder
+    for machine in MachineNotes(folder).find():
+        os.killpg(machine.pid, signal.SIGKILL)
+
+
+def simulated(folder: Path, leave: float = 0.0, notice: float = 0.0, warned: Any = None) -> SimulatedProvisioner:
+    def warn(mark: str, seconds: float) -> bool:
+        warned.append((mark, seconds))
+        return True
+
+    return SimulatedProvisioner(folder, lambda _: SLEEPS, notice, leave, warn)
+
+
+def abandon(provisioner: SimulatedProvisioner) -> None:
+    """End the thread of a provisioner and none of its nodes, as a kill would."""
+    provisioner._closed.set()
+    provisioner._thread.join()
+
+
+def test_simulated_nodes_conform(nodes: Path) -> None:
+    check_provisioner(lambda: simulated(nodes), lambda: kinds(nodes))
+    rows = invoice(nodes)
+    assert len({row["node"] for row in rows}) == len(rows)
+    assert all(row["since"] < row["until"] for row in rows)
+
+
+def test_a_node_that_is_given_back_or_preempted_has_notice_and_then_ends(nodes: Path) -> None:
+    warned: list[tuple[str, float]] = []
+    made = simulated(nodes, leave=0.4, notice=0.3, warned=warned)
+    made.scale_to(NodeCounts(2, 1))
+    until(lambda: kinds(nodes) == NodeCounts(2, 1))
+    first, second = (one.mark for one in living(nodes) if one.market_type == "spot")
+    [on_demand] = [one.mark for one in living(nodes) if one.market_type == "on-demand"]
+    made.offer(1)  # the newest goes
+    until(lambda: warned == [(second, 0.3)])
+    assert made.present() == NodeCounts(1, 1)
+    made.scale_to(NodeCounts(1, 0))
+    until(lambda: warned[1:] == [(on_demand, 0.4)])
+    until(lambda: len(invoice(nodes)) == 2)
+    assert [one.mark for one in living(nodes)] == [first]
+    assert made.preempted == 1
+    made.close()
+    assert sorted(row["market_type"] for row in invoice(nodes)) == ["on-demand", "spot", "spot"]
+
+
+def test_no_more_spot_nodes_come_than_are_on_offer(nodes: Path) -> None:
+    made = simulated(nodes)
+    made.offer(1)
+    made.scale_to(NodeCounts(3, 0))
+    until(lambda: kinds(nodes) == NodeCounts(1, 0))
+    time.sleep(0.1)
+    assert kinds(nodes) == NodeCounts(1, 0)
+    made.offer(2)
+    until(lambda: kinds(nodes) == NodeCounts(2, 0))
+    made.close()
+
+
+def test_a_node_that_dies_is_replaced_and_was_paid_for_until_then(nodes: Path) -> None:
+    made = simulated(nodes)
+    made.scale_to(NodeCounts(1, 0))
+    [dead] = until(lambda: living(nodes))
+    os.kill(dead.pid, signal.SIGKILL)
+    [heir] = until(lambda: [one for one in living(nodes) if one.number != dead.number])
+    assert (dead.number, heir.number) == (1, 2)
+    assert [row["node"] for row in invoice(nodes)] == [1]
+    made.close()
+
+
+def test_a_node_that_has_not_joined_yet_is_ended_at_once(nodes: Path) -> None:
+    """Otherwise it would join, and a job begin on it, while it is about to leave."""
+    made = SimulatedProvisioner(nodes, lambda _: SLEEPS, 600.0, 600.0, lambda mark, seconds: False)
+    made.scale_to(NodeCounts(1, 0))
+    until(lambda: living(nodes))
+    made.scale_to(NodeCounts())
+    until(lambda: (nodes / "invoice.jsonl").exists())
+    made.close()
+
+
+def test_a_cluster_that_does_not_answer_delays_no_request(nodes: Path) -> None:
+    hangs = threading.Event()
+    made = SimulatedProvisioner(nodes, lambda _: SLEEPS, 0.2, 0.2, lambda mark, seconds: hangs.wait(60))
+    made.scale_to(NodeCounts(2, 0))
+    until(lambda: kinds(nodes) == NodeCounts(2, 0))
+    began = time.monotonic()
+    made.offer(1)
+    made.scale_to(NodeCounts(0, 1))
+    assert time.monotonic() - began < 5
+    until(lambda: kinds(nodes) == NodeCounts(0, 1) and len(invoice(nodes)) == 2)
+    made.close()
+    hangs.set()
+
+
+def test_a_new_provisioner_takes_over_the_nodes_of_an_earlier_one(nodes: Path) -> None:
+    """Those that stay and those about to leave, each with its time; until it is asked, it leaves all as they are."""
+    before = simulated(nodes, leave=1.5, warned=[])
+    before.scale_to(NodeCounts(1, 2))
+    until(lambda: kinds(nodes) == NodeCounts(1, 2))
+    before.scale_to(NodeCounts(1, 1))
+    until(lambda: kinds(nodes) == NodeCounts(1, 1))
+    there = {one.number: one.pid for one in living(nodes)}
+    [leaves] = [path for path in nodes.glob("node-*.json") if '"ends_at": null' not in path.read_text()]
+    ends_at = json.loads(leaves.read_text())["ends_at"]
+    abandon(before)
+    heir = simulated(nodes, leave=1.5, warned=[])
+    assert heir.present() == NodeCounts(1, 1)
+    assert json.loads(leaves.read_text())["ends_at"] == ends_at
+    until(lambda: not leaves.exists())
+    assert 0 <= invoice(nodes)[0]["until"] - ends_at < 1
+    assert {one.number: one.pid for one in living(nodes)} == there
+    heir.scale_to(NodeCounts(1, 2))
+    until(lambda: kinds(nodes) == NodeCounts(1, 2))
+    assert max(one.number for one in living(nodes)) == 4  # no number twice
+    heir.close()
+    assert sorted(row["node"] for row in invoice(nodes)) == [1, 2, 3, 4]
+
+
+# Kills itself at the n-th of the calls by which a node begins: its note, its process, and the note of its process.
+DIES = """
+import os, signal, subprocess, sys, threading
+from pathlib import Path
+from lightning_core.cloud import machine_notes, simulated_provisioner
+from lightning_core.market.online.node_counts import NodeCounts
+
+left = int(sys.argv[2])
+
+
+def counted(call, after):
+    def made(*args, **kwargs):
+        global left
+        if threading.current_thread() is threading.main_thread():
+            return call(*args, **kwargs)
+        left -= 1
+        if left == 0 and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = call(*args, **kwargs)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    return made
+
+
+after = sys.argv[3] == "after"
+machine_notes.write_whole = counted(machine_notes.write_whole, after)
+subprocess.Popen = counted(subprocess.Popen, after)
+sleeps = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+made = simulated_provisioner.SimulatedProvisioner(Path(sys.argv[1]), lambda _: sleeps, 0, 0, lambda *_: True)
+made.scale_to(NodeCounts(1, 0))
+made._thread.join()
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(("calls", "call"), [(1, "its note"), (2, "its process"), (3, "the note of its process")])
+def test_a_provisioner_killed_while_a_node_begins_leaves_none_behind(
+    nodes: Path, calls: int, call: str, moment: str
+) -> None:
+    words = [sys.executable, "-c", DIES, str(nodes), str(calls), moment]
+    killed = subprocess.run(words, timeout=300, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    has_begun = calls == 3 or (calls, moment) == (2, "after")
+    heir = simulated(nodes)
+    assert heir.present() == NodeCounts(int(has_begun), 0), call
+    heir.scale_to(NodeCounts(1, 0))
+    until(lambda: kinds(nodes) == NodeCounts(1, 0))
+    time.sleep(0.1)
+    assert kinds(nodes) == NodeCounts(1, 0)
+    heir.close()
+    assert len(invoice(nodes)) == 1  # one that never began costs nothing
+    assert not list(nodes.glob("node-*.json"))
+
+
+def test_a_provisioner_killed_while_a_node_ends_bills_it_once(nodes: Path) -> None:
+    made = simulated(nodes)
+    made.scale_to(NodeCounts(1, 0))
+    [machine] = until(lambda: living(nodes))
+    note = next(nodes.glob("node-*.json")).read_text()
+    abandon(made)
+    os.kill(machine.pid, signal.SIGKILL)
+    made._kill(machine)
+    (nodes / "node-000001.json").write_text(note)  # killed before it removed the note
+    with (nodes / "invoice.jsonl").open("a") as file:
+        file.write('{"node": 2, "mark')  # and while it wrote the next line
+    heir = simulated(nodes)
+    heir.scale_to(NodeCounts(1, 0))
+    until(lambda: living(nodes))
+    heir.close()
+    assert [row["node"] for row in invoice(nodes)] == [1, 2]
+    assert not list(nodes.glob("node-*.json"))
 
 
 class Wrong:

@@ -1,0 +1,108 @@
+"""A provisioner that may fail, hang or bring the wrong nodes: it is asked once at a time, and people are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from lightning_core.cloud.provisioner import Provisioner
+from lightning_core.cloud.troubles import Troubles
+from lightning_core.core.control import CloudPart
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.storage.failpoints import reach
+
+# Seconds after which nodes are asked for again that are not there, or not wanted and still there, and after which a
+# provisioner does not answer; people are told then.
+REPEAT = 60.0
+# Seconds before a provisioner that has failed is asked again.
+RETRY = 5.0
+
+
+class AskedProvisioner:
+    """Asks a provisioner for the nodes that are wanted, in a thread; a call that hangs is waited for.
+
+    Args:
+        make: Makes the provisioner; it is called in that thread too, and again if it fails.
+        troubles: Takes note of what people must be told.
+
+    Attributes:
+        provisioner: The provisioner, once it is made.
+    """
+
+    def __init__(self, make: Callable[[], Provisioner], troubles: Troubles) -> None:
+        self.provisioner: Provisioner | None = None
+        self._make, self._troubles = make, troubles
+        self._call: asyncio.Future[None] | None = None  # what has not returned
+        self._since = self._again_at = float("-inf")
+        self._calls_for: NodeCounts | None = None
+        self._asked: NodeCounts | None = None
+
+    def bring(self, wanted: NodeCounts | None, there: NodeCounts, now: float) -> None:
+        """Ask for nodes if those that are wanted have changed, or others are there for long. Returns at once.
+
+        Args:
+            wanted: Nodes that should be there; None to leave those of an earlier provisioner until that is known.
+            there: Nodes that are there and not about to leave.
+            now: Monotonic time.
+        """
+        try:
+            if self._has_answered(now):
+                self._bring(wanted, there, now)
+        except Exception as error:  # a provisioner may raise anything
+            self._troubles.set(CloudPart.NODES, f"{type(error).__name__}: {error}")
+            self._asked, self._again_at = None, now + RETRY
+
+    def _bring(self, wanted: NodeCounts | None, there: NodeCounts, now: float) -> None:
+        if self.provisioner is None:
+            if now > self._again_at:
+                self._begin(self._find, None, now)
+            return
+        # Of one that fails in a thread of its own.
+        trouble: str = getattr(self.provisioner, "trouble", "")
+        if trouble:
+            self._troubles.set(CloudPart.NODES, trouble)
+        if wanted is None:
+            return
+        if wanted == there == self._asked:
+            self._again_at = now + REPEAT
+            self._troubles.set(CloudPart.NODES, trouble)
+        elif now > self._again_at or self._asked not in (None, wanted):
+            if wanted == self._asked:
+                words = trouble or f"{_words(wanted)} are wanted, and {_words(there)} are there"
+                self._troubles.set(CloudPart.NODES, words)
+            self._begin(lambda: self._ask(wanted), wanted, now)
+
+    def _has_answered(self, now: float) -> bool:
+        """Return whether the last call has returned.
+
+        Raises:
+            Exception: Whatever it has raised.
+        """
+        if (call := self._call) is None:
+            return True
+        if not call.done():
+            if now > self._since + REPEAT:
+                self._troubles.set(CloudPart.NODES, f"the provisioner has not answered for {REPEAT:g} s")
+            return False
+        self._call = None
+        call.result()
+        if self._calls_for is not None:
+            self._asked, self._again_at = self._calls_for, now + REPEAT
+        return True
+
+    def _begin(self, call: Callable[[], None], wanted: NodeCounts | None, now: float) -> None:
+        self._call = asyncio.ensure_future(asyncio.to_thread(call))
+        self._since, self._calls_for = now, wanted
+
+    def _find(self) -> None:
+        self.provisioner = self._make()
+
+    def _ask(self, wanted: NodeCounts) -> None:
+        assert self.provisioner is not None  # else it is found first
+        reach("provisioner.before_asking")
+        self.provisioner.scale_to(wanted)
+        reach("provisioner.asked")
+
+
+def _words(counts: NodeCounts) -> str:
+    return f"{counts.spot} spot and {counts.on_demand} on-demand nodes"
