@@ -71,7 +71,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
                                 locations=pool.locations, keep_all=pool.keep_all,
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
-                                controllers=controllers_of(pool.calendar, pool.budget)),
+                                controllers=controllers_of(pool.calendar, pool.budget, pool.locations)),
                         pool.kind)  # fmt: skip
 
 
@@ -118,13 +118,17 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     )  # fmt: skip
 
 
-def controllers_of(calendar: Sequence[str], budget: float | None) -> dict[str, dict[str, Any]]:
-    """Return the controllers of settings, for the hours at which nothing trains, and the money."""
+def controllers_of(
+    calendar: Sequence[str], budget: float | None, locations: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return the controllers of settings: for the hours at which nothing trains, the money, and a placement plan."""
     found: dict[str, dict[str, Any]] = {}
     if calendar:
         found[Asker.CALENDAR] = {"closed": list(calendar)}
     if budget is not None:
         found[Asker.BUDGET] = {"money": budget}
+    if locations:  # it asks for nothing before it is given a plan
+        found[Asker.PLAN] = {}
     return {str(name): arguments for name, arguments in found.items()}
 
 
@@ -177,6 +181,34 @@ def read_keep_ended(value: Any) -> float | None:
     if seconds < MIN_KEEP_ENDED:
         raise ValueError(f"must be at least {format_duration(MIN_KEEP_ENDED)}, or {FOREVER}, got {shown(value)}")
     return seconds
+
+
+def read_devices(text: str, problems: Problems) -> tuple[int | None, tuple[str, ...]]:
+    """Read devices as an option gives them: ``4``, or by location ``edge=2,cloud=4``.
+
+    Args:
+        text: As given.
+        problems: Collector at the option.
+
+    Returns:
+        Their number, None if it is wrong, and the location of each; no locations if they make no difference.
+    """
+    if "=" not in text:
+        return problems.read(lambda given: positive_int(_whole(given), MAX_DEVICES), text), ()
+    counts: dict[str, int | str] = {}
+    before = len(problems.messages)
+    for part in text.split(","):
+        name, _, count = (one.strip() for one in part.partition("="))
+        if name in counts:
+            problems.at(name).add(f"a location must be there once, got {shown(text)}")
+        counts[name] = _whole(count)
+    locations = _read_locations(counts, problems)
+    return (len(locations), locations) if len(problems.messages) == before else (None, ())
+
+
+def _whole(text: str) -> int | str:
+    """Return a whole number, or the text if it is none, for the message."""
+    return int(text) if text.strip().isdecimal() and len(text) < 10 else text
 
 
 def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:

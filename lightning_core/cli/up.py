@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``up`` and ``down``."""
     up = command("up", _up, "start a pool that outlives this shell")
-    up.add_argument("--devices", type=int, default=1, metavar="N", help="devices to share (default 1)")
+    shared = "devices to share (default 1); on a Ray cluster also by location, such as edge=2,cloud=4"
+    up.add_argument("--devices", default="1", metavar="N", help=shared)
     up.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="kind of device (default cpu: one core each)")
     cores = "cores of each device of a CPU pool (default 1)"
     up.add_argument("--cores", type=whole_number(1, 1024), default=1, metavar="N", help=cores)
@@ -68,6 +69,7 @@ def _up(arguments: argparse.Namespace) -> int:
         PoolSection,
         read_budget,
         read_calendar,
+        read_devices,
         read_keep_ended,
         with_pool,
     )
@@ -77,7 +79,13 @@ def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.cluster.head import up
 
     require("torch", "lightning", "ray", "jsonargparse")
-    devices = arguments.devices
+    found = Problems(Position("up"))
+    number, locations = read_devices(arguments.devices, found.at("--devices"))
+    if number is None:
+        raise BundleError(found.messages)
+    if locations:
+        raise ValueError("--devices: locations are labels of the nodes of a Ray cluster: --ray ADDRESS")
+    devices = arguments.devices = number
     market = market_of(arguments, "pool")
     most = MAX_DEVICES if market is None else MAX_DEVICES // 2  # new nodes are warm before old ones go
     if not 1 <= devices <= most:
@@ -88,7 +96,6 @@ def _up(arguments: argparse.Namespace) -> int:
     if arguments.budget is not None and market is None:
         raise ValueError("--budget is for a pool on a market: --market TRACE or --quotes COMMAND")
     resident = 2 * devices if arguments.resident is None else arguments.resident
-    found = Problems(Position("up"))
     keep_ended = found.at("--keep-ended").read(read_keep_ended, arguments.keep_ended)
     keep_all = arguments.keep == KEEP_ALL
     calendar = found.at("--calendar").read(read_calendar, arguments.calendar) or ()

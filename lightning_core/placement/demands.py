@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
-CLOUD = "cloud"
+from lightning_core.core.control.day_plan import CLOUD
+
 # Tolerance of counts and amounts.
 EXACT = 1e-9
 

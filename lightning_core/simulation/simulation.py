@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
-from lightning_core.core.control import WallClock
+from lightning_core.core.control import PlanEvent, WallClock
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
@@ -47,9 +47,11 @@ class Simulation:
             happens.
         save_every: Batches between two checkpoints; 0 if a job is saved only when it leaves.
         wall_clock: What the clock on the wall shows when it begins, for controllers that go by it.
+        events: What controllers are told, each with its scheduler time, such as a placement plan.
 
     Raises:
-        ValueError: If there is no job, two have the same name, or ``losses`` names an unknown one.
+        ValueError: If there is no job, two have the same name, or ``losses`` names an unknown one; while it runs, if
+            an event does not fit.
 
     Example::
 
@@ -75,6 +77,7 @@ class Simulation:
         losses: Mapping[str, Sequence[float]] | None = None,
         save_every: int = 0,
         wall_clock: WallClock | None = None,
+        events: Sequence[tuple[float, PlanEvent]] = (),
     ) -> None:
         names = [given.job.name for given in jobs]
         if not names:
@@ -104,6 +107,8 @@ class Simulation:
         for name, times in (losses or {}).items():
             for when in times:
                 self._queue.at(when, self._pool.lose, self._pool.workers[name])
+        for when, event in events:
+            self._queue.at(when, self._tell, event)
 
     def _make_pool(self, workers: Mapping[str, Worker]) -> VirtualPool:
         settings = self._settings
@@ -172,6 +177,11 @@ class Simulation:
             worker = self._pool.workers[given.job.name]
             if not worker.launched and not worker.over:  # a script that has joined
                 self._pool.begin(worker)
+
+    def _tell(self, event: PlanEvent) -> None:
+        """Tell the controllers something that must fit, as in a pool."""
+        self._scheduler.check_plan(event)
+        self._handle(event)
 
     def _give_feedback(self) -> None:
         if self._replay is not None:
