@@ -19,7 +19,7 @@ class Pool:
     """A scheduler with its server, in a thread with its own event loop; no Ray."""
 
     def __init__(self, folder: Path, path: Path, settings: Mapping[str, Any] | None = None) -> None:
-        self.settings = {"policy": "uniform"} if settings is None else dict(settings)
+        self.settings: dict[str, Any] = {"policy": "uniform"} if settings is None else dict(settings)
         self.folder = folder
         self.path = path
         self.loop = asyncio.new_event_loop()

@@ -157,7 +157,7 @@ class PlacementController:
             asked = [ask for text in state["asked"] if isinstance(ask := decode_event(text), Ask)]
             self._asked = {ask.job: ask for ask in asked}
             self._short = dict(state["short"])
-        except (AssertionError, KeyError, TypeError, ValueError, StopIteration) as error:
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise StateError(f"not the state of a plan: {type(error).__name__}: {error}") from None
 
     def _give(self, plan: DayPlan | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from lightning_core.core.control.day_plan import (
     DayPlan,
@@ -75,6 +76,7 @@ def plan_of(
     )  # fmt: skip
 
 
+@lru_cache(maxsize=4)  # a plan is checked, compared and taken, one after the other
 def placement_of(plan: DayPlan) -> tuple[Placement, ReconfigurationLimits]:
     """Return the placement that a plan is, and the limits of a change within a period.
 
@@ -104,17 +106,15 @@ def placement_of(plan: DayPlan) -> tuple[Placement, ReconfigurationLimits]:
         terms.whole,
         terms.cycle,
     )
-    can = {name: {_way(one): one for one in demands.every(job)} for name, job in jobs.items()}
-    served = {Task(task.job, task.number): _choices(task, plan, demands, can) for task in plan.tasks}
+    served = {Task(task.job, task.number): _choices(task, plan, demands) for task in plan.tasks}
     return Placement(demands, served), ReconfigurationLimits(terms.extra_cost, terms.moves)
 
 
-def _choices(
-    task: PlannedTask, plan: DayPlan, demands: Demands, can: dict[str, dict[Way, Choice]]
-) -> tuple[Choice | None, ...]:
+def _choices(task: PlannedTask, plan: DayPlan, demands: Demands) -> tuple[Choice | None, ...]:
     if task.job not in demands.jobs:
         raise ValueError(f"{task.name}: must be a task of {listed(demands.jobs)}, got {shown(task.job)}")
-    counts = demands.jobs[task.job].tasks
+    job = demands.jobs[task.job]
+    counts = job.tasks
     if not 0 <= task.number < max(counts):
         raise ValueError(f"{task.name}: number must be 0 to {max(counts) - 1}, got {shown(task.number)}")
     found: list[Choice | None] = []
@@ -125,9 +125,9 @@ def _choices(
         if task.number >= count:
             raise ValueError(f"{task.name}: must not be served in {period}, which has {count} tasks of its job")
         way = plan.ways[place]
-        if way not in can[task.job]:
+        if (choice := demands.choice(job, *way)) is None:
             raise ValueError(f"{task.name}: must be served as its job can be, got {', '.join(way)} in {period}")
-        found.append(can[task.job][way])
+        found.append(choice)
     return tuple(found)
 
 

@@ -258,7 +258,9 @@ class Reconfigurer:
         return self._chosen(job, (kept.location, kept.gpu, kept.level))
 
     def _chosen(self, job: PlacedJob, way: tuple[str, str, str]) -> Choice:
-        return next(one for one in self.demands.every(job) if (one.location, one.gpu, one.level) == way)
+        found = self.demands.choice(job, *way)
+        assert found is not None, f"{way} must serve {job}, as it did before"
+        return found
 
     def _job(self, task: Task, rate: float | None = None) -> PlacedJob:
         job = self.demands.jobs[task.job]

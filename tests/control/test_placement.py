@@ -461,6 +461,8 @@ TASK = MADE.tasks[0]
         (MADE._replace(nodes=(MADE.nodes[0],) * 2), "nodes must be there once each, got 'a' twice"),
         (MADE._replace(nodes=tuple(MADE.nodes[0]._replace(name=f"n{k}") for k in range(500))),
          "ways to serve a task must be at most 500, got 501"),
+        (longer(500)._replace(nodes=tuple(MADE.nodes[0]._replace(name=f"n{k}") for k in range(200))),
+         "tasks times ways to serve one must be at most 100,000, got 100500"),
         (MADE._replace(jobs=(MADE.jobs[0]._replace(rate=-1.0),)), "job 'cars': rate must be 1e-09 to 1e+09, got -1.0"),
         (MADE._replace(terms=MADE.terms._replace(moves=-1)), "moves must be 0 to 1,000,000,000,000, got -1"),
         (MADE._replace(terms=MADE.terms._replace(extra_cost=float("nan"))),

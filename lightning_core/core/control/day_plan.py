@@ -26,8 +26,9 @@ from lightning_core.core.names import check_name
 
 # Tasks of a plan: each is a job of the pool. Periods, and tasks times periods: a plan is one request to the pool.
 MAX_TASKS, MAX_PERIODS, MAX_SERVED = MAX_JOBS, 400, 20_000
-# Ways to serve a task, over all nodes, types of GPU and kinds of arithmetic: all are looked at when demand changes.
-MAX_WAYS = 500
+# Ways to serve a task, over all nodes, types of GPU and kinds of arithmetic, and tasks times those: all are looked at
+# when demand changes, in a second at most.
+MAX_WAYS, MAX_CHOICES = 500, 100_000
 # The shortest period, in seconds: each begins with a round of the scheduler.
 MIN_PERIOD_SECONDS = 1.0
 # Where tasks train that do not train at a node.
@@ -211,6 +212,7 @@ def _check_plan(plan: DayPlan) -> None:
     _check_names("types of GPU", [name for name, _ in plan.gpus], MAX_WAYS)
     pairs = sum(len(level.throughput) for level in plan.levels)
     check_at_most("ways to serve a task", (len(plan.nodes) + 1) * pairs, MAX_WAYS)
+    check_at_most("tasks times ways to serve one", len(plan.tasks) * (len(plan.nodes) + 1) * pairs, MAX_CHOICES)
     check_at_most("ways of a plan", len(plan.ways), MAX_WAYS)
     _check_numbers(plan)
     names = [check_name(task.name) for task in plan.tasks]
