@@ -41,16 +41,31 @@ from lightning_core.callbacks import ElasticLoader  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.cluster.device_groups import LOCATION_LABEL  # noqa: E402
+from lightning_core.control.plan_data import plan_of  # noqa: E402
 from lightning_core.core.answers import JobStatus  # noqa: E402
 from lightning_core.core.commands import Cancel  # noqa: E402
-from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan  # noqa: E402
-from lightning_core.placement.executor import PlanExecutor  # noqa: E402
+from lightning_core.core.control import DemandSeen, PlanGiven  # noqa: E402
+from lightning_core.placement import (  # noqa: E402
+    Cloud,
+    Demands,
+    EdgePrices,
+    Gpu,
+    Level,
+    Node,
+    PlacedJob,
+    Placement,
+    Weights,
+    plan,
+)
 from lightning_core.placement.reconfigurer import ReconfigurationLimits  # noqa: E402
+from lightning_core.server.clocks.wall_time import wall_clock  # noqa: E402
 
 # Devices of each location; the cloud has as many as are needed.
 EDGE, CLOUD = {"harbour": 1, "station": 1, "campus": 1}, 2
 RATE, SURGE = 15.0, 1.2
 NIGHT, DAY = 0, 1
+# A period is longer than the example: it begins the day when the trainings have come far enough, and not by the clock.
+PERIOD = 3600.0
 # A device trains 1,600 samples a second: 100 epochs of 15 samples a second fit on one, of 18 on two.
 DEMANDS = Demands(
     periods=("night", "day"),
@@ -101,10 +116,13 @@ class Whereabouts(pl.Callback):
 
 
 class Story:
-    """The steps of the example; updated by the run with the status of the jobs."""
+    """The steps of the example; updated by the run with the status of the jobs.
 
-    def __init__(self, cluster: Cluster, acting: PlanExecutor, notes: Path, names: dict[str, str]) -> None:
-        self.cluster, self.acting, self.notes, self.names = cluster, acting, notes, names
+    It tells the scheduler of the plan and of what arrives. Which job moves is decided there.
+    """
+
+    def __init__(self, cluster: Cluster, placement: Placement, notes: Path, names: dict[str, str]) -> None:
+        self.cluster, self.placement, self.notes, self.names = cluster, placement, notes, names
         self.told: list[dict[str, Any]] = []
         self._steps, self._jobs = self._tell(), dict[str, JobStatus]()
         self._over = False
@@ -119,12 +137,11 @@ class Story:
         """End the run."""
 
     def _tell(self) -> Iterator[None]:
-        acting = self.acting
-        acting.begin(NIGHT)
+        self._give(NIGHT)
         self._say("the night begins: buses pauses")
         yield from self._until(lambda: self._trains("cameras", 20) and self._trains("meters", 20))
         self._say_where("cameras", "meters")
-        acting.begin(DAY)
+        self._give(DAY)
         self._say("the day begins")
         yield from self._until(lambda: self._trains("buses", 20))
         self._say_where("cameras", "meters", "buses")
@@ -137,16 +154,25 @@ class Story:
         for name in DEMANDS.jobs:
             self.cluster.tell(Cancel(name))
 
+    def _give(self, period: int) -> None:
+        """Give the plan such that a period begins now."""
+        clock = wall_clock()
+        begins = clock.seconds + clock.utc_offset - period * PERIOD
+        limits = ReconfigurationLimits(cost=2.0)
+        self.cluster.tell(PlanGiven(plan_of(self.placement, PERIOD, begins, on_wall=True, limits=limits)))
+
     def _change(self, words: str, rate: float) -> None:
-        for change in self.acting.serve({"cameras": rate}):
-            before, after = change.before, change.after
-            self._say(
-                f"{words}: {change.kind}, {change.task.job} from {before.location} ({before.gpu_count:g}) to "
-                f"{after.location} ({after.gpu_count:g}): {change.reason}"
-            )
-            self.told.append(
-                {"kind": change.kind, "from": before.location, "to": after.location, "gpu_count": after.gpu_count}
-            )
+        _, before, had, _ = self._asked("cameras")
+        self.cluster.tell(DemandSeen((("cameras", rate),)))
+        _, after, has, reason = self._asked("cameras")
+        self._say(f"{words}: cameras from {before} ({had}) to {after} ({has}): {reason}")
+        self.told.append({"from": before, "to": after, "devices": has, "reason": reason})
+
+    def _asked(self, name: str) -> list[Any]:
+        """Return what the plan asks of a job: whether it is held, location, devices, reason."""
+        about: Any = ray.get(self.cluster.scheduler.about.remote())  # type: ignore[union-attr]
+        asked: list[Any] = about["plan"]["asked"][name]
+        return asked
 
     def _until(self, holds: Callable[[], bool]) -> Iterator[None]:
         end = time.monotonic() + STEP_TIMEOUT
@@ -230,8 +256,7 @@ def main(arguments: argparse.Namespace) -> None:
             "jobs": {name: _job(name, notes, first[name]) for name in DEMANDS.jobs},
         }, ROOT)  # fmt: skip
         with Cluster.of(bundle) as cluster:
-            acting = PlanExecutor(placement, cluster.tell, ReconfigurationLimits(cost=2.0))
-            story = Story(cluster, acting, notes, names)
+            story = Story(cluster, placement, notes, names)
             bundle.run(run_dir=arguments.run_dir or Path(own) / "run", cluster=cluster, watcher=story)
     if arguments.json:
         arguments.json.write_text(json.dumps(story.told, indent=2) + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from tests.waiting import PATIENCE
 class Pool:
     """A scheduler with its server, in a thread with its own event loop; no Ray."""
 
-    def __init__(self, folder: Path, path: Path) -> None:
+    def __init__(self, folder: Path, path: Path, settings: Mapping[str, Any] | None = None) -> None:
+        self.settings: dict[str, Any] = {"policy": "uniform"} if settings is None else dict(settings)
         self.folder = folder
         self.path = path
         self.loop = asyncio.new_event_loop()
@@ -27,9 +28,9 @@ class Pool:
         self.actor = self._make_actor()
 
     def _make_actor(self) -> SchedulerActor:
-        actor = SchedulerActor({"policy": "uniform"}, str(self.folder), str(self.path))
+        actor = SchedulerActor(self.settings, str(self.folder), str(self.path))
         self.do(actor.pid())
-        self.do(actor.register_devices([("cpu0", "/turn")]))
+        self.do(actor.register_devices([(f"cpu{k}", "/turn") for k in range(self.settings.get("devices", 1))]))
         return actor
 
     def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from lightning_core.bundle.problems import BundleError, Position, Problems
+from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import exact_duration, read_bool
 from lightning_core.control import Budget, Calendar
 from lightning_core.core.control import Asker
@@ -73,7 +73,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
                                 locations=pool.locations, keep_all=pool.keep_all,
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
-                                controllers=controllers_of(pool.calendar, pool.budget)),
+                                controllers=controllers_of(pool.calendar, pool.budget, pool.locations)),
                         pool.kind)  # fmt: skip
 
 
@@ -120,13 +120,17 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     )  # fmt: skip
 
 
-def controllers_of(calendar: Sequence[str], budget: float | None) -> dict[str, dict[str, Any]]:
-    """Return the controllers of settings, for the hours at which nothing trains, and the money."""
+def controllers_of(
+    calendar: Sequence[str], budget: float | None, locations: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return the controllers of settings: for the hours at which nothing trains, the money, and a placement plan."""
     found: dict[str, dict[str, Any]] = {}
     if calendar:
         found[Asker.CALENDAR] = {"closed": list(calendar)}
     if budget is not None:
         found[Asker.BUDGET] = {"money": budget}
+    if locations:  # it asks for nothing before it is given a plan
+        found[Asker.PLAN] = {}
     return {str(name): arguments for name, arguments in found.items()}
 
 
@@ -181,6 +185,34 @@ def read_keep_ended(value: Any) -> float | None:
     return seconds
 
 
+def read_devices(text: str, problems: Problems) -> tuple[int | None, tuple[str, ...]]:
+    """Read devices as an option gives them: ``4``, or by location ``edge=2,cloud=4``.
+
+    Args:
+        text: As given.
+        problems: Collector at the option.
+
+    Returns:
+        Their number, None if it is wrong, and the location of each; no locations if they make no difference.
+    """
+    if "=" not in text:
+        return problems.read(lambda given: positive_int(_whole(given), MAX_DEVICES), text), ()
+    counts: dict[str, int | str] = {}
+    before = len(problems.messages)
+    for part in text.split(","):
+        name, _, count = (one.strip() for one in part.partition("="))
+        if name in counts:
+            problems.at(name).add(f"a location must be there once, got {shown(text)}")
+        counts[name] = _whole(count)
+    locations = _read_locations(counts, problems)
+    return (len(locations), locations) if len(problems.messages) == before else (None, ())
+
+
+def _whole(text: str) -> int | str:
+    """Return a whole number, or the text if it is none, for the message."""
+    return int(text) if text.strip().isdecimal() and len(text) < 10 else text
+
+
 def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
     """Return the section as in a file; :func:`read_pool` reads it."""
     pool: dict[str, Any] = {"devices": dict(Counter(settings.locations)) or settings.devices, "kind": kind}
@@ -231,36 +263,6 @@ def _check_existing(section: Mapping[str, Any], existing: ExistingPool, devices:
         problems.at("devices").add(
             f"the bundle shares {devices} devices, {existing.name} has {existing.devices}; {advice}"
         )
-
-
-def parse_devices(text: str) -> tuple[int, tuple[str, ...]]:
-    """Read a number of devices, or numbers by location, as commands take them.
-
-    Returns:
-        The number, and the location of each device; empty if it makes no difference.
-
-    Raises:
-        ValueError: If it is neither.
-
-    Example::
-
-        >>> parse_devices("3"), parse_devices("edge=1,cloud=2")
-        ((3, ()), (3, ('edge', 'cloud', 'cloud')))
-    """
-    if "=" not in text:
-        try:
-            return int(text), ()
-        except ValueError:
-            raise ValueError(f"--devices must be a number, or such as edge=2,cloud=4, got {shown(text)}") from None
-    pairs = [part.partition("=") for part in text.split(",")]
-    counts = {name.strip(): int(count) if count.strip().isdigit() else count for name, _, count in pairs}
-    problems = Problems(Position("--devices"))
-    if len(counts) < len(pairs):
-        problems.add(f"a location must be named once, got {shown(text)}")
-    locations = _read_locations(counts, problems)
-    if problems.messages:
-        raise BundleError(problems.messages)
-    return len(locations), locations
 
 
 def _read_locations(counts: Mapping[Any, Any], problems: Problems) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_core.cli.arguments import add_allow_import, add_pool, whole_number
+from lightning_core.core.control import Asker
 from lightning_core.core.durations import WallTime, format_duration, parse_when, seconds_until
 from lightning_core.core.names import did_you_mean, listed
 from lightning_core.pool import NoPoolError, Pool, UnknownJobError
@@ -87,7 +88,8 @@ def launch(pool: Pool, bundle: BundleSpec) -> list[str]:
     if bundle.settings.keep_ended not in (Settings().keep_ended, settings.keep_ended):
         print("warning: the pool keeps ended jobs for another time; the bundle's `keep_ended` needs a pool of its own "
               "(--own), or one that was started by `up --keep-ended`", file=sys.stderr)  # fmt: skip
-    if bundle.settings.controllers and bundle.settings.controllers != settings.controllers:
+    hours = bundle.settings.controllers.get(Asker.CALENDAR)
+    if hours not in (None, settings.controllers.get(Asker.CALENDAR)):
         print("warning: the pool trains at other hours; the bundle's `calendar` needs a pool of its own (--own), or "
               "one that was started by `up --calendar`", file=sys.stderr)  # fmt: skip
     print_moments(bundle)

@@ -1,4 +1,7 @@
-"""``lightning-core place``: plan where the tasks of a day train, at the edge or in the cloud. Nothing is launched."""
+"""``lightning-core place``: plan where the tasks of a day train, at the edge or in the cloud.
+
+``plan`` and ``simulate`` launch nothing and move nothing. What a pool is told is in :mod:`.on_plan.commands`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.cli.arguments import new_file
+from lightning_core.cli.on_plan import commands as on_plan
+from lightning_core.cli.on_plan.plan_arguments import add_extra_cost, add_plan, solve, weights_of
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.tables import print_table
@@ -19,9 +24,6 @@ if TYPE_CHECKING:  # solvers take longer to import than most commands to run
     from lightning_core.placement import Placement, Solution, Weights
     from lightning_core.placement.day_simulation import DayResult
 
-# Optimality gap, the default of the planner too.
-GAP = 1e-3
-
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``place`` with its subcommands."""
@@ -30,14 +32,14 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     description = "print the best plan of a day: tasks by location and period, and their cost"
     made = commands.add_parser("plan", help=description, description=description)
     made.set_defaults(run=_plan)
-    _add_plan(made)
+    add_plan(made)
     made.add_argument("--baselines", action="store_true", help="compare with two simpler planners")
     made.add_argument("--picture", type=new_file, metavar="FILE", help="draw the plan: PNG, SVG or PDF")
     made.add_argument("--json", type=new_file, metavar="FILE", help="write the location of each task to this file")
     description = "simulate a planned day with surges: what is forecast, what moves, and what is served"
     played = commands.add_parser("simulate", help=description, description=description)
     played.set_defaults(run=_simulate)
-    _add_plan(played)
+    add_plan(played)
     played.add_argument(
         "--steps", type=int, default=32, metavar="N", help="steps of each period (default 32: quarter hours)"
     )
@@ -60,57 +62,29 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="FILE.csv",
         help="demand to simulate instead: a column for each job, a row for each step, samples/s of a task",
     )
-    played.add_argument(
-        "--max-extra-cost",
-        type=float,
-        default=0.5,
-        metavar="FRACTION",
-        help="maximum extra cost of a task that moves, relative to its planned cost (default 0.5)",
-    )
+    add_extra_cost(played)
     played.add_argument(
         "--picture", type=new_file, metavar="FILE", help="draw the load of each location: PNG, SVG or PDF"
     )
     played.add_argument("--json", type=new_file, metavar="FILE", help="also write the table to this file")
-
-
-def _add_plan(made: argparse.ArgumentParser) -> None:
-    """Add the arguments of a plan."""
-    made.add_argument(
-        "demands", type=Path, metavar="DEMANDS.yaml", help="file with periods, nodes, GPUs, levels and jobs"
-    )
-    made.add_argument("--cost", type=float, default=0.5, metavar="W", help="weight of the cost (default 0.5)")
-    made.add_argument(
-        "--accuracy", type=float, default=0.5, metavar="W", help="weight of the mean accuracy (default 0.5)"
-    )
-    made.add_argument("--moves", type=float, default=0.01, metavar="W", help="weight of moved tasks (default 0.01)")
-    made.add_argument("--mean-accuracy", type=float, metavar="A", help="minimum mean accuracy")
-    made.add_argument(
-        "--gap", type=float, default=GAP, metavar="FRACTION", help=f"optimality gap of the solver (default {GAP:g})"
-    )
-    made.add_argument(
-        "--seconds",
-        type=float,
-        metavar="S",
-        help="time limit of the solver; with one, the plan depends on the machine's speed",
-    )
+    on_plan.add_commands(commands)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.demands_file import read_demands
-    from lightning_core.placement import InfeasibleError, Weights, plan
+    from lightning_core.placement import InfeasibleError
 
     demands = read_demands(arguments.demands)
-    weights = Weights(arguments.cost, arguments.accuracy, arguments.moves)
     accuracy, solution, code = arguments.mean_accuracy, None, EXIT_MET
     try:
-        solution = plan(demands, weights, accuracy=accuracy, gap=arguments.gap, seconds=arguments.seconds)
+        solution = solve(arguments, demands)
         placement = solution.placement
     except InfeasibleError as error:
         print(f"not all tasks can be served: {error}; the plan that serves the most:")
         placement, code = error.largest, EXIT_NOT_MET
     _show(placement)
     if solution is not None:
-        _compare(solution, weights, accuracy, baselines=arguments.baselines)
+        _compare(solution, weights_of(arguments), accuracy, baselines=arguments.baselines)
     if arguments.json:
         write_whole(arguments.json, json.dumps(_body(placement), indent=2, allow_nan=False) + "\n")
     if arguments.picture:
@@ -123,7 +97,6 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _simulate(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.demands_file import read_arrivals, read_demands
-    from lightning_core.placement import Weights, plan
     from lightning_core.placement.day_simulation import Surges, simulate_day
     from lightning_core.placement.predictor import PREDICTORS
     from lightning_core.placement.reconfigurer import ReconfigurationLimits
@@ -137,11 +110,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         arrivals = surges.draw(demands, arguments.steps)
     else:
         arrivals = read_arrivals(arguments.arrivals, demands)
-    limits, weights = (
-        ReconfigurationLimits(arguments.max_extra_cost),
-        Weights(arguments.cost, arguments.accuracy, arguments.moves),
-    )
-    found = plan(demands, weights, accuracy=arguments.mean_accuracy, gap=arguments.gap, seconds=arguments.seconds)
+    limits, found = ReconfigurationLimits(arguments.max_extra_cost), solve(arguments, demands)
     forecasters = {"as planned": None, **PREDICTORS, "perfect": Perfect()}
     results = {name: simulate_day(found.placement, arrivals, one, limits) for name, one in forecasters.items()}
     _show_results(results, arrivals)

@@ -75,7 +75,7 @@ def _up(arguments: argparse.Namespace) -> int:
         with_pool,
     )
     from lightning_core.bundle.preflight import check_gpus
-    from lightning_core.bundle.problems import BundleError, Position, Problems, require
+    from lightning_core.bundle.problems import BundleError, require
     from lightning_core.bundle.settings_section import parse_policy
     from lightning_core.cloud.ray_joined import pool_name
     from lightning_core.cluster.head import up
@@ -164,9 +164,13 @@ def _devices_of(arguments: argparse.Namespace, market: MarketOptions | None) -> 
     Raises:
         ValueError: If it is neither a number nor numbers by location, or locations are of no use.
     """
-    from lightning_core.bundle.pool_section import parse_devices
+    from lightning_core.bundle.pool_section import read_devices
+    from lightning_core.bundle.problems import BundleError, Position, Problems
 
-    devices, locations = parse_devices(arguments.devices)
+    found = Problems(Position("up"))
+    devices, locations = read_devices(arguments.devices, found.at("--devices"))
+    if devices is None:
+        raise BundleError(found.messages)
     if locations and not arguments.ray:
         raise ValueError("--devices: locations are labels of the nodes of a Ray cluster: it needs --ray ADDRESS")
     if locations and market is not None:

@@ -11,12 +11,14 @@ from lightning_core.control.budget import Budget
 from lightning_core.control.calendar import Calendar
 from lightning_core.control.controller import Controller
 from lightning_core.control.market import MarketController
+from lightning_core.control.placement import PlacementController
 from lightning_core.core.control import Asker
 
 CONTROLLERS: dict[str, Callable[..., Controller]] = {
     str(Asker.CALENDAR): Calendar,
     str(Asker.BUDGET): Budget,
+    str(Asker.PLAN): PlacementController,
     str(Asker.MARKET): MarketController,
 }
 
-__all__ = ["CONTROLLERS", "Budget", "Calendar", "Controller", "MarketController"]
+__all__ = ["CONTROLLERS", "Budget", "Calendar", "Controller", "MarketController", "PlacementController"]

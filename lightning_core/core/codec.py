@@ -11,6 +11,7 @@ from lightning_core.core.answers import Accepted, Alert, Answer, End, Grant, Job
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.control import Ask, Asked, Asker, CloudPart, CloudTrouble, NodesSeen, Quoted, WallClock
 from lightning_core.core.control.cloud import PoolAnswer, pool_answer_from_dict, pool_answer_to_dict
+from lightning_core.core.control.day_plan import DemandSeen, PlanGiven, plan_from_list, rates_from_list
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     BadLosses,
@@ -57,6 +58,8 @@ _PLAIN: dict[str, type[Any]] = {
     "nodes_seen": NodesSeen,
     "quoted": Quoted,
     "cloud_trouble": CloudTrouble,
+    "plan_given": PlanGiven,
+    "demand_seen": DemandSeen,
 }
 _KIND = {kind: name for name, kind in _PLAIN.items()}
 # How a field of an event is read from JSON, where that is not its value already.
@@ -75,6 +78,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "part": CloudPart,
     "reason": reason_from_list,
     "runs": lambda runs: tuple(map(_earlier_run, runs)),
+    "plan": plan_from_list,
+    "rates": rates_from_list,
     "found": lambda found: tuple((job, tuple(places)) for job, places in found),
 }
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
-CLOUD = "cloud"
+from lightning_core.core.control.day_plan import CLOUD
+
 # Tolerance of counts and amounts.
 EXACT = 1e-9
 
@@ -227,21 +228,28 @@ class Demands:
 
     def every(self, job: PlacedJob) -> list[Choice]:
         """Return all choices for a task of a job."""
-        found = []
-        for location, (level_name, level) in product(self.locations, self.levels.items()):
-            if level.accuracy < job.accuracy - EXACT or (location == CLOUD and self.cloud.delay > job.delay):
-                continue
-            for gpu, throughput in level.throughput.items():
-                if location != CLOUD and not self.nodes[location].gpus.get(gpu, 0):
-                    continue
-                gpu_count = self.epochs * job.rate / throughput
-                gpu_count = float(math.ceil(gpu_count - EXACT)) if self.whole else gpu_count
-                found.append(
-                    Choice(
-                        location, gpu, level_name, gpu_count, level.accuracy, self._cost(job, location, gpu, gpu_count)
-                    )
-                )
-        return found
+        every = (
+            self.choice(job, location, gpu, name)
+            for location, (name, level) in product(self.locations, self.levels.items())
+            for gpu in level.throughput
+        )
+        return [one for one in every if one is not None]
+
+    def choice(self, job: PlacedJob, location: str, gpu: str, level_name: str) -> Choice | None:
+        """Return one choice for a task of a job; None if there is no such one."""
+        level = self.levels.get(level_name)
+        if level is None or gpu not in level.throughput or level.accuracy < job.accuracy - EXACT:
+            return None
+        if location == CLOUD:
+            is_there = self.cloud.delay <= job.delay
+        else:
+            is_there = location in self.nodes and bool(self.nodes[location].gpus.get(gpu, 0))
+        if not is_there:
+            return None
+        gpu_count = self.epochs * job.rate / level.throughput[gpu]
+        gpu_count = float(math.ceil(gpu_count - EXACT)) if self.whole else gpu_count
+        cost = self._cost(job, location, gpu, gpu_count)
+        return Choice(location, gpu, level_name, gpu_count, level.accuracy, cost)
 
     def _cost(self, job: PlacedJob, location: str, gpu: str, gpu_count: float) -> float:
         """Return the cost of a task for a window (eq. 2, which charges the cloud's price of processing everywhere)."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
-from scipy.sparse import csr_array
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
 from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, capacity_of, range_width, usage
+
+if TYPE_CHECKING:  # the scheduler's process, which acts on plans and makes none, has no need of a solver
+    from scipy.optimize import LinearConstraint, OptimizeResult
 
 MAX_SEARCH_NODES = 100_000
 
@@ -58,6 +59,9 @@ class ConstraintRows:
 
     def constraint(self, columns: int) -> LinearConstraint:
         """Return the rows for a solver."""
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import csr_array
+
         matrix = csr_array((self.data, (self.row, self.column)), shape=(len(self.low), columns))
         return LinearConstraint(matrix, self.low, self.high)
 
@@ -177,6 +181,8 @@ class MilpModel:
 
     def ranges(self) -> ObjectiveRanges:
         """Return the ranges from the cheapest plan to the cheapest of the most accurate ones, with tasks divisible."""
+        from scipy.optimize import LinearConstraint
+
         cost, accurate = np.array(self.cost), np.array(self.accurate)
         cheapest = self._solved(cost, whole=False)
         best = self._solved(-accurate, whole=False)
@@ -208,6 +214,8 @@ class MilpModel:
         seconds: float | None = None,
         bound: LinearConstraint | None = None,
     ) -> OptimizeResult:
+        from scipy.optimize import Bounds, milp
+
         columns = len(self.cost)
         integral = np.full(columns, 1 if whole else 0)
         integral[self._stays] = 0  # integral where the others are

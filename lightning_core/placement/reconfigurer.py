@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
 from lightning_core.placement.plan import Placement, Task, capacity_of, usage
@@ -109,7 +109,25 @@ class Reconfigurer:
             several = self._grown(task, wanted[task], moves)
             moves += sum(change.kind == "moved" for change in several)
             changes += several
+        self._guests = None
+        self._known.clear()  # every rate that was ever seen would stay
         return changes
+
+    def state(self) -> dict[str, Any]:
+        """Return what has become of the plan as JSON values."""
+        tasks = [
+            [*task, choice.location, choice.gpu, choice.level, self._rates[task]] for task, choice in self.now.items()
+        ]
+        return {"tasks": tasks, "used": [[*key, amount] for key, amount in self._used.items()]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned, of the same period of the same plan."""
+        for job, number, location, gpu, level, rate in state["tasks"]:
+            task = Task(job, number)
+            self._rates[task] = rate
+            self.now[task] = self._chosen(self._job(task), (location, gpu, level))
+        # As they were added up: what is left of a node may differ in the last bit otherwise.
+        self._used = {(location, resource): amount for location, resource, amount in state["used"]}
 
     def _shrunk(self, task: Task, rate: float) -> Change | None:
         before = self.now[task]
@@ -237,11 +255,12 @@ class Reconfigurer:
     def _as_it_is(self, task: Task, job: PlacedJob) -> Choice:
         """Return the choice of the same location, type and level for the present demand."""
         kept = self.now[task]
-        return next(
-            one
-            for one in self.demands.every(job)
-            if (one.location, one.gpu, one.level) == (kept.location, kept.gpu, kept.level)
-        )
+        return self._chosen(job, (kept.location, kept.gpu, kept.level))
+
+    def _chosen(self, job: PlacedJob, way: tuple[str, str, str]) -> Choice:
+        found = self.demands.choice(job, *way)
+        assert found is not None, f"{way} must serve {job}, as it did before"
+        return found
 
     def _job(self, task: Task, rate: float | None = None) -> PlacedJob:
         job = self.demands.jobs[task.job]

@@ -21,7 +21,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.control import Ask, Asker, CloudTrouble, NodesSeen, Quoted
+from lightning_core.core.control import Ask, Asker, CloudTrouble, DemandSeen, NodesSeen, PlanEvent, PlanGiven, Quoted
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
@@ -38,7 +38,8 @@ from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
 from lightning_core.market.selector import Selector
-from lightning_core.scheduler.asking import levels
+from lightning_core.scheduler.asking import levels, plans
+from lightning_core.scheduler.asking.cloud import CloudEvent
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
 from lightning_core.scheduler.state import SchedulerState
@@ -257,7 +258,7 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return not any(_lacks_history(state, name) for name, _ in found)
         case SelectorFeedback(job):
             return state.selector is None or job not in state.awaiting_feedback
-        case NodesSeen() | CloudTrouble() | Quoted() | Close():
+        case NodesSeen() | CloudTrouble() | Quoted() | PlanGiven() | DemandSeen() | Close():
             return _is_known(state, event)
         case Cancel() | Pause():
             return table.find_active(event.job) is None
@@ -272,10 +273,12 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
     return False
 
 
-def _is_known(state: SchedulerState, event: NodesSeen | CloudTrouble | Quoted | Close) -> bool:
+def _is_known(state: SchedulerState, event: CloudEvent | PlanEvent | Close) -> bool:
     """Return whether an event about the pool is no news to it."""
     if isinstance(event, Close):
         return state.closing
+    if isinstance(event, PlanEvent):
+        return not plans.changes(state, event)
     return Asker.MARKET not in state.controllers or not state.cloud.changes(event)
 
 

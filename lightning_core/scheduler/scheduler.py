@@ -36,7 +36,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )  # fmt: skip
-from lightning_core.core.control import Ask, Asker, CloudTrouble, NodesSeen, Quoted
+from lightning_core.core.control import Ask, Asker, CloudTrouble, DemandSeen, NodesSeen, PlanEvent, PlanGiven, Quoted
 from lightning_core.core.events import (
     Checkpoint,
     EarlierRuns,
@@ -50,6 +50,7 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
+from lightning_core.scheduler.asking import plans
 from lightning_core.scheduler.asking.cloud import Cloud
 from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
@@ -149,6 +150,8 @@ class Scheduler:
                 return steer(state, event, now)
             case Ask():
                 return take_ask(state, event, is_event=True)
+            case PlanGiven() | DemandSeen():
+                return False
             case SelectorFeedback():
                 return take_feedback(state, event)
             case EarlierRuns():
@@ -189,6 +192,10 @@ class Scheduler:
         # A plan says which jobs should train, whether they were paused or not.
         if event == Resume(event.job) and self.answers_to_no_op(event, now) is not None:
             raise ValueError(f"{event.job} is not paused")
+
+    def check_plan(self, event: PlanEvent) -> None:
+        """Check that a plan, or a demand, fits the pool; a ValueError says why not."""
+        plans.check(self._state, event)
 
     # ------------------------------------------------------------------------------------------------ the round
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
 from lightning_core.core.commands import Command
-from lightning_core.core.control import Asker
+from lightning_core.core.control import Asker, PlanEvent
 from lightning_core.core.events import Close, Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS
@@ -22,7 +22,7 @@ from lightning_core.server.clients.socket_client import PROTOCOL
 from lightning_core.server.connections import Connection
 
 # Events that clients may send; the scheduler's own events are not among them.
-EVENTS = Report | WorkerExited | Close | Command
+EVENTS = Report | WorkerExited | Close | Command | PlanEvent
 MAX_WAIT = 60.0
 # Characters of an id, and of the words of a refusal, which may repeat what was sent.
 MAX_ID_LENGTH, MAX_WORDS_LENGTH = 64, 2000
@@ -214,7 +214,7 @@ def _event(text: Any) -> Event:
     event = decode_event(text)
     if not isinstance(event, EVENTS):
         raise ValueError(f"{type(event).__name__} is not for clients to send")
-    if not isinstance(event, Close):
+    if not isinstance(event, Close | PlanEvent):
         check_name(event.job)
     if isinstance(event, Command) and (by := getattr(event, "by", Asker.PERSON)) is not Asker.PERSON:
         raise ValueError(f"by must be person in what clients send, got {by}")

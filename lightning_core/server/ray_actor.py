@@ -22,10 +22,12 @@ from typing import Any
 
 from lightning_core.core.answers import Answer, Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.commands import Command
+from lightning_core.core.control import PlanEvent
 from lightning_core.core.events import Event, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import JoinRefusedError
+from lightning_core.scheduler.asking import plans
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
@@ -101,6 +103,8 @@ class SchedulerActor(PoolCalls):
             self._host.scheduler.check_command(event, self._host.now())
             self._decide(event)
         else:
+            if isinstance(event, PlanEvent):
+                self._host.scheduler.check_plan(event)
             self._decide(event)
         await self._commits.settled()
         return directive
@@ -194,6 +198,7 @@ class SchedulerActor(PoolCalls):
         return {
             "pid": os.getpid(), "folder": str(self._folder), "devices": devices,
             "settings": scheduler.settings.to_dict(), "cloud": scheduler.cloud.to_dict(),
+            "plan": plans.describe(scheduler.controllers),
         }  # fmt: skip
 
     async def pid(self) -> int:

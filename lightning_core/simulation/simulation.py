@@ -22,7 +22,7 @@ from pathlib import Path
 
 from lightning_core.control import MarketController
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
-from lightning_core.core.control import Asker, IntervalEnded, NodesWanted, WallClock
+from lightning_core.core.control import Asker, IntervalEnded, NodesWanted, PlanEvent, WallClock
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
@@ -50,10 +50,11 @@ class Simulation:
         save_every: Batches between two checkpoints; 0 if a job is saved only when it leaves.
         wall_clock: What the clock on the wall shows when it begins, for controllers that go by it.
         cloud: Nodes of a pool on a market, whose devices come and go with them; None if all devices stay.
+        events: What controllers are told, each with its scheduler time, such as a placement plan.
 
     Raises:
         ValueError: If there is no job, two have the same name, ``losses`` names an unknown one, or there is a cloud and
-            no market in the settings, or the reverse.
+            no market in the settings, or the reverse; while it runs, if an event does not fit.
 
     Example::
 
@@ -80,6 +81,7 @@ class Simulation:
         save_every: int = 0,
         wall_clock: WallClock | None = None,
         cloud: VirtualCloud | None = None,
+        events: Sequence[tuple[float, PlanEvent]] = (),
     ) -> None:
         names = [given.job.name for given in jobs]
         if not names:
@@ -114,6 +116,8 @@ class Simulation:
         for name, times in (losses or {}).items():
             for when in times:
                 self._queue.at(when, self._pool.lose, self._pool.workers[name])
+        for when, event in events:
+            self._queue.at(when, self._tell, event)
 
     def _make_pool(self, workers: Mapping[str, Worker]) -> VirtualPool:
         settings = self._settings
@@ -188,6 +192,11 @@ class Simulation:
             worker = self._pool.workers[given.job.name]
             if not worker.launched and not worker.over:  # a script that has joined
                 self._pool.begin(worker)
+
+    def _tell(self, event: PlanEvent) -> None:
+        """Tell the controllers something that must fit, as in a pool."""
+        self._scheduler.check_plan(event)
+        self._handle(event)
 
     def _give_feedback(self) -> None:
         if self._replay is not None:

@@ -222,8 +222,11 @@ def test_a_pool_of_another_protocol_is_refused(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--devices", "0"], "--devices must be 1 to 1024, got 0"),
-        (["--devices", "1025"], "--devices must be 1 to 1024, got 1025"),
+        (["--devices", "0"], "--devices: must be a whole number from 1 to 1024, got 0"),
+        (["--devices", "1025"], "--devices: must be a whole number from 1 to 1024, got 1025"),
+        (["--devices", "two"], "--devices: must be a whole number from 1 to 1024, got 'two'"),
+        (["--devices", "edge=2,cloud=4"], "locations are labels of the nodes of a Ray cluster: --ray ADDRESS"),
+        (["--devices", "edge=0"], "--devices.edge: must be a whole number from 1 to 1024, got 0"),
         (["--resident", "0"], "resident"),
         (["--policy", "magic"], "magic"),
         (["--webhook", "ftp://x"], "must be an http or https address, got 'ftp://x'"),

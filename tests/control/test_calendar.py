@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lightning_core.bundle.pool_section import PoolSection, pool_to_dict, read_calendar, read_pool, with_pool
 from lightning_core.bundle.problems import Position, Problems
-from lightning_core.control import CONTROLLERS, Budget, Calendar, Controller, MarketController
+from lightning_core.control import CONTROLLERS, Budget, Calendar, Controller, MarketController, PlacementController
 from lightning_core.control.calendar import WEEK, Closed
 from lightning_core.control.conformance import MadeUpPool, check_controller, random_events
 from lightning_core.core.answers import Answer, End, Grant, Verdict
@@ -227,6 +227,7 @@ def test_every_controller_passes_its_suite_and_has_rights() -> None:
     made: dict[str, Callable[[], Controller]] = {
         Asker.CALENDAR: lambda: Calendar([NIGHT, "not between 12:00 and 13:00 on sun"]),
         Asker.BUDGET: lambda: Budget(40.0),
+        Asker.PLAN: PlacementController,
         Asker.MARKET: lambda: MarketController(policy="max-spot"),
     }
     assert made.keys() == CONTROLLERS.keys()
@@ -284,7 +285,7 @@ def test_the_calendar_of_a_bundle_is_in_the_settings_and_in_the_copy_of_a_run() 
         assert read_calendar(pool_to_dict(pool, "cpu")["calendar"]) == section.calendar
         assert Settings(**pool.to_dict()).controllers == pool.controllers
     assert with_pool(Settings(), PoolSection("cpu", 1, 1, None)).controllers == {}
-    with pytest.raises(ValueError, match="one of budget, calendar, market, got 'calender'; did you mean 'calendar'"):
+    with pytest.raises(ValueError, match="budget, calendar, market, plan, got 'calender'; did you mean 'calendar'"):
         Settings(controllers={"calender": {}})
     with pytest.raises(ValueError, match="closed must be a list of rules, got"):
         Settings(controllers={"calendar": {"closed": NIGHT}})

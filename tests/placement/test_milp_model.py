@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from lightning_core.placement import (
     CLOUD,
@@ -19,7 +20,6 @@ from lightning_core.placement import (
     PlacedJob,
     Task,
     Weights,
-    milp_model,
 )
 from lightning_core.placement.milp_model import MilpModel, TaskGroup
 
@@ -91,7 +91,7 @@ def test_the_mean_accuracy_is_bounded_over_tasks_and_periods() -> None:
 
 def test_the_limits_of_the_search_reach_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr(milp_model, "milp", lambda *_, **named: given.append(named))
+    monkeypatch.setattr(optimize, "milp", lambda *_, **named: given.append(named))
     one = model()
     one.solve(0.01, 7, 3.0)
     one.solve(0.01, 7, None)

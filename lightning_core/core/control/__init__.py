@@ -13,6 +13,7 @@ from lightning_core.core.control.cloud import (
     PoolAnswer,
     Quoted,
 )
+from lightning_core.core.control.day_plan import DayPlan, DemandSeen, PlanEvent, PlanGiven
 from lightning_core.core.control.wall_clock import WallClock
 
 __all__ = [
@@ -24,9 +25,13 @@ __all__ = [
     "Asker",
     "CloudPart",
     "CloudTrouble",
+    "DayPlan",
+    "DemandSeen",
     "IntervalEnded",
     "NodesSeen",
     "NodesWanted",
+    "PlanEvent",
+    "PlanGiven",
     "PoolAnswer",
     "Quoted",
     "Rights",

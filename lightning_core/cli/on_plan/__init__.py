@@ -1,0 +1,1 @@
+"""Commands that give a pool a placement plan, and tell it of demand."""
