@@ -75,7 +75,7 @@ def _up(arguments: argparse.Namespace) -> int:
         with_pool,
     )
     from lightning_core.bundle.preflight import check_gpus
-    from lightning_core.bundle.problems import BundleError, require
+    from lightning_core.bundle.problems import BundleError, Position, Problems, require
     from lightning_core.bundle.settings_section import parse_policy
     from lightning_core.cloud.ray_joined import pool_name
     from lightning_core.cluster.head import up
