@@ -222,7 +222,8 @@ class Demands:
         found = self.every(job)
         cheapest: dict[str, Choice] = {}
         for choice in found:
-            if choice.location == CLOUD and choice.cost < cheapest.get(choice.level, choice).cost + EXACT:
+            best = cheapest.get(choice.level)
+            if choice.location == CLOUD and (best is None or choice.cost < best.cost + EXACT):
                 cheapest[choice.level] = choice
         return [one for one in found if one.location != CLOUD or cheapest[one.level] is one]
 

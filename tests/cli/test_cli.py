@@ -225,7 +225,7 @@ def test_a_pool_of_another_protocol_is_refused(
         (["--devices", "0"], "--devices: must be a whole number from 1 to 1024, got 0"),
         (["--devices", "1025"], "--devices: must be a whole number from 1 to 1024, got 1025"),
         (["--devices", "two"], "--devices: must be a whole number from 1 to 1024, got 'two'"),
-        (["--devices", "edge=2,cloud=4"], "locations are labels of the nodes of a Ray cluster: --ray ADDRESS"),
+        (["--devices", "edge=2,cloud=4"], "locations are labels of the nodes of a Ray cluster: it needs --ray ADDRESS"),
         (["--devices", "edge=0"], "--devices.edge: must be a whole number from 1 to 1024, got 0"),
         (["--resident", "0"], "resident"),
         (["--policy", "magic"], "magic"),

@@ -551,6 +551,48 @@ def test_what_is_no_plan_is_not_read_as_one(text: str) -> None:
         decode_event(text)
 
 
+WEIRD: tuple[Any, ...] = (None, True, -1, 0, 7, 10**15, 0.5, -2.5, 1e9, 1e-9, "", "a", "cloud", "fp32", [], [[]], {})
+
+
+def mutated(value: Any, draw: np.random.Generator) -> Any:
+    """Return JSON values of which one has been replaced, removed or repeated."""
+    if not isinstance(value, list) or not value or draw.random() < 0.15:
+        return WEIRD[int(draw.integers(len(WEIRD)))]
+    place = int(draw.integers(len(value)))
+    kind = draw.random()
+    if kind < 0.1:
+        return value[:place] + value[place + 1 :]
+    if kind < 0.2:
+        return [*value, value[place]]
+    return [*value[:place], mutated(value[place], draw), *value[place + 1 :]]
+
+
+def test_whatever_a_plan_says_it_is_refused_in_words_or_followed() -> None:
+    body = json.loads(encode_event(PlanGiven(MADE)))
+    followed = 0
+    for seed in range(1500):
+        draw = np.random.default_rng(seed)
+        try:
+            event = decode_event(json.dumps(body | {"plan": mutated(body["plan"], draw)}))
+        except (ValueError, TypeError, AttributeError, KeyError):
+            continue
+        pool = Pool(NAMES) if followed < 50 else None  # a scheduler takes long to make
+        assert isinstance(event, PlanGiven)
+        controller, view = PlacementController(), MadeUpPool(NAMES)
+        try:
+            controller.check(event)
+        except ValueError as error:
+            assert str(error)  # noqa: PT017
+            continue
+        followed += 1
+        for then, now in ((event, 1.0), (rates(cars=18.0), 2.0), (rates(bus=1e9), 3.0), (Tick(), HOUR), (Tick(), DAY)):
+            view.take(then, now)
+            controller.handle(then, now, view)
+            if pool is not None:
+                pool.tell(then, now + 10.0)
+    assert followed > 100
+
+
 def test_a_pool_without_locations_takes_no_plan() -> None:
     scheduler = Scheduler(Settings())
     for event in (PlanGiven(given()), rates(cars=1.0)):

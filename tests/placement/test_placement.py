@@ -274,3 +274,10 @@ def test_each_part_of_the_objective_lies_in_its_range() -> None:
     assert ranges.objective(Weights(0.5, 0.5), 10.0, 0.7, 0) == 0.0
     assert ranges.objective(Weights(0.5, 0.3, 0.2), 15.0, 0.9, 2) == pytest.approx(0.25 - 0.3 + 0.1)
     assert ObjectiveRanges((1.0, 1.0), (0.9, 0.9), (0.0, 0.0)).objective(Weights(), 1.0, 0.9, 0) == 0.0
+
+
+def test_the_cloud_is_a_choice_whatever_it_costs() -> None:
+    """The tolerance of costs is lost in large ones."""
+    dear = Demands(("day",), {"v100": Gpu(1e9)}, {"fp32": Level(0.9, {"v100": 1e-3})}, {},
+                   {"cars": PlacedJob((1,), 1e6, 0.4)})  # fmt: skip
+    assert [one.location for one in dear.choices(dear.jobs["cars"])] == [CLOUD]
