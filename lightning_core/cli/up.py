@@ -77,8 +77,8 @@ def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
     from lightning_core.bundle.settings_section import parse_policy
-    from lightning_core.cloud.ray_joined import pool_name
     from lightning_core.cluster.head import up
+    from lightning_core.cluster.joined_head import pool_name
     from lightning_core.server.proxy import POOL
 
     require("torch", "lightning", "ray", "jsonargparse")

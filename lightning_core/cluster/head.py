@@ -24,7 +24,7 @@ from typing import Any
 
 from lightning_core.cloud.cloud_spec import CloudSpec
 from lightning_core.cloud.ray_head import HeadError, await_address, check_head, end_ray, joined, new_head, start_ray
-from lightning_core.cloud.ray_joined import join_cluster
+from lightning_core.cluster.joined_head import join_cluster
 from lightning_core.core.events import Close, WorkersLost
 from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import SignalReceivedError, recorded_signals

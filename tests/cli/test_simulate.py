@@ -416,7 +416,12 @@ def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -
     assert ledger["on_demand_cost"] >= ledger["optimum"] > 0
     assert main(["replay", "out"]) == 0
     with Journal.open(Path("out/journal.db"), read_only=True) as journal:
-        assert journal.settings().controllers["market"] == {"interval": 1200.0, "policy": "", "kept_fraction": 0.9}
+        assert journal.settings().controllers["market"] == {
+            "interval": 1200.0,
+            "policy": "",
+            "kept_fraction": 0.9,
+            "save_every": 120.0,
+        }
         assert journal.settings().devices == 10
     capsys.readouterr()
     nodes = ["--nodes", "start_up=2m,notice=30", "--policy", "edf,fifo"]
