@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from lightning_core.bundle.settings_section import read_market
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.machine_notes import MARK, Machine, MachineNotes
+from lightning_core.cloud.ray_head import MARK as HEAD_MARK
 from lightning_core.cloud.ray_head import HeadError, joined
 from lightning_core.cluster.head import down, up
 from lightning_core.core.answers import End, Grant
@@ -352,12 +353,49 @@ def failpoints(folder: Path) -> Rented:
     return rented
 
 
-def marked(mark: str) -> list[int]:
-    """Return the processes with the mark of a node in their environment."""
+def half_up(folder: Path) -> Rented:
+    """The command that brings the pool up is killed on its way: `down` ends what there is, and `up` begins anew."""
+    rented, command = Rented(folder, None), [sys.executable, "-m", __spec__.name, str(folder), "up"]
+    home = folder / "pool"
+
+    def has_head() -> bool:
+        return read_head(home) is not None
+
+    def has_address() -> bool:
+        return "address" in (read_head(home) or {})
+
+    for when, holds in (
+        ("the head starts", has_head), ("the head has started", has_address),
+        ("the provisioner starts", (home / "cloud.json").exists),
+    ):  # fmt: skip
+        process = subprocess.Popen(command, cwd=ROOT)
+        until = time.monotonic() + PATIENCE
+        while not holds():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        head, began = read_head(home), time.monotonic()
+        assert head is not None
+        # In a process of its own: Ray reads the token of a head only once.
+        subprocess.run([*command[:-1], "down"], cwd=ROOT, check=True, timeout=150)
+        rented.found[when] = time.monotonic() - began
+        assert not marked(head["mark"], HEAD_MARK)
+        assert not rented.notes
+        (home / "head.json").unlink()
+        (home / "cloud.json").unlink(missing_ok=True)
+    with pool_in(folder) as again:
+        again.wait("nothing is wanted", all_are_gone_now)
+        rented.found["left behind"] = len(again.notes)
+    return rented
+
+
+def marked(mark: str, name: str = MARK) -> list[int]:
+    """Return the processes with the mark of a node, or of a head, in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
-            if f"{MARK}={mark}".encode() in path.read_bytes():
+            if f"{name}={mark}".encode() in path.read_bytes():
                 found.append(int(path.parent.name))
     return found
 
@@ -413,7 +451,7 @@ def _is_gcs(path: Path, temp: str) -> bool:
 
 STORIES: dict[str, Callable[[Path], Rented]] = {
     "nothing": partial(each, what=()),
-    "quick": quick, "stopped": stopped, "failpoints": failpoints, "headless": headless,
+    "quick": quick, "stopped": stopped, "failpoints": failpoints, "headless": headless, "half up": half_up,
     **{name: partial(each, what=(name,)) for name in ALL},
     "scheduler and provisioner": partial(each, what=ALL[:2]), "all three": partial(each, what=ALL),
 }  # fmt: skip
@@ -440,6 +478,8 @@ def journal_of(folder: Path) -> tuple[list[tuple[float, int]], list[tuple[float,
 def main(folder: Path, story: str) -> None:
     if story == "up":
         bring_up(folder)
+    elif story == "down":
+        down(folder / "pool", now=True)
     elif story.startswith("submit "):
         submit(folder, story.removeprefix("submit "))
     else:

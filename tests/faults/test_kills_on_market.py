@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from lightning_core.cloud.simulated_provisioner import HEAD_TIMEOUT
-from tests.faults.rented import ALL, LEASE, LEAVE, MOMENTS, MOST, SAVE_EVERY, STORIES, Look
+from tests.faults.rented import ALL, LEASE, LEAVE, MOMENTS, MOST, SAVE_EVERY, Look
 from tests.faults.test_nodes import run_story
 
 # Seconds, on a machine that is busy: from a kill until it is noticed, for a node and its worker to start, and from a
@@ -120,9 +120,7 @@ def test_all_actors_killed_at_once_cost_no_batch_and_leave_no_node(
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-@pytest.mark.parametrize(
-    "name", [name for name in STORIES if name not in ("quick", "stopped", "headless", "failpoints")]
-)
+@pytest.mark.parametrize("name", ["nothing", *ALL, "scheduler and provisioner", "all three"])
 def test_actors_killed_at_any_moment_leave_what_is_wanted(
     name: str, folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -152,6 +150,13 @@ def test_a_scheduler_that_stands_still_for_longer_than_the_lease_has_its_nodes_g
 @pytest.mark.cluster
 def test_a_provisioner_that_crashes_again_and_again_neither_keeps_nor_rents_too_many(folder: Path) -> None:
     told("failpoints", folder).check()
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_a_pool_whose_command_was_killed_on_its_way_up_ends_and_begins_anew(folder: Path) -> None:
+    found = run_story("tests.faults.rented", folder, story="half up")
+    assert found["left behind"] == 0
 
 
 @pytest.mark.nightly
