@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,7 +66,9 @@ class Story:
         longest = max((until - since for since, until in self.unused()), default=0.0)
         assert longest < STARTED + LEASE + LEAVE + DETECTED
         # Never are more nodes asked for than were wanted at that time.
-        for look in self.looks:
+        for before, look in pairwise(self.looks):
+            if look.staying <= before.staying:
+                continue
             since = look.at - ON_ITS_WAY
             levels = [_level(self.wanted, since)]
             levels += [level.number for level in self.wanted if since < level.at <= look.at]
