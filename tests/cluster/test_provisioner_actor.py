@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorUnavailableError
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 
 from lightning_core.cloud import asked_provisioner, quotes
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
@@ -260,6 +261,30 @@ def test_giving_back_closes_the_provisioner(world: World) -> None:
         assert (world.requests[-1], world.there, world.provisioner.closed) == (NodeCounts(), {}, True)
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    ("answers", "done"),
+    [
+        ([True], True),
+        ([False], False),
+        ([ActorUnavailableError("cut off", None), ActorDiedError(), True], True),  # it is being restarted
+        ([GetTimeoutError()] * 1000, False),
+    ],
+)
+def test_a_provisioner_that_is_being_restarted_is_asked_again_to_give_nodes_back(
+    world: World, answers: list[Any], done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(answers)
+
+    def get(_: Any, timeout: float) -> Any:
+        if isinstance(answer := next(left), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(ray, "get", get)
+    actor = SimpleNamespace(give_back=SimpleNamespace(remote=lambda: None))
+    assert provisioner_actor.give_nodes_back(actor) is done
 
 
 # ------------------------------------------------------------------------------------------------ the lease
