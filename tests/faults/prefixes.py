@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lightning_core.core.answers import Alert, Answer, End, Grant, JobStatus, State, VerdictChanged
+from lightning_core.core.answers import Answer, End, Grant, JobStatus, State
 from lightning_core.core.codec import decode_event
-from lightning_core.core.control import Ask
+from lightning_core.core.control import IntervalEnded
 from lightning_core.core.events import Checkpoint, Event, Report, WorkerExited
 from lightning_core.core.jobs import Capability
 from lightning_core.scheduler.retry_budgets import JITTER, MAX_DELAY
@@ -78,8 +78,10 @@ class Witness:
             AssertionError: If a device is oversold, has two owners, or a version of a grant went back.
         """
         for answer in answers:
+            if isinstance(answer, IntervalEnded):
+                continue
             assert str(answer.reason), f"{answer.job}: told without a reason"
-            if isinstance(answer, VerdictChanged | Alert | Ask) or not answer.version:
+            if not isinstance(answer, Grant | End) or not answer.version:
                 continue
             assert answer.version >= self._versions.get(answer.job, 0), f"{answer.job}: its version went back"
             self._versions[answer.job] = answer.version

@@ -346,6 +346,26 @@ def stopped(folder: Path) -> Rented:
     return rented
 
 
+def lost(folder: Path) -> Rented:
+    """A node is killed without notice, and later one hangs for longer than it may."""
+    with pool_in(folder) as rented, submitted(rented, "a"):
+        for what, number in (("node", signal.SIGKILL), ("node stopped", signal.SIGSTOP)):
+            rented.wait("two nodes", lambda look: look.granted == look.staying == look.nodes == 2)
+            before, node = rented.looks[-1], max(rented.notes, key=lambda one: one.number)
+            kill = Kill(what, "training", time.monotonic())
+            rented.kills.append(kill)
+            pids = marked(node.mark)
+            for pid in pids:
+                os.kill(pid, number)
+            rented.end(kill, before, lambda before, look: trains_on(before, look) and look.lost >= before.lost)
+            for pid in pids if number is signal.SIGSTOP else ():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        cancel(rented, "a")
+        rented.wait("nothing", all_are_gone_now)
+    return rented
+
+
 def failpoints(folder: Path) -> Rented:
     """The provisioner crashes at its second request, each time that it is restarted."""
     with pool_in(folder, {"LC_FAILPOINT": "provisioner.asked:crash@2"}) as rented:
@@ -452,6 +472,7 @@ def _is_gcs(path: Path, temp: str) -> bool:
 STORIES: dict[str, Callable[[Path], Rented]] = {
     "nothing": partial(each, what=()),
     "quick": quick, "stopped": stopped, "failpoints": failpoints, "headless": headless, "half up": half_up,
+    "lost": lost,
     **{name: partial(each, what=(name,)) for name in ALL},
     "scheduler and provisioner": partial(each, what=ALL[:2]), "all three": partial(each, what=ALL),
 }  # fmt: skip

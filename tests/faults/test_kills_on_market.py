@@ -151,6 +151,17 @@ def test_a_scheduler_that_stands_still_for_longer_than_the_lease_has_its_nodes_g
 
 @pytest.mark.nightly
 @pytest.mark.cluster
+def test_a_node_that_is_lost_costs_what_was_not_saved(
+    folder: Path, record_property: Callable[[str, object], None]
+) -> None:
+    story = told("lost", folder)
+    story.check()
+    repeated = max(kill["repeated"] for kill in story.kills)
+    record_property("figure", f"a node killed, or stopped: {repeated} batches done again at most")
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
 def test_a_provisioner_that_crashes_again_and_again_neither_keeps_nor_rents_too_many(folder: Path) -> None:
     told("failpoints", folder).check()
 
