@@ -50,13 +50,19 @@ ACTORS = {"scheduler": POOL, "provisioner": PROVISIONER, "manager": MANAGER}
 def bring_up(folder: Path) -> None:
     """Bring the pool up: the command that is killed."""
     trace = folder / "market.csv"
-    trace.write_text("available,price\n" + "".join(f"{offer},0.3\n" for offer in OFFERS * 200))
+    if not trace.exists():
+        offer(folder, OFFERS)
     terms = read_market({"trace": str(trace), "interval": INTERVAL, "policies": ["max-spot"]}, folder)
     market = {"interval": INTERVAL, "kept_fraction": 0.8, "save_every": SAVE_EVERY}
     settings = Settings("fifo", period=0.5, devices=2 * MOST, resident=2 * MOST, keep_all=True, market=terms,
                         controllers={str(Asker.MARKET): market})  # fmt: skip
     cloud = CloudSpec("pool", "device", SIMULATED, INTERVAL, dict(terms), None, NOTICE, LEAVE, LEASE)
     up(folder / "pool", settings, "cpu", None, cloud)
+
+
+def offer(folder: Path, offers: Sequence[int]) -> None:
+    """Write how many spot nodes are on offer, again and again."""
+    (folder / "market.csv").write_text("available,price\n" + "".join(f"{one},0.3\n" for one in [*offers] * 200))
 
 
 def submit(folder: Path, name: str) -> None:
@@ -348,9 +354,12 @@ def stopped(folder: Path) -> Rented:
 
 def lost(folder: Path) -> Rented:
     """A node is killed without notice, and later one hangs for longer than it may."""
+    offer(folder, [MOST])
     with pool_in(folder) as rented, submitted(rented, "a"):
         for what, number in (("node", signal.SIGKILL), ("node stopped", signal.SIGSTOP)):
-            rented.wait("two nodes", lambda look: look.granted == look.staying == look.nodes == 2)
+            two = rented.wait("two nodes", lambda look: look.granted == look.staying == look.nodes == 2)
+            least = two.batches + 60
+            rented.wait("training on them", lambda look, least=least: look.batches > least)  # type: ignore[misc]
             before, node = rented.looks[-1], max(rented.notes, key=lambda one: one.number)
             kill = Kill(what, "training", time.monotonic())
             rented.kills.append(kill)
