@@ -195,7 +195,17 @@ class Rented:
             if self.looks and (look := self.looks[-1]).at > since and true(look):
                 return look
             time.sleep(0.02)
-        raise AssertionError(f"never {what}: {self.looks[-1]}, of the kills {self.kills}")
+        raise AssertionError(f"never {what}: {self.looks[-1]}, of the kills {self.kills}; {self._words()}")
+
+    def _words(self) -> str:
+        """Return what the actors say, for a wait that was in vain."""
+        said = []
+        for name, call in (("scheduler", "status"), ("manager", "busy"), ("manager", "starting"), ("manager", "warm")):
+            try:
+                said.append(f"{call}: {self.ray.get(getattr(self.actor(name), call).remote(), timeout=10.0)}")
+            except (self.ray.exceptions.RayError, ValueError) as error:
+                said.append(f"{call}: {error}")
+        return "; ".join(said)
 
     def kill(self, what: Sequence[str], when: str, is_well: Callable[[Look, Look], bool]) -> Kill:
         """Kill actors at once; wait until they answer and all is well.
