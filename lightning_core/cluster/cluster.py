@@ -28,7 +28,7 @@ from lightning_core.cloud.simulated_cloud import HEALTH
 from lightning_core.cluster.bundle_runner import CLOSE_TIMEOUT, SHUTDOWN_GRACE, BundleRunner
 from lightning_core.cluster.device_groups import LOCATION_LABEL
 from lightning_core.cluster.pool_manager import start_pool_manager
-from lightning_core.cluster.provisioner_actor import GIVE_BACK_TIMEOUT, start_provisioner
+from lightning_core.cluster.provisioner_actor import give_nodes_back, start_provisioner
 from lightning_core.cluster.ray_calls import answer, call
 from lightning_core.core.events import Event
 from lightning_core.node.signals import descendants, kill_all, recorded_signals
@@ -252,11 +252,6 @@ class Cluster:
 
     def _give_back(self, provisioner: Actor) -> None:
         """Have all nodes given back; people are told if some are not."""
-        try:
-            is_done = ray.get(provisioner.give_back.remote(), timeout=GIVE_BACK_TIMEOUT + CLOSE_TIMEOUT)
-        except (RayError, GetTimeoutError) as error:
-            is_done = False
-            log.warning("the provisioner does not answer: %s", " ".join(str(error).split()))
-        if not is_done:
+        if not give_nodes_back(provisioner):
             log.error("nodes are still there, and may be paid for: look at your cloud")
         ray.kill(provisioner)

@@ -269,14 +269,14 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
 
 def _give_nodes_back(ray: Any, name: str) -> None:
     """Have the provisioner give all nodes back, if the pool has one; people are told if some are still there."""
-    from lightning_core.cluster.provisioner_actor import GIVE_BACK_TIMEOUT
+    from lightning_core.cluster.provisioner_actor import give_nodes_back
     from lightning_core.server.ray_settings import NAMESPACE
 
     try:
         provisioner = ray.get_actor(f"{name}-provisioner", namespace=NAMESPACE)
     except ValueError:
         return
-    if not ray.get(provisioner.give_back.remote(), timeout=GIVE_BACK_TIMEOUT + CLOSE_TIMEOUT):
+    if not give_nodes_back(provisioner):
         print("nodes are still there, and may be paid for: look at your cloud", file=sys.stderr)
     ray.kill(provisioner)
 

@@ -252,6 +252,22 @@ def _counts(listed: dict[str, str]) -> NodeCounts:
     return NodeCounts(kinds.count(SPOT), kinds.count(ON_DEMAND))
 
 
+def give_nodes_back(provisioner: Actor) -> bool:
+    """Have a provisioner give all nodes back, for good; one that is being restarted is asked again.
+
+    Returns:
+        Whether no node is there any more; False if that is not known.
+    """
+    until = time.monotonic() + GIVE_BACK_TIMEOUT + CLOSE_TIMEOUT
+    while (left := until - time.monotonic()) > 0:
+        try:
+            return bool(ray.get(provisioner.give_back.remote(), timeout=left))
+        except RayError as error:
+            log.warning("the provisioner does not answer: %s", " ".join(str(error).split()))
+            time.sleep(AWAY_PAUSE)
+    return False
+
+
 def start_provisioner(pool: str, scheduler: str, folder: Path) -> Actor:
     """Start the named, detached provisioner of a pool, which Ray restarts whenever it dies; or find it.
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from lightning_core.bundle.settings_section import read_market
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.machine_notes import MARK, Machine, MachineNotes
+from lightning_core.cloud.ray_head import MARK as HEAD_MARK
 from lightning_core.cloud.ray_head import HeadError, joined
 from lightning_core.cluster.head import down, up
 from lightning_core.core.answers import End, Grant
@@ -49,13 +50,19 @@ ACTORS = {"scheduler": POOL, "provisioner": PROVISIONER, "manager": MANAGER}
 def bring_up(folder: Path) -> None:
     """Bring the pool up: the command that is killed."""
     trace = folder / "market.csv"
-    trace.write_text("available,price\n" + "".join(f"{offer},0.3\n" for offer in OFFERS * 200))
+    if not trace.exists():
+        offer(folder, OFFERS)
     terms = read_market({"trace": str(trace), "interval": INTERVAL, "policies": ["max-spot"]}, folder)
     market = {"interval": INTERVAL, "kept_fraction": 0.8, "save_every": SAVE_EVERY}
     settings = Settings("fifo", period=0.5, devices=2 * MOST, resident=2 * MOST, keep_all=True, market=terms,
                         controllers={str(Asker.MARKET): market})  # fmt: skip
     cloud = CloudSpec("pool", "device", SIMULATED, INTERVAL, dict(terms), None, NOTICE, LEAVE, LEASE)
     up(folder / "pool", settings, "cpu", None, cloud)
+
+
+def offer(folder: Path, offers: Sequence[int]) -> None:
+    """Write how many spot nodes are on offer, again and again."""
+    (folder / "market.csv").write_text("available,price\n" + "".join(f"{one},0.3\n" for one in [*offers] * 200))
 
 
 def submit(folder: Path, name: str) -> None:
@@ -188,7 +195,17 @@ class Rented:
             if self.looks and (look := self.looks[-1]).at > since and true(look):
                 return look
             time.sleep(0.02)
-        raise AssertionError(f"never {what}: {self.looks[-1]}, of the kills {self.kills}")
+        raise AssertionError(f"never {what}: {self.looks[-1]}, of the kills {self.kills}; {self._words()}")
+
+    def _words(self) -> str:
+        """Return what the actors say, for a wait that was in vain."""
+        said = []
+        for name, call in (("scheduler", "status"), ("manager", "busy"), ("manager", "starting"), ("manager", "warm")):
+            try:
+                said.append(f"{call}: {self.ray.get(getattr(self.actor(name), call).remote(), timeout=10.0)}")
+            except (self.ray.exceptions.RayError, ValueError) as error:
+                said.append(f"{call}: {error}")
+        return "; ".join(said)
 
     def kill(self, what: Sequence[str], when: str, is_well: Callable[[Look, Look], bool]) -> Kill:
         """Kill actors at once; wait until they answer and all is well.
@@ -345,6 +362,29 @@ def stopped(folder: Path) -> Rented:
     return rented
 
 
+def lost(folder: Path) -> Rented:
+    """A node is killed without notice, and later one hangs for longer than it may."""
+    offer(folder, [MOST])
+    with pool_in(folder) as rented, submitted(rented, "a"):
+        for what, number in (("node", signal.SIGKILL), ("node stopped", signal.SIGSTOP)):
+            two = rented.wait("two nodes", lambda look: look.granted == look.staying == look.nodes == 2)
+            least = two.batches + 60
+            rented.wait("training on them", lambda look, least=least: look.batches > least)  # type: ignore[misc]
+            before, node = rented.looks[-1], max(rented.notes, key=lambda one: one.number)
+            kill = Kill(what, "training", time.monotonic())
+            rented.kills.append(kill)
+            pids = marked(node.mark)
+            for pid in pids:
+                os.kill(pid, number)
+            rented.end(kill, before, lambda before, look: trains_on(before, look) and look.lost >= before.lost)
+            for pid in pids if number is signal.SIGSTOP else ():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        cancel(rented, "a")
+        rented.wait("nothing", all_are_gone_now)
+    return rented
+
+
 def failpoints(folder: Path) -> Rented:
     """The provisioner crashes at its second request, each time that it is restarted."""
     with pool_in(folder, {"LC_FAILPOINT": "provisioner.asked:crash@2"}) as rented:
@@ -352,12 +392,49 @@ def failpoints(folder: Path) -> Rented:
     return rented
 
 
-def marked(mark: str) -> list[int]:
-    """Return the processes with the mark of a node in their environment."""
+def half_up(folder: Path) -> Rented:
+    """The command that brings the pool up is killed on its way: `down` ends what there is, and `up` begins anew."""
+    rented, command = Rented(folder, None), [sys.executable, "-m", __spec__.name, str(folder), "up"]
+    home = folder / "pool"
+
+    def has_head() -> bool:
+        return read_head(home) is not None
+
+    def has_address() -> bool:
+        return "address" in (read_head(home) or {})
+
+    for when, holds in (
+        ("the head starts", has_head), ("the head has started", has_address),
+        ("the provisioner starts", (home / "cloud.json").exists),
+    ):  # fmt: skip
+        process = subprocess.Popen(command, cwd=ROOT)
+        until = time.monotonic() + PATIENCE
+        while not holds():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        head, began = read_head(home), time.monotonic()
+        assert head is not None
+        # In a process of its own: Ray reads the token of a head only once.
+        subprocess.run([*command[:-1], "down"], cwd=ROOT, check=True, timeout=150)
+        rented.found[when] = time.monotonic() - began
+        assert not marked(head["mark"], HEAD_MARK)
+        assert not rented.notes
+        (home / "head.json").unlink()
+        (home / "cloud.json").unlink(missing_ok=True)
+    with pool_in(folder) as again:
+        again.wait("nothing is wanted", all_are_gone_now)
+        rented.found["left behind"] = len(again.notes)
+    return rented
+
+
+def marked(mark: str, name: str = MARK) -> list[int]:
+    """Return the processes with the mark of a node, or of a head, in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
-            if f"{MARK}={mark}".encode() in path.read_bytes():
+            if f"{name}={mark}".encode() in path.read_bytes():
                 found.append(int(path.parent.name))
     return found
 
@@ -413,7 +490,8 @@ def _is_gcs(path: Path, temp: str) -> bool:
 
 STORIES: dict[str, Callable[[Path], Rented]] = {
     "nothing": partial(each, what=()),
-    "quick": quick, "stopped": stopped, "failpoints": failpoints, "headless": headless,
+    "quick": quick, "stopped": stopped, "failpoints": failpoints, "headless": headless, "half up": half_up,
+    "lost": lost,
     **{name: partial(each, what=(name,)) for name in ALL},
     "scheduler and provisioner": partial(each, what=ALL[:2]), "all three": partial(each, what=ALL),
 }  # fmt: skip
@@ -440,6 +518,8 @@ def journal_of(folder: Path) -> tuple[list[tuple[float, int]], list[tuple[float,
 def main(folder: Path, story: str) -> None:
     if story == "up":
         bring_up(folder)
+    elif story == "down":
+        down(folder / "pool", now=True)
     elif story.startswith("submit "):
         submit(folder, story.removeprefix("submit "))
     else:

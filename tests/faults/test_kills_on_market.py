@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from lightning_core.cloud.simulated_provisioner import HEAD_TIMEOUT
-from tests.faults.rented import ALL, LEASE, LEAVE, MOMENTS, MOST, SAVE_EVERY, STORIES, Look
+from tests.faults.rented import ALL, LEASE, LEAVE, MOMENTS, MOST, SAVE_EVERY, Look
 from tests.faults.test_nodes import run_story
 
 # Seconds, on a machine that is busy: from a kill until it is noticed, for a node and its worker to start, and from a
@@ -65,7 +66,9 @@ class Story:
         longest = max((until - since for since, until in self.unused()), default=0.0)
         assert longest < STARTED + LEASE + LEAVE + DETECTED
         # Never are more nodes asked for than were wanted at that time.
-        for look in self.looks:
+        for before, look in pairwise(self.looks):
+            if look.staying <= before.staying:
+                continue
             since = look.at - ON_ITS_WAY
             levels = [_level(self.wanted, since)]
             levels += [level.number for level in self.wanted if since < level.at <= look.at]
@@ -120,9 +123,7 @@ def test_all_actors_killed_at_once_cost_no_batch_and_leave_no_node(
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-@pytest.mark.parametrize(
-    "name", [name for name in STORIES if name not in ("quick", "stopped", "headless", "failpoints")]
-)
+@pytest.mark.parametrize("name", ["nothing", *ALL, "scheduler and provisioner", "all three"])
 def test_actors_killed_at_any_moment_leave_what_is_wanted(
     name: str, folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -150,8 +151,26 @@ def test_a_scheduler_that_stands_still_for_longer_than_the_lease_has_its_nodes_g
 
 @pytest.mark.nightly
 @pytest.mark.cluster
+def test_a_node_that_is_lost_costs_what_was_not_saved(
+    folder: Path, record_property: Callable[[str, object], None]
+) -> None:
+    story = told("lost", folder)
+    story.check()
+    repeated = max(kill["repeated"] for kill in story.kills)
+    record_property("figure", f"a node killed, or stopped: {repeated} batches done again at most")
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
 def test_a_provisioner_that_crashes_again_and_again_neither_keeps_nor_rents_too_many(folder: Path) -> None:
     told("failpoints", folder).check()
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_a_pool_whose_command_was_killed_on_its_way_up_ends_and_begins_anew(folder: Path) -> None:
+    found = run_story("tests.faults.rented", folder, story="half up")
+    assert found["left behind"] == 0
 
 
 @pytest.mark.nightly

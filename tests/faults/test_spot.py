@@ -143,18 +143,3 @@ def test_two_jobs_share_the_nodes_that_a_command_quotes(tmp_path: Path) -> None:
     assert (tmp_path / "intervals.png").read_bytes().startswith(b"\x89PNG")
     # A node that goes is nothing that people are told of line by line.
     assert "Raylet is terminated" not in words + done.stdout
-
-
-@pytest.mark.nightly
-@pytest.mark.cluster
-def test_ray_s_autoscaler_brings_the_requested_nodes_and_removes_them(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    """On Ray's own simulated cloud; a pool with more worker slots than requested nodes does not rent more."""
-    found = run_story("tests.faults.autoscaled", tmp_path)
-    assert found["with room for four"] == 1
-    assert found["at last"] == [1, 0]
-    words = (
-        "nodes of both kinds after {more:.0f} s; left {fewer:.0f} s after they were given back, gone after {all:.0f}"
-    )
-    record_property("figure", words.format(**found, all=found["fewer"] + found["given back"]))
