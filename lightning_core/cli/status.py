@@ -18,7 +18,7 @@ from lightning_core.core.control import Asker
 from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, best_model
-from lightning_core.view.cloud_line import cloud_line
+from lightning_core.view.cloud_line import cloud_line, trouble_line
 
 # Jobs that ended longer ago are not shown.
 RECENT_SECONDS = 3600.0
@@ -68,8 +68,11 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
         _show(*look(), settings, arguments.all)
+        cloud = pool.about()["cloud"]
         if Asker.MARKET in settings.controllers:
-            print(cloud_line(pool.about()["cloud"]))
+            print(cloud_line(cloud))
+        elif cloud["trouble"]:
+            print(trouble_line(cloud))
     return EXIT_MET
 
 

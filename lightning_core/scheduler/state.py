@@ -167,6 +167,7 @@ class SchedulerState:
             AssertionError: If an invariant does not hold.
         """
         table, settings = self.table, self.settings
+        _holds(not self.cloud.failed, f"a controller has failed: {self.cloud.failed}")
         load, whole, resident = [0.0] * settings.devices, [0] * settings.devices, [0] * settings.devices
         n = len(table)
         # Lists: reading one element of an array costs ten times as much.

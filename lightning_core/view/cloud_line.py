@@ -23,5 +23,16 @@ def cloud_line(cloud: Mapping[str, Any]) -> str:
     there = f"{cloud['spot']} spot and {cloud['on_demand']} on-demand nodes"
     wanted = f"of {cloud['wanted_spot']} and {cloud['wanted_on_demand']} wanted ({cloud['reason']})"
     left = "" if cloud["money"] is None else f", {cloud['money']:.4g} left"
-    trouble = "".join(f"; {part}: {clean(words)}" for part, words in cloud["trouble"].items())
+    trouble = f"; {trouble_line(cloud)}" if cloud["trouble"] else ""
     return f"market: {there}, {wanted}; {cloud['spent']:.4g} spent{left}{trouble}"
+
+
+def trouble_line(cloud: Mapping[str, Any]) -> str:
+    """Return what is wrong: with nodes, quotes, or a controller that has failed.
+
+    Example::
+
+        >>> trouble_line({"trouble": {"quotes": "now.sh: exit code 7"}})
+        'quotes: now.sh: exit code 7'
+    """
+    return "; ".join(f"{part}: {clean(words)}" for part, words in cloud["trouble"].items())

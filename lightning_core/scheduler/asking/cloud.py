@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning_core.core.control import (
     Allowance,
+    Asker,
     CloudPart,
     CloudTrouble,
     IntervalEnded,
@@ -29,12 +30,14 @@ class Cloud:
         allowance: Money that may be spent.
         spent: Money that the intervals of the market have cost.
         trouble: What is wrong now, by the part that has trouble.
+        failed: Controllers that have raised, and are told nothing more, each with its error.
     """
 
     def __init__(self) -> None:
         self.nodes = NodesSeen()
         self.wanted, self.allowance, self.spent = NOTHING_WANTED, ANY_MONEY, 0.0
         self.trouble: dict[CloudPart, str] = {}
+        self.failed: dict[Asker, str] = {}
 
     @property
     def money(self) -> float | None:
@@ -77,7 +80,7 @@ class Cloud:
             "spot": len(self.nodes.spot), "on_demand": len(self.nodes.on_demand), "warm": self.nodes.warm,
             "wanted_spot": self.wanted.spot, "wanted_on_demand": self.wanted.on_demand,
             "reason": str(self.wanted.reason), "spent": self.spent, "money": self.money,
-            "trouble": {str(part): words for part, words in self.trouble.items()},
+            "trouble": {str(part): words for part, words in (self.trouble | self.failed).items()},
         }  # fmt: skip
 
     def state(self) -> dict[str, Any]:
@@ -88,6 +91,7 @@ class Cloud:
             "allowance": [self.allowance.money, list(self.allowance.reason)],
             "spent": self.spent,
             "trouble": {str(part): words for part, words in self.trouble.items()},
+            "failed": {str(by): words for by, words in self.failed.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -100,3 +104,4 @@ class Cloud:
         self.allowance = Allowance(money, reason_from_list(reason))
         self.spent = float(state["spent"])
         self.trouble = {CloudPart(part): str(words) for part, words in state["trouble"].items()}
+        self.failed = {Asker(by): str(words) for by, words in state["failed"].items()}

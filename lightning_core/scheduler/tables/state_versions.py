@@ -155,7 +155,7 @@ def _to_10(state: Mapping[str, Any]) -> dict[str, Any]:
     """There was no cloud: nothing is seen, wanted or spent."""
     nothing = ["no_nodes", [], ""]
     cloud = {"nodes": [[], [], 0], "wanted": [0, 0, 0, nothing], "allowance": [None, ["withdrawn", [], ""]]}
-    return {**state, "cloud": cloud | {"spent": 0.0, "trouble": {}}}
+    return {**state, "cloud": cloud | {"spent": 0.0, "trouble": {}, "failed": {}}}
 
 
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
