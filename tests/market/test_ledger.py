@@ -9,6 +9,7 @@ import pytest
 
 from lightning_core.cli.on_market.ledger_table import FILE, draw, write_ledger
 from lightning_core.cluster.bundle import Bundle
+from lightning_core.cluster.head import _unfinished
 from lightning_core.history.ledger import read_ledger
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
@@ -58,3 +59,9 @@ def test_intervals_are_drawn(journal: Path) -> None:
     words = (journal.parent / "intervals.svg").read_text()
     assert "spot nodes on offer" in words
     assert f"paid {ledger.cost:.3g}; on-demand only" in words
+
+
+def test_a_pool_that_has_spent_something_goes_on_counting(journal: Path) -> None:
+    simulated(drawn(1), elastic("a", 8.0, 10.0), path=journal)
+    assert _unfinished(journal.parent)
+    assert journal.exists()

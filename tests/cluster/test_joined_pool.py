@@ -1,0 +1,121 @@
+"""Pools in a Ray cluster that is there: by location, several at once, and Ray stays when they go."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.cloud.simulated_cloud import MEMORY
+from tests.conftest import ROOT
+
+RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats",
+       "--include-log-monitor=false", "--num-cpus=1", f"--object-store-memory={MEMORY}"]  # fmt: skip
+# Seconds that Ray may take to start on a busy machine, and a command.
+START, PATIENCE = 90.0, 180.0
+
+
+class Joined:
+    """A Ray cluster of processes of this machine: a head without devices, and nodes at two locations."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._processes = folder, list[subprocess.Popen[bytes]]()
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self._environment = ours | token | {"HOME": str(folder), "PYTHONPATH": str(ROOT)}
+        self._start("--head", "--port=0", f"--temp-dir={folder / 'ray'}", "--include-dashboard=false")
+        note = folder / "ray" / "ray_current_cluster"
+        self._until(note.exists)
+        self.address = note.read_text().strip()
+        for location in ("edge", "cloud"):
+            labels = f"--labels=lightning-core/location={location}"
+            self._start(f"--address={self.address}", '--resources={"device":2}', labels)
+        self._until(lambda: self._nodes() == 2)
+
+    def command(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        command = [sys.executable, "-m", "lightning_core.cli.main", *map(str, words)]
+        return subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+
+    def jobs(self, pool: Path) -> dict[str, Any]:
+        """Return the jobs of a pool."""
+        told = self.command("status", "--json", "--all", "--pool", pool)
+        return {job["name"]: job for job in json.loads(told.stdout)["jobs"]}
+
+    def close(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in self._processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, number)
+            time.sleep(2.0)
+        for process in self._processes:
+            process.wait()
+
+    def _start(self, *words: str) -> None:
+        with (self.folder / "ray.log").open("ab") as log:
+            self._processes.append(
+                subprocess.Popen([*RAY, *words], env=self._environment, start_new_session=True, stdout=log, stderr=log)
+            )
+
+    def _nodes(self) -> int:
+        code = ("import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); "
+                "print(sum(node['Alive'] and 'device' in node['Resources'] for node in ray.nodes()))")  # fmt: skip
+        told = subprocess.run(
+            [sys.executable, "-c", code, self.address], env=self._environment, capture_output=True, text=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        return int(told.stdout.split()[-1]) if told.returncode == 0 else 0
+
+    @staticmethod
+    def _until(holds: Any) -> None:
+        until = time.monotonic() + START
+        while not holds():
+            assert time.monotonic() < until, "Ray did not start in time"
+            time.sleep(0.5)
+
+
+@pytest.fixture
+def joined() -> Iterator[Joined]:
+    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
+        made = Joined(Path(folder))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_two_pools_share_a_cluster_and_leave_it_alone(joined: Joined) -> None:
+    first, second = joined.folder / "first", joined.folder / "second"
+    job = {"model": "tests.tiny.Line", "data": "tests.tiny.Points", "deadline": "10m", "target": {"batches": 30}}
+    said = joined.command("up", "--ray", joined.address, "--devices", "edge=1,cloud=1", "--folder", first)
+    assert said.returncode == 0, said.stderr
+    said = joined.command("up", "--ray", joined.address, "--devices", "2", "--folder", second)
+    assert said.returncode == 0, said.stderr
+    assert "a pool is up already" in joined.command("up", "--ray", joined.address, "--folder", second).stderr
+    for pool, more in ((first, {"location": "cloud"}), (second, {})):
+        body = {"pool": {"devices": {"edge": 1, "cloud": 1}} if more else {}, "jobs": {"a": job | more}}
+        (bundle := pool.with_suffix(".yaml")).write_text(json.dumps(body))
+        said = joined.command("run", bundle, "--pool", pool)
+        assert said.returncode == 0, said.stdout + said.stderr
+        assert joined.jobs(pool)["a"]["verdict"] == "met"
+    for pool in (first, second):
+        said = joined.command("down", "--folder", pool)
+        assert (said.returncode, said.stderr) == (0, "")
+    assert joined._nodes() == 2
+    said = joined.command("up", "--ray", joined.address, "--folder", first)
+    assert said.returncode == 0, said.stderr
+    assert joined.command("down", "--folder", first).returncode == 0
