@@ -17,7 +17,7 @@ from tests.faults.test_nodes import run_story
 
 # Seconds, on a machine that is busy: from a kill until it is noticed, for a node and its worker to start, and from a
 # kill until all is well again.
-DETECTED, STARTED, RECOVERED = 10.0, 40.0, 60.0
+DETECTED, STARTED, RECOVERED = 10.0, 40.0, 75.0
 # Seconds for which what was wanted before may still be there: an answer of the scheduler is on its way.
 ON_ITS_WAY = 3.0
 # Batches that a job trains in a second on one device, at most: each waits for 0.05 s.
