@@ -42,8 +42,9 @@ WHOLE = 0.05
 # Intervals before the present one of which the quotes are kept. As many as a plan looks ahead are told of, at most,
 # where a pool was down.
 BEFORE = 20_000
-# Intervals after which a quote is old: spot nodes that are there stay, and none is counted on beside them.
-STALE = 1.0
+# Intervals after which a quote is old: spot nodes that are there stay, and none is counted on beside them. For this
+# part of the interval, plans wait for a newer one.
+STALE, PATIENCE = 1.0, 0.1
 # Seconds for which nodes stay, in a pool that closes, for jobs that still save.
 LEAVE_SECONDS = 60.0
 MIN_INTERVAL = 0.01
@@ -207,7 +208,7 @@ class MarketController:
                 self._begin_interval(number, now, pool, jobs, present, answers, preempted=False)
             else:
                 self._set_interval(number, now, jobs, present, Plans(NodeCounts(), [], 0), answers)
-        elif number > interval.number:
+        elif number > interval.number and not self._awaits_quote(number, now):
             had = interval.present.minimum(interval.requested)
             self._end_interval(jobs, answers, number)
             self._begin_interval(number, now, pool, jobs, present, answers, preempted=had != had.minimum(present))
@@ -316,6 +317,10 @@ class MarketController:
         ahead = (0, AHEAD)
         on_demand = self._quote(number).on_demand
         return Market(np.pad(price, ahead, mode="edge"), np.pad(available, ahead, mode="edge"), on_demand, self.seconds)
+
+    def _awaits_quote(self, number: int, now: float) -> bool:
+        """Return whether an interval begins a little later: after an absence there is no quote for it yet."""
+        return self._is_stale(number, now) and now - number * self.seconds < PATIENCE * self.seconds
 
     def _is_stale(self, number: int, now: float) -> bool:
         """Return whether what was quoted for an interval is older than quotes may be."""

@@ -10,7 +10,7 @@ import pytest
 
 from lightning_core.core.commands import Pause, Resume
 from lightning_core.core.conformance import saved_and_restored
-from lightning_core.core.control import Ask, CloudPart, CloudTrouble, NodesWanted, Quoted
+from lightning_core.core.control import Ask, CloudPart, CloudTrouble, IntervalEnded, NodesWanted, Quoted, WallClock
 from lightning_core.core.events import Close, Tick, WorkersLost
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.saved_state import StateError
@@ -483,3 +483,20 @@ def test_terms_of_a_market_out_of_their_range_are_refused(arguments: dict[str, A
         controller(**arguments)
     with pytest.raises(StateError, match="not the state of a market: KeyError"):
         controller().restore({})
+
+
+def test_after_an_absence_plans_wait_a_little_for_a_quote() -> None:
+    world = World({"a": elastic("a", 400, 600.0)}, market([4] * 60))
+    run = controller(initial_throughput=1.0)
+    world.live(run, 15.0)
+    wanted = world.asked_for
+    assert wanted.spot == 4
+    world.now = 60.5  # the scheduler did not run, and nothing was quoted
+    assert world.tell(run, WallClock(1.0)) == []
+    assert world.asked_for == wanted
+    world.live(run, 1.0)
+    assert world.asked_for == wanted
+    assert [row.number for row in world.rows] == [0, 1, 2, 3, 4, 5]
+    # Without a quote they do not wait for long.
+    world.now, world.trace = 121.5, None
+    assert [type(answer) for answer in world.tell(run, Tick())][0] is IntervalEnded
