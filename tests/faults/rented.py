@@ -32,7 +32,7 @@ from lightning_core.core.control import Asker, NodesWanted
 from lightning_core.pool.pool import Pool
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.discovery import read_head
-from lightning_core.server.proxy import POOL
+from lightning_core.server.proxy import POOL, SCHEDULER
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.storage.journals.journal import Journal
 from tests.conftest import ROOT
@@ -44,7 +44,7 @@ OFFERS, MOST = [2, 2, 1], 2
 # Seconds that anything may take before it counts as hung.
 PATIENCE = 90.0
 MANAGER, PROVISIONER = "pool-manager", "pool-provisioner"
-ACTORS = {"scheduler": POOL, "provisioner": PROVISIONER, "manager": MANAGER}
+ACTORS = {"scheduler": POOL + SCHEDULER, "provisioner": PROVISIONER, "manager": MANAGER}
 
 
 def bring_up(folder: Path) -> None:
