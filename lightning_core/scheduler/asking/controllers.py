@@ -63,11 +63,12 @@ def check_right(by: Asker, answer: Ask | PoolAnswer) -> None:
 def next_wakeup(state: SchedulerState, next_round: float | None) -> float | None:
     """Return when a round is due or a controller wants to be woken, whichever comes first; None for never.
 
-    Where no round is due and no job is held, there is nothing that a controller could change, unless it rents nodes.
+    Where no round is due and no job is held, there is nothing that a controller could change, unless nodes are wanted.
     """
-    table = state.table
+    table, wanted = state.table, state.cloud.wanted
+    holds_nodes = bool(wanted.spot or wanted.on_demand)
     is_idle = next_round is None and not (table.active & table.paused).any()
     told = {by: one for by, one in state.controllers.items() if by not in state.cloud.failed}
-    heard = (one for by, one in told.items() if RIGHTS[by].rents or not is_idle)
+    heard = (one for by, one in told.items() if not is_idle or (RIGHTS[by].rents and holds_nodes))
     times = (next_round, *(controller.wakeup() for controller in heard))
     return min((time for time in times if time is not None), default=None)
