@@ -499,4 +499,4 @@ def test_after_an_absence_plans_wait_a_little_for_a_quote() -> None:
     assert [row.number for row in world.rows] == [0, 1, 2, 3, 4, 5]
     # Without a quote they do not wait for long.
     world.now, world.trace = 121.5, None
-    assert [type(answer) for answer in world.tell(run, Tick())][0] is IntervalEnded
+    assert next(type(answer) for answer in world.tell(run, Tick())) is IntervalEnded
