@@ -48,9 +48,9 @@ from lightning_core.storage.journals.replay import replay  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 MAX_NODES, POLICY = 2, "chain"
 HOURS, NOTICE = 2, 5.0
-# Seconds of an interval, intervals to the deadline, batches, and seeds.
+# Seconds of an interval, intervals to the deadline, batches, and seeds. A node and a worker on it start in 10 to 15 s.
 SIZES: dict[Size, tuple[float, int, int, int]] = {
-    "quick": (20.0, 4, 700, 1), "default": (20.0, 12, 4500, 3), "full": (20.0, 12, 4500, 10)
+    "quick": (30.0, 4, 1200, 1), "default": (40.0, 12, 9000, 3), "full": (40.0, 12, 9000, 10)
 }  # fmt: skip
 # Part that remains of an interval in which the number of nodes changes, and seconds between two checkpoints.
 KEPT, SAVES = 0.8, 5.0

@@ -6,12 +6,9 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning_core.bundle.bundle_file import BundleSpec
-from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.cli.arguments import parse_times
-from lightning_core.cli.on_market.market_options import MarketOptions
 from lightning_core.cloud.provisioner import LEAVE_SECONDS
 from lightning_core.core.control import IntervalEnded
 from lightning_core.core.limits import check_seconds
@@ -20,6 +17,9 @@ from lightning_core.simulation.bundle_curves import PlayedBundle
 from lightning_core.simulation.scenario import Outcome
 from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.view.tables import print_table
+
+if TYPE_CHECKING:  # they need extras that a simulation does without
+    from lightning_core.cli.on_market.market_options import MarketOptions
 
 # Seconds that a node takes to come, to go after a notice, and to be left, unless they are given.
 NODES = {"start_up": 60.0, "notice": 0.0, "leave": LEAVE_SECONDS}
@@ -57,6 +57,8 @@ def market_of(arguments: argparse.Namespace) -> MarketOptions | None:
     for flag in ("devices", "seeds"):
         if getattr(arguments, flag) is not None:
             raise ValueError(f"--{flag} does not go with --market, whose recording says how many nodes there are")
+    from lightning_core.cli.on_market.market_options import MarketOptions
+
     return MarketOptions(arguments.market, None, arguments.interval, arguments.price, arguments.spot_policy)
 
 
@@ -66,6 +68,9 @@ def place(options: MarketOptions, bundle: PlayedBundle) -> PlayedBundle:
     Raises:
         BundleError: If a job cannot be there, or the market cannot be read.
     """
+    from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.bundle.job_spec import JobSpec
+
     specs = tuple(JobSpec(played.given.job, {}) for played in bundle.jobs)
     placed = options.apply(BundleSpec(specs, bundle.settings))
     jobs = []
