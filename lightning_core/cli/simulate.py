@@ -17,13 +17,13 @@ from typing import Any
 
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.cli.arguments import new_file, parse_times
+from lightning_core.cli.on_market.ledger_table import ledger_to_dict, print_ledger
 from lightning_core.cli.on_market.simulated_market import (
     add_market_options,
-    ledger_to_dict,
+    ledger_of,
     make_cloud,
     market_of,
     place,
-    print_ledger,
     read_nodes,
 )
 from lightning_core.core.durations import parse_duration
@@ -119,7 +119,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         [outcome] = outcomes.values()
         print_summary(outcome.summary, sys.stdout)
         print(f"switches: {outcome.switches}")
-        print_ledger(outcome)
+        if outcome.rows:
+            print_ledger(ledger_of(outcome))
         print(f"journal, summary and report.html: {folder}")
     else:
         print("\n".join(compare(bundle, outcomes)))
@@ -259,7 +260,8 @@ def _write(path: Path, bundle: PlayedBundle, outcomes: Mapping[str, Outcome], se
             for played in bundle.jobs
         },
         "policies": {
-            name: outcome.summary.to_dict() | {"switches": outcome.switches, **ledger_to_dict(outcome)}
+            name: outcome.summary.to_dict()
+            | {"switches": outcome.switches, **(ledger_to_dict(ledger_of(outcome)) if outcome.rows else {})}
             for name, outcome in outcomes.items()
         },
     }

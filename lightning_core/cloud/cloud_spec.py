@@ -29,7 +29,7 @@ class CloudSpec:
         provision: Who brings nodes: :data:`SIMULATED`, or as :func:`~lightning_core.cloud.parse_provision` reads it.
         interval: Seconds of an interval of the market.
         terms: Arguments of :class:`~lightning_core.control.market_terms.MarketTerms`; None if a command quotes.
-        quotes: That command.
+        quotes: Command that prints quotes; None for a recorded market.
         notice: Seconds from a preemption notice to the end of a simulated node; 0 for no notice.
         leave: Seconds that a job has to leave a node which is given back.
         lease: Seconds without an answer of the pool after which its nodes are given back; None for the longer of two

@@ -19,14 +19,14 @@ SPACE, PREFIX = b"lightning_core", b"demand/"
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a pool demands.
+    """Nodes that a pool demands of Ray's autoscaler.
 
     Args:
         pool: Name of the pool.
         resource: Resource of a device.
         spot: Spot nodes.
         on_demand: On-demand nodes.
-        labelled: Whether its nodes carry its label.
+        labelled: Whether the nodes of this pool carry the pool's label.
         until: Time on the wall at which it expires.
     """
 

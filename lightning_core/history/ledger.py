@@ -17,13 +17,11 @@ class Ledger:
     """What the intervals of a market have cost.
 
     Attributes:
-        seconds: Seconds of an interval.
         rows: The intervals that have ended.
         references: What the jobs would have cost on on-demand nodes alone, and at the offline optimum, at the measured
             throughput; None while that of a job is unknown.
     """
 
-    seconds: float
     rows: list[IntervalEnded]
     references: tuple[float, float] | None
 
@@ -55,4 +53,4 @@ def read_ledger(path: Path) -> Ledger:
             raise ValueError(f"{path}: its pool is on no market")
         answers = (answer for entry in journal.entries() for answer in decode_answers(entry.answers))
         rows = [answer for answer in answers if isinstance(answer, IntervalEnded)]
-        return Ledger(market.seconds, rows, market.reference_costs())
+        return Ledger(rows, market.reference_costs())

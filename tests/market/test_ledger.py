@@ -55,7 +55,8 @@ def test_intervals_are_drawn(journal: Path) -> None:
     simulated(drawn(1), elastic("a", 8.0, 10.0), path=journal)
     ledger = read_ledger(journal)
     job = {"model": "tests.tiny.Line", "deadline": "10h", "target": {"batches": 28800}, "max_devices": 4}
-    draw(ledger, Bundle.from_dict({"pool": {"devices": 4}, "jobs": {"a": job}}), journal.parent / "intervals.svg")
+    bundle = Bundle.from_dict({"pool": {"devices": 4}, "jobs": {"a": job}})
+    draw(ledger, bundle, 1800.0, journal.parent / "intervals.svg")
     words = (journal.parent / "intervals.svg").read_text()
     assert "spot nodes on offer" in words
     assert f"paid {ledger.cost:.3g}; on-demand only" in words

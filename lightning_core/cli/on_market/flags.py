@@ -14,23 +14,34 @@ if TYPE_CHECKING:
 NAMES = ("interval", "price", "spot_policy", "provision", "picture")
 
 
-def add_market(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the arguments.
+def add_terms(parser: argparse.ArgumentParser, market: str) -> None:
+    """Add the arguments of a recorded market.
 
     Args:
         parser: Parser of the command.
-        what: What is put on the market, ``"run"`` or ``"pool"``; only a run is drawn.
+        market: Help for ``--market``.
     """
-    market = f"recording of spot prices: a {what} on nodes that come and go, simulated here or real with --ray"
     parser.add_argument("--market", type=Path, metavar="TRACE", help=market)
-    quotes = 'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}'
-    parser.add_argument("--quotes", metavar="COMMAND", help=quotes)
     interval = "on a market: length of an interval, such as 30m (default: as recorded, or 30m)"
     parser.add_argument("--interval", metavar="TIME", help=interval)
     price = "with --market: price of a spot node, if none is recorded"
     parser.add_argument("--price", type=float, metavar="P", help=price)
     policy = "on a market: spot policy for all jobs (default: one is chosen for each job)"
     parser.add_argument("--spot-policy", metavar="NAME", help=policy)
+
+
+def add_market(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the arguments of a command whose nodes are rented.
+
+    Args:
+        parser: Parser of the command.
+        what: Object that is put on the market: ``"run"``, which can be drawn, or ``"pool"``.
+    """
+    add_terms(
+        parser, f"recording of spot prices: a {what} on nodes that come and go, simulated here or real with --ray"
+    )
+    quotes = 'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}'
+    parser.add_argument("--quotes", metavar="COMMAND", help=quotes)
     provision = (
         "on a market, with --ray: a provisioner with its options, or a command that is given the wanted number of "
         "nodes (default: autoscaler, Ray's)"

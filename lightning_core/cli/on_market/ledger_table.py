@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.history.ledger import Ledger
 from lightning_core.storage.atomic_files import write_whole
+
+if TYPE_CHECKING:  # it needs extras that a simulation does without
+    from lightning_core.bundle.bundle_file import BundleSpec
 
 FILE = "ledger.json"
 
 
-def draw(ledger: Ledger, bundle: BundleSpec, path: Path) -> None:
+def draw(ledger: Ledger, bundle: BundleSpec, seconds: float, path: Path) -> None:
     """Draw the intervals of a run that has ended.
 
     Args:
         ledger: Ledger of the run.
         bundle: Its jobs, with targets in batches.
+        seconds: Seconds of an interval.
         path: File to write; its suffix is the format.
     """
     from lightning_core.report.market_plots import IntervalSeries, draw_intervals
@@ -31,7 +35,7 @@ def draw(ledger: Ledger, bundle: BundleSpec, path: Path) -> None:
     names = ("available", "spot", "on_demand", "failures")
     columns = {name: [getattr(row, name) for row in ledger.rows] for name in names}
     columns["numbers"] = [row.number for row in ledger.rows]
-    deadline = max(job.deadline for job in jobs) / ledger.seconds
+    deadline = max(job.deadline for job in jobs) / seconds
     references = ledger.references
     title = f"paid {ledger.cost:.3g}"
     if references is not None:
@@ -50,9 +54,13 @@ def print_ledger(ledger: Ledger) -> None:
     print_table(header, rows, ledger.words)
 
 
+def ledger_to_dict(ledger: Ledger) -> dict[str, Any]:
+    """Return the ledger as JSON values."""
+    on_demand, optimum = ledger.references or (None, None)
+    intervals = [row._asdict() for row in ledger.rows]
+    return {"intervals": intervals, "cost": ledger.cost, "on_demand_cost": on_demand, "optimum": optimum}
+
+
 def write_ledger(ledger: Ledger, run_dir: Path) -> None:
     """Write the ledger of a run, for programs: the journal has it as well."""
-    references = ledger.references
-    body = {"intervals": [row._asdict() for row in ledger.rows], "cost": ledger.cost,
-            "on_demand_cost": references and references[0], "optimum": references and references[1]}  # fmt: skip
-    write_whole(run_dir / FILE, json.dumps(body, indent=2, allow_nan=False) + "\n")
+    write_whole(run_dir / FILE, json.dumps(ledger_to_dict(ledger), indent=2, allow_nan=False) + "\n")

@@ -50,7 +50,7 @@ def run_on_market(
     print_ledger(ledger)
     write_ledger(ledger, run_dir)
     if options.picture is not None:
-        draw(ledger, bundle, options.picture)
+        draw(ledger, bundle, cloud.interval, options.picture)
     return summary
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightning_core.cli.arguments import parse_times
+from lightning_core.cli.on_market.flags import add_terms
 from lightning_core.cloud.provisioner import LEAVE_SECONDS
-from lightning_core.core.control import IntervalEnded
 from lightning_core.core.limits import check_seconds
+from lightning_core.history.ledger import Ledger
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.bundle_curves import PlayedBundle
 from lightning_core.simulation.scenario import Outcome
 from lightning_core.simulation.virtual_cloud import VirtualCloud
-from lightning_core.view.tables import print_table
 
 if TYPE_CHECKING:  # they need extras that a simulation does without
     from lightning_core.cli.on_market.market_options import MarketOptions
@@ -27,16 +26,9 @@ NODES = {"start_up": 60.0, "notice": 0.0, "leave": LEAVE_SECONDS}
 
 def add_market_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a simulation on a market."""
-    parser.add_argument("--market", type=Path, metavar="TRACE", help="recording of spot prices: play the jobs, whose "
-                        "targets are in batches, on nodes that come and go")  # fmt: skip
-    parser.add_argument(
-        "--interval", metavar="TIME", help="with --market: length of an interval, such as 30m (default: as recorded)"
+    add_terms(
+        parser, "recording of spot prices: play the jobs, whose targets are in batches, on nodes that come and go"
     )
-    parser.add_argument(
-        "--price", type=float, metavar="P", help="with --market: price of a spot node, if none is recorded"
-    )
-    parser.add_argument("--spot-policy", metavar="NAME", help="with --market: spot policy for all jobs (default: one "
-                        "is chosen for each job)")  # fmt: skip
     told = ",".join(f"{name}={seconds:g}s" for name, seconds in NODES.items())
     parser.add_argument("--nodes", default="", metavar="NAME=SECONDS,...", help="with --market: seconds until a node "
                         "is there, from a preemption notice to its end, and to leave one that is given back (default "
@@ -104,23 +96,6 @@ def make_cloud(settings: Settings, nodes: Mapping[str, float]) -> VirtualCloud:
     return VirtualCloud(terms.market(), **nodes)
 
 
-def print_ledger(outcome: Outcome) -> None:
-    """Print each interval of the market, and what was paid."""
-    if not outcome.rows:
-        return
-    header = [field.replace("_", "-") for field in IntervalEnded._fields]
-    rows = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in outcome.rows]
-    text = f"paid: {outcome.paid:.4g}"
-    if outcome.references is not None:
-        on_demand, optimum = outcome.references
-        text += f"; at the measured throughput: on-demand only {on_demand:.4g}, offline optimum {optimum:.4g}"
-    print_table(header, rows, text)
-
-
-def ledger_to_dict(outcome: Outcome) -> Mapping[str, Any]:
-    """Return the ledger of a simulation as JSON values; empty without a market."""
-    if not outcome.rows:
-        return {}
-    on_demand, optimum = outcome.references or (None, None)
-    intervals = [row._asdict() for row in outcome.rows]
-    return {"cost": outcome.paid, "on_demand_cost": on_demand, "optimum": optimum, "intervals": intervals}
+def ledger_of(outcome: Outcome) -> Ledger:
+    """Return the ledger of a simulation on a market."""
+    return Ledger(list(outcome.rows), outcome.references)

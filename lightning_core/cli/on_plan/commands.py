@@ -102,7 +102,7 @@ def read_begin(text: str | None) -> float:
     """Return when the first period begins, as local seconds since 1970.
 
     Args:
-        text: As given; None for now.
+        text: Time or duration from now; None for the present.
 
     Raises:
         ValueError: If it is no time.
@@ -165,7 +165,7 @@ def _show(pool: Pool, before: Asked, jobs: Sequence[JobStatus]) -> None:
 
     Args:
         pool: The pool.
-        before: What the plan asked before.
+        before: Asks of the plan that stood before.
         jobs: The jobs as they were then.
     """
     (now, _), about = pool.look(), pool.about()
