@@ -265,8 +265,8 @@ def measure(size: Size) -> Figures:
         ):  # the first and the last half of a day are compared
             weeks.play(day * DAY)
             samples.append(weeks.sample())
-            # Ten million events take hours.
-            print(f"day {day:g}: {samples[-1].events} events", file=sys.stderr, flush=True)
+            # Ten million events take hours: what is measured is shown as it comes.
+            print(samples[-1], file=sys.stderr, flush=True)
     table(
         ["day", "events", "jobs ended", "restart, s", "disk, MiB", "memory, MiB", "round, ms"],
         [[float(value) if isinstance(value, float) else value for value in sample] for sample in samples],
