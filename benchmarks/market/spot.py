@@ -37,7 +37,7 @@ from lightning_core.market import (
 )
 from lightning_core.market.forecasters import Forecaster, Tails, errors
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.optimum import optimum
+from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.policies import (
     Ahanp,
     Ahap,

@@ -18,7 +18,7 @@ from lightning_core.cli.market_arguments import add_job, add_market, make_polici
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors
-from lightning_core.market.optimum import optimum
+from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.run.pool_reference import journal_path
@@ -220,7 +220,7 @@ def print_job(job: SpotJob, market: Market) -> bool:
     print(f"job: {job.work:g} of work in {job.deadline} intervals ({length}) on {job.min_nodes} to {job.max_nodes} "
           f"nodes; worth {job.value:.4g}, nothing after {job.grace:g} times its deadline")  # fmt: skip
     if not job.feasible:
-        can = (job.growth_fraction + job.deadline - 1) * job.throughput[-1]
+        can = (job.deadline - job.launch) * job.throughput[-1]
         print(f"warning: it cannot complete in time: {job.max_nodes} on-demand nodes do {can:.4g} of work by then, "
               f"and {job.work:g} is left")  # fmt: skip
     return job.feasible

@@ -18,7 +18,7 @@ from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.start_up_times import StartUpTimes
 from lightning_core.market.online.throughput_table import throughput_table
-from lightning_core.market.optimum import optimum
+from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.policies.on_demand import on_demand_cost
 
 # Fraction of a job's throughput that its plan does not count on: the safety net would else be exact to the second.

@@ -15,7 +15,7 @@ from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
 from lightning_core.market.safety_net import SafetyNet, throughput_of
-from lightning_core.market.spot_job import EXACT, Overhead, intervals_after, value_at
+from lightning_core.market.spot_job import EXACT, intervals_after, value_at
 
 
 def backtest(
@@ -24,7 +24,6 @@ def backtest(
     forecasts: ForecastProvider,
     *,
     guarded: bool = True,
-    overhead: Overhead = "total",
     preemption_cost: float = 0.0,
     held: tuple[int, int] = (0, 0),
 ) -> list[Ledger]:
@@ -35,7 +34,6 @@ def backtest(
         batch: The jobs.
         forecasts: Forecasts for the policies.
         guarded: Whether the safety net guards deadlines.
-        overhead: What costs a fraction of an interval: a change of the total number of nodes, or any launch.
         preemption_cost: Cost, in intervals at full throughput, if fewer spot nodes are on offer than were held in the
             interval before; the time that the change of the number costs is part of it.
         held: Spot and on-demand nodes that each job holds at its beginning.
@@ -53,7 +51,7 @@ def backtest(
         >>> ledger.cost.tolist(), ledger.utility.tolist(), ledger.on_time.tolist()
         ([81.0], [39.0], [True])
     """
-    playback = _Playback(batch, len(policies), held, guarded, overhead, preemption_cost)
+    playback = _Playback(batch, len(policies), held, guarded, preemption_cost)
     horizon = max(policy.horizon for policy in policies)
     for interval in range(batch.intervals):
         forecast = forecasts.look(batch, interval, horizon)
@@ -70,7 +68,6 @@ class _Playback:
         policy_count: Number of policies.
         held: Spot and on-demand nodes that each job holds at its beginning.
         guarded: Whether the safety net guards deadlines.
-        overhead: What costs a fraction of an interval.
         preemption_cost: Cost of a preemption, in intervals at full throughput.
     """
 
@@ -80,11 +77,10 @@ class _Playback:
         policy_count: int,
         held: tuple[int, int],
         guarded: bool,
-        overhead: Overhead,
         preemption_cost: float,
     ) -> None:
         self.policy_count, self.jobs = policy_count, len(batch)
-        self.guarded, self.overhead, self.preemption_cost = guarded, overhead, preemption_cost
+        self.guarded, self.preemption_cost = guarded, preemption_cost
         self.rows = batch.only(list(range(self.jobs)) * policy_count)
         self.planned = batch.with_reserve()
         count = policy_count * self.jobs
@@ -92,6 +88,7 @@ class _Playback:
         self.spot, self.on_demand = np.zeros((2, *shape), np.int64)
         self.part, self.progress, self.paid = np.ones(shape), np.zeros(shape), np.zeros(shape)
         self.has, self.done = np.repeat(np.array(held, np.int64)[:, None], count, 1), np.zeros(count)
+        self.launching = np.zeros(count)  # intervals of start-up still to come
 
     def requests(self, policies: Sequence[SpotPolicy], interval: int, forecast: Forecast) -> IntArray:
         """Return the spot and on-demand nodes that the policies request for an interval, shape ``(2, rows)``."""
@@ -102,7 +99,10 @@ class _Playback:
             own = slice(number * self.jobs, (number + 1) * self.jobs)
             spot, on_demand = self.has[:, own]
             wanted[:, own] = policy.decide(
-                Observation(self.planned, interval, self.done[own], spot, on_demand, forecast, lowest, highest)
+                Observation(
+                    self.planned, interval, self.done[own], spot, on_demand, forecast, lowest, highest,
+                    self.launching[own],
+                )  # fmt: skip
             )
         return wanted
 
@@ -110,7 +110,7 @@ class _Playback:
         """Play an interval in which these nodes are requested, and enter it into the ledger."""
         rows, done, several = self.rows, self.done, (self.policy_count, 1)
         now = Forecast(np.tile(forecast.prices[:, :1], several), np.tile(forecast.counts[:, :1], several))
-        net = SafetyNet(Observation(rows, interval, done, self.has[0], self.has[1], now, done, done), self.overhead)
+        net = SafetyNet(Observation(rows, interval, done, *self.has, now, done, done, self.launching))
         open_ = (done < rows.work - EXACT) & (interval < rows.deadline)
         chosen = np.where(open_, net.constrain(wanted[0], wanted[1], guarded=self.guarded), 0)
         left = np.where(open_, net.fraction_left(chosen[0], chosen[1]), 1.0)
@@ -118,6 +118,7 @@ class _Playback:
         lost = np.where(
             open_ & net.preempted, np.maximum(self.preemption_cost * rows.fastest - (1.0 - left) * throughput, 0.0), 0.0
         )
+        self.launching = np.where(open_, np.maximum(net.wait(*chosen) - 1.0, 0.0), self.launching)
         self.done = np.clip(done + left * throughput - lost, 0.0, rows.work)
         self.spot[:, interval], self.on_demand[:, interval] = chosen
         self.part[:, interval], self.progress[:, interval] = left, self.done
@@ -127,8 +128,9 @@ class _Playback:
     def ledger(self) -> Ledger:
         """Return the ledger of all rows, with the intervals that each job needs after its deadline."""
         rows = self.rows
-        kept = self.has[1] if self.overhead == "launches" else self.has.sum(0)  # there, replacing spot nodes costs time
-        late = intervals_after(rows.work - self.done, kept == rows.max_nodes, rows.fastest, rows.growth_fraction)
+        kept = self.has[1] if rows.overhead == "launches" else self.has.sum(0)  # there, replacing spot nodes costs time
+        wait = np.where(kept == rows.max_nodes, self.launching, rows.launch)
+        late = intervals_after(rows.work - self.done, rows.fastest, wait)
         cost = self.paid.sum(1) + late * rows.max_nodes * rows.on_demand
         utility = value_at(rows.deadline + late, rows.deadline, rows.value, rows.grace) - cost
         progress = self.progress * rows.units[:, None]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
-from lightning_core.market.spot_job import EXACT, SpotJob, intervals_after, value_at
+from lightning_core.market.spot_job import EXACT, Overhead, SpotJob, intervals_after, value_at
 from lightning_core.market.spot_market import Market
 
 
@@ -21,13 +21,14 @@ class JobBatch:
         starts: Interval of its market in which each begins; its deadline must lie within that market.
 
     Raises:
-        ValueError: If a job does not fit into its market, or the lengths differ.
+        ValueError: If a job does not fit into its market, the lengths differ, or what costs time does.
 
     Attributes:
+        overhead: What costs all of them a part of an interval.
         jobs: The jobs, with their work and throughput in ``units``.
         units: Work of one node in an interval where a job has its fewest nodes, shape ``(B,)``. All work that
             policies see is in these units, so that nothing depends on the units of the jobs.
-        work, value, grace, growth_fraction, shrink_fraction, preemption_cost, on_demand: Shape ``(B,)``.
+        work, value, grace, launch, shrink_fraction, preemption_cost, on_demand: Shape ``(B,)``.
         reserve: Work that is only planned for (:meth:`with_reserve`), shape ``(B,)``.
         deadline, min_nodes, max_nodes: Shape ``(B,)``, whole.
         throughput: Shape ``(B, N + 1)``, with N the largest ``max_nodes``; constant beyond a job's own.
@@ -45,12 +46,15 @@ class JobBatch:
                     f"a job of {job.deadline} intervals must begin at 0 to {len(market) - job.deadline} of "
                     f"{market.name}, got {start}"
                 )
+        if len({job.overhead for job in jobs}) > 1:
+            raise ValueError("jobs side by side must have the same overhead, got both launches and total")
+        self.overhead: Overhead = jobs[0].overhead
         self.units = np.array([job.throughput[job.min_nodes] / job.min_nodes for job in jobs])
         jobs = [_in_units(job, unit) for job, unit in zip(jobs, self.units.tolist(), strict=True)]
         self.jobs, self.markets, self.starts = tuple(jobs), tuple(several), np.array(starts, np.int64)
-        self.work, self.value, self.grace, self.growth_fraction, self.shrink_fraction, self.preemption_cost = (
+        self.work, self.value, self.grace, self.launch, self.shrink_fraction, self.preemption_cost = (
             np.array([getattr(job, name) for job in jobs], float)
-            for name in ("work", "value", "grace", "growth_fraction", "shrink_fraction", "preemption_cost")
+            for name in ("work", "value", "grace", "launch", "shrink_fraction", "preemption_cost")
         )
         self.deadline, self.min_nodes, self.max_nodes = (
             np.array([getattr(job, name) for job in jobs], np.int64) for name in ("deadline", "min_nodes", "max_nodes")
@@ -70,7 +74,9 @@ class JobBatch:
         """Return some of the jobs, in any order and possibly repeated."""
         other = object.__new__(JobBatch)
         for name, column in vars(self).items():
-            picked = tuple(column[row] for row in rows) if isinstance(column, tuple) else column[list(rows)]
+            picked = column
+            if isinstance(column, tuple | np.ndarray):
+                picked = tuple(column[row] for row in rows) if isinstance(column, tuple) else column[list(rows)]
             setattr(other, name, picked)
         return other
 
@@ -98,29 +104,29 @@ class JobBatch:
     @property
     def feasible(self) -> BoolArray:
         """Return whether on-demand nodes alone complete each job in time, shape ``(B,)``."""
-        feasible: BoolArray = self.work <= (self.growth_fraction + self.deadline - 1) * self.fastest + EXACT
+        feasible: BoolArray = self.work <= (self.deadline - self.launch) * self.fastest + EXACT
         return feasible
 
-    def fraction_left(self, held: IntArray, total: IntArray) -> FloatArray:
-        """Return the fraction of an interval left by a change of the number of nodes (eq. 2), shape ``(B, ...)``."""
-        growth_fraction, shrink_fraction = (_spread(one, held) for one in (self.growth_fraction, self.shrink_fraction))
-        return np.where(total > held, growth_fraction, np.where(total < held, shrink_fraction, 1.0))
-
     def worth_of_rest(self, left: FloatArray, held: IntArray) -> FloatArray:
-        """Return the value of completion less its cost after the deadline (V~), with the shape of ``left``."""
-        max_nodes, fastest, growth_fraction, deadline, value, grace, price = (
+        """Return the value of completion less its cost after the deadline (V~), with the shape of ``left``.
+
+        Args:
+            left: Work left at the deadline, shape ``(B, ...)``.
+            held: Nodes that are held then and need not be launched.
+        """
+        max_nodes, fastest, launch, deadline, value, grace, price = (
             _spread(one, left)
             for one in (
                 self.max_nodes,
                 self.fastest,
-                self.growth_fraction,
+                self.launch,
                 self.deadline,
                 self.value,
                 self.grace,
                 self.on_demand,
             )
         )
-        late = intervals_after(left, held == max_nodes, fastest, growth_fraction)
+        late = intervals_after(left, fastest, np.where(held == max_nodes, 0.0, launch))
         return value_at(deadline + late, deadline, value, grace) - late * max_nodes * price
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -41,6 +41,7 @@ class Observation:
         spot: Spot nodes held in the interval before.
         on_demand: On-demand nodes held in the interval before.
         forecast: This interval and at least as many after it as the policy's horizon says.
+        launching: Intervals of start-up still to come of the nodes that were launched; 0 once they train.
         lowest, highest: Bounds of the progress under all policies that are backtested side by side, so that they can
             share what they compute for the interval.
     """
@@ -53,6 +54,7 @@ class Observation:
     forecast: Forecast
     lowest: FloatArray
     highest: FloatArray
+    launching: FloatArray = field(default_factory=lambda: np.zeros(1))
 
     @property
     def held(self) -> IntArray:

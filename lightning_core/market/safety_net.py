@@ -19,7 +19,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.market.job_batch import JobBatch
-from lightning_core.market.spot_job import EXACT, Overhead
+from lightning_core.market.spot_job import EXACT
 
 if TYPE_CHECKING:
     from lightning_core.market.observation import Observation
@@ -39,12 +39,11 @@ class SafetyNet:
 
     Args:
         observation: The interval.
-        overhead: What costs a fraction of it: a change of the total number of nodes, or any launch.
     """
 
-    def __init__(self, observation: Observation, overhead: Overhead = "total") -> None:
-        self.observation, self.overhead = observation, overhead
-        self.batch = observation.batch
+    def __init__(self, observation: Observation) -> None:
+        self.observation, self.batch = observation, observation.batch
+        self.by_launches = self.batch.overhead == "launches"
         self.cheap = observation.price <= self.batch.on_demand
         self.left = self.batch.work - observation.progress
 
@@ -63,12 +62,17 @@ class SafetyNet:
 
     def fraction_left(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
         """Return the fraction of the interval left for training."""
-        observation, total = self.observation, spot + on_demand
-        part = self.batch.fraction_left(observation.held, total)
-        if self.overhead == "total":
-            return part
-        launched = (spot > observation.spot) | (on_demand > observation.on_demand)
-        return np.where(launched, self.batch.growth_fraction, part)
+        return np.maximum(1.0 - self.wait(spot, on_demand), 0.0)
+
+    def wait(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
+        """Return the intervals from the beginning of this one until such nodes train (eq. 2)."""
+        observation, batch, total = self.observation, self.batch, spot + on_demand
+        launched = total > observation.held
+        if self.by_launches:
+            launched = (spot > observation.spot) | (on_demand > observation.on_demand)
+        less = np.maximum(observation.launching, 1.0 - batch.shrink_fraction)
+        wait = np.where(launched, batch.launch, np.where(total < observation.held, less, observation.launching))
+        return np.where(total > 0, wait, 0.0)
 
     def work_done(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
         """Return the work done in the interval."""
@@ -98,9 +102,9 @@ class SafetyNet:
         observation, max_nodes = self.observation, self.batch.max_nodes
         all_of_them, none = self.split(max_nodes), np.zeros_like(max_nodes)
         lossy = bool(self.batch.preemption_cost.any())
-        alone = [(none, observation.held if self.overhead == "total" else observation.on_demand), (none, max_nodes)]
-        ways = alone if lossy or self.overhead == "launches" else []
-        if self.overhead == "total":
+        alone = [(none, observation.on_demand if self.by_launches else observation.held), (none, max_nodes)]
+        ways = alone if lossy or self.by_launches else []
+        if not self.by_launches:
             ways = [*ways, self.split(observation.held)]
         ways += [all_of_them, (spot, on_demand)]
         slack = [self.slack(*way) for way in ways]
@@ -131,10 +135,12 @@ class SafetyNet:
         """Return the work that on-demand nodes can do by the deadline, from the next interval on, beyond that left."""
         batch, later = self.batch, np.maximum(self.observation.intervals_left - 1, 0)
         # Where launches cost time, replacing preempted spot nodes does as well.
-        kept = on_demand if self.overhead == "launches" else spot + on_demand
-        first = np.where((self.overhead == "launches") & (spot > 0), batch.shrink_fraction, 1.0)
-        stays = np.where(kept >= batch.min_nodes, (first + later - 1) * throughput_of(batch, kept), 0.0)
-        grows = (batch.growth_fraction + later - 1) * batch.fastest
+        kept = on_demand if self.by_launches else spot + on_demand
+        wait = np.maximum(self.wait(spot, on_demand) - 1.0, 0.0)
+        if self.by_launches:
+            wait = np.where(spot > 0, np.maximum(wait, 1.0 - batch.shrink_fraction), wait)
+        stays = np.where(kept >= batch.min_nodes, np.maximum(later - wait, 0.0) * throughput_of(batch, kept), 0.0)
+        grows = (later - batch.launch) * batch.fastest
         then = np.where(later > 0, np.maximum(stays, grows), 0.0)
         slack: FloatArray = self.work_done(spot, on_demand) + then - self.left
         return slack

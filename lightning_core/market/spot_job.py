@@ -5,26 +5,27 @@ fraction of the interval that a change of ``n`` leaves. Work left at the deadlin
 nodes as the job can use, and the job's value falls with each such interval (Kong et al., "Deadline-Aware Online
 Scheduling for LLM Fine-Tuning with Spot Market Predictions").
 
-Spot and on-demand nodes are the same to a job; which of them it holds matters to what it pays and, where launches are
-counted as overhead, to the fraction that an interval leaves.
+In the paper only the total number of nodes matters to that fraction, so that spot nodes replace on-demand ones for
+nothing. A cloud launches each of them: by default every launch of a node, of either kind, costs the job its start-up,
+which may last longer than an interval.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import FloatArray, IntArray
 
 # Tolerance in money and in work, of which one node does about 1 in an interval (see JobBatch.units).
 EXACT = 1e-9
 
 
-Overhead = Literal["total", "launches"]
-
+Overhead = Literal["launches", "total"]
+"""What costs a job a part of an interval: any launch of a node, or the paper's change of the total number."""
 
 Numbers = FloatArray | IntArray | float
 
@@ -41,6 +42,9 @@ class SpotJob:
         throughput: Work done in an interval on 0, 1, .. ``max_nodes`` nodes; empty: as much as there are nodes.
         growth_fraction: Fraction of an interval left for training when the number of nodes grows, above 0 to 1.
         shrink_fraction: The same when it shrinks.
+        launch_time: Intervals without training from a launch on, at least 0, however long; None for
+            ``1 - growth_fraction``.
+        overhead: Whether each launch of a node costs that, or only a larger total (the paper's).
         value: Value of completion by the deadline, in the unit of the prices.
         grace: Multiple of the deadline, above 1, after which completion is worth nothing.
         preemption_cost: Cost of a preemption without notice, in intervals at full throughput: starting again, and
@@ -67,6 +71,8 @@ class SpotJob:
     value: float = 120.0
     grace: float = 1.5
     preemption_cost: float = 0.0
+    launch_time: float | None = None
+    overhead: Overhead = "launches"
 
     def __post_init__(self) -> None:
         if not 0 < self.work < math.inf:
@@ -85,6 +91,10 @@ class SpotJob:
                 f"fractions must satisfy 0 < growth_fraction <= shrink_fraction <= 1, got "
                 f"{self.growth_fraction} and {self.shrink_fraction}"
             )
+        if self.launch_time is not None and not 0 <= self.launch_time < math.inf:
+            raise ValueError(f"launch_time must be at least 0 intervals and finite, got {self.launch_time}")
+        if self.overhead not in get_args(Overhead):
+            raise ValueError(f"overhead must be one of {get_args(Overhead)}, got {self.overhead!r}")
         if not 0 <= self.value < math.inf:
             raise ValueError(f"value must be at least 0 and finite, got {self.value}")
         if not 1 < self.grace < math.inf:
@@ -103,13 +113,18 @@ class SpotJob:
             raise ValueError(f"throughput must be positive on min_nodes {self.min_nodes}, got {self.throughput}")
 
     @property
+    def launch(self) -> float:
+        """Intervals without training from a launch on."""
+        return 1.0 - self.growth_fraction if self.launch_time is None else self.launch_time
+
+    @property
     def feasible(self) -> bool:
         """Return whether all on-demand nodes that it can use complete it by its deadline."""
-        return self.work <= (self.growth_fraction + self.deadline - 1) * self.throughput[-1] * (1 + EXACT)
+        return self.work <= (self.deadline - self.launch) * self.throughput[-1] * (1 + EXACT)
 
     def intervals_after(self, left: float, held: int) -> int:
         """Return the intervals after the deadline until the work left is done, given the nodes held before."""
-        return int(intervals_after(left, held == self.max_nodes, self.throughput[-1], self.growth_fraction))
+        return int(intervals_after(left, self.throughput[-1], 0.0 if held == self.max_nodes else self.launch))
 
     def worth_of_rest(self, left: float, held: int, on_demand: float = 1.0) -> float:
         """Return the value of completion less its cost, given the work left at the deadline (V~ of eq. 9)."""
@@ -121,18 +136,16 @@ class SpotJob:
         return float(value_at(interval, self.deadline, self.value, self.grace))
 
 
-def intervals_after(left: Numbers, at_most: BoolArray | bool, fastest: Numbers, growth_fraction: Numbers) -> IntArray:
+def intervals_after(left: Numbers, fastest: Numbers, wait: Numbers) -> IntArray:
     """Return the intervals that the work left takes on all nodes that a job can use.
 
     Args:
         left: Work left.
-        at_most: Whether the job holds all those nodes already.
         fastest: Work of all those nodes in an interval.
-        growth_fraction: Fraction of the first interval that starting them leaves.
+        wait: Intervals until they train: 0 for nodes that do.
     """
-    first = fastest * np.where(at_most, 1.0, growth_fraction)
-    more = np.ceil((left - first) / fastest - EXACT)
-    return np.where(left <= EXACT, 0, 1 + np.maximum(more, 0)).astype(np.int64)
+    intervals = np.ceil(left / fastest + wait - EXACT)
+    return np.where(left <= EXACT, 0, np.maximum(intervals, 1)).astype(np.int64)
 
 
 def value_at(interval: Numbers, deadline: Numbers, value: Numbers, grace: Numbers) -> FloatArray:

@@ -27,7 +27,7 @@ from lightning_core.market import (
     backtest,
 )
 from lightning_core.market.observation import Forecast, Observation, SpotPolicy
-from lightning_core.market.optimum import by_labels, optimum
+from lightning_core.market.programs.optimum import by_labels, optimum
 from lightning_core.market.policies import (
     SPOT_POLICIES,
     Ahanp,
@@ -41,7 +41,7 @@ from lightning_core.market.policies import (
 from lightning_core.market.policies.chain import transitions
 from lightning_core.market.policies.conformance import CHECKS, check_spot_policy
 from lightning_core.market.policies.on_demand import on_demand_cost
-from lightning_core.market.progress_grid import grid_of
+from lightning_core.market.programs.progress_grid import grid_of
 from lightning_core.market.safety_net import SafetyNet
 from lightning_core.placement.predictor import PREDICTORS
 from lightning_core.planning.time_series import errors

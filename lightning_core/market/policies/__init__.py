@@ -10,14 +10,17 @@ from lightning_core.market.policies.chain import Chain
 from lightning_core.market.policies.max_spot import MaxSpot
 from lightning_core.market.policies.next_lifetime import NextLifetime
 from lightning_core.market.policies.on_demand import OnDemand
+from lightning_core.market.policies.semi_markov import SemiMarkov
 from lightning_core.market.policies.uniform_progress import AllOrNothing, UniformProgress
 
 __all__ = [
-    "SPOT_POLICIES", "Ahanp", "Ahap", "AllOrNothing", "Chain", "MaxSpot", "NextLifetime", "OnDemand", "UniformProgress",
+    "SPOT_POLICIES", "Ahanp", "Ahap", "AllOrNothing", "Chain", "MaxSpot", "NextLifetime", "OnDemand", "SemiMarkov",
+    "UniformProgress",
 ]  # fmt: skip
 
 SPOT_POLICIES: Mapping[str, Callable[..., SpotPolicy]] = MappingProxyType(
     {
+        "semi-markov": SemiMarkov,
         "chain": Chain,
         "ahap": Ahap,
         "ahanp": Ahanp,

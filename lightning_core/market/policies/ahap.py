@@ -10,7 +10,7 @@ from lightning_core.core.arrays import IntArray
 from lightning_core.core.saved_state import Stateful
 from lightning_core.market.observation import Observation
 from lightning_core.market.spot_job import EXACT
-from lightning_core.market.window_planner import End, WindowPlanner
+from lightning_core.market.programs.window_planner import End, WindowPlanner
 
 Ahead = Literal["window_end", "now"]
 Mode = Literal["default", "paper"]
@@ -26,7 +26,7 @@ class Ahap(Stateful):
         commitment: Plans to average, the printed ``v``, from 1 to ``omega + 1``.
         sigma: Spot price, relative to the on-demand price, up to which spot nodes are cheap; used only for jobs that
             are ahead.
-        end: Worth of a window at its end (:data:`~lightning_core.market.window_planner.End`).
+        end: Worth of a window at its end (:data:`~lightning_core.market.programs.window_planner.End`).
         ahead: Where progress is compared with an even pace: at the ``"window_end"``, or ``"now"``.
         mode: ``"default"``, or ``"paper"``: plans are summed, ends are literal, and no job is ahead in its last
             intervals.

@@ -13,10 +13,10 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.observation import Observation
-from lightning_core.market.progress_grid import CELLS, Group, group_of
+from lightning_core.market.programs.progress_grid import CELLS, Group, group_of
 from lightning_core.market.safety_net import SafetyNet
 from lightning_core.market.spot_job import EXACT, SpotJob, intervals_after, value_at
-from lightning_core.market.window_planner import step_back
+from lightning_core.market.programs.window_planner import step_back
 
 
 def transitions(counts: IntArray, max_nodes: int, *, stays: float = 0.9, belief: float = 4.0) -> FloatArray:
@@ -107,8 +107,8 @@ def _expected(
         min(math.ceil(left / group.unit), (intervals + 1) * fastest) + 1
     )  # the work left, or what can be done by then
     rest = np.maximum(left - np.arange(cells) * group.unit, 0.0)
-    at_most = (np.arange(job.max_nodes + 1) == job.max_nodes)[:, None]
-    late = intervals_after(rest, at_most, job.throughput[-1], job.growth_fraction)
+    wait = np.where(np.arange(job.max_nodes + 1) == job.max_nodes, 0.0, job.launch)[:, None]
+    late = intervals_after(rest, job.throughput[-1], wait)
     end = value_at(job.deadline + late, job.deadline, job.value, job.grace) - late * job.max_nodes * on_demand
     worth = np.repeat(end[:, None, :], job.max_nodes + 1, axis=1)
     for interval in range(intervals, 0, -1):

@@ -10,7 +10,7 @@ Each check of :data:`CHECKS` can be run by itself as well, on any job and market
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
-from lightning_core.market.optimum import optimum
+from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.policies.max_spot import MaxSpot
 from lightning_core.market.policies.on_demand import OnDemand
 from lightning_core.market.spot_job import EXACT, Overhead, SpotJob
@@ -75,9 +75,8 @@ def check_backtest(make: Make, world: World, seed: int = 0) -> None:
         require(bool(enough.all()), f"a job must hold 0 or {job.min_nodes} to {job.max_nodes} nodes, got {held}")
         offered = np.all(ledger.spot[0, intervals] <= market.available[intervals])
         require(bool(offered), "a job must not hold more spot nodes than are on offer")
-        if overhead == "total":
-            best = float(optimum(JobBatch([job], market, [0]))[0])
-            require(float(ledger.utility[0]) <= best + EXACT, f"no policy can earn more than the optimum, {best:g}")
+        best = float(optimum(JobBatch([replace(job, overhead="total")], market, [0]))[0])  # launches earn no more
+        require(float(ledger.utility[0]) <= best + EXACT, f"no policy can earn more than the optimum, {best:g}")
 
 
 def check_independence(make: Make, world: World, seed: int = 0) -> None:
@@ -111,7 +110,7 @@ def check_beginning_late(make: Make, world: World, seed: int = 0) -> None:
     """Check that a policy can begin in any interval, as it does in a run that is resumed."""
     job, market = world
     interval = np.random.default_rng(seed).integers(job.deadline)
-    left = 0.5 * (job.growth_fraction + job.deadline - 1 - int(interval)) * job.throughput[-1]
+    left = 0.5 * (job.deadline - job.launch - int(interval)) * job.throughput[-1]
     done = max(job.work - left, 0.0)
     held = OnlinePlan(make(), _NOW).decide(job, market, 0, int(interval), done, NodeCounts())
     within = held.all == 0 or job.min_nodes <= held.all <= job.max_nodes
@@ -152,10 +151,10 @@ def _noise(seed: int) -> MarketForecaster:
     return MarketForecaster(Noisy(2.0, seed=seed), Noisy(2.0, 8.0, "heavy", seed))
 
 
-def _play(policy: SpotPolicy, world: World, forecasts: ForecastProvider, overhead: Overhead = "total") -> Ledger:
+def _play(policy: SpotPolicy, world: World, forecasts: ForecastProvider, overhead: Overhead = "launches") -> Ledger:
     job, market = world
-    batch = JobBatch([job], market, [0])
-    [ledger] = backtest([policy], batch, forecasts, overhead=overhead, preemption_cost=job.preemption_cost)
+    batch = JobBatch([replace(job, overhead=overhead)], market, [0])
+    [ledger] = backtest([policy], batch, forecasts, preemption_cost=job.preemption_cost)
     return ledger
 
 

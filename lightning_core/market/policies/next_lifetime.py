@@ -32,7 +32,7 @@ class NextLifetime:
         enough = observation.forecast.counts[:, : self.horizon + 1] >= batch.max_nodes[:, None]
         lives = np.where(enough.all(1), np.inf, enough.argmin(1))
         ratio = batch.on_demand / np.maximum(observation.price, 1e-9)
-        pays = np.where(ratio > 1, ratio * (1 - batch.growth_fraction) / np.maximum(ratio - 1, 1e-9), np.inf)
+        pays = np.where(ratio > 1, ratio * batch.launch / np.maximum(ratio - 1, 1e-9), np.inf)
         waits = np.where(observation.on_demand > 0, 2 * pays, np.where(observation.spot > 0, 0.0, pays))
         spot = enough[:, 0] & (lives > waits)
         return np.where(spot, batch.max_nodes, 0), np.where(~spot & (observation.on_demand > 0), batch.max_nodes, 0)

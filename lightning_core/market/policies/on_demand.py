@@ -12,7 +12,7 @@ from lightning_core.market.spot_job import EXACT
 
 def fewest_in_time(batch: JobBatch) -> IntArray:
     """Return the fewest nodes that, held from the start on, complete each job in time; all of them if none do."""
-    done = batch.throughput * (batch.growth_fraction + batch.deadline - 1)[:, None]
+    done = batch.throughput * (batch.deadline - batch.launch)[:, None]
     number = np.arange(batch.throughput.shape[1])
     work = batch.work - batch.reserve  # on-demand nodes are not preempted
     enough = (done >= work[:, None] - EXACT) & (number >= batch.min_nodes[:, None])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies import Ahanp, Ahap
-from lightning_core.market.window_planner import WindowPlanner
+from lightning_core.market.programs.window_planner import WindowPlanner
 
 SIGMAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 MAX_OMEGA = 5

@@ -18,7 +18,7 @@ class UniformProgress:
     def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
         batch, spot = observation.batch, observation.usable
         lacks = observation.due() - observation.progress
-        enough = batch.growth_fraction[:, None] * batch.throughput >= lacks[:, None] - EXACT
+        enough = np.maximum(1 - batch.launch, 0.0)[:, None] * batch.throughput >= lacks[:, None] - EXACT
         fewest = np.where(enough.any(1), enough.argmax(1), batch.max_nodes)
         return spot, np.where((spot == 0) & (lacks > EXACT), np.minimum(fewest, batch.max_nodes), 0)
 
@@ -42,7 +42,7 @@ class AllOrNothing(Stateful):
             self._on = np.zeros(len(batch), np.bool_)
         spot = observation.usable >= batch.max_nodes
         even, step = observation.due(-1), batch.work / batch.deadline
-        ahead = observation.progress >= even + 2 * (1 - batch.growth_fraction) * step - EXACT
+        ahead = observation.progress >= even + 2 * batch.launch * step - EXACT
         behind = observation.progress < even - EXACT
         self._on = ~spot & ((self._on & ~ahead) | behind)
         return np.where(spot, batch.max_nodes, 0), np.where(self._on, batch.max_nodes, 0)

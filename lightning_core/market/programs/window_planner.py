@@ -23,7 +23,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.job_batch import JobBatch
-from lightning_core.market.progress_grid import Group, groups_of
+from lightning_core.market.programs.progress_grid import Group, groups_of
 from lightning_core.market.spot_job import EXACT, intervals_after, value_at
 
 if TYPE_CHECKING:
@@ -166,12 +166,12 @@ class WindowPlanner:
 
 def _end_of(batch: JobBatch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:
     """Return the worth of the work left if it is done from an interval on, by number of nodes, job and cell."""
-    max_nodes, price, up, fastest, deadline, value, grace = (
+    max_nodes, price, launch, fastest, deadline, value, grace = (
         column[rows][:, None]
         for column in (
             batch.max_nodes,
             batch.on_demand,
-            batch.growth_fraction,
+            batch.launch,
             batch.fastest,
             batch.deadline,
             batch.value,
@@ -180,7 +180,7 @@ def _end_of(batch: JobBatch, rows: IntArray, left: FloatArray, begin: int, numbe
     )
 
     def worth(at_most: bool) -> FloatArray:
-        late = intervals_after(left, at_most, fastest, up)
+        late = intervals_after(left, fastest, 0.0 if at_most else launch)
         return value_at(begin + late, deadline, value, grace) - late * max_nodes * price
 
     at_most = np.arange(numbers)[:, None, None] == max_nodes

@@ -49,15 +49,14 @@ class Group(NamedTuple):
         return cells
 
 
-def exact_grid(throughput: FloatArray, up: float, down: float) -> float | None:
+def exact_grid(throughput: FloatArray, *fractions: float) -> float | None:
     """Return a unit of which the work of every interval is a multiple; None if there is none that is coarse enough.
 
     Args:
         throughput: Work of 0, 1, .. nodes in an interval, shape ``(N + 1,)``.
-        up: Fraction of an interval left for training when their number grows.
-        down: Fraction left when it shrinks.
+        fractions: Fractions of an interval that may be left for training, beside a whole one.
     """
-    gains = np.concatenate([throughput, up * throughput, down * throughput])
+    gains = np.concatenate([part * throughput for part in (1.0, *fractions)])
     for unit in UNITS:
         cells = gains / unit
         if np.abs(cells - np.round(cells)).max() < 1e-6 and cells.max() <= 4 * CELLS:
@@ -65,9 +64,9 @@ def exact_grid(throughput: FloatArray, up: float, down: float) -> float | None:
     return None
 
 
-def grid_of(throughput: FloatArray, up: float, down: float) -> float:
+def grid_of(throughput: FloatArray, *fractions: float) -> float:
     """Return the unit of :func:`exact_grid`, or a fine one if there is none."""
-    exact = exact_grid(throughput, up, down)
+    exact = exact_grid(throughput, *fractions)
     return float(throughput.max()) / CELLS if exact is None else exact
 
 
@@ -75,7 +74,7 @@ def groups_of(batch: JobBatch) -> list[Group]:
     """Return the jobs of a batch by throughput and deadline, a few at a time."""
     found: dict[tuple[float, ...], list[int]] = {}
     for row, job in enumerate(batch.jobs):
-        found.setdefault((*job.throughput, job.growth_fraction, job.shrink_fraction, job.deadline), []).append(row)
+        found.setdefault((*job.throughput, job.launch, job.shrink_fraction, job.deadline), []).append(row)
     groups = []
     for rows in found.values():
         one = group_of(batch.jobs[rows[0]])
@@ -93,9 +92,14 @@ def group_of(job: SpotJob, unit: float | None = None) -> Group:
         unit: Unit of progress; None for the coarsest exact one. Another one rounds the work of an interval.
     """
     throughput = np.array(job.throughput)
-    unit, rounded = (unit, 0.5) if unit else (grid_of(throughput, job.growth_fraction, job.shrink_fraction), 1e-6)
+    unit, rounded = (unit, 0.5) if unit else (grid_of(throughput, _growth_fraction(job), job.shrink_fraction), 1e-6)
     cells = (
         np.floor(part * throughput / unit + rounded).astype(np.int64)
-        for part in (1.0, job.growth_fraction, job.shrink_fraction)
+        for part in (1.0, _growth_fraction(job), job.shrink_fraction)
     )
     return Group(np.zeros(1, np.int64), job.deadline, unit, *cells)
+
+
+def _growth_fraction(job: SpotJob) -> float:
+    """Return the fraction that a launch leaves of its interval."""
+    return max(1.0 - job.launch, 0.0)

@@ -1,0 +1,191 @@
+"""The offline optimum: the best plan of each job if all prices and counts are known beforehand.
+
+Where only the total number of nodes costs time, dynamic programming over (interval, progress, nodes held) is exact if
+the work of an interval lies on a grid (:mod:`.window_planner`). Where launches do, it is one over the pairs of spot and
+on-demand nodes (:mod:`.node_pairs`). Without a grid the same recursions run on the undominated pairs of progress and
+cost. Tests compare all of them with an enumeration of all plans.
+
+What preemptions lose is not counted: the optimum knows them beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.market.job_batch import JobBatch
+from lightning_core.market.observation import Forecast, Observation
+from lightning_core.market.programs.node_pairs import NodePairs
+from lightning_core.market.programs.progress_grid import exact_grid
+from lightning_core.market.programs.window_planner import WindowPlanner
+from lightning_core.market.spot_job import EXACT, SpotJob, intervals_after, value_at
+
+# Labels whose progress differs by less are the same.
+LABEL_TOLERANCE = 1e-12
+
+Labels = tuple[FloatArray, FloatArray]
+"""Work done and money paid, each of shape ``(labels,)``, of plans that no other one dominates."""
+
+
+def optimum(batch: JobBatch) -> FloatArray:
+    """Return the highest utility that each job could have had, shape ``(B,)``.
+
+    Example::
+
+        >>> from lightning_core.market import JobBatch, Market, SpotJob
+        >>> market = Market([0.5, 0.2, 0.9], [2, 2, 2])
+        >>> job = SpotJob(2.0, 3, max_nodes=2, growth_fraction=1.0, shrink_fraction=1.0, value=10.0)
+        >>> optimum(JobBatch([job], market, [0])).tolist()
+        [9.6]
+    """
+    if batch.overhead == "launches":
+        return np.array([_of_launches(batch, row) for row in range(len(batch))])
+    on_grid = [
+        exact_grid(np.array(job.throughput), job.growth_fraction, job.shrink_fraction) is not None for job in batch.jobs
+    ]
+    best = np.zeros(len(batch))
+    if rows := [row for row, exact in enumerate(on_grid) if exact]:
+        some = batch.only(rows)
+        nothing, progress = np.zeros(len(some), np.int64), np.zeros(len(some))
+        now = Forecast(some.price, some.available)
+        observation = Observation(some, 0, progress, nothing, nothing, now, progress, progress)
+        best[rows] = WindowPlanner("literal").worth(observation, some.intervals - 1)
+    for row, exact in enumerate(on_grid):
+        if not exact:
+            job, price = batch.jobs[row], float(batch.on_demand[row])
+            best[row] = by_labels(job, batch.price[row], batch.available[row], price)
+    return best
+
+
+def _of_launches(batch: JobBatch, row: int) -> float:
+    job, on_demand = batch.jobs[row], float(batch.on_demand[row])
+    pairs = NodePairs(job, 1.0)
+    waits = [*pairs.waits, *np.maximum(pairs.waits, 1.0 - job.shrink_fraction)]
+    unit = exact_grid(np.array(job.throughput), *(max(1.0 - wait, 0.0) for wait in waits))
+    terms = batch.price[row], batch.available[row], on_demand
+    return by_pair_labels(job, *terms) if unit is None else by_pairs(job, unit, *terms)
+
+
+def by_pairs(job: SpotJob, unit: float, price: FloatArray, available: IntArray, on_demand: float = 1.0) -> float:
+    """Return the highest utility of a job where launches cost time.
+
+    Args:
+        job: The job.
+        unit: Work of a cell of progress; exact if every gain is a multiple of it.
+        price: Price of a spot node by interval, shape ``(D,)``.
+        available: Spot nodes on offer, shape ``(D,)``.
+        on_demand: Price of an on-demand node.
+    """
+    pairs = NodePairs(job, unit)
+    cells = math.ceil(job.work / unit - 1e-6)
+    left = np.maximum(job.work - np.arange(cells + 1) * unit, 0.0)
+    left[-1] = 0.0
+    worth = pairs.end(job, left, on_demand)
+    for interval in range(job.deadline - 1, -1, -1):
+        cost = pairs.costs(float(price[interval]), on_demand)
+        cost[pairs.numbers > available[interval]] = math.inf
+        worth = pairs.step_back(worth, cost)
+    return float(worth[0, 0, 0, 0])
+
+
+def by_pair_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: float = 1.0) -> float:
+    """Return the highest utility of a job of any throughput where launches cost time; arguments as of by_pairs()."""
+    pairs = NodePairs(job, 1.0)
+    held: dict[tuple[int, int, int], Labels] = {(0, 0, 0): (np.zeros(1), np.zeros(1))}  # by spot, on-demand, stage
+    best = -math.inf
+    for interval in range(job.deadline):
+        after = dict[tuple[int, int, int], Labels]()
+        for spot, on_demand_nodes in np.argwhere(pairs.allowed).tolist():
+            if spot > available[interval]:
+                continue
+            cost = spot * float(price[interval]) + on_demand_nodes * on_demand
+            for stage, labels in _arrivals(pairs, held, spot, on_demand_nodes).items():
+                done, paid = labels[0], labels[1] + cost
+                ended = done >= job.work - EXACT
+                if ended.any():
+                    best = max(best, job.value - float(paid[ended].min()))
+                if not ended.all():
+                    after[spot, on_demand_nodes, stage] = _undominated(done[~ended], paid[~ended])
+        if not after:
+            return best
+        held = after
+    for (_, number, stage), (done, paid) in held.items():
+        wait = pairs.waits[stage] if number == job.max_nodes else job.launch
+        late = intervals_after(job.work - done, job.throughput[-1], wait)
+        worth = value_at(job.deadline + late, job.deadline, job.value, job.grace)
+        best = max(best, float((worth - late * job.max_nodes * on_demand - paid).max()))
+    return best
+
+
+def _arrivals(
+    pairs: NodePairs, held: Mapping[tuple[int, int, int], Labels], spot: int, on_demand: int
+) -> Mapping[int, Labels]:
+    """Return the labels of a pair after an interval, without its cost, by the stage of its start-up."""
+    found = dict[int, list[Labels]]()
+    for (spot_before, on_demand_before, stage), (done, paid) in held.items():
+        total = spot + on_demand
+        if spot > spot_before or on_demand > on_demand_before:
+            wait = float(pairs.waits[-1])
+        elif total < spot_before + on_demand_before:
+            wait = pairs.shrunk(float(pairs.waits[stage]))
+        else:
+            wait = float(pairs.waits[stage])
+        then = pairs.stage_after(wait) if total else 0
+        gain = float(pairs.gain(wait)[spot, on_demand])
+        found.setdefault(then, []).append((done + gain, paid))
+    return {stage: _union(several) for stage, several in found.items()}
+
+
+def _union(several: Iterable[Labels]) -> Labels:
+    done, paid = (np.concatenate(column) for column in zip(*several, strict=True))
+    return _undominated(done, paid)
+
+
+def by_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: float = 1.0) -> float:
+    """Return the highest utility of a job of any throughput.
+
+    Args:
+        job: The job.
+        price: Price of a spot node by interval, shape ``(D,)``.
+        available: Spot nodes on offer, shape ``(D,)``.
+        on_demand: Price of an on-demand node.
+    """
+    numbers = np.array([0, *range(job.min_nodes, job.max_nodes + 1)])
+    throughput = np.array(job.throughput)[numbers]
+    labels = {0: (np.zeros(1), np.zeros(1))}  # by nodes held: work done, cost
+    best = -math.inf
+    for interval in range(job.deadline):
+        spot = np.minimum(numbers, available[interval]) if price[interval] <= on_demand else np.zeros_like(numbers)
+        costs = spot * price[interval] + (numbers - spot) * on_demand
+        after = {}
+        for number, work_done, cost in zip(numbers.tolist(), throughput.tolist(), costs.tolist(), strict=True):
+            parts = [
+                job.growth_fraction if number > held else job.shrink_fraction if number < held else 1.0
+                for held in labels
+            ]
+            done = np.concatenate([of + part * work_done for part, (of, _) in zip(parts, labels.values(), strict=True)])
+            paid = np.concatenate([of + cost for _, of in labels.values()])
+            ended = done >= job.work - EXACT
+            if ended.any():
+                best = max(best, job.value - float(paid[ended].min()))
+            if not ended.all():
+                after[number] = _undominated(done[~ended], paid[~ended])
+        labels = after
+        if not labels:
+            return best
+    for held, (done, paid) in labels.items():
+        rest = [job.worth_of_rest(job.work - one, held, on_demand) for one in done.tolist()]
+        best = max(best, float((rest - paid).max()))
+    return best
+
+
+def _undominated(done: FloatArray, paid: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the labels of which no other has done as much for as little."""
+    order = np.lexsort((-done, paid))
+    done, paid = done[order], paid[order]
+    farthest = np.maximum.accumulate(np.concatenate([[-math.inf], done[:-1]]))
+    kept = done > farthest + LABEL_TOLERANCE
+    return done[kept], paid[kept]
