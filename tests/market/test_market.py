@@ -36,6 +36,7 @@ from lightning_core.market.policies import (
     Chain,
     MaxSpot,
     OnDemand,
+    SemiMarkov,
     UniformProgress,
 )
 from lightning_core.market.policies.chain import transitions
@@ -47,7 +48,7 @@ from lightning_core.placement.predictor import PREDICTORS
 from lightning_core.planning.time_series import errors
 from tests.examples import examples
 
-PAPER = SpotJob(work=80.0, deadline=10)
+PAPER = SpotJob(work=80.0, deadline=10, overhead="total")
 LAST, PERFECT = MarketForecaster(LastValue()), MarketForecaster(Perfect())
 
 # Every registered policy, and variants of some.
@@ -242,7 +243,7 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
 @settings(max_examples=30, deadline=None)
 def test_ledgers_add_up(world: tuple[SpotJob, Market], overhead: Any) -> None:
     job, market = world
-    terms: Any = {"overhead": overhead, "preemption_cost": job.preemption_cost}
+    job, terms = replace(job, overhead=overhead), {"preemption_cost": job.preemption_cost}
     ledger = alone(MaxSpot(), job, market, **terms)
     assert job.preemption_cost or np.all(np.diff(ledger.progress[0]) >= 0)
     assert ledger.cost[0] == pytest.approx(ledger.paid.sum())
@@ -310,13 +311,20 @@ def test_preempted_spot_nodes_lose_their_work_of_the_interval() -> None:
 
 def test_nodes_held_at_the_start_cost_no_launch() -> None:
     job = SpotJob(8.0, 4, max_nodes=4, growth_fraction=0.5, shrink_fraction=0.5)
-    ledgers = [alone(OnDemand(), job, flat([0] * 4), held=held) for held in ((0, 0), (1, 2))]
-    assert [ledger.progress[0, 0] for ledger in ledgers] == [1.5, 3.0]
+
+    def first(job: SpotJob) -> list[float]:
+        ledgers = [alone(OnDemand(), job, flat([0] * 4), held=held) for held in ((0, 0), (1, 2), (0, 3))]
+        return [float(ledger.progress[0, 0]) for ledger in ledgers]
+
+    assert first(replace(job, overhead="total")) == [1.5, 3.0, 3.0]
+    assert first(job) == [1.5, 1.5, 3.0]  # an on-demand node in place of the spot node is launched
 
 
 def test_preemption_costs_count_only_where_a_preemption_is_possible() -> None:
     job, market = (
-        SpotJob(38.0, 12, max_nodes=4, growth_fraction=0.2, shrink_fraction=0.2, preemption_cost=0.2),
+        SpotJob(
+            38.0, 12, max_nodes=4, growth_fraction=0.2, shrink_fraction=0.2, preemption_cost=0.2, overhead="total"
+        ),
         flat([4] * 12),
     )
     # On-demand nodes alone are as many as without preemption costs.
@@ -340,10 +348,11 @@ def test_preemption_costs_count_only_where_a_preemption_is_possible() -> None:
 @pytest.mark.parametrize("overhead", ["total", "launches"])
 def test_the_safety_net_leaves_safe_jobs_alone(growth_fraction: float, overhead: Any) -> None:
     """Where a change costs nearly a whole interval, nine that stay are worth more than twelve that are launched."""
-    job = SpotJob(work=80.0, deadline=10, growth_fraction=growth_fraction, shrink_fraction=growth_fraction)
+    part = growth_fraction
+    job = SpotJob(work=80.0, deadline=10, growth_fraction=part, shrink_fraction=part, overhead=overhead)
     for policy in (OnDemand, MaxSpot):
-        netted = alone(policy(), job, flat([9] * 10), overhead=overhead)
-        free = alone(policy(), job, flat([9] * 10), guarded=False, overhead=overhead)
+        netted = alone(policy(), job, flat([9] * 10))
+        free = alone(policy(), job, flat([9] * 10), guarded=False)
         if overhead == "total" or policy is OnDemand:  # else it is not safe that spot instances stay
             assert totals(netted) == totals(free)
         assert netted.on_time.all()
@@ -367,6 +376,7 @@ def test_the_plan_of_a_window_is_optimal(data: st.DataObject) -> None:
         growth_fraction=growth_fraction,
         shrink_fraction=shrink_fraction,
         value=10.0,
+        overhead="total",
     )
     prices = data.draw(st.lists(st.floats(0.1, 1.3), min_size=intervals, max_size=intervals))
     counts = data.draw(st.lists(st.integers(0, 4), min_size=intervals, max_size=intervals))
@@ -419,7 +429,7 @@ def test_results_do_not_depend_on_the_unit_of_work() -> None:
 
 def test_unreachable_work_costs_no_memory() -> None:
     job = SpotJob(1e12, 10)
-    for policy in (Ahap(5, 1), Chain()):
+    for policy in (Ahap(5, 1), Chain(), SemiMarkov()):
         assert alone(policy, job, flat([6] * 10)).late[0] > 1e9
     assert optimum(JobBatch([job], flat([6] * 10), [0]))[0] < -1e11
 

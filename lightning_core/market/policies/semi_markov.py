@@ -127,9 +127,10 @@ def _plan(
     """
     intervals = min(job.deadline - interval, limit)
     work = left * intervals / (job.deadline - interval)
-    unit = max(work / CELLS, EXACT)
+    reach = min(work, intervals * job.throughput[-1])
+    unit = max(reach / CELLS, EXACT)
     ages = tuple(age for age in AGES if age <= intervals)
-    cells = math.ceil(work / unit - 1e-6) + 1
+    cells = math.ceil(reach / unit - 1e-6) + 1
     pairs = NodePairs(job, unit, _numbers(job, ENTRIES / (intervals * len(ages) * cells)))
     runs = RunLengths(_levels(pairs.numbers, seen), len(pairs.numbers), ages)
     chain = runs.transitions()
@@ -140,7 +141,7 @@ def _plan(
     lost = max(job.preemption_cost - job.launch, 0.0) * job.throughput[-1] / unit
 
     rest = np.maximum(work - np.arange(cells) * unit, 0.0)
-    rest[-1] = 0.0
+    rest[-1] = work - reach
     # The safety net lets no job be late that need not be.
     penalty = job.value + job.deadline * job.max_nodes * on_demand
     end = pairs.end(job, rest, on_demand) - np.where(rest > EXACT, penalty, 0.0)

@@ -80,9 +80,9 @@ def by_pairs(job: SpotJob, unit: float, price: FloatArray, available: IntArray, 
         on_demand: Price of an on-demand node.
     """
     pairs = NodePairs(job, unit)
-    cells = math.ceil(job.work / unit - 1e-6)
+    # Up to all of the work, or to the farthest cell that can be reached.
+    cells = math.ceil(min(job.work, job.deadline * job.throughput[-1]) / unit - 1e-6)
     left = np.maximum(job.work - np.arange(cells + 1) * unit, 0.0)
-    left[-1] = 0.0
     worth = pairs.end(job, left, on_demand)
     for interval in range(job.deadline - 1, -1, -1):
         cost = pairs.costs(float(price[interval]), on_demand)
