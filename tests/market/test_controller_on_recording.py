@@ -123,7 +123,8 @@ class Recorded:
         job, full = self.spot_job, self.spot_job.throughput[-1]
         if self.is_active("a"):
             n = self.devices
-            left = 1.0 if n == before.all else job.growth_fraction
+            launched = self.held.spot > before.spot or self.held.on_demand > before.on_demand
+            left = job.growth_fraction if launched or n < before.all else 1.0
             preempted = before.spot > self.market.available[interval]
             lost = max(self.lost_on_preemption * full - (1 - left) * job.throughput[n], 0.0) if preempted else 0.0
             self.batches = min(max(self.batches + left * job.throughput[n] - lost, 0.0), job.work)

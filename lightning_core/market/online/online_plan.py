@@ -88,9 +88,8 @@ class OnlinePlan:
         preemptions = 1 + (held.spot > 0)
         done += (1.0 - elapsed) * throughput - preemptions * job.preemption_cost * job.throughput[-1]
         # From the next interval on, of which nothing is known, on all on-demand nodes that it can use.
-        observation = self._observe(
-            JobBatch([job], market, [start]), interval + 1, done, NodeCounts(0, held.all), reserved=0
-        )
+        kept = NodeCounts(0, held.on_demand if job.overhead == "launches" else held.all)
+        observation = self._observe(JobBatch([job], market, [start]), interval + 1, done, kept, reserved=0)
         can_wait = SafetyNet(observation).is_safe(np.zeros(1, np.int64), np.array([job.max_nodes]))
         return held if can_wait[0] else most
 
@@ -100,13 +99,18 @@ class OnlinePlan:
         forecast = self._forecasts.look(batch, interval, self._policy.horizon)
         offered = int(forecast.counts[0, 0])
         # A node that another job got instead was not preempted, nor was one that has been paid for already.
+        waits = 0.0
         if preempted or held.spot <= offered:
             spot = min(held.spot, max(offered - reserved, 0))
-            held = NodeCounts(spot, held.all - spot)
+            if batch.overhead == "total":
+                held = NodeCounts(spot, held.all - spot)
+            elif spot < held.spot:  # nothing is lost, but the job goes on with fewer nodes
+                held, waits = NodeCounts(spot, held.on_demand), 1.0 - float(batch.shrink_fraction[0])
         forecast = Forecast(forecast.prices, np.maximum(forecast.counts - reserved, 0))
         progress = np.array([done / float(batch.units[0])])
         spot_nodes, on_demand = (np.array([number], np.int64) for number in held)
-        return Observation(batch, interval, progress, spot_nodes, on_demand, forecast, progress, progress)
+        launching = np.array([waits])
+        return Observation(batch, interval, progress, spot_nodes, on_demand, forecast, progress, progress, launching)
 
 
 def _node_counts(pair: Pair) -> NodeCounts:
