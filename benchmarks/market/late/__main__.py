@@ -15,14 +15,14 @@ from pathlib import Path
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.market.late.cells import OPTIMUM, Cell, play_cell
-from benchmarks.market.late.contestants import CODE, OURS, TEXT
+from benchmarks.market.late.contestants import CODE, HOURLY, OURS, POLICIES, TEXT, with_zones
 from benchmarks.market.late.recordings import SETS, load
 from benchmarks.market.spot_traces import TRACES
 
 DEADLINES = (52, 70, 92)
 START_UPS = (0.02, 0.2, 0.4)
 # Starts in each recording of a set, and how many times as many in a full run.
-STARTS, FULL = {"first": 12, "second": 8}, 8
+STARTS, FULL = {"first": 12, "second": 8}, 4
 # Set and start-up of the figures.
 SHOWN = "first", 0.2
 FIGURES = {"ours": OURS, "up": TEXT, "up_code": CODE, "optimum": OPTIMUM}
@@ -36,8 +36,9 @@ def measure(size: Size, traces: Path, seed: int) -> Figures:
     for name, start_up in chosen:
         recordings, recorded = load(traces, name)
         starts = STARTS[name] * (FULL if size == "full" else 1)
+        several = {**POLICIES, **HOURLY} if size != "quick" and start_up == SHOWN[1] else POLICIES
         cells[name, start_up] = {
-            deadline: play_cell(recordings, deadline, start_up, starts, seed) for deadline in DEADLINES
+            deadline: play_cell(recordings, deadline, start_up, starts, seed, several) for deadline in DEADLINES
         }
         what = "recordings" if recorded else "SEEDED markets, for the recordings are not there"
         print(f"\n{name} set: {len(recordings)} {what}, {starts} starts each; a launch takes {start_up} h")
@@ -53,27 +54,30 @@ def measure(size: Size, traces: Path, seed: int) -> Figures:
     return {
         **figures,
         "ours_minus_up_52_se": more / error if error else None,
-        "late_jobs": float(sum(cell.late[OURS] for row in cells.values() for cell in row.values())),
+        "late_jobs": float(
+            sum(cell.late[name] for row in cells.values() for cell in row.values() for name in _ours(cell))
+        ),
         "recorded_jobs": float(recorded_jobs),
     }
 
 
 def standings(cells: Mapping[int, Cell]) -> None:
     """Print the costs of all policies, and those of ours less those of both forms of Uniform Progress."""
-    first = next(iter(cells.values()))
+    each = list(cells.values())
     rows = [
-        [
-            name,
-            *(_with_error(*cell.mean(name)) for cell in cells.values()),
-            sum(cell.late[name] for cell in cells.values()),
-        ]
-        for name in first.costs
+        [name, *(_with_error(*cell.mean(name)) for cell in each), sum(cell.late[name] for cell in each)]
+        for name in each[0].costs
     ]
-    rows += [
-        [f"{OURS} less {other}", *(_with_error(*cell.difference(OURS, other), sign="+") for cell in cells.values()), ""]
-        for other in (TEXT, CODE)
-    ]
+    for name in _ours(each[0]):
+        for other in (TEXT, CODE):
+            differences = (cell.difference(name, other) for cell in each)
+            rows.append([f"{name} less {other}", *(_with_error(*one, sign="+") for one in differences), ""])
     table(["cost over on-demand", *(f"{deadline} h" for deadline in cells), "late jobs"], rows)
+
+
+def _ours(cell: Cell) -> list[str]:
+    """Return our policy, and beside it the one that has learned from other zones if there is one."""
+    return [name for name in (OURS, with_zones(OURS)) if name in cell.costs]
 
 
 def _with_error(value: float, error: float, sign: str = "") -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.market.late.contestants import LEARNERS, POLICIES
+from benchmarks.market.late.contestants import LEARNERS, POLICIES, with_zones
 from benchmarks.market.late.hindsight import optimum
 from benchmarks.market.late.node_play import Job, Policy, on_demand_cost, play
 from benchmarks.market.late.recordings import Recording
-from lightning_core.core.arrays import FloatArray
+from lightning_core.core.arrays import BoolArray, FloatArray
 
 HOUR = 3600.0
 WORK = 48.0
@@ -44,11 +44,19 @@ def mean(values: FloatArray) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
 
 
-def play_cell(recordings: Sequence[Recording], deadline: float, start_up: float, starts: int, seed: int) -> Cell:
-    """Play all policies from random starts in each recording.
+def play_cell(
+    recordings: Sequence[Recording],
+    deadline: float,
+    start_up: float,
+    starts: int,
+    seed: int,
+    policies: Mapping[str, Callable[[], Policy]] = POLICIES,
+    learners: Mapping[str, Callable[[Sequence[BoolArray]], Policy]] = LEARNERS,
+) -> Cell:
+    """Play policies from random starts in each recording.
 
-    A policy sees what precedes its job's start in the recording. One that learns is also given all recordings of other
-    zones, whole.
+    A policy sees what precedes its job's start in the recording. One that learns plays once more, with whole recordings
+    of all other zones.
 
     Args:
         recordings: The recordings.
@@ -56,22 +64,21 @@ def play_cell(recordings: Sequence[Recording], deadline: float, start_up: float,
         start_up: Hours that a launch takes.
         starts: Starts in each recording.
         seed: Seed of the starts. With the same one, the jobs of all deadlines start at about the same times.
+        policies: What makes each policy.
+        learners: What makes each policy from recordings of other zones.
     """
     cell = Cell()
     for number, recording in enumerate(recordings):
         job = Job(WORK * HOUR, deadline * HOUR, start_up * HOUR, recording.tick)
         begins = recording.starts(starts, job.ticks, (seed, number)).tolist()
         base = on_demand_cost(job)
-        for name, policy in _policies(recording, recordings).items():
+        others = [other.available for other in recordings if other.zone != recording.zone]
+        made = {name: make() for name, make in policies.items()}
+        made |= {with_zones(name): learn(others) for name, learn in learners.items()}
+        for name, policy in made.items():
             outcomes = [play(policy, job, recording.available, start) for start in begins]
             cell.costs.setdefault(name, []).extend(outcome.cost / base for outcome in outcomes)
             cell.late[name] = cell.late.get(name, 0) + sum(not outcome.on_time for outcome in outcomes)
         cell.costs.setdefault(OPTIMUM, []).extend((optimum(job, recording.available, begins) / base).tolist())
     cell.late[OPTIMUM] = 0
     return cell
-
-
-def _policies(recording: Recording, recordings: Sequence[Recording]) -> dict[str, Policy]:
-    others = [other.available for other in recordings if other.zone != recording.zone]
-    named: dict[str, Policy] = {name: make() for name, make in POLICIES.items()}
-    return named | {f"{name}, other zones known": learn(others) for name, learn in LEARNERS.items()}

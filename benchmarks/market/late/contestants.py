@@ -1,9 +1,11 @@
-"""Policies that play the benchmark, by name. A policy is one line here."""
+"""Policies that play the benchmark, by name; each is one line here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from benchmarks.market.late.hour_slots import hour_slots
 from benchmarks.market.late.late_baselines import (
     Greedy,
     LifetimeOracle,
@@ -23,7 +25,17 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "greedy": Greedy,
     TEXT: UniformProgress,
     CODE: UniformProgressCode,
-    "uniform progress, lifetimes known": LifetimeOracle,
+    f"{TEXT}, lifetimes known": LifetimeOracle,
+    f"{CODE}, lifetimes known": lambda: LifetimeOracle(waits=True),
 }
-# Policies that learn from whole recordings of other zones.
+# Policies of this project that decide by the hour. They take most of the time of a run.
+HOURLY: Mapping[str, Callable[[], Policy]] = {
+    f"{name}, by the hour": partial(hour_slots, name) for name in ("chain", "ahap", "max-spot")
+}
+# Policies that are given the recordings of all other zones to learn from.
 LEARNERS: Mapping[str, Callable[[Sequence[BoolArray]], Policy]] = {}
+
+
+def with_zones(name: str) -> str:
+    """Return the name of a policy that has learned from other zones."""
+    return f"{name}, other zones known"

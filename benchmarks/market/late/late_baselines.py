@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from benchmarks.market.late.node_play import EXACT, Kind, State
 from lightning_core.core.arrays import BoolArray
 
@@ -86,20 +88,22 @@ class LifetimeOracle:
     """Uniform Progress with the paper's oracle of the next spot lifetime.
 
     With ``k`` the ratio of the prices and ``d`` the start-up, an idle job takes a spot node only if it lives longer
-    than ``k d / (k - 1)``, and a job on an on-demand node only if longer than twice that. On demand it waits for such a
-    spot node.
+    than ``k d / (k - 1)``, and a job on an on-demand node takes it at once if it lives longer than twice that.
+
+    Args:
+        waits: Whether a job waits on demand for such a spot node, as in the code, or idles once it is far enough.
     """
 
-    def __init__(self) -> None:
-        self.coming: BoolArray | None = None
+    def __init__(self, *, waits: bool = False) -> None:
+        self.waits = waits
+        self._coming: BoolArray = np.zeros(0, np.bool_)
 
     def reveal(self, coming: BoolArray) -> None:
-        self.coming = coming
+        self._coming = coming
 
     def lifetime(self, state: State) -> float:
-        """Return the seconds from now until spot nodes are gone."""
-        assert self.coming is not None  # revealed before the job starts
-        rest = self.coming[round(state.elapsed / state.job.tick) :]
+        """Return the seconds from now until there is no spot node; those to the deadline if there always is one."""
+        rest = self._coming[round(state.elapsed / state.job.tick) :]
         return (len(rest) if rest.all() else int(rest.argmin())) * state.job.tick
 
     def decide(self, state: State) -> Kind:
@@ -107,9 +111,8 @@ class LifetimeOracle:
             return Kind.SPOT
         if must_run(state):
             return Kind.ON_DEMAND
-        on_demand = state.held is Kind.ON_DEMAND
-        k = 1 / state.job.spot_price
-        pays = (2 if on_demand else 1) * k * state.job.start_up / (k - 1)
-        if state.spot and self.lifetime(state) > pays:
+        on_demand, k, d = state.held is Kind.ON_DEMAND, 1 / state.job.spot_price, state.job.start_up
+        if state.spot and self.lifetime(state) > (2 if on_demand else 1) * k * d / (k - 1) + EXACT:
             return Kind.SPOT
-        return Kind.ON_DEMAND if on_demand or state.done < state.even() - EXACT else Kind.NONE
+        stays = on_demand and (self.waits or state.done < state.even(2 * d) - EXACT)
+        return Kind.ON_DEMAND if stays or state.done < state.even() - EXACT else Kind.NONE
