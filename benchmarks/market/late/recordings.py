@@ -8,6 +8,7 @@ do not come with this project. Without them, seeded markets take their place.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ from lightning_core.core.arrays import BoolArray, IntArray
 
 # Folder of each set and how many answers there are to one that is taken.
 SETS = {"first": ("aws-10-26-2022", 1), "second": ("aws-02-15-2023", 3)}
-# Markets of a seeded set, their ticks, and the seconds of a tick.
-MARKETS, TICKS, TICK = 8, 3895, 600.0
+# Markets of a seeded set, their ticks, the seconds of a tick, and the standard deviation of the logarithms of times.
+MARKETS, TICKS, TICK, SPREAD = 8, 3895, 600.0, 1.2
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -80,7 +81,7 @@ def read(path: Path, every: int = 1) -> Recording:
 def seeded(seed: int) -> Recording:
     """Return a semi-Markov market: up and down by turns, for times whose logarithms are normally distributed."""
     draw = np.random.default_rng(seed)
-    medians = np.exp(draw.uniform(np.log(3), np.log(60), 2))  # of the times down and up, in ticks
-    lengths = np.ceil(np.exp(draw.normal(np.log(medians), 1.2, (TICKS // 2, 2)))).astype(np.int64).ravel()
+    logarithms = draw.uniform(math.log(3), math.log(60), 2)  # of the median ticks down and up
+    lengths = np.ceil(np.exp(draw.normal(logarithms, SPREAD, (TICKS // 2, 2)))).astype(np.int64).ravel()
     available = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)[:TICKS]
     return Recording(f"seeded {seed}", f"zone {seed}", TICK, available)
