@@ -29,6 +29,7 @@ def main(
     summary: str,
     measure: Callable[..., Figures],
     flags: Mapping[str, str] | None = None,
+    numbers: Mapping[str, tuple[int, str]] | None = None,
     **paths: Path | None,
 ) -> None:
     """Run ``measure(size)`` and write ``{"figures": {name: number}}``; a figure that was not measured is null.
@@ -36,11 +37,12 @@ def main(
     Args:
         name: Name of the module below ``benchmarks``.
         summary: Description for ``--help``.
-        measure: Called with the size, and with ``flags`` and ``paths`` by keyword.
+        measure: Called with the size, and with ``flags``, ``numbers`` and ``paths`` by keyword.
         flags: Help text of each option that switches something on.
+        numbers: Default and help text of each option that takes a whole number, such as ``--seed``.
         paths: Default of each option that takes a path, such as ``--curves``.
     """
-    flags = flags or {}
+    flags, numbers = flags or {}, numbers or {}
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=summary)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="size", action="store_const", const="quick", help="about a minute on 2 cores")
@@ -49,11 +51,13 @@ def main(
     for option, default in paths.items():
         text = PATHS[option] + (f" (default: {_shown(default)})" if default else "")
         parser.add_argument(f"--{option}", type=Path, metavar="DIR", default=default, help=text)
+    for option, (number, text) in numbers.items():
+        parser.add_argument(f"--{option}", type=int, default=number, help=f"{text} (default: {number})")
     for option, text in flags.items():
         parser.add_argument(f"--{option}", action="store_true", help=text)
     parser.set_defaults(size="default")
     arguments = parser.parse_args()
-    figures = measure(arguments.size, **{option: getattr(arguments, option) for option in (*paths, *flags)})
+    figures = measure(arguments.size, **{option: getattr(arguments, option) for option in (*paths, *flags, *numbers)})
     keep(name, arguments, figures)
 
 

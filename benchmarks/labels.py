@@ -28,11 +28,19 @@ HEADINGS = {
     "saved": "Device-seconds saved",
     "cluster": "A published cluster trace",
     "spot": "Spot market",
+    "late": "One node under a deadline: the benchmark of Can't Be Late",
     "spot_live": "Spot market, live",
     "placement": "Edge and cloud",
 }
 # Policies of the example's evening.
 EVENING = ("fifo", "edf", "lrf", "lara", "laira", "triage")
+# Policies of the benchmark of one node under a deadline.
+LATE = {
+    "ours": "ours",
+    "up": "Uniform Progress as in its text",
+    "up_code": "Uniform Progress as in its code",
+    "optimum": "optimum in hindsight",
+}
 ESTIMATORS = ("posterior", "least_squares", "weighted", "log_time", "kalman", "dkf")
 # Label and format of each figure. A benchmark without an entry shows all of its figures by their names.
 LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
@@ -197,6 +205,16 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
         "pool_112x1000_s": ("The paper's pool of 112 policies on 1,000 jobs, one core", "{:.3g} s"),
         "pool_alone_ratio": ("The same with separate tables for each policy (50 jobs), as a multiple", "{:.0f}"),
+    },
+    "late": {
+        **{
+            f"{short}_{hours}": (f"Cost over on-demand, deadline {hours} h, a launch takes 0.2 h: {name}", "{:.3f}")
+            for short, name in LATE.items()
+            for hours in (52, 70, 92)
+        },
+        "ours_minus_up_52_se": ("Ours less Uniform Progress, code, at 52 h, in standard errors", "{:+.1f}"),
+        "late_jobs": ("Late jobs under ours, all deadlines and start-up times", "{:.0f}"),
+        "recorded_jobs": ("Jobs played in recordings of AWS (0: in seeded markets)", "{:,.0f}"),
     },
     "placement": {
         "saving_vs_one_period_pct": ("Cost saved compared with planning one period at a time, 400 jobs", "{:.1f} %"),
