@@ -8,6 +8,8 @@ Where the number goes from a level is learned from the changes that were seen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
@@ -29,24 +31,33 @@ class RunLengths:
         levels: Level of each interval so far, ascending in time, shape ``(T,)``; at least one.
         number: Number of levels.
         ages: Ages from which on another hazard holds, ascending, from 1.
+        others: Levels of other markets, to learn from.
     """
 
-    def __init__(self, levels: IntArray, number: int, ages: tuple[int, ...] = AGES) -> None:
+    def __init__(
+        self, levels: IntArray, number: int, ages: tuple[int, ...] = AGES, others: Sequence[IntArray] = ()
+    ) -> None:
         self.number, self.ages = number, np.array(ages)
+        self._exposure, self._ended = np.zeros((2, number, len(ages)))
+        self._moves = np.zeros((number, number))
+        for other in others:
+            self._learn(other)
+        self.level, self.age = self._learn(levels)
+
+    def _learn(self, levels: IntArray) -> tuple[int, int]:
+        """Count the runs of a market; return the level of the last one and its age."""
         ends = np.flatnonzero(np.diff(levels)) + 1
         begins = np.concatenate([[0], ends])
         lengths = np.diff(np.concatenate([begins, [len(levels)]]))
         of = levels[begins]
-        self.level, self.age = int(of[-1]), int(lengths[-1])
         upto = np.append(self.ages[1:], np.iinfo(np.int64).max)
         # A run that has ended could have ended at each of its ages; the present one has not yet at its last.
         exposed = lengths - (np.arange(len(lengths)) == len(lengths) - 1)
         spent = np.clip(np.minimum(exposed[:, None], upto - 1) - self.ages + 1, 0, None)
-        self._exposure, self._ended = np.zeros((2, number, len(ages)))
         np.add.at(self._exposure, of, spent.astype(float))
         np.add.at(self._ended, (of[:-1], self._at(lengths[:-1])), 1.0)
-        self._moves = np.zeros((number, number))
         np.add.at(self._moves, (of[:-1], of[1:]), 1.0)
+        return int(of[-1]), int(lengths[-1])
 
     def _at(self, age: IntArray | int) -> IntArray:
         found: IntArray = np.searchsorted(self.ages, age, side="right") - 1

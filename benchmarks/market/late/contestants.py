@@ -14,14 +14,16 @@ from benchmarks.market.late.late_baselines import (
     UniformProgressCode,
 )
 from benchmarks.market.late.node_play import Policy
+from benchmarks.market.late.tick_slots import tick_slots, with_recordings
 from lightning_core.core.arrays import BoolArray
 
 # The policy that is compared with both forms of Uniform Progress.
-OURS = "greedy"
+OURS = "semi-markov"
 ON_DEMAND, TEXT, CODE = "on-demand", "uniform progress", "uniform progress, code"
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     ON_DEMAND: OnDemand,
+    OURS: partial(tick_slots, OURS),
     "greedy": Greedy,
     TEXT: UniformProgress,
     CODE: UniformProgressCode,
@@ -33,7 +35,7 @@ HOURLY: Mapping[str, Callable[[], Policy]] = {
     f"{name}, by the hour": partial(hour_slots, name) for name in ("chain", "ahap", "max-spot")
 }
 # Policies that are given the recordings of all other zones to learn from.
-LEARNERS: Mapping[str, Callable[[Sequence[BoolArray]], Policy]] = {}
+LEARNERS: Mapping[str, Callable[[Sequence[BoolArray]], Policy]] = {OURS: with_recordings}
 
 
 def with_zones(name: str) -> str:

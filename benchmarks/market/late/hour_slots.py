@@ -48,7 +48,7 @@ class HourSlots:
         if (hour + 1) * HOUR > state.job.deadline + EXACT:  # the part of an hour before the deadline
             return Kind.ON_DEMAND
         observation = observe(state, hour, self.policy.horizon)
-        spot, on_demand = SafetyNet(observation, "launches").constrain(*self.policy.decide(observation), guarded=True)
+        spot, on_demand = SafetyNet(observation).constrain(*self.policy.decide(observation), guarded=True)
         return Kind.SPOT if spot[0] else Kind.ON_DEMAND if on_demand[0] else Kind.NONE
 
 

@@ -10,6 +10,7 @@ on-demand nodes for spot ones pays its launch, and the loss of spot nodes pays t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +61,7 @@ class SemiMarkov:
     Args:
         window: Number of newest intervals to learn from.
         horizon_limit: Intervals to which it plans; of a deadline after them it plans for an even part of the work.
+        others: Spot nodes on offer in other markets, in intervals of the same length, to learn from.
 
     Raises:
         ValueError: If one is out of its range.
@@ -67,11 +69,11 @@ class SemiMarkov:
 
     horizon = 0
 
-    def __init__(self, window: int = 20_000, horizon_limit: int = 600) -> None:
+    def __init__(self, window: int = 20_000, horizon_limit: int = 600, others: Sequence[IntArray] = ()) -> None:
         for name, value in (("window", window), ("horizon_limit", horizon_limit)):
             if value < 2:
                 raise ValueError(f"{name} must be at least 2 intervals, got {value}")
-        self.window, self.horizon_limit = window, horizon_limit
+        self.window, self.horizon_limit, self.others = window, horizon_limit, others
         self._plans: dict[int, _Plan] = {}  # by row
 
     def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
@@ -92,8 +94,8 @@ class SemiMarkov:
         plan = self._plans.get(row)
         if plan is None or not plan.holds(batch.jobs[row], interval, price):
             kept = KEPT // len(batch)
-            plan = _plan(batch.jobs[row], interval, left, price, market.on_demand, seen, self.horizon_limit, kept)
-            self._plans[row] = plan
+            terms = price, market.on_demand, seen, self.others, self.horizon_limit, kept
+            plan = self._plans[row] = _plan(batch.jobs[row], interval, left, *terms)
         pairs, step = plan.pairs, interval - plan.begins
         cost = pairs.costs(price, market.on_demand)
         cost[pairs.numbers > int(observation.available[row])] = math.inf
@@ -111,8 +113,9 @@ class SemiMarkov:
 
 
 def _plan(
-    job: SpotJob, interval: int, left: float, price: float, on_demand: float, seen: IntArray, limit: int, kept: int
-) -> _Plan:
+    job: SpotJob, interval: int, left: float, price: float, on_demand: float, seen: IntArray,
+    others: Sequence[IntArray], limit: int, kept: int,
+) -> _Plan:  # fmt: skip
     """Return a plan from an interval on.
 
     Args:
@@ -122,6 +125,7 @@ def _plan(
         price: Price of a spot node, which is taken to stay.
         on_demand: Price of an on-demand node.
         seen: Spot nodes on offer so far, shape ``(T,)``, those of this interval last.
+        others: Spot nodes on offer in other markets.
         limit: Intervals to which it plans, at most.
         kept: Entries of tables that are kept for the next intervals.
     """
@@ -132,8 +136,8 @@ def _plan(
     ages = tuple(age for age in AGES if age <= intervals)
     cells = math.ceil(reach / unit - 1e-6) + 1
     pairs = NodePairs(job, unit, _numbers(job, ENTRIES / (intervals * len(ages) * cells)))
-    runs = RunLengths(_levels(pairs.numbers, seen), len(pairs.numbers), ages)
-    chain = runs.transitions()
+    known = [_levels(pairs.numbers, other) for other in others]
+    chain = RunLengths(_levels(pairs.numbers, seen), len(pairs.numbers), ages, known).transitions()
     level = np.arange(len(chain)) // len(ages)
     cost = np.repeat(pairs.costs(price, on_demand)[None], len(chain), 0)
     gone = np.arange(len(pairs.numbers)) > level[:, None]  # spot nodes that are not on offer
