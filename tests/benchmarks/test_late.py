@@ -85,6 +85,19 @@ def test_the_optimum_does_not_buy_a_launch_that_does_not_pay() -> None:
     assert optimum(job, market("++-------------"), [0]).tolist() == [11 * 60.0]
 
 
+def test_the_optimum_launches_spot_nodes_where_they_stay_until_they_have_started() -> None:
+    job = Job(150.0, 360.0, 80.0, 60.0, spot_price=0.25)
+    assert optimum(job, market("++++--"), [0]).tolist() == [4 * 15.0]
+    assert optimum(job, market("+-++--"), [0]).tolist() == [4 * 60.0]
+
+
+def test_the_optimum_does_not_count_on_the_rest_of_the_tick_of_the_deadline() -> None:
+    # Spot nodes alone end at 230 s; a second earlier, the first tick must be on demand.
+    for deadline, cost in ((230.0, 3 * 15.0), (229.0, 60.0 + 3 * 15.0)):
+        job = Job(150.0, deadline, 20.0, 60.0, spot_price=0.25)
+        assert optimum(job, market("-+++"), [0]).tolist() == [cost]
+
+
 def test_the_optimum_wants_whole_seconds() -> None:
     with pytest.raises(ValueError, match="must be whole seconds"):
         optimum(Job(600.0, 900.0, 0.5, 60.0), market("+" * 15), [0])

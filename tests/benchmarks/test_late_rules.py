@@ -43,7 +43,7 @@ def test_an_idle_job_takes_spot_nodes_and_is_on_demand_only_if_it_is_behind(poli
     assert policy.decide(state(NONE, even, spot=False)) is NONE
 
 
-@pytest.mark.parametrize("policy", UP)
+@pytest.mark.parametrize("policy", [*UP, Greedy(), LifetimeOracle()])
 def test_a_spot_node_is_kept(policy: Policy) -> None:
     assert policy.decide(state(SPOT, 30 * HOUR, spot=True)) is SPOT
     assert policy.decide(state(SPOT, 0.0, spot=True)) is SPOT
