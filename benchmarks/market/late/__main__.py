@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.market.late.cells import OPTIMUM, Cell, play_cell
-from benchmarks.market.late.contestants import CODE, HOURLY, OURS, POLICIES, TEXT, with_zones
+from benchmarks.market.late.contestants import CODE, HOURLY, LEARNERS, OURS, POLICIES, TEXT, with_zones
 from benchmarks.market.late.recordings import SETS, load
 from benchmarks.market.spot_traces import TRACES
 
@@ -36,9 +36,11 @@ def measure(size: Size, traces: Path, seed: int) -> Figures:
     for name, start_up in chosen:
         recordings, recorded = load(traces, name)
         starts = STARTS[name] * (FULL if size == "full" else 1)
+        learners = {} if size == "quick" else LEARNERS
         several = {**POLICIES, **HOURLY} if size != "quick" and start_up == SHOWN[1] else POLICIES
         cells[name, start_up] = {
-            deadline: play_cell(recordings, deadline, start_up, starts, seed, several) for deadline in DEADLINES
+            deadline: play_cell(recordings, deadline, start_up, starts, seed, several, learners)
+            for deadline in DEADLINES
         }
         what = "recordings" if recorded else "SEEDED markets, for the recordings are not there"
         print(f"\n{name} set: {len(recordings)} {what}, {starts} starts each; a launch takes {start_up} h")

@@ -26,7 +26,7 @@ CELLS, ENTRIES, KEPT = 240, 60_000_000, 8_000_000
 # Numbers of nodes of a kind that a plan considers, at least and at most.
 FEWEST, MOST = 3, 13
 # Fraction of the intervals left after which it plans anew, with what has been seen since; and change of the price.
-ANEW, PRICE_CHANGE = 0.25, 0.02
+ANEW, PRICE_CHANGE = 0.5, 0.02
 
 
 class _Plan(NamedTuple):
@@ -56,7 +56,7 @@ class SemiMarkov:
     """Maximises the expected utility under a semi-Markov model that is estimated as it goes.
 
     A plan takes up to two seconds, whatever the job; where it has many nodes or intervals, it considers fewer numbers
-    of nodes. It is made anew after a quarter of the time left, or when the price or the job has changed.
+    of nodes. It is made anew after half of the time left, or when the price or the job has changed.
 
     Args:
         window: Number of newest intervals to learn from.

@@ -47,6 +47,7 @@ class NodePairs:
         self.allowed: BoolArray = (self.total == 0) | ((self.total >= job.min_nodes) & (self.total <= job.max_nodes))
         self.stages = max(math.ceil(job.launch - 1e-9), 1)
         self.waits = np.maximum(job.launch - np.arange(self.stages, -1, -1), 0.0)
+        self._pairs = np.argwhere(self.allowed).tolist()
         self._shrinks = 1.0 - job.shrink_fraction
         throughput = np.array(job.throughput) / unit
         self.work: FloatArray = throughput[np.minimum(self.total, job.max_nodes)]
@@ -104,13 +105,16 @@ class NodePairs:
         launched = self._moved(after[..., top, :, :, :], self.gain(self.waits[-1]), cost).max(axis=(-3, -2))
         for stage in range(self.stages):
             then = after[..., max(stage - 1, 0), :, :, :]
-            stays = self._moved(then, self.gain(self.waits[stage]), cost)
-            best = self._moved(then, self.gain(self.shrunk(self.waits[stage])), cost)
+            wait = self.waits[stage]
+            best = stays = self._moved(then, self.gain(wait), cost)
+            if self.shrunk(wait) > wait:
+                best = self._moved(then, self.gain(self.shrunk(wait)), cost)
             for n in range(1, len(self.numbers)):  # the best of all pairs with no more nodes of either kind
                 np.maximum(best[..., n, :, :], best[..., n - 1, :, :], out=best[..., n, :, :])
             for n in range(1, len(self.numbers)):
                 np.maximum(best[..., n, :], best[..., n - 1, :], out=best[..., n, :])
-            np.maximum(best, stays, out=best)
+            if best is not stays:
+                np.maximum(best, stays, out=best)
             before[..., stage, :, :, :] = np.maximum(best, launched[..., None, None, :], out=best)
         return before
 
@@ -145,7 +149,7 @@ class NodePairs:
     def _moved(self, after: FloatArray, gains: FloatArray, cost: FloatArray) -> FloatArray:
         """Return ``after`` shifted by the cells that each pair gains, less its cost; between two cells it is linear."""
         moved = np.full_like(after, -math.inf)
-        for row, column in np.argwhere(self.allowed).tolist():
+        for row, column in self._pairs:
             gain = float(gains[row, column])
             whole = math.floor(gain + 1e-9)
             part, source = gain - whole, after[..., row, column, :]
