@@ -22,9 +22,9 @@ from lightning_core.market.run_lengths import AGES, RunLengths
 from lightning_core.market.spot_job import EXACT, SpotJob
 
 # Cells of the work left, at most; entries of all tables of a plan; and those that are kept for the next intervals.
-CELLS, ENTRIES, KEPT = 240, 60_000_000, 8_000_000
-# Numbers of nodes of a kind that a plan considers, at least and at most.
-FEWEST, MOST = 3, 13
+CELLS, ENTRIES, KEPT = 240, 30_000_000, 8_000_000
+# Numbers of nodes of a kind that a plan considers, at least and at most, beside those on offer and held.
+FEWEST, MOST = 3, 5
 # Fraction of the intervals left after which it plans anew, with what has been seen since; and change of the price.
 ANEW, PRICE_CHANGE = 0.5, 0.02
 
@@ -46,9 +46,9 @@ class _Plan(NamedTuple):
     after: list[FloatArray]
     """Expected worth after each of its intervals, by state of the market, stage, pair and cell."""
 
-    def holds(self, job: SpotJob, interval: int, price: float) -> bool:
-        """Return whether it still says what to do."""
-        same = self.job is job or self.job == job
+    def holds(self, job: SpotJob, interval: int, price: float, exact: set[int]) -> bool:
+        """Return whether it still says what to do, and considers these numbers of spot nodes."""
+        same = (self.job is job or self.job == job) and exact.issubset(self.pairs.numbers.tolist())
         return same and self.begins <= interval < self.until and abs(price - self.price) <= PRICE_CHANGE * self.price
 
 
@@ -91,11 +91,11 @@ class SemiMarkov:
         market, now = batch.markets[row], int(batch.starts[row]) + interval
         seen = market.available[max(now + 1 - self.window, 0) : now + 1]
         price = float(observation.price[row])
-        plan = self._plans.get(row)
-        if plan is None or not plan.holds(batch.jobs[row], interval, price):
-            kept = KEPT // len(batch)
-            terms = price, market.on_demand, seen, self.others, self.horizon_limit, kept
-            plan = self._plans[row] = _plan(batch.jobs[row], interval, left, *terms)
+        plan, job = self._plans.get(row), batch.jobs[row]
+        exact = {min(int(count), job.max_nodes) for count in (observation.available[row], observation.spot[row])}
+        if plan is None or not plan.holds(job, interval, price, exact):
+            terms = price, market.on_demand, seen, self.others, self.horizon_limit, KEPT // len(batch)
+            plan = self._plans[row] = _plan(job, interval, left, exact, *terms)
         pairs, step = plan.pairs, interval - plan.begins
         cost = pairs.costs(price, market.on_demand)
         cost[pairs.numbers > int(observation.available[row])] = math.inf
@@ -113,7 +113,7 @@ class SemiMarkov:
 
 
 def _plan(
-    job: SpotJob, interval: int, left: float, price: float, on_demand: float, seen: IntArray,
+    job: SpotJob, interval: int, left: float, exact: set[int], price: float, on_demand: float, seen: IntArray,
     others: Sequence[IntArray], limit: int, kept: int,
 ) -> _Plan:  # fmt: skip
     """Return a plan from an interval on.
@@ -122,6 +122,7 @@ def _plan(
         job: The job.
         interval: Its interval.
         left: Work left.
+        exact: Numbers of nodes that it considers in any case.
         price: Price of a spot node, which is taken to stay.
         on_demand: Price of an on-demand node.
         seen: Spot nodes on offer so far, shape ``(T,)``, those of this interval last.
@@ -135,7 +136,8 @@ def _plan(
     unit = max(reach / CELLS, EXACT)
     ages = tuple(age for age in AGES if age <= intervals)
     cells = math.ceil(reach / unit - 1e-6) + 1
-    pairs = NodePairs(job, unit, _numbers(job, ENTRIES / (intervals * len(ages) * cells)))
+    numbers = _numbers(job, ENTRIES / (intervals * len(ages) * cells))
+    pairs = NodePairs(job, unit, np.union1d(numbers, list(exact)))
     known = [_levels(pairs.numbers, other) for other in others]
     chain = RunLengths(_levels(pairs.numbers, seen), len(pairs.numbers), ages, known).transitions()
     level = np.arange(len(chain)) // len(ages)
