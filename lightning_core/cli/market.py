@@ -27,7 +27,7 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 
-COMPARED = ("on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap", "chain")
+COMPARED = ("on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap", "chain", "semi-markov")
 # Forecasters that use only the past.
 CAUSAL = tuple(name for name in FORECASTERS if name != "perfect")
 
@@ -45,7 +45,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
     plan = made("plan", _plan, "print what to hold now, at the end of a recording, and after that by forecast")
     add_job(plan)
-    plan.add_argument("--policy", default="chain", metavar="NAME", help=f"one of {', '.join(SPOT_POLICIES)}, "
+    plan.add_argument("--policy", default="semi-markov", metavar="NAME", help=f"one of {', '.join(SPOT_POLICIES)}, "
                       "with arguments such as ahap:omega=3 (default chain)")  # fmt: skip
     plan.add_argument("--forecaster", default="last", metavar="NAME", choices=CAUSAL, help="one of "
                       f"{', '.join(CAUSAL)} "

@@ -24,7 +24,7 @@ MIN_INTERVAL = 0.01
 # Characters of a path.
 MAX_PATH = 4096
 # Policies that differ as much as possible: planning ahead, waiting, even pace, no forecast, no spot nodes.
-DEFAULT_POLICIES = ("chain", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
+DEFAULT_POLICIES = ("semi-markov", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
 
 
 @dataclass(frozen=True, slots=True)

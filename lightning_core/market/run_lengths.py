@@ -9,6 +9,7 @@ Where the number goes from a level is learned from the changes that were seen.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -59,13 +60,27 @@ class RunLengths:
         np.add.at(self._moves, (of[:-1], of[1:]), 1.0)
         return int(of[-1]), int(lengths[-1])
 
+    def state(self) -> list[Any]:
+        """Return what was counted as JSON values."""
+        counts = (self._exposure, self._ended, self._moves)
+        return [self.level, self.age, self.ages.tolist(), *(count.tolist() for count in counts)]
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> RunLengths:
+        """Return the model of a state that :meth:`state` returned."""
+        level, age, ages, *counts = state
+        made = cls(np.array([level]), len(counts[0]), tuple(ages))
+        made.age = age
+        made._exposure, made._ended, made._moves = map(np.array, counts)
+        return made
+
     def _at(self, age: IntArray | int) -> IntArray:
         found: IntArray = np.searchsorted(self.ages, age, side="right") - 1
         return found
 
     @property
-    def state(self) -> int:
-        """The present state: the row of :meth:`transitions` of the level and its age."""
+    def row(self) -> int:
+        """The present level and its age: the row of :meth:`transitions`."""
         return self.level * len(self.ages) + int(self._at(self.age))
 
     def hazards(self) -> FloatArray:

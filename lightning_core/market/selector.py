@@ -8,6 +8,9 @@ at most with the square root of the number of jobs, whatever the market does.
 The published step is for the worst market and must know the number of jobs. The default is AdaHedge's (de Rooij et al.,
 "Follow the Leader If You Can, Hedge If You Must", 2014), which is as large as the cost of hedging so far allows. On
 recorded markets, where a good policy is good on most days, it is a hundred times larger, and no worse on the worst.
+
+Until the first feedback a draw would be blind: jobs get the first policy, which should be the one that recordings show
+to be good. All policies get feedback from each job, so that nothing is learned less.
 """
 
 from __future__ import annotations
@@ -107,11 +110,13 @@ class Selector(Stateful):
         return math.sqrt(self.feedback_count * self._spread) + 4 / 3 * self._spread + 2
 
     def choose(self, number: int = 0) -> str:
-        """Draw the policy of a job by the weights.
+        """Draw the policy of a job by the weights; before any feedback it is the first one.
 
         Args:
             number: Number of the job: between two updates the same number gives the same draw.
         """
+        if not self.feedback_count:
+            return self.names[0]
         draw = np.random.default_rng((self.seed, self.feedback_count, number)).random()
         chosen = int(np.searchsorted(np.cumsum(self.weights), draw, side="right"))
         return self.names[min(chosen, len(self.names) - 1)]

@@ -70,9 +70,15 @@ def test_the_regret_stays_under_its_bound_on_random_sequences(utilities: list[li
 
 
 def test_draws_follow_the_weights_and_are_reproducible() -> None:
-    drawn = [Selector("abc", seed=seed).choose() for seed in range(3000)]
+    def fed(seed: int) -> Selector:
+        selector = Selector("abc", seed=seed)
+        assert {selector.choose(number) for number in range(5)} == {"a"}  # before any feedback
+        selector.update(np.array([0.5, 0.5, 0.5]))
+        return selector
+
+    drawn = [fed(seed).choose() for seed in range(3000)]
     assert all(drawn.count(name) == pytest.approx(1000, abs=120) for name in "abc")
-    one, two = Selector("abc", seed=7), Selector("abc", seed=7)
+    one, two = fed(7), fed(7)
     assert one.choose() == one.choose() == two.choose()
     for _ in range(60):
         one.update(np.array([0.0, 1.0, 0.0]))

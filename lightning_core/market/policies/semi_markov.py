@@ -10,12 +10,14 @@ on-demand nodes for spot ones pays its launch, and the loss of spot nodes pays t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.saved_state import StateError, decode, encode
 from lightning_core.market.observation import Observation
 from lightning_core.market.programs.node_pairs import NodePairs
 from lightning_core.market.run_lengths import AGES, RunLengths
@@ -29,27 +31,42 @@ FEWEST, MOST = 3, 5
 ANEW, PRICE_CHANGE = 0.5, 0.02
 
 
-class _Plan(NamedTuple):
-    """A plan from an interval on."""
+class _Basis(NamedTuple):
+    """What a plan is made from."""
 
     begins: int
     """Interval of the job."""
-    until: int
-    """Interval from which on it is made anew."""
     job: SpotJob
     left: float
     """Work left at its beginning."""
     price: float
+    on_demand: float
+    numbers: list[int]
+    """Numbers of nodes of a kind that it considers."""
+    seen: list[Any]
+    """State of the run lengths."""
+    limit: int
+    """Intervals to which it plans, at most."""
+    kept: int
+    """Entries of tables that are kept for the next intervals."""
+
+
+class _Plan(NamedTuple):
+    """A plan from an interval on."""
+
+    basis: _Basis
     pairs: NodePairs
     unit: float
-    ages: tuple[int, ...]
+    """Work of a cell."""
     after: list[FloatArray]
     """Expected worth after each of its intervals, by state of the market, stage, pair and cell."""
 
     def holds(self, job: SpotJob, interval: int, price: float, exact: set[int]) -> bool:
         """Return whether it still says what to do, and considers these numbers of spot nodes."""
-        same = (self.job is job or self.job == job) and exact.issubset(self.pairs.numbers.tolist())
-        return same and self.begins <= interval < self.until and abs(price - self.price) <= PRICE_CHANGE * self.price
+        basis = self.basis
+        same = (basis.job is job or basis.job == job) and exact.issubset(basis.numbers)
+        is_price = abs(price - basis.price) <= PRICE_CHANGE * basis.price
+        return same and is_price and 0 <= interval - basis.begins < len(self.after)
 
 
 class SemiMarkov:
@@ -75,10 +92,24 @@ class SemiMarkov:
                 raise ValueError(f"{name} must be at least 2 intervals, got {value}")
         self.window, self.horizon_limit, self.others = window, horizon_limit, others
         self._plans: dict[int, _Plan] = {}  # by row
+        self._saved: dict[int, _Basis] = {}  # of plans that are made again when they are asked
+
+    def state(self) -> dict[str, Any]:
+        """Return what its plans were made from as JSON values."""
+        known = self._saved | {row: plan.basis for row, plan in self._plans.items()}
+        return {"plans": [[row, encode(astuple(one.job)), one.begins, *one[2:]] for row, one in known.items()]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned: the same plans are made again."""
+        try:
+            plans = [(row, _Basis(begins, SpotJob(*decode(job)), *rest)) for row, job, begins, *rest in state["plans"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"not the state of a semi-Markov policy: {type(error).__name__}: {error}") from None
+        self._plans, self._saved = {}, dict(plans)
 
     def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
         if observation.interval == 0:
-            self._plans = {}
+            self._plans, self._saved = {}, {}
         chosen = [self._decide(observation, row) for row in range(len(observation.batch))]
         spot, on_demand = np.array(chosen, np.int64).T
         return spot, on_demand
@@ -88,22 +119,28 @@ class SemiMarkov:
         left = float(batch.work[row] - observation.progress[row])
         if left <= EXACT or interval >= batch.deadline[row]:
             return 0, 0
-        market, now = batch.markets[row], int(batch.starts[row]) + interval
+        market, job, now = batch.markets[row], batch.jobs[row], int(batch.starts[row]) + interval
         seen = market.available[max(now + 1 - self.window, 0) : now + 1]
-        price = float(observation.price[row])
-        plan, job = self._plans.get(row), batch.jobs[row]
-        exact = {min(int(count), job.max_nodes) for count in (observation.available[row], observation.spot[row])}
+        if row in self._saved:
+            self._plans[row] = _plan(self._saved.pop(row))
+        price, plan = float(observation.price[row]), self._plans.get(row)
+        held = int(observation.spot[row]), int(observation.on_demand[row])
+        exact = {min(int(count), job.max_nodes) for count in (observation.available[row], held[0])}
         if plan is None or not plan.holds(job, interval, price, exact):
-            terms = price, market.on_demand, seen, self.others, self.horizon_limit, KEPT // len(batch)
-            plan = self._plans[row] = _plan(job, interval, left, exact, *terms)
-        pairs, step = plan.pairs, interval - plan.begins
+            intervals = int(min(job.deadline - interval, self.horizon_limit))
+            numbers = np.union1d(_numbers(job, intervals), list(exact))
+            others = [_levels(numbers, other) for other in self.others]
+            runs = RunLengths(_levels(numbers, seen), len(numbers), _ages(intervals), others)
+            terms = left, price, market.on_demand, numbers.tolist(), runs.state()
+            plan = _plan(_Basis(interval, job, *terms, self.horizon_limit, KEPT // len(batch)))
+            self._plans[row] = plan
+        pairs, ages = plan.pairs, tuple(plan.basis.seen[2])
         cost = pairs.costs(price, market.on_demand)
         cost[pairs.numbers > int(observation.available[row])] = math.inf
-        runs = RunLengths(_levels(pairs.numbers, seen), len(pairs.numbers), plan.ages)
-        held = int(observation.spot[row]), int(observation.on_demand[row])
+        state = RunLengths(_levels(pairs.numbers, seen), len(pairs.numbers), ages).row
         wait = float(np.broadcast_to(observation.launching, len(batch))[row])
-        done = max(plan.left - left, 0.0) / plan.unit
-        worth = pairs.action_values(plan.after[step][runs.state], cost, *held, wait, done)
+        done = max(plan.basis.left - left, 0.0) / plan.unit
+        worth = pairs.action_values(plan.after[interval - plan.basis.begins][state], cost, *held, wait, done)
         good = worth >= worth.max() - EXACT
         # On a tie it keeps what it has, else the fewest nodes win.
         stays = good & (pairs.numbers[:, None] == held[0]) & (pairs.numbers == held[1])
@@ -112,35 +149,17 @@ class SemiMarkov:
         return int(pairs.numbers[spot]), int(pairs.numbers[on_demand])
 
 
-def _plan(
-    job: SpotJob, interval: int, left: float, exact: set[int], price: float, on_demand: float, seen: IntArray,
-    others: Sequence[IntArray], limit: int, kept: int,
-) -> _Plan:  # fmt: skip
-    """Return a plan from an interval on.
-
-    Args:
-        job: The job.
-        interval: Its interval.
-        left: Work left.
-        exact: Numbers of nodes that it considers in any case.
-        price: Price of a spot node, which is taken to stay.
-        on_demand: Price of an on-demand node.
-        seen: Spot nodes on offer so far, shape ``(T,)``, those of this interval last.
-        others: Spot nodes on offer in other markets.
-        limit: Intervals to which it plans, at most.
-        kept: Entries of tables that are kept for the next intervals.
-    """
-    intervals = min(job.deadline - interval, limit)
-    work = left * intervals / (job.deadline - interval)
+def _plan(basis: _Basis) -> _Plan:
+    """Make a plan; the price is taken to stay."""
+    job, left, price, on_demand = basis.job, basis.left, basis.price, basis.on_demand
+    intervals = min(job.deadline - basis.begins, basis.limit)
+    work = left * intervals / (job.deadline - basis.begins)
     reach = min(work, intervals * job.throughput[-1])
     unit = max(reach / CELLS, EXACT)
-    ages = tuple(age for age in AGES if age <= intervals)
     cells = math.ceil(reach / unit - 1e-6) + 1
-    numbers = _numbers(job, ENTRIES / (intervals * len(ages) * cells))
-    pairs = NodePairs(job, unit, np.union1d(numbers, list(exact)))
-    known = [_levels(pairs.numbers, other) for other in others]
-    chain = RunLengths(_levels(pairs.numbers, seen), len(pairs.numbers), ages, known).transitions()
-    level = np.arange(len(chain)) // len(ages)
+    pairs, runs = NodePairs(job, unit, np.array(basis.numbers)), RunLengths.of(basis.seen)
+    chain = runs.transitions()
+    level = np.arange(len(chain)) // len(runs.ages)
     cost = np.repeat(pairs.costs(price, on_demand)[None], len(chain), 0)
     gone = np.arange(len(pairs.numbers)) > level[:, None]  # spot nodes that are not on offer
     cost[gone] = math.inf
@@ -152,7 +171,7 @@ def _plan(
     penalty = job.value + job.deadline * job.max_nodes * on_demand
     end = pairs.end(job, rest, on_demand) - np.where(rest > EXACT, penalty, 0.0)
     worth = np.repeat(end[None], len(chain), 0)
-    keep = int(np.clip(kept // worth.size, 1, max(math.ceil(ANEW * intervals), 1)))
+    keep = int(np.clip(basis.kept // worth.size, 1, max(math.ceil(ANEW * intervals), 1)))
     after = list[FloatArray]()
     for at in range(intervals - 1, -1, -1):
         expected = np.matmul(chain, worth.reshape(len(chain), -1)).reshape(worth.shape)
@@ -162,7 +181,7 @@ def _plan(
             worth = pairs.step_back(expected, cost)
             if lost > EXACT:
                 _lose(worth, gone, lost)
-    return _Plan(interval, interval + keep, job, left, price, pairs, unit, ages, after[::-1])
+    return _Plan(basis, pairs, unit, after[::-1])
 
 
 def _lose(worth: FloatArray, gone: BoolArray, cells: float) -> None:
@@ -183,8 +202,14 @@ def _lose(worth: FloatArray, gone: BoolArray, cells: float) -> None:
         worth[state, :, number] = (1.0 - part) * some[..., below] + part * some[..., above]
 
 
-def _numbers(job: SpotJob, entries: float) -> IntArray:
-    """Return the numbers of nodes that are considered, as many as so many entries of an interval allow."""
+def _ages(intervals: int) -> tuple[int, ...]:
+    """Return the ages that matter to a plan of so many intervals."""
+    return tuple(age for age in AGES if age <= intervals)
+
+
+def _numbers(job: SpotJob, intervals: int) -> IntArray:
+    """Return the numbers of nodes that a plan of so many intervals considers: as many as its entries allow."""
+    entries = ENTRIES / (intervals * len(_ages(intervals)) * CELLS)
     most = int(np.clip(entries ** (1.0 / 3.0), FEWEST, MOST))  # levels on offer, and pairs of numbers
     even = np.round(np.linspace(0, job.max_nodes, min(most, job.max_nodes + 1)))
     return np.union1d(even.astype(np.int64), [job.min_nodes])
