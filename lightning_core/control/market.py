@@ -207,7 +207,7 @@ class MarketController:
             if now - number * self.seconds <= WHOLE * self.seconds:
                 self._begin_interval(number, now, pool, jobs, present, answers, preempted=False)
             else:
-                self._set_interval(number, now, jobs, present, Plans(NodeCounts(), [], 0), answers)
+                self._set_interval(number, now, pool, jobs, present, Plans(NodeCounts(), [], 0), answers)
         elif number > interval.number and not self._awaits_quote(number, now):
             had = interval.present.minimum(interval.requested)
             self._end_interval(jobs, answers, number)
@@ -226,17 +226,17 @@ class MarketController:
         """Have the plans decide; ``preempted``: nodes have just vanished, and the work they lost is not yet known."""
         market, money = self._market(number, now, present), self._money(pool, answers)
         plans = self._plans.decide(market, number, now, pool, jobs, present, money, preempted=preempted)
-        self._set_interval(number, now, jobs, present, plans, answers)
+        self._set_interval(number, now, pool, jobs, present, plans, answers)
 
     def _set_interval(
-        self, number: int, now: float, jobs: Mapping[str, JobStatus], present: NodeCounts, plans: Plans,
-        answers: Answers,
+        self, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts,
+        plans: Plans, answers: Answers,
     ) -> None:  # fmt: skip
         quote, tolls = self._quote(number), {name: Toll.of(status) for name, status in jobs.items()}
         answers += plans.asks
         offer = quote.price, quote.available, quote.on_demand
         self._interval = CurrentInterval(number, now, *offer, plans.nodes, present, tolls)
-        nodes = self._interval.begin()
+        nodes = self._interval.begin(pool.nodes.warm)
         code = "nodes_planned" if nodes == plans.nodes else "nodes_kept"
         self._want(nodes, Reason(code, self._told(plans.jobs, nodes, number)), answers)
 

@@ -50,6 +50,42 @@ def test_nodes_are_released_once_their_replacement_is_ready() -> None:
     assert world.held[1] == (2, 0)
 
 
+def test_a_late_replacement_takes_over_once_it_is_warm() -> None:
+    """The node before it is paid for by then."""
+    world, run = World({"a": elastic("a", 300, 100.0)}, market([2] * 12), spot=1), controller()
+    world.live(run, 16.0)
+    assert (world.present, world.asked_for) == ((1, 1), (2, 1))
+    world.spot, world.cold = 2, 1
+    world.live(run, 1.0)
+    assert (world.present, world.asked_for) == ((2, 1), (2, 1))
+    world.cold = 0
+    world.live(run, 1.0)
+    assert world.present == (2, 0)
+
+
+def test_a_replacement_that_comes_as_an_interval_ends_takes_over_in_the_next_one() -> None:
+    world, run = World({"a": elastic("a", 300, 100.0)}, market([2] * 12), spot=1), controller()
+    world.live(run, 19.5)
+    world.spot, world.cold = 2, 1
+    world.live(run, 2.0)
+    assert (world.present, world.asked_for) == ((2, 1), (2, 1))
+    world.cold = 0
+    world.live(run, 1.0)
+    assert world.present == (2, 0)
+    world.live(run, 8.0)
+    assert (world.held[2], world.rows[2].cost) == ((2, 0), 0.8)  # it was not paid for again
+
+
+def test_a_pool_that_needs_fewer_nodes_gives_them_back_at_once() -> None:
+    """Also if one of them is cold: none replaces another."""
+    world, run = World({"a": elastic("a", 57, 100.0)}, market([4] * 12)), controller(initial_throughput=1.0)
+    world.live(run, 9.5)
+    assert world.present == (4, 0)
+    world.cold = 1
+    world.live(run, 1.0)
+    assert world.asked_for == (2, 0)
+
+
 def test_nodes_stay_if_no_replacement_comes() -> None:
     world, run = World({"a": elastic("a", 300, 100.0)}, market([2] * 12), spot=0), controller()
     world.live(run, 14.0)
