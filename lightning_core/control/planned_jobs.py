@@ -295,7 +295,7 @@ class PlannedJobs:
             return None
         speedup = SpeedUp(tuple(throughputs), tuple(throughputs.values()))
         min_nodes, table = throughput_table(speedup, self._seconds)
-        lag = self._start_up.longest
+        lag = self._start_up.seconds
         growth_fraction = min(max(1.0 - lag / self._seconds, MIN_FRACTION), self._kept_fraction)
         save_every = self._save_every if terms.save_every is None else terms.save_every
         return SpotJob(

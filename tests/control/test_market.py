@@ -15,6 +15,7 @@ from lightning_core.core.events import Close, Tick, WorkersLost
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.saved_state import StateError
 from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.online.start_up_times import StartUpTimes
 from tests.control.market_world import CACHES, World, controller, elastic, market
 
 TWO_PLACES = market([2, 2, 0, 0, 4, 4, 4, 4])
@@ -177,6 +178,22 @@ def test_unsaved_batches_count_as_work_left() -> None:
         world.spot = 0
         world.live(run, 21.0)
         assert world.rows[2].on_demand == (4 if recovering else 0)
+
+
+def test_one_start_in_ten_may_be_late_without_counting() -> None:
+    times = StartUpTimes()
+    assert times.seconds == 0.0
+    late = {3: 90.0, 12: 80.0}
+    expected = {1: 5.0, 3: 5.0, 4: 90.0, 9: 90.0, 10: 5.0, 12: 5.0, 13: 80.0, 19: 80.0, 20: 5.0}
+    for number in range(30):
+        if number in expected:
+            assert times.seconds == expected[number], number
+        times.request("a", 100.0 * number, number, node_present=False)
+        now = 100.0 * number + late.get(number, 5.0)
+        times.observe(now, {"a": World({"a": elastic("a", 100, 1.0)}, batches={"a": number + 1.0}).status("a")})  # type: ignore[dict-item]
+    again = StartUpTimes()
+    again.restore(times.state())
+    assert again.seconds == times.seconds == 5.0
 
 
 def test_start_time_is_measured_apart_from_repeated_work() -> None:
