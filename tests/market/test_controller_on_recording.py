@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.control.job_model import THROUGHPUT_MARGIN
 from lightning_core.control.market import MarketController
-from lightning_core.control.planned_jobs import THROUGHPUT_MARGIN
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.events import Event, Report, Submit, Tick
