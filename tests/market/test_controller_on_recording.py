@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,6 +146,7 @@ class Recorded:
                     self.rows.append(answer)
 
 
+@pytest.mark.promise("R28")
 @given(
     st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 16), min_size=12, max_size=12),
     st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(1, 100), st.sampled_from([0.0, 0.5, 0.75]),

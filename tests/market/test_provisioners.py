@@ -178,6 +178,7 @@ def test_a_cluster_that_does_not_answer_delays_no_request(nodes: Path) -> None:
     hangs.set()
 
 
+@pytest.mark.promise("R24")
 def test_a_new_provisioner_takes_over_the_nodes_of_an_earlier_one(nodes: Path) -> None:
     """Those that stay and those about to leave, each with its time; until it is asked, it leaves all as they are."""
     before = simulated(nodes, leave=1.5, warned=[])
@@ -238,6 +239,7 @@ made._thread.join()
 """
 
 
+@pytest.mark.promise("R24")
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(("calls", "call"), [(1, "its note"), (2, "its process"), (3, "the note of its process")])
 def test_a_provisioner_killed_while_a_node_begins_leaves_none_behind(
@@ -258,6 +260,7 @@ def test_a_provisioner_killed_while_a_node_begins_leaves_none_behind(
     assert not list(nodes.glob("node-*.json"))
 
 
+@pytest.mark.promise("R24")
 def test_a_provisioner_killed_while_a_node_ends_bills_it_once(nodes: Path) -> None:
     made = simulated(nodes)
     made.scale_to(NodeCounts(1, 0))

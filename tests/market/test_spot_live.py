@@ -33,6 +33,7 @@ def market(counts: list[int], price: float = 0.4, seconds: float = 10.0) -> Mark
     return Market(np.full(len(counts), price), np.array(counts), seconds=seconds)
 
 
+@pytest.mark.promise("R28")
 @given(
     st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 16), min_size=12, max_size=12),
     st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(20, 100), st.sampled_from([0.0, 0.6]),
@@ -103,6 +104,7 @@ def test_nodes_given_to_another_job_are_not_preempted() -> None:
     )  # one has, without notice maybe
 
 
+@pytest.mark.promise("R26")
 @given(
     st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 4), min_size=12, max_size=12), st.floats(0.0, 1.5),
     st.floats(0.3, 1.0), st.integers(1, 46),

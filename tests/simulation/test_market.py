@@ -108,6 +108,7 @@ def check_bill(simulation: Watched, outcome: Outcome, cloud: VirtualCloud) -> No
             at += INTERVAL / 7
 
 
+@pytest.mark.promise("R26", "R28")
 @pytest.mark.parametrize(("policy", "seed"), [("max-spot", 1), ("ahanp", 3), ("chain", 4)])
 def test_a_day_on_a_recorded_market_meets_all_deadlines_and_replays(policy: str, seed: int, tmp_path: Path) -> None:
     """Two jobs, of which one comes later, on spot nodes that go without notice."""
@@ -206,6 +207,7 @@ def test_a_worker_that_is_lost_while_it_starts_keeps_its_progress() -> None:
     assert [job.verdict for job in outcome.jobs] == [Verdict.MET]
 
 
+@pytest.mark.promise("R27")
 def test_a_budget_ends_the_renting_and_is_not_exceeded() -> None:
     job = elastic("a", 24, 11, on_miss=OnMiss.STOP)
     _, whole, _ = simulated(drawn(1), job)

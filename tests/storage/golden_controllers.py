@@ -1,4 +1,4 @@
-"""Stories of golden journals in which controllers decide: a market with its budget and calendar, and a placement plan."""
+"""Stories of golden journals with controllers: a market with its budget and calendar, and a placement plan."""
 
 from __future__ import annotations
 
