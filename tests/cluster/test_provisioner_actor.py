@@ -191,7 +191,6 @@ def test_nodes_that_go_are_asked_for_again_and_people_are_told_until_it_is_over(
     run(story)
 
 
-@pytest.mark.promise("R25")
 @pytest.mark.parametrize(
     ("brings", "seen"),
     [
@@ -216,6 +215,7 @@ def test_whatever_nodes_come_the_scheduler_is_told_and_people_too(
     run(story)
 
 
+@pytest.mark.promise("R25")
 def test_a_provisioner_that_hangs_delays_neither_the_lease_nor_what_is_told_and_is_not_asked_twice(
     world: World,
 ) -> None:
