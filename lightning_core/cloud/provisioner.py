@@ -71,6 +71,11 @@ def wall_time() -> float:
     return time.time()
 
 
+def has_joined(mark: str) -> bool:
+    """Return whether the joined Ray has a node with this :data:`NODE_LABEL`."""
+    return bool(_marked(mark))
+
+
 def drain_node(mark: str, seconds: float) -> bool:
     """Give the node of the joined Ray with this :data:`NODE_LABEL` a preemption notice; see :func:`drain`.
 
@@ -79,11 +84,17 @@ def drain_node(mark: str, seconds: float) -> bool:
     """
     import ray
 
-    listed: Any = ray.nodes  # it has no types
-    found = [node["NodeID"] for node in listed() if node["Alive"] and node["Labels"].get(NODE_LABEL) == mark]
+    found = _marked(mark)
     for node in found:
         drain(ray.get_runtime_context().gcs_address, node, seconds)
     return bool(found)
+
+
+def _marked(mark: str) -> list[str]:
+    import ray
+
+    listed: Any = ray.nodes  # it has no types
+    return [node["NodeID"] for node in listed() if node["Alive"] and node["Labels"].get(NODE_LABEL) == mark]
 
 
 def drain(address: str, node: str, seconds: float) -> None:

@@ -29,6 +29,7 @@ from lightning_core.cloud.provisioner import (
     POOL_LABEL,
     SPOT,
     drain_node,
+    has_joined,
 )
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.market.online.node_counts import NodeCounts
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 # Seconds between two looks at the nodes, and seconds that they may take to end by themselves once all are given back.
 POLL_SECONDS, CLOSE_SECONDS = 0.1, 5.0
+# Seconds for which the next node waits for one that has started and not joined the cluster.
+JOIN_SECONDS = 10.0
 # Variables of Ray that are not settings: settings are in small letters.
 _OF_A_WORKER = re.compile("RAY_(?!AUTH_|TMPDIR)[A-Z]")
 # Seconds after which a node ends that cannot reach the head: the head can end it no more.
@@ -70,7 +73,8 @@ class SimulatedProvisioner:
     """Starts and kills nodes on this machine.
 
     It simulates the market as well: :meth:`offer` says how many spot nodes are on offer, and preempts the others.
-    Nodes of an earlier provisioner of the folder are its own.
+    Nodes of an earlier provisioner of the folder are its own. They start one after the other: of two that Ray starts
+    on one machine in the same second, both choose the same names for their sockets, and one fails after half a minute.
 
     Args:
         folder: Private folder of the notes about nodes, and of ``invoice.jsonl``: when each node began and ended.
@@ -78,6 +82,7 @@ class SimulatedProvisioner:
         notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
         leave: Seconds that a job has to leave a node which is given back.
         warn: Gives a node, by its mark, notice of so many seconds; returns whether it is there.
+        joined: Returns whether a node, by its mark, is in the cluster.
     """
 
     def __init__(
@@ -87,8 +92,9 @@ class SimulatedProvisioner:
         notice: float = 10.0,
         leave: float = LEAVE_SECONDS,
         warn: Callable[[str, float], bool] = drain_node,
+        joined: Callable[[str], bool] = has_joined,
     ) -> None:
-        self._notes, self._command, self._warn = MachineNotes(folder), command, warn
+        self._notes, self._command, self._warn, self._joined = MachineNotes(folder), command, warn, joined
         self.notice, self._leave = notice, leave
         self._wanted, self._offered = NodeCounts(), 10**6
         self._is_asked = False  # until then, those of an earlier provisioner stay
@@ -96,6 +102,7 @@ class SimulatedProvisioner:
         self._closed = threading.Event()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._machines = self._notes.find()
+        self._joining: Machine | None = None
         self._number = self._notes.newest()
         self.preempted = 0
         """Spot nodes preempted so far."""
@@ -165,9 +172,9 @@ class SimulatedProvisioner:
         for machine in ended:
             self._kill(machine)
         with self._lock:
-            for market_type in MARKET_TYPES if self._is_asked else ():
-                for _ in range(self._missing(market_type)):
-                    self._start(market_type)
+            missing = [one for one in MARKET_TYPES if self._is_asked and self._missing(one) > 0]
+            if missing and not self._is_joining():
+                self._start(missing[0])
 
     def _missing(self, market_type: str) -> int:
         """Return the number of missing nodes; give back the surplus ones."""
@@ -176,6 +183,22 @@ class SimulatedProvisioner:
         for machine in present[wanted:]:
             self._end(machine, self._leave)
         return wanted - len(present)
+
+    def _is_joining(self) -> bool:
+        """Return whether the newest node is about to join the cluster."""
+        newest = self._joining
+        if newest is None or newest not in self._machines:
+            return False
+        return time.monotonic() < newest.since + JOIN_SECONDS
+
+    def _await_joining(self, machine: Machine) -> None:
+        while self._joining is machine and self._is_joining() and not self._closed.wait(POLL_SECONDS):
+            try:
+                if self._joined(machine.mark):
+                    self._joining = None
+            except Exception as error:  # the next node is not delayed for long
+                log.warning("a simulated node cannot be looked up: %s", " ".join(str(error).split()))
+                return
 
     def _start(self, market_type: str) -> None:
         self._number += 1
@@ -190,11 +213,14 @@ class SimulatedProvisioner:
         machine.pid, machine.started = process.pid, started(process.pid) or 0
         self._notes.write(machine)
         self._machines.append(machine)
+        self._joining = machine
+        # The cluster may not answer for long, which must delay nothing here.
+        threading.Thread(target=self._await_joining, args=(machine,), daemon=True).start()
 
     def _end(self, machine: Machine, after: float) -> None:
         machine.ends_at = time.monotonic() + after
         self._notes.write(machine)
-        if after > 0:  # the cluster may not answer for long, which must delay nothing here
+        if after > 0:  # as above
             threading.Thread(target=self._give_notice, args=(machine, after), daemon=True).start()
 
     def _give_notice(self, machine: Machine, after: float) -> None:

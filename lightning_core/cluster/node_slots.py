@@ -6,7 +6,8 @@ Rules
    autoscaler rent one.
 2. Once no worker is busy on a node that is draining or lost, its placement group ends with all that is in it: an empty
    node can be released.
-3. A node gives one device.
+3. A node gives one device, once a worker is on it: a job would else leave the devices that it has for one on which it
+   must wait.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class NodeSlots(WorkerSlots):
         cores: Cores of each device, if they are CPUs.
         min_devices: Number of devices that the pool needs to open.
     """
+
+    awaits_workers = False
 
     def __init__(
         self, name: str, devices: int, workers_per_device: int, kind: str, cores: int = 1, min_devices: int = 1

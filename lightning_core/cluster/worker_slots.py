@@ -64,6 +64,9 @@ class WorkerSlots:
         changed: Set whenever a worker comes, goes or becomes idle.
     """
 
+    # Whether a device counts as available once its first worker is being started: a job that is placed there waits.
+    awaits_workers = True
+
     def __init__(
         self, name: str, devices: int, workers_per_device: int, kind: str, cores: int = 1, locations: Sequence[str] = ()
     ) -> None:
@@ -258,7 +261,8 @@ class WorkerSlots:
                     raise RuntimeError(slot.problem)
                 problem = await asyncio.to_thread(self._groups.problem, slot.device)
                 waited += RETRY_INTERVAL
-                slot.unavailable = bool(problem) or waited > START_TIMEOUT or slot.failures > 0
+                waits = slot.unavailable and not self.awaits_workers
+                slot.unavailable = waits or bool(problem) or waited > START_TIMEOUT or slot.failures > 0
                 slot.problem = problem or "its worker is starting"
             return await asked
         finally:

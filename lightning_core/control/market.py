@@ -13,15 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, replace
 from typing import Any
-
-import numpy as np
 
 from lightning_core.control.planned_jobs import AHEAD, PlannedJobs, Plans
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, CloudTrouble, IntervalEnded, NodesWanted, PoolAnswer, Quoted
-from lightning_core.core.control.cloud import MAX_INTERVALS
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Tick
 from lightning_core.core.limits import check_seconds
@@ -31,6 +27,7 @@ from lightning_core.core.saved_state import StateError
 from lightning_core.market import Market, SpotJob
 from lightning_core.market.online.current_interval import CurrentInterval, Toll
 from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.online.quote_history import QuoteHistory
 from lightning_core.market.policies import SPOT_POLICIES
 
 Answers = list[Ask | PoolAnswer]
@@ -39,12 +36,6 @@ Answers = list[Ask | PoolAnswer]
 LOOKS = 40
 # Fraction of an interval that may be over when plans decide for it as for a whole one.
 WHOLE = 0.05
-# Intervals before the present one of which the quotes are kept. As many as a plan looks ahead are told of, at most,
-# where a pool was down.
-BEFORE = 20_000
-# Intervals after which a quote is old: spot nodes that are there stay, and none is counted on beside them. For this
-# part of the interval, plans wait for a newer one.
-STALE, PATIENCE = 1.0, 0.1
 # Seconds for which nodes stay, in a pool that closes, for jobs that still save.
 LEAVE_SECONDS = 60.0
 MIN_INTERVAL = 0.01
@@ -88,8 +79,7 @@ class MarketController:
             raise ValueError(f"initial_throughput must be positive and finite, got {initial_throughput}")
         self.seconds = interval
         self._plans = PlannedJobs(interval, policy, kept_fraction, save_every, initial_throughput)
-        self._quotes: dict[int, Quoted] = {}  # by interval
-        self._quoted_at = -math.inf
+        self._quotes = QuoteHistory(interval, AHEAD)
         self._interval: CurrentInterval | None = None
         self._wanted = NodesWanted(0, 0, 0, Reason("no_nodes"))
         self._closing_since: float | None = None
@@ -99,10 +89,8 @@ class MarketController:
 
     def state(self) -> dict[str, Any]:
         interval = None if self._interval is None else self._interval.state()
-        quotes = [list(astuple(quote)) for quote in self._quotes.values()]
-        quoted_at = self._quoted_at if self._quotes else None
         return {
-            "plans": self._plans.state(), "quotes": quotes, "quoted_at": quoted_at, "interval": interval,
+            "plans": self._plans.state(), **self._quotes.state(), "interval": interval,
             "wanted": [*self._wanted[:3], list(self._wanted.reason)], "closing_since": self._closing_since,
             "wakeup": self._wakeup,
         }  # fmt: skip
@@ -110,8 +98,7 @@ class MarketController:
     def restore(self, state: Mapping[str, Any]) -> None:
         try:
             self._plans.restore(state["plans"])
-            self._quotes = {quote[-1]: Quoted(*quote) for quote in state["quotes"]}
-            self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]
+            self._quotes.restore(state)
             interval = state["interval"]
             self._interval = None if interval is None else CurrentInterval.of(interval)
             version, spot, on_demand, reason = state["wanted"]
@@ -135,7 +122,7 @@ class MarketController:
         """
         if market is None and not self._quotes:
             return None
-        return self._plans.reference_costs(market or self._market(max(self._quotes)))
+        return self._plans.reference_costs(market or self._quotes.market(self._quotes.newest))
 
     # ------------------------------------------------------------------------------------------------ events
 
@@ -144,7 +131,7 @@ class MarketController:
             case Report(job=name):
                 has_news = self._plans.awaits(name) or (not pool.is_active(name) and name in self._plans)
             case Quoted():
-                has_news = self._take_quote(event, now)
+                has_news = self._quotes.take(event, now, None if self._interval is None else self._interval.number)
             case Tick() | SelectorFeedback() | EarlierRuns() | CloudTrouble():
                 has_news = False
             case _:
@@ -159,30 +146,12 @@ class MarketController:
     def wakeup(self) -> float | None:
         return self._wakeup
 
-    def _take_quote(self, quote: Quoted, now: float) -> bool:
-        """Take in a quote; return whether it is the first one."""
-        number = self._number(now) if quote.interval is None else quote.interval
-        is_first = not self._quotes
-        # Of an interval that has begun, what its plans went by stays.
-        has_begun = self._interval is not None and number <= self._interval.number
-        if not has_begun or quote.interval is None:
-            holds_from = min(number + has_begun, MAX_INTERVALS)
-            self._quotes[holds_from] = replace(quote, interval=holds_from)
-            self._quoted_at = now
-        for old in [one for one in self._quotes if one < number - BEFORE]:
-            del self._quotes[old]
-        return is_first
-
-    def _number(self, now: float) -> int:
-        """Return the number of the interval at a time; the last one does not end."""
-        return int(min(now // self.seconds, MAX_INTERVALS))
-
     def _next_look(self, now: float, pool: PoolView) -> float | None:
         begins = self._plans.begins_at(pool, now)
         if self._interval is None:
             return begins
         # An interval that has ended may stay while a pool closes.
-        times = [(self._number(now) + 1) * self.seconds, now + self.seconds / LOOKS]
+        times = [(self._quotes.number(now) + 1) * self.seconds, now + self.seconds / LOOKS]
         times += [begins] if begins is not None else []
         return min((time for time in times if time > now), default=math.nextafter(now, math.inf))
 
@@ -192,7 +161,7 @@ class MarketController:
         """Take in the pool as it is now, and decide what must change."""
         names = dict.fromkeys((*pool.names(), *self._plans.names))
         jobs = {name: status for name in names if (status := pool.status(name)) is not None}
-        present, number = NodeCounts(len(pool.nodes.spot), len(pool.nodes.on_demand)), self._number(now)
+        present, number = NodeCounts(len(pool.nodes.spot), len(pool.nodes.on_demand)), self._quotes.number(now)
         interval = self._interval
         if interval is not None:
             interval.count(now, jobs.values(), present)
@@ -207,8 +176,8 @@ class MarketController:
             if now - number * self.seconds <= WHOLE * self.seconds:
                 self._begin_interval(number, now, pool, jobs, present, answers, preempted=False)
             else:
-                self._set_interval(number, now, jobs, present, Plans(NodeCounts(), [], 0), answers)
-        elif number > interval.number and not self._awaits_quote(number, now):
+                self._set_interval(number, now, pool, jobs, present, Plans(NodeCounts(), [], 0), answers)
+        elif number > interval.number and not self._quotes.is_awaited(number, now):
             had = interval.present.minimum(interval.requested)
             self._end_interval(jobs, answers, number)
             self._begin_interval(number, now, pool, jobs, present, answers, preempted=had != had.minimum(present))
@@ -224,19 +193,19 @@ class MarketController:
         answers: Answers, *, preempted: bool,
     ) -> None:  # fmt: skip
         """Have the plans decide; ``preempted``: nodes have just vanished, and the work they lost is not yet known."""
-        market, money = self._market(number, now, present), self._money(pool, answers)
+        market, money = self._quotes.market(number, now, present), self._money(pool, answers)
         plans = self._plans.decide(market, number, now, pool, jobs, present, money, preempted=preempted)
-        self._set_interval(number, now, jobs, present, plans, answers)
+        self._set_interval(number, now, pool, jobs, present, plans, answers)
 
     def _set_interval(
-        self, number: int, now: float, jobs: Mapping[str, JobStatus], present: NodeCounts, plans: Plans,
-        answers: Answers,
+        self, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts,
+        plans: Plans, answers: Answers,
     ) -> None:  # fmt: skip
-        quote, tolls = self._quote(number), {name: Toll.of(status) for name, status in jobs.items()}
+        quote, tolls = self._quotes.at(number), {name: Toll.of(status) for name, status in jobs.items()}
         answers += plans.asks
         offer = quote.price, quote.available, quote.on_demand
         self._interval = CurrentInterval(number, now, *offer, plans.nodes, present, tolls)
-        nodes = self._interval.begin()
+        nodes = self._interval.begin(pool.nodes.warm)
         code = "nodes_planned" if nodes == plans.nodes else "nodes_kept"
         self._want(nodes, Reason(code, self._told(plans.jobs, nodes, number)), answers)
 
@@ -246,7 +215,7 @@ class MarketController:
     ) -> None:  # fmt: skip
         """Want on-demand nodes at once for jobs that cannot wait for the next interval: new ones, or after a loss."""
         rest, money = interval.rest(now, present, self.seconds), self._money(pool, answers)
-        plans = self._plans.cannot_wait(self._market(interval.number), rest, now, pool, jobs, money)
+        plans = self._plans.cannot_wait(self._quotes.market(interval.number), rest, now, pool, jobs, money)
         answers += plans.asks
         if plans.nodes.all:
             reason = Reason("nodes_replaced" if rest.preempted else "nodes_for_new")
@@ -269,7 +238,7 @@ class MarketController:
         self._interval = None
         answers.append(interval.record(jobs, self._plans.count_batches(jobs)))
         for passed in range(interval.number + 1, min(number, interval.number + AHEAD)):
-            quote = self._quote(passed)
+            quote = self._quotes.at(passed)
             answers.append(interval.unobserved(passed, quote.price, quote.available, quote.on_demand))
 
     def _money(self, pool: PoolView, answers: Answers) -> float | None:
@@ -289,39 +258,5 @@ class MarketController:
 
     def _told(self, jobs: int, nodes: NodeCounts, number: int) -> tuple[float, float]:
         """Return the numbers that a reason tells: of jobs, and the money for an interval."""
-        quote = self._quote(number)
+        quote = self._quotes.at(number)
         return float(jobs), nodes.cost(quote.price, quote.on_demand)
-
-    # ------------------------------------------------------------------------------------------------ the market
-
-    def _quote(self, number: int) -> Quoted:
-        """Return what was quoted for an interval: the newest quote up to it."""
-        found = max((one for one in self._quotes if one <= number), default=min(self._quotes))
-        return self._quotes[found]
-
-    def _market(self, number: int, now: float | None = None, present: NodeCounts | None = None) -> Market:
-        """Return the market as quoted up to an interval, and as then from there on.
-
-        Args:
-            number: Number of the interval.
-            now: Scheduler time, and ``present`` the nodes that are there: of an old quote no more spot nodes count.
-            present: See there.
-        """
-        numbers = sorted(self._quotes)
-        quotes = [self._quotes[one] for one in numbers]
-        at = np.clip(np.searchsorted(numbers, np.arange(number + 1), side="right") - 1, 0, None)
-        price = np.array([quote.price for quote in quotes])[at]
-        available = np.array([quote.available for quote in quotes], np.int64)[at]
-        if now is not None and present is not None and self._is_stale(number, now):
-            available[-1] = min(int(available[-1]), present.spot)
-        ahead = (0, AHEAD)
-        on_demand = self._quote(number).on_demand
-        return Market(np.pad(price, ahead, mode="edge"), np.pad(available, ahead, mode="edge"), on_demand, self.seconds)
-
-    def _awaits_quote(self, number: int, now: float) -> bool:
-        """Return whether an interval begins a little later: after an absence there is no quote for it yet."""
-        return self._is_stale(number, now) and now - number * self.seconds < PATIENCE * self.seconds
-
-    def _is_stale(self, number: int, now: float) -> bool:
-        """Return whether what was quoted for an interval is older than quotes may be."""
-        return number not in self._quotes and now - self._quoted_at > STALE * self.seconds

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
+from lightning_core.control.job_model import JobModel, min_size, with_margin
 from lightning_core.control.planned_job import PlannedJob
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.jobs import Job, OnMiss
-from lightning_core.core.speedup import SpeedUp
 from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.online.current_interval import Rest
 from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.start_up_times import StartUpTimes
-from lightning_core.market.online.throughput_table import throughput_table
-from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.programs.optimum import optimum
 
-# Fraction of a job's throughput that its plan does not count on: the safety net would else be exact to the second.
-THROUGHPUT_MARGIN = 0.05
-# Smallest fraction of an interval that is taken to be left for training when nodes start in it.
-MIN_FRACTION = 0.05
 # Intervals after the present one that plans look at, taken to be like it. A deadline after them is moved there.
 AHEAD = 10_000
 # Jobs that have ended and are kept, for what they would have cost otherwise.
@@ -66,8 +60,8 @@ class PlannedJobs:
     def __init__(
         self, seconds: float, policy: str, kept_fraction: float, save_every: float, initial_throughput: float | None
     ) -> None:
-        self._seconds, self._policy, self._save_every = seconds, policy, save_every
-        self._kept_fraction, self._initial_throughput = kept_fraction, initial_throughput
+        self._seconds, self._policy = seconds, policy
+        self._model = JobModel(seconds, kept_fraction, save_every, initial_throughput)
         self._start_up = StartUpTimes()
         self._jobs: dict[str, PlannedJob] = {}
 
@@ -231,7 +225,7 @@ class PlannedJobs:
         if job is None:  # its throughput is unknown: it must train somewhere for that to be measured
             return NodeCounts(0, min_size(terms)) if is_new else planned.held
         interval, done = rest.number - planned.span.start, float(_batches_done(status))
-        return planned.plan.must_have(_with_margin(job), market, planned.span.start, interval, done, had, rest.elapsed)
+        return planned.plan.must_have(with_margin(job), market, planned.span.start, interval, done, had, rest.elapsed)
 
     def _open_jobs(
         self, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts
@@ -283,30 +277,11 @@ class PlannedJobs:
             return NodeCounts(0, min_size(terms))
         interval, done = number - span.start, float(_batches_done(status))
         return planned.plan.decide(
-            _with_margin(spot_job), market, span.start, interval, done, was, reserved, preempted=preempted
+            with_margin(spot_job), market, span.start, interval, done, was, reserved, preempted=preempted
         )
 
     def _spot_job(self, terms: Job, span: JobSpan, pool: PoolView) -> SpotJob | None:
-        """Return a job as the market sees it; None while its throughput is unknown."""
-        throughputs = dict(pool.throughputs(terms.name))
-        if not throughputs and self._initial_throughput is not None:
-            throughputs = {size: size * self._initial_throughput for size in terms.sizes or (terms.max_devices,)}
-        if not throughputs or terms.target.work is None:
-            return None
-        speedup = SpeedUp(tuple(throughputs), tuple(throughputs.values()))
-        min_nodes, table = throughput_table(speedup, self._seconds)
-        lag = self._start_up.longest
-        growth_fraction = min(max(1.0 - lag / self._seconds, MIN_FRACTION), self._kept_fraction)
-        save_every = self._save_every if terms.save_every is None else terms.save_every
-        return SpotJob(
-            float(terms.target.work), span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
-            self._kept_fraction, value=0.0, preemption_cost=(lag + save_every) / self._seconds,
-        )  # fmt: skip
-
-
-def min_size(job: Job) -> int:
-    """Return the fewest devices that a job can train on."""
-    return min(job.sizes or (job.max_devices,))
+        return self._model.spot_job(terms, span, pool.throughputs(terms.name), self._start_up.seconds)
 
 
 def _by_deadline(jobs: Mapping[str, JobStatus]) -> list[JobStatus]:
@@ -317,8 +292,3 @@ def _by_deadline(jobs: Mapping[str, JobStatus]) -> list[JobStatus]:
 def _batches_done(status: JobStatus) -> int:
     """Return the batches of a job that need not be trained again."""
     return min(status.batches, status.checkpoint_batches or 0) if status.state is State.RECOVERING else status.batches
-
-
-def _with_margin(job: SpotJob) -> SpotJob:
-    """Return a job as its plan sees it, a little slower than measured."""
-    return replace(job, throughput=tuple((1 - THROUGHPUT_MARGIN) * throughput for throughput in job.throughput))

@@ -107,8 +107,12 @@ def set_back(table: JobTable, row: int, code: str, now: float, text: str = "") -
 
 
 def _resize_failed(table: JobTable, row: int, now: float) -> None:
-    """Keep a job that was being resized on its last good device count for a while."""
-    if not isnan(table.resizing_since[row]) and table.good_size[row]:
+    """Keep a job that was being resized on its last good device count for a while.
+
+    A fault of the incarnation before the resize, such as a preemption of its node, says nothing of the new size.
+    """
+    has_left = table.incarnation[row] > table.resizing_from[row]
+    if not isnan(table.resizing_since[row]) and has_left and table.good_size[row]:
         table.fixed_until[row] = now + RESIZE_COOLDOWN
     table.resizing_since[row] = np.nan
 

@@ -4,8 +4,8 @@ Rules
 
 1. Each node gives one device, the lowest that is free; the pool hears what it would hear of live nodes.
 2. An interval begins before anything else at its instant: spot nodes beyond what is then on offer are gone, or have
-   their notice, before the market decides for it. So it is where nodes are simulated by processes (``run --market``),
-   and in a cloud whose preemptions are seen a moment before the clock strikes.
+   their notice, before the market decides for it. The pool hears of it at once, as of a cloud whose preemptions are
+   seen a moment before the clock strikes, or some seconds later, as where nodes are processes (``run --market``).
 3. The quote of an interval is told when the one before it begins; after the recording its last interval continues.
 4. A node that is to go takes no new work. It goes as soon as its job has left it, or when its time is up, and then a
    worker that is still on it is lost. As with live nodes, that counts as a preemption where there was a notice;
@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -53,10 +53,14 @@ class _Node:
     is_spot: bool
     since: float | None = None
     """Scheduler time from which on it is up; None until then."""
+    is_warm: bool = False
+    """Whether there is a worker on it."""
     device: int | None = None
-    """Its device; None until it is up and one is free."""
+    """Its device; None until it is warm and one is free."""
     goes: str = ""
     """Why it takes no new work; empty while it stays."""
+    is_missed: bool = False
+    """Whether the pool has heard that it goes."""
 
     @property
     def id(self) -> str:
@@ -67,8 +71,8 @@ class _Node:
         return "spot" if self.is_spot else "on-demand"
 
     @property
-    def stays(self) -> bool:
-        return self.since is not None and not self.goes
+    def is_seen(self) -> bool:
+        return self.since is not None and not self.is_missed
 
     def lease(self, until: float) -> Lease:
         assert self.since is not None  # one that never came is not paid for
@@ -80,21 +84,28 @@ class VirtualCloud:
 
     Args:
         market: Market, whose first interval is the simulation's first.
-        start_up: Seconds from the request for a node until there is a worker on it.
+        start_up: Seconds from the request for a node until the pool sees it.
         notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
         leave: Seconds that a job has to leave a node which is given back.
+        warm_up: Seconds from seeing a node until there is a worker on it.
+        heard: Seconds until the pool hears that a node goes, or has gone without notice.
 
     Raises:
         ValueError: If a time is negative or not finite.
     """
 
-    def __init__(self, market: Market, start_up: float = 0.0, notice: float = 0.0, leave: float = 10.0) -> None:
-        for name, value in (("start_up", start_up), ("notice", notice), ("leave", leave)):
+    def __init__(
+        self, market: Market, start_up: float = 0.0, notice: float = 0.0, leave: float = 10.0, warm_up: float = 0.0,
+        heard: float = 0.0,
+    ) -> None:  # fmt: skip
+        times = {"start_up": start_up, "notice": notice, "leave": leave, "warm_up": warm_up, "heard": heard}
+        for name, value in times.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be at least 0 seconds and finite, got {value}")
         self.market = market
-        self._start_up, self._notice, self._leave = start_up, notice, leave
+        self._start_up, self._notice, self._leave, self._warm_up, self._heard = start_up, notice, leave, warm_up, heard
         self._nodes: list[_Node] = []  # the newest last
+        self._gone: list[_Node] = []  # those that have gone, and the pool has not heard of it
         self._requested = self._begun = 0  # nodes and intervals so far
         self._wanted, self._offered = NodeCounts(), 0
         self._seen, self._unavailable = NodesSeen(), dict[int, str]()
@@ -147,8 +158,8 @@ class VirtualCloud:
         """Let the next interval begin: spot nodes that are no longer on offer go, and the one after it is quoted."""
         number, self._begun = self._begun, self._begun + 1
         self._offered = int(self.market.available[self._row(number)])
-        for node in [node for node in self._nodes if node.is_spot and not node.goes][self._offered :]:
-            self._let_go(node, self._notice, "its node was preempted")
+        staying = [node for node in self._nodes if node.is_spot and not node.goes]
+        self._let_go(staying[self._offered :], self._notice, "its node was preempted")
         self._say()
         for quoted in (0, 1) if number == 0 else (number + 1,):
             row = self._row(quoted)
@@ -173,44 +184,66 @@ class VirtualCloud:
         new = []
         for is_spot, wanted in ((True, min(self._wanted.spot, self._offered)), (False, self._wanted.on_demand)):
             kept = [node for node in self._nodes if node.is_spot is is_spot and not node.goes]
-            for node in kept[wanted:]:
-                self._let_go(node, self._leave, "its node was given back")
+            self._let_go(kept[wanted:], self._leave, "its node was given back")
             new += [_Node(self._requested + 1 + k, is_spot) for k in range(wanted - len(kept))]
             self._requested += max(wanted - len(kept), 0)
         if new:
             self._nodes += new
             self._queue.at(self._queue.now + self._start_up, self._arrive, new)
 
-    def _arrive(self, nodes: Iterable[_Node]) -> None:
+    def _arrive(self, nodes: Sequence[_Node]) -> None:
         """Let nodes come that were asked for together, unless they are no longer wanted."""
         for node in nodes:
             if node in self._nodes:
                 node.since = self._queue.now
+        if self._warm_up:
+            self._queue.at(self._queue.now + self._warm_up, self._get_warm, nodes)
+            self._say()
+        else:
+            self._get_warm(nodes)
+
+    def _get_warm(self, nodes: Sequence[_Node]) -> None:
+        for node in nodes:
+            node.is_warm = node.since is not None
         self._give_devices()
         self._say()
 
     def _give_devices(self) -> None:
         """Give each node that has none the lowest device that is free; the oldest nodes come first."""
-        taken = {node.device for node in self._nodes}
+        taken = {node.device for node in (*self._nodes, *self._gone)}
         free = [device for device in range(self._pool.device_count) if device not in taken]
-        without = [node for node in self._nodes if node.stays and node.device is None]
+        without = [node for node in self._nodes if node.is_warm and not node.goes and node.device is None]
         for node, device in zip(without, free, strict=False):
             node.device = device
             self._pool.open(device)
 
-    def _let_go(self, node: _Node, seconds: float, why: str) -> None:
-        """Let a node go after some seconds at the latest; one that has not come yet goes at once."""
-        if node.since is None:
-            self._nodes.remove(node)
+    def _let_go(self, nodes: Sequence[_Node], seconds: float, why: str) -> None:
+        """Let nodes go after some seconds at the latest; one that has not come yet goes at once."""
+        self._nodes = [node for node in self._nodes if node.since is not None or node not in nodes]
+        go = [node for node in nodes if node.since is not None]
+        if not go:
             return
-        node.goes = why
-        if node.device is not None:
-            self._pool.close(node.device)
-        if not seconds:
-            self._end(node, ExitCause.LOST)
-            return
-        self._queue.at(self._queue.now + seconds, self._time_is_up, node)
+        for node in go:
+            node.goes, node.is_missed = why, not self._heard
+            if node.device is not None:
+                self._pool.close(node.device)
+        if self._heard:
+            self._queue.at(self._queue.now + self._heard, self._miss, go)
+        for node in go:
+            if seconds:
+                self._queue.at(self._queue.now + seconds, self._time_is_up, node)
+            else:
+                self._end(node, ExitCause.LOST, self._heard)
         self._look_soon()  # once the pool has heard of it
+
+    def _miss(self, nodes: Sequence[_Node]) -> None:
+        """Let the pool hear that nodes go, or have gone."""
+        for node in nodes:
+            node.is_missed = True
+        self._gone = [node for node in self._gone if node not in nodes]
+        self._give_devices()
+        self._say()
+        self._look_soon()
 
     def _time_is_up(self, node: _Node) -> None:
         if node in self._nodes:
@@ -222,16 +255,19 @@ class VirtualCloud:
 
     def _end_deserted(self, _: None) -> None:
         """End the nodes that are to go and that no job is on any more."""
-        for node in [node for node in self._nodes if node.goes]:
+        for node in [node for node in self._nodes if node.is_missed]:
             if node.device is None or self._pool.is_free(node.device):
                 self._end(node, ExitCause.PREEMPTED)
         self._say()
 
-    def _end(self, node: _Node, cause: ExitCause) -> None:
+    def _end(self, node: _Node, cause: ExitCause, heard: float = 0.0) -> None:
+        """End a node, of which the pool hears some seconds later."""
         self._nodes.remove(node)
         self._leases.append(node.lease(self._queue.now))
+        if heard:
+            self._gone.append(node)
         if node.device is not None:
-            self._pool.end_device(node.device, cause, node.goes)
+            self._pool.end_device(node.device, cause, node.goes, heard)
         self._give_devices()
 
     # ------------------------------------------------------------------------------------------------ the pool
@@ -241,10 +277,10 @@ class VirtualCloud:
 
         The nodes come first: the market may decide at any event, and must not count on nodes that have gone.
         """
-        stay = [node for node in self._nodes if node.stays]
+        stay = [node for node in (*self._nodes, *self._gone) if node.is_seen]
         spot, on_demand = (tuple(node.id for node in stay if node.is_spot is kind) for kind in (True, False))
         seen = NodesSeen(spot, on_demand, sum(node.device is not None for node in stay))
-        goes = {node.device: "its node is draining" for node in self._nodes if node.goes}
+        goes = {node.device: "its node is draining" for node in self._nodes if node.is_missed}
         usable = {node.device for node in stay}
         unavailable = {
             device: goes.get(device, "no node provides it")

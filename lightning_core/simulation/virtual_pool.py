@@ -105,13 +105,17 @@ class VirtualPool:
             return
         self._lose(worker, ExitCause.LOST, "its process died")
 
-    def _lose(self, worker: Worker, cause: ExitCause, detail: str) -> None:
+    def _lose(self, worker: Worker, cause: ExitCause, detail: str, heard: float = 0.0) -> None:
         starts = not (worker.ready or worker.leaving)  # so it has nothing to lose yet
         self._stop(worker)
         worker.leaving = False
         self._free(worker)
         save = None if starts else worker.set_back(self._save_every)
-        self._send(WorkerExited(worker.name, worker.incarnation, cause, detail, save))
+        lost = WorkerExited(worker.name, worker.incarnation, cause, detail, save)
+        if heard:
+            self._queue.at(self._queue.now + heard, self._send, lost)
+        else:
+            self._send(lost)
 
     def report_due(self, worker: Worker) -> None:
         """Send the report that a worker has come to; end a training whose deadline and recording are over."""
@@ -208,12 +212,12 @@ class VirtualPool:
         self._closed.discard(device)
         self._unplaced = True
 
-    def end_device(self, device: int, cause: ExitCause, detail: str) -> None:
-        """End a device, and lose the workers that are on it."""
+    def end_device(self, device: int, cause: ExitCause, detail: str, heard: float = 0.0) -> None:
+        """End a device, and lose the workers that are on it; the scheduler hears of that some seconds later."""
         self.close(device)
         for worker in self.workers.values():
             if device in worker.at:
-                self._lose(worker, cause, detail)
+                self._lose(worker, cause, detail, heard)
         self._devices[device].settle(self._queue.now, self._delays)
 
     def settle(self, placements: Callable[[], Iterable[Placement]]) -> None:

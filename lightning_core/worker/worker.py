@@ -29,6 +29,11 @@ log = logging.getLogger(__name__)
 
 # Seconds for which the end of a training is reported to a scheduler that does not answer.
 REPORT_TIMEOUT = 60.0
+# What every training needs.
+NEEDED = (
+    "lightning_core.callbacks.launched", "lightning_core.bundle.lightning_config",
+    "lightning_core.server.clients.ray_client",
+)  # fmt: skip
 # Seconds by which a rank that has lost the others delays its report: one of them may know the cause and report first.
 LOST_REPORT_DELAY = 3.0
 
@@ -48,9 +53,12 @@ class Worker:
             # once, two would be no faster than one, so they spin for some 100 us.
             os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
             os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-        # Imported once and kept: this is most of a cold start.
+        # Imported once and kept: this is most of a cold start, and a device is warm only after it.
         import torch
 
+        with suppress(ImportError):  # told of when a job is to be trained here, as a fault of this node
+            for module in NEEDED:
+                importlib.import_module(module)
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
         torch.set_num_threads(cores)
         for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:

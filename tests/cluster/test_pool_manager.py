@@ -24,7 +24,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from lightning_core.cluster import device_groups, launcher, monitor, pool_manager, worker_slots
+from lightning_core.cluster import device_groups, launcher, monitor, node_slots, pool_manager, worker_slots
 from lightning_core.cluster.device_groups import LOCATION_LABEL
 from lightning_core.cluster.launcher import Launcher
 from lightning_core.cluster.monitor import classify_exit
@@ -835,6 +835,35 @@ def test_a_device_is_unavailable_until_its_worker_has_started(tmp_path: Path, mo
         assert made.unavailable() == {1: "its worker is starting"}
         there[0].set_result(SimpleNamespace())
         await filling
+        assert made.unavailable() == {}
+
+    asyncio.run(story())
+
+
+def test_a_new_node_gives_no_device_before_a_worker_is_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose worker is replaced stays available."""
+    monkeypatch.setattr(worker_slots, "RETRY_INTERVAL", 0.01)
+    made = node_slots.NodeSlots("pool", 2, 1, "cpu")
+    monkeypatch.setattr(made, "_groups", SimpleNamespace(has=lambda _: True, problem=lambda _: "", draining={}))
+    asked = list[int]()
+
+    async def story() -> None:
+        there: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def tries(slot: WorkerSlot) -> None:
+            asked.append(slot.device)
+            slot.assign(await made._await_start(slot, asyncio.shield(there)))
+
+        monkeypatch.setattr(made, "_try_to_fill", tries)
+        new, other = made
+        other.unavailable = False
+        made._begin(0)
+        made.spawn(made._fill(other))
+        await until_async(lambda: len(asked) == 2)
+        await asyncio.sleep(0.1)
+        assert made.unavailable() == {0: "its worker is starting"}
+        there.set_result(SimpleNamespace())
+        await until_async(lambda: new.worker is not None and other.worker is not None)
         assert made.unavailable() == {}
 
     asyncio.run(story())

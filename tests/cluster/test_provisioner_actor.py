@@ -215,6 +215,7 @@ def test_whatever_nodes_come_the_scheduler_is_told_and_people_too(
     run(story)
 
 
+@pytest.mark.promise("R25")
 def test_a_provisioner_that_hangs_delays_neither_the_lease_nor_what_is_told_and_is_not_asked_twice(
     world: World,
 ) -> None:
@@ -290,6 +291,7 @@ def test_a_provisioner_that_is_being_restarted_is_asked_again_to_give_nodes_back
 # ------------------------------------------------------------------------------------------------ the lease
 
 
+@pytest.mark.promise("R25")
 def test_without_an_answer_within_the_lease_all_nodes_are_given_back_and_then_asked_for_anew(world: World) -> None:
     async def story() -> None:
         world.want(2)
@@ -307,6 +309,7 @@ def test_without_an_answer_within_the_lease_all_nodes_are_given_back_and_then_as
     run(story)
 
 
+@pytest.mark.promise("R25")
 def test_a_scheduler_that_is_away_for_less_than_the_lease_costs_no_node(world: World) -> None:
     async def story() -> None:
         world.want(2)
@@ -324,6 +327,7 @@ def test_a_scheduler_that_is_away_for_less_than_the_lease_costs_no_node(world: W
     run(story)
 
 
+@pytest.mark.promise("R24")
 def test_a_restarted_provisioner_leaves_the_nodes_of_the_earlier_one_until_the_pool_has_answered(world: World) -> None:
     async def story() -> None:
         world.want(2)
@@ -343,6 +347,7 @@ def test_a_restarted_provisioner_leaves_the_nodes_of_the_earlier_one_until_the_p
     run(story)
 
 
+@pytest.mark.promise("R25")
 def test_a_restarted_provisioner_gives_nodes_back_if_the_pool_does_not_answer_within_the_lease(world: World) -> None:
     async def story() -> None:
         world.there.update(named(NodeCounts(2, 1)))  # of an earlier one

@@ -52,6 +52,8 @@ class World:
     spot: int = 100
     """Spot nodes that come if they are wanted."""
     on_demand: int = 100
+    cold: int = 0
+    """Nodes that are there and have no worker yet."""
     batches: dict[str, float] = field(default_factory=dict)
     submitted: dict[str, float] = field(default_factory=dict)
     told: list[Ask] = field(default_factory=list)
@@ -79,7 +81,7 @@ class World:
     def nodes(self) -> NodesSeen:
         spot, on_demand = self.present
         names = tuple(f"s{k}" for k in range(spot)), tuple(f"d{k}" for k in range(on_demand))
-        return NodesSeen(*names, warm=self.present.all)
+        return NodesSeen(*names, warm=max(self.present.all - self.cold, 0))
 
     def names(self) -> list[str]:
         return [name for name in self.jobs if self.is_active(name)]

@@ -137,6 +137,7 @@ def act(made: MarketPool, number: int, action: int, amount: int, price: float) -
     made.live(1.0 + amount)
 
 
+@pytest.mark.promise("R27")
 @given(st.lists(ACTIONS, min_size=4, max_size=14), st.booleans(), st.floats(0.5, 6.0))
 @settings(max_examples=examples(25), deadline=None)
 def test_no_more_is_spent_than_may_be(story: list[tuple[int, int, float]], known: bool, money: float) -> None:

@@ -15,6 +15,7 @@ from lightning_core.core.events import Close, Tick, WorkersLost
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.saved_state import StateError
 from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.online.start_up_times import StartUpTimes
 from tests.control.market_world import CACHES, World, controller, elastic, market
 
 TWO_PLACES = market([2, 2, 0, 0, 4, 4, 4, 4])
@@ -48,6 +49,42 @@ def test_nodes_are_released_once_their_replacement_is_ready() -> None:
     assert world.present == (2, 0)
     world.live(run, 8.0)
     assert world.held[1] == (2, 0)
+
+
+def test_a_late_replacement_takes_over_once_it_is_warm() -> None:
+    """The node before it is paid for by then."""
+    world, run = World({"a": elastic("a", 300, 100.0)}, market([2] * 12), spot=1), controller()
+    world.live(run, 16.0)
+    assert (world.present, world.asked_for) == ((1, 1), (2, 1))
+    world.spot, world.cold = 2, 1
+    world.live(run, 1.0)
+    assert (world.present, world.asked_for) == ((2, 1), (2, 1))
+    world.cold = 0
+    world.live(run, 1.0)
+    assert world.present == (2, 0)
+
+
+def test_a_replacement_that_comes_as_an_interval_ends_takes_over_in_the_next_one() -> None:
+    world, run = World({"a": elastic("a", 300, 100.0)}, market([2] * 12), spot=1), controller()
+    world.live(run, 19.5)
+    world.spot, world.cold = 2, 1
+    world.live(run, 2.0)
+    assert (world.present, world.asked_for) == ((2, 1), (2, 1))
+    world.cold = 0
+    world.live(run, 1.0)
+    assert world.present == (2, 0)
+    world.live(run, 8.0)
+    assert (world.held[2], world.rows[2].cost) == ((2, 0), 0.8)  # it was not paid for again
+
+
+def test_a_pool_that_needs_fewer_nodes_gives_them_back_at_once() -> None:
+    """Also if one of them is cold: none replaces another."""
+    world, run = World({"a": elastic("a", 57, 100.0)}, market([4] * 12)), controller(initial_throughput=1.0)
+    world.live(run, 9.5)
+    assert world.present == (4, 0)
+    world.cold = 1
+    world.live(run, 1.0)
+    assert world.asked_for == (2, 0)
 
 
 def test_nodes_stay_if_no_replacement_comes() -> None:
@@ -141,6 +178,22 @@ def test_unsaved_batches_count_as_work_left() -> None:
         world.spot = 0
         world.live(run, 21.0)
         assert world.rows[2].on_demand == (4 if recovering else 0)
+
+
+def test_one_start_in_ten_may_be_late_without_counting() -> None:
+    times = StartUpTimes()
+    assert times.seconds == 0.0
+    late = {3: 90.0, 12: 80.0}
+    expected = {1: 5.0, 3: 5.0, 4: 90.0, 9: 90.0, 10: 5.0, 12: 5.0, 13: 80.0, 19: 80.0, 20: 5.0}
+    for number in range(30):
+        if number in expected:
+            assert times.seconds == expected[number], number
+        times.request("a", 100.0 * number, number, node_present=False)
+        now = 100.0 * number + late.get(number, 5.0)
+        times.observe(now, {"a": World({"a": elastic("a", 100, 1.0)}, batches={"a": number + 1.0}).status("a")})  # type: ignore[dict-item]
+    again = StartUpTimes()
+    again.restore(times.state())
+    assert again.seconds == times.seconds == 5.0
 
 
 def test_start_time_is_measured_apart_from_repeated_work() -> None:

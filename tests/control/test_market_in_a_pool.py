@@ -98,6 +98,7 @@ def test_the_story_has_rows_nodes_and_an_end(tmp_path: Path) -> None:
     assert made.scheduler.wakeup() is None
 
 
+@pytest.mark.promise("R28")
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_journal_with_a_market_replays(stops: bool, tmp_path: Path) -> None:
     made = whole_story(path := tmp_path / "journal.db", stops=stops)
@@ -114,6 +115,7 @@ def test_a_journal_with_a_market_replays(stops: bool, tmp_path: Path) -> None:
             assert any("are held for it" in line for line in why(history, job.name))
 
 
+@pytest.mark.promise("R24")
 def test_a_pool_that_was_stopped_midway_decides_as_one_that_was_not(tmp_path: Path) -> None:
     one = whole_story(tmp_path / "one.db", stops=False)
     other = whole_story(tmp_path / "other.db", stops=True)
@@ -228,6 +230,7 @@ EVENTS = st.tuples(
 )
 
 
+@pytest.mark.promise("R24")
 @given(st.lists(EVENTS, min_size=3, max_size=30), st.sampled_from(POLICIES), st.booleans())
 @settings(max_examples=examples(25), deadline=None)
 def test_a_market_that_is_saved_and_restored_within_any_story_decides_as_before(

@@ -2,37 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-# Copied because they are imported or changed; the other folders are only read.
-COPIED = ("lightning_core", "tests", "examples")
-LOOKED_AT = ("benchmarks", "docs", "callbacks", "README.md", "ARCHITECTURE.md", "SECURITY.md", "Makefile",
-             "pyproject.toml", "constraints.txt", "requirements.lock", "CHANGELOG.md", "LICENSE")  # fmt: skip
-PATIENCE = 300.0
-
-
-class Mutant(NamedTuple):
-    """A guard, and a test that must fail without it."""
-
-    row: str
-    file: str
-    guard: str
-    """Text that stands once in the file."""
-    gone: str
-    """Code in its place."""
-    test: str
-    more: str = ""
-    """Parameters of the test that show it (pytest's ``-k``)."""
-
+from tests.faults.guards import Mutant
 
 MUTANTS = (
     Mutant(
@@ -251,44 +223,36 @@ MUTANTS = (
         "return html.escape(clean(str(text)), quote=True)", "return str(text)",
         "tests/view/test_report.py::test_text_from_outside_is_escaped",
     ),
+    Mutant(
+        "R24", "lightning_core/cloud/machine_notes.py",
+        "machine.pid = next((pid for pid in _processes() if is_marked(pid, MARK, machine.mark)), 0)", "pass",
+        "tests/market/test_provisioners.py::test_a_provisioner_killed_while_a_node_begins_leaves_none_behind",
+        "process and after",
+    ),
+    Mutant(
+        "R25", "lightning_core/cluster/provisioner_actor.py",
+        "if self._closed or self._lease.is_over(time.monotonic()):", "if self._closed:",
+        "tests/cluster/test_provisioner_actor.py"
+        "::test_without_an_answer_within_the_lease_all_nodes_are_given_back_and_then_asked_for_anew",
+    ),
+    Mutant(
+        "R26", "lightning_core/market/online/online_plan.py",
+        "constrain(spot, on_demand, guarded=True)", "constrain(spot, on_demand, guarded=False)",
+        "tests/market/test_spot_live.py::test_on_demand_nodes_meet_the_deadline_after_any_preemptions",
+    ),
+    Mutant(
+        "R27", "lightning_core/control/planned_jobs.py",
+        "is_short = money is not None and held.cost(*prices) > money", "is_short = False",
+        "tests/control/test_budget.py::test_no_more_is_spent_than_may_be",
+    ),
+    Mutant(
+        "R28", "lightning_core/market/online/quote_history.py",
+        "np.searchsorted(numbers, np.arange(number + 1), side=\"right\")",
+        "np.searchsorted(numbers, np.arange(number + 1), side=\"left\")",
+        "tests/market/test_controller_on_recording.py"
+        "::test_the_controller_holds_and_pays_on_a_recording_what_a_backtest_does",
+    ),
 )  # fmt: skip
-
-
-def is_there(mutant: Mutant) -> str:
-    """Return what is wrong with an entry of the list; empty if nothing is."""
-    found = (ROOT / mutant.file).read_text().count(mutant.guard)
-    if found != 1:
-        return f"{mutant.row}: the guard stands {found} times in {mutant.file}, expected once: {mutant.guard!r}"
-    path, _, test = mutant.test.partition("::")
-    if not (ROOT / path).exists() or f"def {test}(" not in (ROOT / path).read_text():
-        return f"{mutant.row}: no test {mutant.test}"
-    return ""
-
-
-def without_guard(mutant: Mutant, folder: Path) -> tuple[int, str]:
-    """Run a mutant's test on a copy of the package without the guard; return exit code and output."""
-    for name in COPIED:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    # As it is installed.
-    shutil.copytree(ROOT / "callbacks", folder / "lightning_core" / "callbacks")
-    for name in LOOKED_AT:
-        if (ROOT / name).exists():
-            (folder / name).symlink_to(ROOT / name)
-    file = folder / mutant.file.replace("callbacks/", "lightning_core/callbacks/")
-    file.write_text(file.read_text().replace(mutant.guard, mutant.gone))
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "", mutant.test]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    command += ["-k", mutant.more] if mutant.more else []
-    with subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
-    ) as running:  # fmt: skip
-        try:
-            said, _ = running.communicate(timeout=PATIENCE)
-        finally:
-            with suppress(ProcessLookupError):  # nothing that the test has started outlives it
-                os.killpg(running.pid, signal.SIGKILL)
-    return running.returncode, said
 
 
 def names() -> Iterator[str]:

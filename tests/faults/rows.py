@@ -52,6 +52,23 @@ PROMISES = {
         "two hours run every night; recorded are ten minutes",
     ),
     "R23": Row("The events of a journal lead to the same decisions again, those of an older version too"),
+    "R24": Row(
+        "On a market, the command, the scheduler, the provisioner and the pool manager may be killed at any moment,"
+        " alone or together: what is wanted is there again within 75 s, each node is billed once, none is left behind"
+    ),
+    "R25": Row(
+        "Nodes of a market are held under a lease: a scheduler that does not answer for longer has them given back, and"
+        " wants them anew; nodes that cannot reach the head end by themselves"
+    ),
+    "R26": Row(
+        "A job on a market ends in time if on-demand nodes could complete it, whatever is preempted, with notice or"
+        " without"
+    ),
+    "R27": Row("No more is spent on a market than its budget, over all jobs and all time"),
+    "R28": Row(
+        "A backtest, virtual time and a live pool rent the same nodes for the same money, given the same market and"
+        " progress, and a journal with a market replays"
+    ),
     "S1": Row("No Ray is started without a token"),
     "S2": Row("Token and state files are private, and the token is in no log, report or journal"),
     "S3": Row("Nothing from a disk is unpickled or evaluated"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.live.numbered_training import seen_samples as seen
-from benchmarks.market.spot_live import moments, run_live, seen_live
+from benchmarks.market.live_day import moments, run_live, seen_live
 from lightning_core.cloud.provisioner import SPOT
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, State

@@ -106,6 +106,7 @@ def told(name: str, folder: Path, seconds: float = 600.0) -> Story:
     return story
 
 
+@pytest.mark.promise("R24")
 @pytest.mark.cluster
 def test_all_actors_killed_at_once_cost_no_batch_and_leave_no_node(
     folder: Path, record_property: Callable[[str, object], None]
@@ -121,6 +122,7 @@ def test_all_actors_killed_at_once_cost_no_batch_and_leave_no_node(
     )
 
 
+@pytest.mark.promise("R24")
 @pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", ["nothing", *ALL, "scheduler and provisioner", "all three"])
@@ -135,6 +137,7 @@ def test_actors_killed_at_any_moment_leave_what_is_wanted(
     record_property("figure", f"{name} killed: well after {worst:.0f} s, {paid:.0f} s of nodes without a job at most")
 
 
+@pytest.mark.promise("R25")
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_scheduler_that_stands_still_for_longer_than_the_lease_has_its_nodes_given_back(
@@ -149,6 +152,7 @@ def test_a_scheduler_that_stands_still_for_longer_than_the_lease_has_its_nodes_g
     )
 
 
+@pytest.mark.promise("R7", "F21")
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_node_that_is_lost_costs_what_was_not_saved(
@@ -160,12 +164,14 @@ def test_a_node_that_is_lost_costs_what_was_not_saved(
     record_property("figure", f"a node killed, or stopped: {repeated} batches done again at most")
 
 
+@pytest.mark.promise("R24")
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_provisioner_that_crashes_again_and_again_neither_keeps_nor_rents_too_many(folder: Path) -> None:
     told("failpoints", folder).check()
 
 
+@pytest.mark.promise("R24")
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_pool_whose_command_was_killed_on_its_way_up_ends_and_begins_anew(folder: Path) -> None:
@@ -173,6 +179,7 @@ def test_a_pool_whose_command_was_killed_on_its_way_up_ends_and_begins_anew(fold
     assert found["left behind"] == 0
 
 
+@pytest.mark.promise("R25")
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_nodes_end_by_themselves_when_the_control_process_of_ray_is_killed(

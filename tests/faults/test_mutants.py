@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.mutants import MUTANTS, Mutant, is_there, names, without_guard
+from tests.faults.guards import Mutant, is_there, without_guard
+from tests.faults.mutants import MUTANTS, names
 
 
 def test_every_mutant_names_an_existing_guard_and_test() -> None:

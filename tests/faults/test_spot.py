@@ -22,6 +22,7 @@ from tests.faults.spot import BATCHES, COUNTS, DEADLINE, NOTICE, SAVE_EVERY
 from tests.faults.test_nodes import run_story
 
 
+@pytest.mark.promise("R26")
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_training_meets_its_deadline_under_preemptions(

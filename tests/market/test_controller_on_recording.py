@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.control.job_model import THROUGHPUT_MARGIN
 from lightning_core.control.market import MarketController
-from lightning_core.control.planned_jobs import THROUGHPUT_MARGIN
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.events import Event, Report, Submit, Tick
@@ -146,6 +147,7 @@ class Recorded:
                     self.rows.append(answer)
 
 
+@pytest.mark.promise("R28")
 @given(
     st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 16), min_size=12, max_size=12),
     st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(1, 100), st.sampled_from([0.0, 0.5, 0.75]),

@@ -75,7 +75,7 @@ def simulated(folder: Path, leave: float = 0.0, notice: float = 0.0, warned: Any
         warned.append((mark, seconds))
         return True
 
-    return SimulatedProvisioner(folder, lambda _: SLEEPS, notice, leave, warn)
+    return SimulatedProvisioner(folder, lambda _: SLEEPS, notice, leave, warn, lambda _: True)
 
 
 def abandon(provisioner: SimulatedProvisioner) -> None:
@@ -135,7 +135,7 @@ def test_a_node_that_dies_is_replaced_and_was_paid_for_until_then(nodes: Path) -
 
 def test_a_node_that_has_not_joined_yet_is_ended_at_once(nodes: Path) -> None:
     """Otherwise it would join, and a job begin on it, while it is about to leave."""
-    made = SimulatedProvisioner(nodes, lambda _: SLEEPS, 600.0, 600.0, lambda mark, seconds: False)
+    made = SimulatedProvisioner(nodes, lambda _: SLEEPS, 600.0, 600.0, lambda mark, seconds: False, bool)
     made.scale_to(NodeCounts(1, 0))
     until(lambda: living(nodes))
     made.scale_to(NodeCounts())
@@ -143,9 +143,30 @@ def test_a_node_that_has_not_joined_yet_is_ended_at_once(nodes: Path) -> None:
     made.close()
 
 
+def test_nodes_start_one_after_the_other(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one starts once the one before has joined, has ended, or is late."""
+    joined = set[str]()
+    made = SimulatedProvisioner(nodes, lambda _: SLEEPS, 0.0, 0.0, lambda *_: True, joined.__contains__)
+    made.scale_to(NodeCounts(2, 2))
+    [first] = until(lambda: living(nodes))
+    time.sleep(0.1)
+    assert kinds(nodes) == NodeCounts(1, 0)
+    joined.add(first.mark)
+    until(lambda: kinds(nodes) == NodeCounts(2, 0))
+    os.kill(living(nodes)[1].pid, signal.SIGKILL)
+    until(lambda: [one.number for one in living(nodes)] == [1, 3])
+    joined.add(living(nodes)[1].mark)
+    until(lambda: kinds(nodes) == NodeCounts(2, 1))
+    time.sleep(0.1)
+    assert kinds(nodes) == NodeCounts(2, 1)
+    monkeypatch.setattr(simulated_provisioner, "JOIN_SECONDS", 0.2)
+    until(lambda: kinds(nodes) == NodeCounts(2, 2))
+    made.close()
+
+
 def test_a_cluster_that_does_not_answer_delays_no_request(nodes: Path) -> None:
     hangs = threading.Event()
-    made = SimulatedProvisioner(nodes, lambda _: SLEEPS, 0.2, 0.2, lambda mark, seconds: hangs.wait(60))
+    made = SimulatedProvisioner(nodes, lambda _: SLEEPS, 0.2, 0.2, lambda mark, seconds: hangs.wait(60), bool)
     made.scale_to(NodeCounts(2, 0))
     until(lambda: kinds(nodes) == NodeCounts(2, 0))
     began = time.monotonic()
@@ -157,6 +178,7 @@ def test_a_cluster_that_does_not_answer_delays_no_request(nodes: Path) -> None:
     hangs.set()
 
 
+@pytest.mark.promise("R24")
 def test_a_new_provisioner_takes_over_the_nodes_of_an_earlier_one(nodes: Path) -> None:
     """Those that stay and those about to leave, each with its time; until it is asked, it leaves all as they are."""
     before = simulated(nodes, leave=1.5, warned=[])
@@ -211,12 +233,13 @@ after = sys.argv[3] == "after"
 machine_notes.write_whole = counted(machine_notes.write_whole, after)
 subprocess.Popen = counted(subprocess.Popen, after)
 sleeps = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
-made = simulated_provisioner.SimulatedProvisioner(Path(sys.argv[1]), lambda _: sleeps, 0, 0, lambda *_: True)
+made = simulated_provisioner.SimulatedProvisioner(Path(sys.argv[1]), lambda _: sleeps, 0, 0, lambda *_: True, bool)
 made.scale_to(NodeCounts(1, 0))
 made._thread.join()
 """
 
 
+@pytest.mark.promise("R24")
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(("calls", "call"), [(1, "its note"), (2, "its process"), (3, "the note of its process")])
 def test_a_provisioner_killed_while_a_node_begins_leaves_none_behind(
@@ -237,6 +260,7 @@ def test_a_provisioner_killed_while_a_node_begins_leaves_none_behind(
     assert not list(nodes.glob("node-*.json"))
 
 
+@pytest.mark.promise("R24")
 def test_a_provisioner_killed_while_a_node_ends_bills_it_once(nodes: Path) -> None:
     made = simulated(nodes)
     made.scale_to(NodeCounts(1, 0))

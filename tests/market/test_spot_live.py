@@ -40,6 +40,7 @@ def part_left(job: SpotJob, before: NodeCounts, held: NodeCounts) -> float:
     return job.shrink_fraction if held.all < before.all else 1.0
 
 
+@pytest.mark.promise("R28")
 @given(
     st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 16), min_size=12, max_size=12),
     st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(20, 100), st.sampled_from([0.0, 0.6]),
@@ -109,6 +110,7 @@ def test_nodes_given_to_another_job_are_not_preempted() -> None:
     )  # one has, without notice maybe
 
 
+@pytest.mark.promise("R26")
 @given(
     st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 4), min_size=12, max_size=12), st.floats(0.0, 1.5),
     st.floats(0.3, 1.0), st.integers(1, 46),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_core.core.answers import End, Grant, Placement, State, Verdict
+from lightning_core.core.control import Ask, Asker
 from lightning_core.core.events import (
     Checkpoint,
     DevicesUnavailable,
@@ -240,3 +241,24 @@ def test_a_lost_script_is_not_resumed(scheduler: Scheduler) -> None:
     [end] = scheduler.handle(lost(), 1.0)
     assert isinstance(end, End)
     assert (end.verdict, str(end.reason)) == (Verdict.CRASHED, "ValueError: no")
+
+
+@pytest.mark.parametrize("dies", ["before it left", "on the new size"])
+def test_only_a_loss_on_the_new_size_is_a_failed_resize(dies: str) -> None:
+    """A node that is preempted while its job is told to leave says nothing of the new size."""
+    scheduler = Scheduler(Settings(policy="fifo", devices=2))
+    elastic = frozenset(Capability)
+    scheduler.handle(Submit((job(max_devices=2, sizes=(1, 2), can=elastic, deadline=9000.0),)), 0.0)
+    scheduler.handle(Ask("a", Asker.MARKET, devices=1), 0.0)
+    scheduler.handle(report(0), 1.0)
+    scheduler.handle(report(40, 2, checkpoint=save(30)), 4.0)
+    scheduler.handle(Ask("a", Asker.MARKET, devices=2), 5.0)
+    if dies == "on the new size":
+        scheduler.handle(lost(1, ExitCause.RELEASED, checkpoint=save(40)), 5.1)
+        scheduler.handle(lost(2), 6.0)
+    else:
+        scheduler.handle(lost(), 6.0)
+    scheduler.handle(Tick(), 6.0 + restart_delay("a", 1))
+    [placement] = scheduler.placements()
+    assert placement.devices == ((0,) if dies == "on the new size" else (0, 1))
+    scheduler.check()

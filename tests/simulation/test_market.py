@@ -14,7 +14,7 @@ import pytest
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.control import IntervalEnded, NodesSeen, NodesWanted, Quoted
-from lightning_core.core.events import DevicesUnavailable, Event, ExitCause, WorkerExited
+from lightning_core.core.events import DevicesUnavailable, Event, ExitCause, Report, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, Market, SpotJob, backtest
@@ -76,9 +76,10 @@ class Watched(Simulation):
 
 def simulated(
     market: Market, *jobs: SimulatedJob, policy: str = "max-spot", path: Path | None = None, start_up: float = 60.0,
-    notice: float = 0.0, delays: Delays = DELAYS, controllers: dict[str, Any] | None = None, **arguments: Any,
+    notice: float = 0.0, warm_up: float = 0.0, heard: float = 0.0, delays: Delays = DELAYS,
+    controllers: dict[str, Any] | None = None, **arguments: Any,
 ) -> tuple[Watched, Outcome, VirtualCloud]:  # fmt: skip
-    cloud = VirtualCloud(market, start_up, notice, LEAVE)
+    cloud = VirtualCloud(market, start_up, notice, LEAVE, warm_up, heard)
     args = {"interval": market.seconds, "policy": policy, **arguments}
     settings = Settings("edf", estimator="log_time", period=60.0, devices=2 * sum(one.job.max_devices for one in jobs),
                         controllers={"market": args, **(controllers or {})})  # fmt: skip
@@ -107,6 +108,7 @@ def check_bill(simulation: Watched, outcome: Outcome, cloud: VirtualCloud) -> No
             at += INTERVAL / 7
 
 
+@pytest.mark.promise("R26", "R28")
 @pytest.mark.parametrize(("policy", "seed"), [("max-spot", 1), ("ahanp", 3), ("chain", 4)])
 def test_a_day_on_a_recorded_market_meets_all_deadlines_and_replays(policy: str, seed: int, tmp_path: Path) -> None:
     """Two jobs, of which one comes later, on spot nodes that go without notice."""
@@ -167,6 +169,36 @@ def test_a_job_that_does_not_leave_within_its_notice_is_preempted() -> None:
     assert {lease.until for lease in cloud.invoice if lease.since == 60.0} == {INTERVAL + 30.0}
 
 
+def test_nodes_are_seen_before_there_is_a_worker_on_them() -> None:
+    simulation, outcome, _ = simulated(flat([4, 4, 4, 4]), elastic("a", 6, 3), warm_up=90.0, initial_throughput=1.0)
+    seen = [(now, len(event.spot), event.warm) for now, event in simulation.told if isinstance(event, NodesSeen)]
+    assert seen[:2] == [(60.0, 4, 0), (150.0, 4, 4)]
+    trained = [now for now, event in simulation.told if isinstance(event, Report) and event.batches]
+    assert trained[0] == pytest.approx(150.0 + DELAYS.start + DELAYS.report_every, abs=DELAYS.report_every)
+    assert [job.verdict for job in outcome.jobs] == [Verdict.MET]
+
+
+@pytest.mark.parametrize("notice", [0.0, 30.0])
+def test_nodes_that_go_are_counted_on_until_the_pool_hears_of_it(notice: float) -> None:
+    """Without notice their job trains no more by then, and its worker is missed at the same time."""
+    simulation, outcome, cloud = simulated(
+        flat([4, 0, 4, 4, 4, 4]), elastic("a", 6, 3), notice=notice, heard=7.0, initial_throughput=1.0
+    )
+    counts = [(now, len(event.spot)) for now, event in simulation.told if isinstance(event, NodesSeen)]
+    assert next(pair for pair in counts if pair[0] >= INTERVAL) == (INTERVAL + 7.0, 0)
+    gone = {lease.until for lease in cloud.invoice if lease.since == 60.0}
+    lost = simulation.exits(ExitCause.LOST, ExitCause.PREEMPTED)
+    if notice:
+        assert (gone, lost) == ({INTERVAL + 7.0 + DELAYS.release}, [])
+    else:
+        assert (gone, [event.cause for event in lost]) == ({INTERVAL}, [ExitCause.LOST])
+        assert next(now for now, event in simulation.told if event is lost[0]) == INTERVAL + 7.0
+        reported = [now for now, event in simulation.told if isinstance(event, Report) and event.incarnation == 1]
+        assert max(reported) <= INTERVAL
+    assert [job.verdict for job in outcome.jobs] == [Verdict.MET]
+    check_bill(simulation, outcome, cloud)
+
+
 def test_a_worker_that_is_lost_while_it_starts_keeps_its_progress() -> None:
     """Its node goes a second before it would train, and it begins from where it was saved."""
     late = replace(DELAYS, start=INTERVAL - 59.0)
@@ -175,6 +207,7 @@ def test_a_worker_that_is_lost_while_it_starts_keeps_its_progress() -> None:
     assert [job.verdict for job in outcome.jobs] == [Verdict.MET]
 
 
+@pytest.mark.promise("R27")
 def test_a_budget_ends_the_renting_and_is_not_exceeded() -> None:
     job = elastic("a", 24, 11, on_miss=OnMiss.STOP)
     _, whole, _ = simulated(drawn(1), job)

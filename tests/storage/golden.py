@@ -1,5 +1,7 @@
 """Golden journals: events that were once handled under each policy and estimator, with what was decided then.
 
+Those in which controllers decide have the state that was saved in their middle as well.
+
 ``python -m tests.storage.golden [NAME...]`` records them anew from the present code, all or those that are named: for a
 new policy, and after a change of decisions that is meant.
 """
@@ -11,14 +13,14 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
 from lightning_core.core.codec import decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetTerms
-from lightning_core.core.control import IntervalEnded
+from lightning_core.core.control import Allowance, Ask, IntervalEnded, NodesWanted
 from lightning_core.core.events import DevicesUnavailable, Event
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -26,8 +28,10 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.tables.state_versions import VERSION, migrated
 from lightning_core.storage.journals.journal import Journal
 from tests.driven import Curve, drive
+from tests.storage.golden_controllers import controlled, play
 
 FOLDER = Path(__file__).with_name("golden")
 SECONDS, STEP, DEVICES = 90.0, 1.0, 3
@@ -44,27 +48,46 @@ class Step(NamedTuple):
     decisions: list[Any]
 
 
+class Saved(NamedTuple):
+    """A state of a scheduler."""
+
+    after: int
+    """Events that it had handled."""
+    version: int
+    state: Mapping[str, Any]
+
+
 class Golden(NamedTuple):
     """A golden journal."""
 
     settings: dict[str, Any]
     steps: list[Step]
+    saved: Saved | None = None
 
     def write(self, path: Path) -> None:
         """Write it; the same content gives the same file."""
-        lines = [json.dumps(one, separators=(",", ":")) for one in (self.settings, *self.steps)]
+        head = self.settings if self.saved is None else [self.settings, self.saved]
+        lines = [json.dumps(one, separators=(",", ":")) for one in (head, *self.steps)]
         path.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
 
     @classmethod
     def read(cls, path: Path) -> Golden:
         """Read what :meth:`write` has written."""
-        settings, *steps = map(json.loads, gzip.decompress(path.read_bytes()).decode().splitlines())
-        return cls(settings, [Step(*step) for step in steps])
+        head, *steps = map(json.loads, gzip.decompress(path.read_bytes()).decode().splitlines())
+        settings, saved = (head, None) if isinstance(head, dict) else (head[0], Saved(*head[1]))
+        return cls(settings, [Step(*step) for step in steps], saved)
 
-    def first_other(self) -> str:
-        """Return the first event for which the present code decides otherwise, in words; empty if there is none."""
-        scheduler = Scheduler(Settings(**self.settings))
-        for number, (now, event, before) in enumerate(self.steps, 1):
+    def first_other(self, *, from_saved: bool = False) -> str:
+        """Return the first event for which the present code decides otherwise, in words; empty if there is none.
+
+        Args:
+            from_saved: Whether it begins with the saved state, and not with the first event.
+        """
+        scheduler, after = Scheduler(Settings(**self.settings)), 0
+        if from_saved and self.saved is not None:
+            after = self.saved.after
+            scheduler.restore(migrated(self.saved.state, self.saved.version))
+        for number, (now, event, before) in enumerate(self.steps[after:], after + 1):
             decided = decisions(scheduler.handle(decode_event(event), now))
             if not are_same(before, decided):
                 return f"event {number} at {now} s, {event}: was {before}, is {decided}"
@@ -84,6 +107,12 @@ def _decision(answer: Answer) -> Iterator[Any]:
             yield from (answer.version, answer.share, list(answer.devices), answer.capped)
         case End() | VerdictChanged():
             yield None if answer.verdict is None else str(answer.verdict)
+        case Ask():
+            yield from (answer.by, answer.hold, answer.release, answer.location, answer.devices)
+        case NodesWanted():
+            yield from (answer.version, answer.spot, answer.on_demand)
+        case Allowance():
+            yield answer.money
         case IntervalEnded():
             yield from answer
             return
@@ -101,13 +130,33 @@ def are_same(one: Any, other: Any) -> bool:
 
 
 def every() -> dict[str, Settings]:
-    """Return the settings of each golden journal, by its name: each policy, and each estimator under EDF."""
+    """Return the settings of each golden journal, by its name.
+
+    Each policy, each estimator under EDF, and the controllers.
+    """
     made = {name: Settings(name, ARGUMENTS.get(name, {}), devices=DEVICES) for name in POLICIES}
-    return made | {f"edf-{name}": Settings("edf", estimator=name, devices=DEVICES) for name in ESTIMATORS}
+    made |= {f"edf-{name}": Settings("edf", estimator=name, devices=DEVICES) for name in ESTIMATORS}
+    return made | controlled()
 
 
 def record(settings: Settings) -> Golden:
-    """Record a journal: jobs of both kinds of targets, of which one raises, one is steered, one can be resized."""
+    """Record a journal."""
+    scheduler, steps, states = Scheduler(settings), list[Step](), list[Saved]()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.db"
+        (play if settings.controllers else _drive)(path, settings)
+        with Journal.open(path, read_only=True) as journal:
+            middle = journal.last // 3
+            for entry in journal.recent_entries():
+                answers = scheduler.handle(decode_event(entry.event), entry.now)
+                steps.append(Step(entry.now, entry.event, decisions(answers)))
+                if settings.controllers and len(steps) == middle:
+                    states.append(Saved(middle, VERSION, json.loads(json.dumps(scheduler.state()))))
+    return Golden(settings.to_dict(), steps, *states)
+
+
+def _drive(path: Path, settings: Settings) -> None:
+    """Write the journal of jobs of both kinds of targets, of which one raises, one is steered, one can be resized."""
     elastic = frozenset(Capability)
     jobs = {
         0.0: [
@@ -129,14 +178,7 @@ def record(settings: Settings) -> Golden:
         35.5: SetTerms("steered", weight=2.0),
         70.0: Cancel("steered"),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        drive(path := Path(folder) / "journal.db", settings, jobs, SECONDS, step=STEP, events=events)
-        scheduler, steps = Scheduler(settings), []
-        with Journal.open(path, read_only=True) as journal:
-            for entry in journal.recent_entries():
-                answers = scheduler.handle(decode_event(entry.event), entry.now)
-                steps.append(Step(entry.now, entry.event, decisions(answers)))
-    return Golden(settings.to_dict(), steps)
+    drive(path, settings, jobs, SECONDS, step=STEP, events=events)
 
 
 if __name__ == "__main__":

@@ -101,14 +101,24 @@ class CurrentInterval:
             setattr(made, name, value)
         return made
 
-    def begin(self) -> NodeCounts:
-        """Return the nodes to ask for first: the planned ones, and the present ones while replacements start."""
+    def begin(self, warm: int) -> NodeCounts:
+        """Return the nodes to ask for first: the planned ones, and the present ones while replacements start.
+
+        Args:
+            warm: Devices with a worker on them.
+        """
         planned, present = self.planned, self.present
-        if not (planned.spot > present.spot or planned.on_demand > present.on_demand):
-            return planned
-        both = planned.maximum(present)
-        self.hands_over = both != planned
-        return both
+        are_all_there = planned.minimum(present) == planned
+        first = planned.plus(self._stay(present, warm)) if are_all_there else planned.maximum(present)
+        self.hands_over = first != planned
+        return first
+
+    def _stay(self, present: NodeCounts, warm: int) -> NodeCounts:
+        """Return the surplus nodes that stay: one of the other kind for each planned node that is missing or cold."""
+        kept, cold = self.planned.minimum(present), max(present.all - warm, 0)
+        surplus, missing = present.minus(kept), self.planned.minus(kept)
+        lacks = self.planned.minimum(missing.plus(NodeCounts(cold, cold)))
+        return NodeCounts(min(surplus.spot, lacks.on_demand), min(surplus.on_demand, lacks.spot))
 
     def settle(
         self, now: float, present: NodeCounts, warm: int, seconds: float, money: float | None = None
@@ -124,14 +134,11 @@ class CurrentInterval:
         """
         if not self.hands_over:
             return None
-        planned = self.planned
-        if planned.minimum(present) == planned and warm >= present.all:
+        planned, stay = self.planned, self._stay(present, warm)
+        if planned.minimum(present) == planned and not stay.all:
             self.hands_over, self.requested = False, planned
             return planned
-        if now - self.began > HANDOVER_FRACTION * seconds:
-            # For each missing node one of the other kind stays, and is paid for.
-            spot, on_demand = planned.spot - present.spot, planned.on_demand - present.on_demand
-            stay = NodeCounts(min(max(-spot, 0), max(on_demand, 0)), min(max(-on_demand, 0), max(spot, 0)))
+        if now - self.began > HANDOVER_FRACTION * seconds:  # what stays from now on is paid for
             if money is not None and self.dearest(planned.plus(stay)) > money:
                 self.hands_over, self.requested = False, planned
                 return planned

@@ -1,0 +1,66 @@
+"""A job as the market sees it: its work, its throughput, and what changes of nodes cost it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lightning_core.core.jobs import Job
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.market import SpotJob
+from lightning_core.market.online.job_span import JobSpan
+from lightning_core.market.online.throughput_table import throughput_table
+
+# Fraction of a job's throughput that its plan does not count on: the safety net would else be exact to the second.
+THROUGHPUT_MARGIN = 0.05
+# Smallest fraction of an interval that is taken to be left for training when nodes start in it.
+MIN_FRACTION = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class JobModel:
+    """What jobs have in common.
+
+    Args:
+        seconds: Seconds of an interval.
+        kept_fraction: Largest fraction of an interval that is left for training when the number of nodes changes in it.
+        save_every: Seconds of training between two checkpoints of a job that does not say.
+        initial_throughput: Batches per second on one device until they have been measured; None if they are unknown.
+    """
+
+    seconds: float
+    kept_fraction: float
+    save_every: float
+    initial_throughput: float | None
+
+    def spot_job(self, terms: Job, span: JobSpan, throughputs: Mapping[int, float], start_up: float) -> SpotJob | None:
+        """Return a job as the market sees it; None while its throughput is unknown.
+
+        Args:
+            terms: The job, with its present terms.
+            span: The intervals in which it lives.
+            throughputs: Expected batches per second by number of devices; empty while unknown.
+            start_up: Seconds from requesting nodes to a batch.
+        """
+        if not throughputs and self.initial_throughput is not None:
+            throughputs = {size: size * self.initial_throughput for size in terms.sizes or (terms.max_devices,)}
+        if not throughputs or terms.target.work is None:
+            return None
+        speedup = SpeedUp(tuple(throughputs), tuple(throughputs.values()))
+        min_nodes, table = throughput_table(speedup, self.seconds)
+        growth_fraction = min(max(1.0 - start_up / self.seconds, MIN_FRACTION), self.kept_fraction)
+        save_every = self.save_every if terms.save_every is None else terms.save_every
+        return SpotJob(
+            float(terms.target.work), span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
+            self.kept_fraction, value=0.0, preemption_cost=(start_up + save_every) / self.seconds,
+        )  # fmt: skip
+
+
+def with_margin(job: SpotJob) -> SpotJob:
+    """Return a job as its plan sees it, a little slower than measured."""
+    return replace(job, throughput=tuple((1 - THROUGHPUT_MARGIN) * throughput for throughput in job.throughput))
+
+
+def min_size(job: Job) -> int:
+    """Return the fewest devices that a job can train on."""
+    return min(job.sizes or (job.max_devices,))

@@ -1,0 +1,110 @@
+"""What was quoted of a market, interval by interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, replace
+from typing import Any
+
+import numpy as np
+
+from lightning_core.core.control import Quoted
+from lightning_core.core.control.cloud import MAX_INTERVALS
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.spot_market import Market
+
+# Intervals before the present one of which the quotes are kept. As many as a plan looks ahead are told of, at most,
+# where a pool was down.
+BEFORE = 20_000
+# Intervals after which a quote is old: spot nodes that are there stay, and none is counted on beside them. For this
+# part of the interval, plans wait for a newer one.
+STALE, PATIENCE = 1.0, 0.1
+
+
+class QuoteHistory:
+    """Quotes of a market, each of the interval from which on it holds.
+
+    Args:
+        seconds: Seconds of an interval.
+        ahead: Intervals after the present one that a market has, taken to be like it.
+    """
+
+    def __init__(self, seconds: float, ahead: int) -> None:
+        self._seconds, self._ahead = seconds, ahead
+        self._quotes: dict[int, Quoted] = {}  # by interval
+        self._quoted_at = -math.inf
+
+    def __bool__(self) -> bool:
+        """Return whether there was a quote."""
+        return bool(self._quotes)
+
+    def state(self) -> dict[str, Any]:
+        """Return what is remembered as JSON values."""
+        quotes = [list(astuple(quote)) for quote in self._quotes.values()]
+        return {"quotes": quotes, "quoted_at": self._quoted_at if self._quotes else None}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned."""
+        self._quotes = {quote[-1]: Quoted(*quote) for quote in state["quotes"]}
+        self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]
+
+    @property
+    def newest(self) -> int:
+        """The last interval of which there is a quote of its own."""
+        return max(self._quotes)
+
+    def number(self, now: float) -> int:
+        """Return the number of the interval at a time; the last one does not end."""
+        return int(min(now // self._seconds, MAX_INTERVALS))
+
+    def take(self, quote: Quoted, now: float, planned: int | None) -> bool:
+        """Take in a quote; return whether it is the first one.
+
+        Args:
+            quote: The quote.
+            now: Scheduler time.
+            planned: The newest interval for which plans were made: what they went by stays. None if there is none.
+        """
+        number = self.number(now) if quote.interval is None else quote.interval
+        is_first = not self._quotes
+        has_begun = planned is not None and number <= planned
+        if not has_begun or quote.interval is None:
+            holds_from = min(number + has_begun, MAX_INTERVALS)
+            self._quotes[holds_from] = replace(quote, interval=holds_from)
+            self._quoted_at = now
+        for old in [one for one in self._quotes if one < number - BEFORE]:
+            del self._quotes[old]
+        return is_first
+
+    def at(self, number: int) -> Quoted:
+        """Return what was quoted for an interval: the newest quote up to it."""
+        found = max((one for one in self._quotes if one <= number), default=min(self._quotes))
+        return self._quotes[found]
+
+    def market(self, number: int, now: float | None = None, present: NodeCounts | None = None) -> Market:
+        """Return the market as quoted up to an interval, and as then from there on.
+
+        Args:
+            number: Number of the interval.
+            now: Scheduler time, and ``present`` the nodes that are there: of an old quote no more spot nodes count.
+            present: See there.
+        """
+        numbers = sorted(self._quotes)
+        quotes = [self._quotes[one] for one in numbers]
+        at = np.clip(np.searchsorted(numbers, np.arange(number + 1), side="right") - 1, 0, None)
+        price = np.array([quote.price for quote in quotes])[at]
+        available = np.array([quote.available for quote in quotes], np.int64)[at]
+        if now is not None and present is not None and self._is_stale(number, now):
+            available[-1] = min(int(available[-1]), present.spot)
+        ahead, on_demand = (0, self._ahead), self.at(number).on_demand
+        price, available = np.pad(price, ahead, mode="edge"), np.pad(available, ahead, mode="edge")
+        return Market(price, available, on_demand, self._seconds)
+
+    def is_awaited(self, number: int, now: float) -> bool:
+        """Return whether an interval begins a little later: after an absence there is no quote for it yet."""
+        return self._is_stale(number, now) and now - number * self._seconds < PATIENCE * self._seconds
+
+    def _is_stale(self, number: int, now: float) -> bool:
+        """Return whether what was quoted for an interval is older than quotes may be."""
+        return number not in self._quotes and now - self._quoted_at > STALE * self._seconds
