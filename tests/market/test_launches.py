@@ -267,7 +267,7 @@ def test_a_deadline_far_away_is_planned_for_evenly() -> None:
     assert {on_demand for _, on_demand in near} == {0}
 
 
-def test_a_restored_policy_decides_as_the_one_that_lived_through_it() -> None:
+def test_a_restored_policy_decides_as_the_other_one() -> None:
     job = SpotJob(10.0, 20, max_nodes=2, value=0.0)
     market = Market(np.full(60, 0.4), np.array([2, 2, 0, 1] * 15))
     plan, restored = SemiMarkov(), SemiMarkov()

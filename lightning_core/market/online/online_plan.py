@@ -104,7 +104,7 @@ class OnlinePlan:
             spot = min(held.spot, max(offered - reserved, 0))
             if batch.overhead == "total":
                 held = NodeCounts(spot, held.all - spot)
-            elif spot < held.spot:  # nothing is lost, but the job goes on with fewer nodes
+            elif spot < held.spot:  # nothing is lost, but the job continues on fewer nodes
                 held, waits = NodeCounts(spot, held.on_demand), 1.0 - float(batch.shrink_fraction[0])
         forecast = Forecast(forecast.prices, np.maximum(forecast.counts - reserved, 0))
         progress = np.array([done / float(batch.units[0])])
