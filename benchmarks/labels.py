@@ -191,11 +191,11 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "spot": {
         "gap_closed_ours": (
-            "Gap closed between on-demand alone and the optimum, A100 market: chain",
+            "Gap closed between on-demand alone and the optimum, A100 market, launches counted: semi-markov",
             "{:.1f} %",
         ),
         "gap_closed_ahap_last": ("... ahap with the last value as its forecast", "{:.1f} %"),
-        "gap_closed_ours_binary": ("... on all-or-nothing markets: chain", "{:.1f} %"),
+        "gap_closed_ours_binary": ("... on all-or-nothing markets: semi-markov", "{:.1f} %"),
         "gap_closed_msu_binary": ("... on all-or-nothing markets: max-spot", "{:.1f} %"),
         "ours_over_msu_binary_in_standard_errors": ("... the difference of the two, in standard errors", "{:.1f}"),
         "guarded_misses": ("Jobs late that could have been on time", "{:.0f}"),

@@ -22,9 +22,9 @@ from benchmarks.market.spot_traces import DEADLINE, VALUE, WORK, Trace, scaled
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Ledger, MarketForecaster, Perfect, SpotJob, backtest
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
 from lightning_core.market.policies.paper_pool import MAX_OMEGA, SIGMAS
+from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.programs.window_planner import WindowPlanner
 
 # Utility of AHAP above the others at a deadline of 10 intervals, per cent (section VI-B).
@@ -90,7 +90,7 @@ class Constant:
 def figure_4(trace: Trace, starts: int) -> None:
     """Print the benefit of right and wrong forecasts: 20 units within 5 intervals, without overhead."""
     part = 20 / WORK
-    job = SpotJob(20.0, 5, growth_fraction=1.0, shrink_fraction=1.0, value=part * VALUE)
+    job = SpotJob(20.0, 5, growth_fraction=1.0, shrink_fraction=1.0, value=part * VALUE, overhead="total")
     begin = np.random.default_rng(4).integers(0, len(trace.market) - 4, starts)
     batch = JobBatch([job] * starts, trace.market, begin.tolist())
     last, perfect, six = (
@@ -134,7 +134,8 @@ def figure(number: str, points: Sequence[Setting], starts: int, *, guarded: bool
     """Mean utility of each contender at each point."""
     found = []
     for point in points:
-        batch = point.trace.jobs(starts, seed=5, deadline=point.deadline, growth_fraction=point.growth_fraction)
+        terms = point.deadline, point.growth_fraction, "total"
+        batch = point.trace.jobs(starts, 5, *terms)
         best, groups = optimum(batch), contenders(guarded=guarded)
         each = [policy for group in groups.values() for policy in group]
         ledgers = iter(backtest(each, batch, MarketForecaster(LastValue()), guarded=guarded))

@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, Market, SpotJob
+from lightning_core.market.spot_job import Overhead
 from lightning_core.market.traces import PRICES, read_events, read_intervals, read_spot_traces, shipped_trace
 
 TRACES = Path(__file__).parents[2] / "../shared/data/spot"
@@ -40,7 +41,7 @@ class Trace:
         """Instances that a job can use: the paper's number, or the most that the market ever had."""
         return min(int(self.market.available.max()), INSTANCES)
 
-    def job(self, deadline: int = DEADLINE, growth_fraction: float = 0.9) -> SpotJob:
+    def job(self, deadline: int = DEADLINE, growth_fraction: float = 0.9, overhead: Overhead = "launches") -> SpotJob:
         """Return the paper's job, scaled to the instances that the market has."""
         part = self.max_nodes / INSTANCES
         return SpotJob(
@@ -52,12 +53,18 @@ class Trace:
             shrink_fraction=growth_fraction,
             value=part * VALUE,
             grace=GRACE,
+            overhead=overhead,
         )
 
-    def jobs(self, count: int, seed: int = 0, deadline: int = DEADLINE, growth_fraction: float = 0.9) -> JobBatch:
+    def jobs(
+        self, count: int, seed: int = 0, deadline: int = DEADLINE, growth_fraction: float = 0.9,
+        overhead: Overhead = "launches",
+    ) -> JobBatch:  # fmt: skip
         """Return ``count`` such jobs, submitted at random intervals."""
         starts = np.random.default_rng(seed).integers(0, len(self.market) - deadline + 1, count)
-        return JobBatch([self.job(deadline, growth_fraction)] * count, self.market, [int(start) for start in starts])
+        return JobBatch(
+            [self.job(deadline, growth_fraction, overhead)] * count, self.market, [int(start) for start in starts]
+        )
 
     @property
     def extreme(self) -> float:
@@ -71,8 +78,13 @@ def paper_jobs(trace: Trace, count: int, seed: int) -> JobBatch:
     draw = np.random.default_rng(seed)
     jobs = [
         SpotJob(
-            float(draw.uniform(70, 120)), DEADLINE, int(draw.integers(1, 5)), int(draw.integers(12, 17)), value=VALUE
-        )
+            float(draw.uniform(70, 120)),
+            DEADLINE,
+            int(draw.integers(1, 5)),
+            int(draw.integers(12, 17)),
+            value=VALUE,
+            overhead="total",
+        )  # fmt: skip
         for _ in range(count)
     ]
     starts = draw.integers(0, len(trace.market) - DEADLINE + 1, count)

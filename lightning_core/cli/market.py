@@ -18,9 +18,9 @@ from lightning_core.cli.market_arguments import add_job, add_market, make_polici
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors
-from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
 from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.programs.optimum import optimum
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.storage.atomic_files import write_whole
@@ -102,7 +102,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     whole = np.maximum(np.floor(count + 0.5), 0).astype(np.int64)
     thought = Market(np.maximum(price, 0.0), whole, market.on_demand, market.seconds, market.name)
     batch = JobBatch([job], thought, [len(market) - 1])
-    [ledger] = backtest([policy], batch, MarketForecaster(LastValue()))
+    [ledger] = backtest([policy], batch, MarketForecaster(LastValue()), preemption_cost=job.preemption_cost)
     fits = print_job(job, market)
     rows = [
         [str(interval), f"{batch.available[0, interval]}", f"{batch.price[0, interval]:.3f}",
@@ -143,10 +143,12 @@ def _backtest(arguments: argparse.Namespace) -> int:
     draw = np.random.default_rng(arguments.seed)
     starts = np.sort(draw.integers(0, len(market) - job.deadline + 1, arguments.starts)).tolist()
     batch = JobBatch([job] * len(starts), market, starts)
-    fits = print_job(job, market)
+    fits, lost = print_job(job, market), job.preemption_cost
     best, forecasts = optimum(batch), MarketForecaster(FORECASTERS[arguments.forecaster](market))
     guarded, bare = (
-        dict(zip(named, backtest(list(named.values()), batch, forecasts, guarded=net), strict=True))
+        dict(
+            zip(named, backtest(list(named.values()), batch, forecasts, guarded=net, preemption_cost=lost), strict=True)
+        )
         for net in (True, False)
     )
     [base] = backtest([OnDemand()], batch, forecasts)

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from lightning_core.bundle.settings_section import parse_policy
 from lightning_core.cli.arguments import whole_number
@@ -16,6 +17,7 @@ from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.online.throughput_table import throughput_table
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.spot_job import Overhead
 from lightning_core.market.traces import read_trace, shipped_trace
 from lightning_core.scheduler.market_jobs import batches_left
 from lightning_core.view.text import clean
@@ -65,6 +67,12 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--job", metavar="NAME", help="name of that job")
     group.add_argument("--kept-fraction", type=float, default=0.9, metavar="FRACTION", help="fraction of an "
                        "interval left for training when the number of nodes changes (default 0.9)")  # fmt: skip
+    group.add_argument("--launch", type=float, metavar="INTERVALS", help="intervals without training from each "
+                       "launch of a node on; may be above 1 (default: what --kept-fraction leaves)")  # fmt: skip
+    group.add_argument("--loss", type=float, default=0.0, metavar="INTERVALS", help="intervals at full throughput "
+                       "that a preemption without notice costs, the next launch included (default 0)")  # fmt: skip
+    group.add_argument("--overhead", choices=get_args(Overhead), default="launches", help="what costs time: each "
+                       "launch of a node, or only a larger total, as in the paper (default launches)")  # fmt: skip
     group.add_argument("--value", type=float, metavar="V", help="value of completion in time (default: 1.5 times "
                        "the cost on on-demand nodes)")  # fmt: skip
     group.add_argument("--grace", type=float, default=1.5, metavar="TIMES", help="multiple of the deadline "
@@ -108,9 +116,10 @@ def read_job_of(arguments: argparse.Namespace, market: Market) -> SpotJob:
     if work is None:
         raise ValueError("a job needs --work W, or --run-dir DIR with --job NAME")
     max_nodes = max_nodes or 12
-    made = SpotJob(work, arguments.deadline, min_nodes, max_nodes, tuple(throughput), arguments.kept_fraction,
-    arguments.kept_fraction, 0.0,
-                   arguments.grace)  # fmt: skip
+    made = SpotJob(
+        work, arguments.deadline, min_nodes, max_nodes, tuple(throughput), arguments.kept_fraction,
+        arguments.kept_fraction, 0.0, arguments.grace, arguments.loss, arguments.launch, arguments.overhead,
+    )  # fmt: skip
     value = arguments.value
     if value is None:
         value = 1.5 * on_demand_cost(made, market.on_demand)

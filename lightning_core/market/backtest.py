@@ -100,9 +100,16 @@ class _Playback:
             spot, on_demand = self.has[:, own]
             wanted[:, own] = policy.decide(
                 Observation(
-                    self.planned, interval, self.done[own], spot, on_demand, forecast, lowest, highest,
+                    self.planned,
+                    interval,
+                    self.done[own],
+                    spot,
+                    on_demand,
+                    forecast,
+                    lowest,
+                    highest,
                     self.launching[own],
-                )  # fmt: skip
+                )
             )
         return wanted
 

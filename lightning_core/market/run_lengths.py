@@ -101,22 +101,27 @@ class RunLengths:
         goes: FloatArray = weights / weights.sum(1, keepdims=True)
         return goes
 
-    def transitions(self) -> FloatArray:
-        """Return the transition probabilities of an interval.
+    def expected(self, worth: FloatArray) -> FloatArray:
+        """Return the expected worth before an interval from the worth after it.
+
+        A run passes from one age to the next with the probability that makes it stay there for as long as it should on
+        average.
+
+        Args:
+            worth: Worth by level and age, shape ``(levels * ages, ...)``.
 
         Returns:
-            Shape ``(levels * ages, levels * ages)``; rows add up to 1. A run passes from one age to the next with the
-            probability that makes it stay there for as long as it should on average.
+            The same shape.
         """
         ages = len(self.ages)
-        hazards, goes = self.hazards(), self.goes()
-        passes = np.append(1.0 / np.diff(self.ages), 0.0)
-        chain = np.zeros((self.number, ages, self.number, ages))
-        for level in range(self.number):
-            for age in range(ages):
-                ends, stays = hazards[level, age], 1.0 - hazards[level, age]
-                chain[level, age, :, 0] += ends * goes[level]
-                chain[level, age, level, age] += stays * (1.0 - passes[age])
-                if age + 1 < ages:
-                    chain[level, age, level, age + 1] += stays * passes[age]
-        return chain.reshape(self.number * ages, self.number * ages)
+        after = worth.reshape(self.number, ages, -1)
+        ends, passes = self.hazards()[:, :, None], 1.0 / np.diff(self.ages)[:, None]
+        elsewhere = np.matmul(self.goes(), after[:, 0])
+        before: FloatArray = (1.0 - ends) * after
+        before[:, :-1] += (1.0 - ends[:, :-1]) * passes * (after[:, 1:] - after[:, :-1])
+        before += ends * elsewhere[:, None]
+        return before.reshape(worth.shape)
+
+    def transitions(self) -> FloatArray:
+        """Return the transition probabilities of an interval, shape ``(levels * ages, levels * ages)``."""
+        return self.expected(np.eye(self.number * len(self.ages)))

@@ -27,7 +27,6 @@ from lightning_core.market import (
     backtest,
 )
 from lightning_core.market.observation import Forecast, Observation, SpotPolicy
-from lightning_core.market.programs.optimum import by_labels, optimum
 from lightning_core.market.policies import (
     SPOT_POLICIES,
     Ahanp,
@@ -42,6 +41,7 @@ from lightning_core.market.policies import (
 from lightning_core.market.policies.chain import transitions
 from lightning_core.market.policies.conformance import CHECKS, check_spot_policy
 from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.programs.optimum import by_labels, optimum
 from lightning_core.market.programs.progress_grid import grid_of
 from lightning_core.market.safety_net import SafetyNet
 from lightning_core.placement.predictor import PREDICTORS
@@ -322,9 +322,7 @@ def test_nodes_held_at_the_start_cost_no_launch() -> None:
 
 def test_preemption_costs_count_only_where_a_preemption_is_possible() -> None:
     job, market = (
-        SpotJob(
-            38.0, 12, max_nodes=4, growth_fraction=0.2, shrink_fraction=0.2, preemption_cost=0.2, overhead="total"
-        ),
+        SpotJob(38.0, 12, max_nodes=4, growth_fraction=0.2, shrink_fraction=0.2, preemption_cost=0.2, overhead="total"),
         flat([4] * 12),
     )
     # On-demand nodes alone are as many as without preemption costs.

@@ -11,8 +11,8 @@ from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.observation import Forecast, Observation
 from lightning_core.market.policies import Ahanp, Ahap, OnDemand
-from lightning_core.market.selector import Selector, normalised
 from lightning_core.market.programs.window_planner import WindowPlanner
+from lightning_core.market.selector import Selector, normalised
 
 JOB = SpotJob(work=80.0, deadline=10, min_nodes=2, max_nodes=12)
 

@@ -256,7 +256,6 @@ def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
         (["--interval", "20s"], "--interval needs a run on a market: --market TRACE or --quotes COMMAND"),
         (["--spot-policy", "chain"], "--spot-policy needs a run on a market: --market TRACE or --quotes"),
         (["--market", "m.csv", "--quotes", "q"], "a market is either recorded (--market TRACE) or quoted (--quotes"),
-        (["--quotes", "q"], "--quotes needs --spot-policy NAME: without a recording none can be chosen"),
         (
             ["--quotes", "q", "--price", "1"],
             "--price is for a recording; the command of --quotes",

@@ -14,7 +14,7 @@ from lightning_core.bundle.problems import BundleError, require
 from lightning_core.bundle.settings_section import market_to_dict, read_market
 from lightning_core.cloud import parse_provision
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.control.market_terms import DEFAULT_POLICIES, MarketTerms
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import MAX_DEVICES
@@ -41,7 +41,8 @@ class MarketOptions:
         quotes: That command (:class:`~lightning_core.cloud.quotes.Quotes`).
         interval: Length of an interval, as a duration; None: as recorded, or 30 minutes.
         price: Price of a spot node, where none is recorded.
-        policy: Spot policy of all jobs; None: the selector chooses one for each, by the recording.
+        policy: Spot policy of all jobs; None: the selector chooses one for each, by the recording, and without a
+            recording each has the first one.
         ray: Address of a Ray cluster; None to simulate the nodes on this machine.
         provision: What brings up nodes there (:func:`~lightning_core.cloud.parse_provision`).
         picture: File for a picture of the intervals, PNG, SVG or PDF.
@@ -64,8 +65,6 @@ class MarketOptions:
             raise ValueError("a market is either recorded (--market TRACE) or quoted (--quotes COMMAND)")
         if self.quotes is not None and self.price is not None:
             raise ValueError("--price is for a recording; the command of --quotes prints the price")
-        if self.quotes is not None and self.policy is None:
-            raise ValueError("--quotes needs --spot-policy NAME: without a recording none can be chosen")
         if self.policy is not None and self.policy not in SPOT_POLICIES:
             raise ValueError(f"--spot-policy: unknown {self.policy!r}{did_you_mean(self.policy, SPOT_POLICIES)}")
         self._check_provision()
@@ -161,7 +160,7 @@ class MarketOptions:
         recorded = settings.market_terms()
         # Without a recording there is no selector that draws a policy for each job.
         arguments = {
-            "interval": self.seconds(recorded), "policy": "" if recorded else self.policy,
+            "interval": self.seconds(recorded), "policy": "" if recorded else self.policy or DEFAULT_POLICIES[0],
             "kept_fraction": (recorded or MarketTerms()).kept_fraction, "save_every": self.save_every(settings),
         }  # fmt: skip
         return replace(settings, controllers={**settings.controllers, str(Asker.MARKET): arguments})

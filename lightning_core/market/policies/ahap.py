@@ -9,8 +9,8 @@ import numpy as np
 from lightning_core.core.arrays import IntArray
 from lightning_core.core.saved_state import Stateful
 from lightning_core.market.observation import Observation
-from lightning_core.market.spot_job import EXACT
 from lightning_core.market.programs.window_planner import End, WindowPlanner
+from lightning_core.market.spot_job import EXACT
 
 Ahead = Literal["window_end", "now"]
 Mode = Literal["default", "paper"]

@@ -14,9 +14,9 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.observation import Observation
 from lightning_core.market.programs.progress_grid import CELLS, Group, group_of
+from lightning_core.market.programs.window_planner import step_back
 from lightning_core.market.safety_net import SafetyNet
 from lightning_core.market.spot_job import EXACT, SpotJob, intervals_after, value_at
-from lightning_core.market.programs.window_planner import step_back
 
 
 def transitions(counts: IntArray, max_nodes: int, *, stays: float = 0.9, belief: float = 4.0) -> FloatArray:

@@ -23,9 +23,9 @@ from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
-from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.policies.max_spot import MaxSpot
 from lightning_core.market.policies.on_demand import OnDemand
+from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.spot_job import EXACT, Overhead, SpotJob
 from lightning_core.market.spot_market import Market
 

@@ -28,7 +28,7 @@ CELLS, ENTRIES, KEPT = 240, 30_000_000, 8_000_000
 # Numbers of nodes of a kind that a plan considers, at least and at most, beside those on offer and held.
 FEWEST, MOST = 3, 5
 # Fraction of the intervals left after which it plans anew, with what has been seen since; and change of the price.
-ANEW, PRICE_CHANGE = 0.5, 0.02
+ANEW, PRICE_CHANGE = 0.5, 0.1
 
 
 class _Basis(NamedTuple):
@@ -158,9 +158,8 @@ def _plan(basis: _Basis) -> _Plan:
     unit = max(reach / CELLS, EXACT)
     cells = math.ceil(reach / unit - 1e-6) + 1
     pairs, runs = NodePairs(job, unit, np.array(basis.numbers)), RunLengths.of(basis.seen)
-    chain = runs.transitions()
-    level = np.arange(len(chain)) // len(runs.ages)
-    cost = np.repeat(pairs.costs(price, on_demand)[None], len(chain), 0)
+    level = np.repeat(np.arange(runs.number), len(runs.ages))
+    cost = np.repeat(pairs.costs(price, on_demand)[None], len(level), 0)
     gone = np.arange(len(pairs.numbers)) > level[:, None]  # spot nodes that are not on offer
     cost[gone] = math.inf
     lost = max(job.preemption_cost - job.launch, 0.0) * job.throughput[-1] / unit
@@ -170,11 +169,11 @@ def _plan(basis: _Basis) -> _Plan:
     # The safety net lets no job be late that need not be.
     penalty = job.value + job.deadline * job.max_nodes * on_demand
     end = pairs.end(job, rest, on_demand) - np.where(rest > EXACT, penalty, 0.0)
-    worth = np.repeat(end[None], len(chain), 0)
+    worth = np.repeat(end[None], len(level), 0)
     keep = int(np.clip(basis.kept // worth.size, 1, max(math.ceil(ANEW * intervals), 1)))
     after = list[FloatArray]()
     for at in range(intervals - 1, -1, -1):
-        expected = np.matmul(chain, worth.reshape(len(chain), -1)).reshape(worth.shape)
+        expected = runs.expected(worth)
         if at < keep:
             after.append(expected)
         if at:
@@ -212,7 +211,7 @@ def _numbers(job: SpotJob, intervals: int) -> IntArray:
     entries = ENTRIES / (intervals * len(_ages(intervals)) * CELLS)
     most = int(np.clip(entries ** (1.0 / 3.0), FEWEST, MOST))  # levels on offer, and pairs of numbers
     even = np.round(np.linspace(0, job.max_nodes, min(most, job.max_nodes + 1)))
-    return np.union1d(even.astype(np.int64), [job.min_nodes])
+    return even.astype(np.int64)
 
 
 def _levels(numbers: IntArray, counts: IntArray) -> IntArray:

@@ -1,7 +1,8 @@
 """Backward induction over the pairs of spot and on-demand nodes that a job may hold, where launches cost time.
 
 A state before an interval is the pair that was held in the one before, also where some of its spot nodes are no longer
-on offer, the start-up still to come, and the progress; a decision is the next pair. Three things can happen, and each has its own gain of progress:
+on offer, the start-up still to come, and the progress; a decision is the next pair. Three things can happen, and each
+has its own gain of progress:
 
     launch: some kind of node becomes more. The job starts anew on all of them, for ``launch`` intervals.
     stay:   the pair is the same. What start-up there was goes on.
@@ -148,7 +149,8 @@ class NodePairs:
 
     def _moved(self, after: FloatArray, gains: FloatArray, cost: FloatArray) -> FloatArray:
         """Return ``after`` shifted by the cells that each pair gains, less its cost; between two cells it is linear."""
-        moved = np.full_like(after, -math.inf)
+        moved = np.empty_like(after)
+        moved[..., ~self.allowed, :] = -math.inf
         for row, column in self._pairs:
             gain = float(gains[row, column])
             whole = math.floor(gain + 1e-9)
