@@ -165,18 +165,18 @@ class Replanner(Reconfigurer):
         for task in changed:
             self._take(task, found[task].job, found[task].choice)
         changes = [_change(task, had, found[task].choice, crowded.get(had.location)) for task, had in changed.items()]
+        changes.sort(key=lambda change: change.kind != "moved")
         short = {task: rate for task, rate in more.items() if found[task].lacks}
         return changes + super()._grow(short, sum(change.kind == "moved" for change in changes))
 
 
 def _change(task: Task, before: Choice, after: Choice, crowded: str | None) -> Change:
     """Return the change of a task; ``crowded`` is what its location lacks, if it does."""
-    if after.location != before.location:
-        costs = f"{after.location} costs less than {before.location}"
-        return Change(task, "moved", before, after, f"{crowded}, {after.location} has room" if crowded else costs)
+    here = before.location
+    if after.location != here:
+        why = f"{crowded}; {after.location} has room" if crowded else f"{after.location} costs less than {here}"
+        return Change(task, "moved", before, after, why)
     if after.gpu == before.gpu:
-        return Change(task, "grown", before, after, f"there is room in {before.location}")
-    costs = f"{after.gpu} costs less in {before.location}"
-    return Change(
-        task, "grown", before, after, f"{crowded}, but {after.gpu_count:g} {after.gpu} are free" if crowded else costs
-    )
+        return Change(task, "grown", before, after, f"there is room in {here}")
+    why = f"{crowded}; {after.gpu_count:g} {after.gpu} are free" if crowded else f"{after.gpu} costs less in {here}"
+    return Change(task, "grown", before, after, why)
