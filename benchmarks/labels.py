@@ -66,7 +66,8 @@ ARRIVALS = {
     "arrivals": "jobs that arrive, a recorded trace",
     "gpus": "GPUs asked for, a recorded trace",
 }
-# Label and format of each figure, with other figures of the run by name. A benchmark without an entry shows all of its figures by their names.
+# Label and format of each figure; the format may name other figures of the run. A benchmark without an entry shows all
+# of its figures by their names.
 LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "shares": {
         "worst_share_error": ("Worst error of a share over any 10 s", "{:.2g} of the share"),
@@ -246,11 +247,40 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         **{
             f"surge_served_{how}_{name}": (
                 f"{words}: a fifth more by day, {what}",
-                f"{{:.1f}} % served, {{surge_moves_{how}_{name}:.0f}} moves, cost {{surge_cost_{how}_{name}:.1f}}, "
-                f"{{surge_s_{how}_{name}:.2g}} s",
+                f"{{:.1f}} % served, {{surge_moves_{how}_{name}:.0f}} moves, cost {{surge_cost_{how}_{name}:.1f}} "
+                f"for an accuracy of {{surge_accuracy_{how}_{name}:.4f}}, {{surge_s_{how}_{name}:.2g}} s",
             )
             for name, words in EDGE_PRICES.items()
             for how, what in REACTIONS.items()
+        },
+        **{
+            f"thousand_s_{how}": (
+                f"1,000 tasks that all differ, a fifth more: {words}",
+                f"{{:.2g}} s, {{thousand_short_{how}:.0f}} tasks short of demand, cost {{thousand_cost_{how}:.1f}}",
+            )
+            for how, words in (
+                ("heuristic", "the paper's heuristic"),
+                ("core", "planned anew, the core of the program (the default)"),
+                ("all", "planned anew, all of the program"),
+            )
+        },
+        "day_served_heuristic_persistence_1": (
+            "Edge at 0.8 of the cloud's price: a day with surges, served; cost: the paper's heuristic, the last value",
+            "{:.2f} %; {day_cost_heuristic_persistence_1:.1f} (as planned: {day_served:.2f} %; {day_cost:.1f})",
+        ),
+        "day_served_replan_persistence_1": (
+            "... the period planned anew, moves weighed, the last value",
+            "{:.2f} %; {day_cost_replan_persistence_1:.1f}",
+        ),
+        **{
+            f"day_served_replan_{forecast}_1": (
+                f"... the same, {words} 1, 2 and 3 steps ahead",
+                "; ".join(
+                    f"{{day_served_replan_{forecast}_{k}:.2f}} % at {{day_cost_replan_{forecast}_{k}:.1f}}"
+                    for k in (1, 2, 3)
+                ),
+            )
+            for forecast, words in (("trend", "a line through four steps"), ("perfect", "perfect forecasts"))
         },
         **{
             f"{series}_{predictor}_1": (

@@ -25,7 +25,7 @@ from benchmarks.clusters.placement_scenarios import (
     SHARE,
     scenario,
 )
-from benchmarks.clusters.placement_surges import forecast_errors, simulated_day, surge
+from benchmarks.clusters.placement_surges import forecast_errors, simulated_day, surge, thousand
 from benchmarks.common import Figures, Size, main, table
 from lightning_core.placement import CLOUD, Demands, EdgePrices, Placement, Weights, plan
 from lightning_core.placement.baselines import incremental, one_period
@@ -67,9 +67,9 @@ def measure(size: Size, traces: Path) -> Figures:
     for words, edge in SETS.items():
         figures = surge(words, scenario(SCENARIOS["A"], edge))
         found |= {f"{figure}_{words.replace(' ', '_')}": value for figure, value in figures.items()}
-    found |= forecast_errors(traces)
-    if size == "full":
-        simulated_day(scenario(SCENARIOS["A"], SETS[PAYS]))
+    found |= thousand() | forecast_errors(traces)
+    if size != "quick":
+        found |= simulated_day(scenario(SCENARIOS["A"], SETS[PAYS]))
     return found | speed(size)
 
 

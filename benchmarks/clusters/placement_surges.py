@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -14,25 +15,41 @@ import numpy as np
 
 from benchmarks.clusters.cluster_trace import find
 from benchmarks.clusters.placement_scenarios import (
+    BOUND,
     BUSIEST,
     CHEAPEST,
+    FAR,
     PAYS,
     RATE,
     RATIOS,
     SETS,
+    SHARE,
+    SIZES,
     SURGE,
     scenario,
 )
 from benchmarks.common import Figures, table
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.control.day_plan import MOVE_PRICE
-from lightning_core.placement import RECONFIGURERS, Demands, Placement, plan
-from lightning_core.placement.baselines import only
+from lightning_core.placement import (
+    RECONFIGURERS,
+    Cloud,
+    Demands,
+    Gpu,
+    Level,
+    Node,
+    ObjectiveRanges,
+    PlacedJob,
+    Placement,
+    plan,
+)
+from lightning_core.placement.baselines import incremental, only
 from lightning_core.placement.day_simulation import Surges, capacity, simulate_day
 from lightning_core.placement.demands import Choice
 from lightning_core.placement.planner import group_tasks
 from lightning_core.placement.predictor import HORIZON, PREDICTORS, relative_errors
-from lightning_core.placement.reconfigurer import ReconfigurationLimits
+from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
+from lightning_core.placement.replanner import MAX_OPTIONS, Replanner
 from lightning_core.planning.time_series import Perfect
 
 QUARTER = 900.0
@@ -75,7 +92,8 @@ def surge(words: str, demands: Demands) -> Figures:
         accuracy = statistics.mean(choice.accuracy for choice in one.choices)
         rows.append([PLANNERS[name], 100 * statistics.mean(served), lacks, cost, accuracy, one.moves, one.seconds])
         figures |= {f"surge_served_{name}": 100 * statistics.mean(served), f"surge_cost_{name}": cost,
-                    f"surge_moves_{name}": one.moves, f"surge_s_{name}": one.seconds}  # fmt: skip
+                    f"surge_accuracy_{name}": accuracy, f"surge_moves_{name}": one.moves,
+                    f"surge_s_{name}": one.seconds}  # fmt: skip
     print(f"\nscenario A, {words}: {SURGE - 1:.0%} more demand by day, {len(stands)} tasks; fewest moves to a new plan")
     table(["", "demand served, %", "tasks short of it", "cost by day", "accuracy", "moves", "s of one core"], rows)
     moves = [_reconfigured(before, wanted, "replan", price).moves for price in PRICES]
@@ -111,6 +129,41 @@ def _fewest_moves(before: Placement, after: Placement, period: int) -> int:
                      for placement, at in ((before, BUSIEST), (after, period)))  # fmt: skip
         moves += len(was) - sum(min(was.count(location), then.count(location)) for location in set(was))
     return moves
+
+
+def thousand() -> Figures:
+    """Print what replanning a thousand tasks that all differ takes: by the core of the program, and by all of it."""
+    draw = np.random.default_rng(0)
+    gpus = {"small": Gpu(2.0), "large": Gpu(4.0)}
+    levels = {"fp32": Level(0.9, {"small": 100.0, "large": 200.0})}
+    jobs = {
+        f"job{k}": PlacedJob((1,), float(draw.uniform(5.0, 40.0)), float(draw.uniform(*SIZES[::5])),
+                             delay=BOUND if draw.random() < SHARE else math.inf, moves=bool(draw.random() < 0.8))
+        for k in range(1000)
+    }  # fmt: skip
+    # Half of what all need at the edge is of either type, and a twentieth more.
+    needed = 1.05 * sum(job.rate for job in jobs.values()) / 2 / 9
+    nodes = {f"edge{k}": Node({"small": float(round(needed)), "large": float(round(needed / 2))}) for k in range(9)}
+    demands = Demands(("day",), gpus, levels, nodes, jobs, Cloud(FAR), SETS[PAYS])
+    before = incremental(demands, CHEAPEST, ObjectiveRanges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0)))
+    wanted = {name: SURGE * job.rate for name, job in jobs.items()}
+    rows, figures = [], Figures()
+    for name, how in (("heuristic", Reconfigurer), ("core", Replanner), ("all", _Whole)):
+        now = how(before, 0, ReconfigurationLimits(cost=1.0))
+        began = time.process_time()
+        changes = now.serve(wanted)
+        took = time.process_time() - began
+        short, moves = (sum(change.kind in kinds for change in changes) for kinds in (("left", "partly"), ("moved",)))
+        cost = sum(choice.cost for choice in now.now.values())
+        rows.append([name, took, short, cost, moves])
+        figures |= {f"thousand_s_{name}": took, f"thousand_short_{name}": short, f"thousand_cost_{name}": cost}
+    print(f"\n{len(before.served) - len(before.unserved)} tasks that all differ, {SURGE - 1:.0%} more demand")
+    table(["options", "s of one core", "tasks short of demand", "cost", "moves"], rows)
+    return figures
+
+
+class _Whole(Replanner):
+    core = MAX_OPTIONS
 
 
 def forecast_errors(traces: Path) -> Figures:
@@ -161,17 +214,20 @@ def print_errors(words: str, series: Sequence[FloatArray]) -> dict[str, float]:
             for k, error in enumerate(one, 1)}  # fmt: skip
 
 
-def simulated_day(demands: Demands) -> None:
-    """Print a simulated day with surges, eight steps per period: by planner, forecast and steps ahead."""
+def simulated_day(demands: Demands) -> Figures:
+    """Print a simulated day with surges, eight steps per period: by forecast, planner and steps ahead."""
     placement = plan(demands, CHEAPEST, accuracy=0.8).placement
     arrivals = Surges(SURGE - 1, events=1.0, seed=2).draw(demands, 8)
-    rows = []
     unchanged = simulate_day(placement, arrivals, None)
-    rows.append(["as planned", "-", "-", 100 * unchanged.served, unchanged.cost, unchanged.moves, unchanged.left])
+    rows: list[list[object]] = [["as planned", "-", "-", 100 * unchanged.served, unchanged.cost, 0, 0]]
+    figures = Figures(day_served=100 * unchanged.served, day_cost=unchanged.cost)
     for name, forecaster in {**PREDICTORS, "perfect": Perfect()}.items():
-        for how in RECONFIGURERS:
+        for how, reconfigurer in RECONFIGURERS.items():
             for horizon in (1,) if name == "persistence" else range(1, HORIZON + 1):
-                one = simulate_day(placement, arrivals, forecaster, horizon=horizon, reconfigurer=RECONFIGURERS[how])
+                one = simulate_day(placement, arrivals, forecaster, horizon=horizon, reconfigurer=reconfigurer)
                 rows.append([name, how, horizon, 100 * one.served, one.cost, one.moves, one.left])
+                key = f"{how}_{name}_{horizon}"
+                figures |= {f"day_served_{key}": 100 * one.served, f"day_cost_{key}": one.cost}
     print("\nscenario A, edge pays: a day with an event for each job and period")
     table(["forecast", "planner", "steps ahead", "served, %", "cost", "moves", "tasks left short"], rows)
+    return figures

@@ -26,9 +26,9 @@ from lightning_core.placement.reconfigurer import Change, Reconfigurer
 
 # Relative gap at which a solution counts as optimal, and most nodes of the search.
 GAP, MAX_SEARCH_NODES = 1e-3, 100
-# Options in the core of a program beyond one for each group of tasks, and most options of a program. Where there are
-# more, tasks are served one at a time: these would take longer than a second or so.
-CORE, MAX_OPTIONS = 250, 20_000
+# Most options of a program. Where there are more, tasks are served one at a time: it would take longer than a second or
+# so.
+MAX_OPTIONS = 20_000
 # Price of leaving a task short, as a multiple of the dearest option.
 SHORT = 10.0
 
@@ -56,6 +56,9 @@ class Replanner(Reconfigurer):
 
     The arguments are those of :class:`~lightning_core.placement.reconfigurer.Reconfigurer`.
     """
+
+    core = 250
+    """Options in the core of a program, beyond one for each group of tasks."""
 
     def _grow(self, more: Mapping[Task, float], moves: int = 0) -> list[Change]:
         wanted = {task: self._job(task, more.get(task)) for task in self.now}
@@ -140,7 +143,7 @@ class Replanner(Reconfigurer):
         relaxed = linprog(price, A_ub=two.A, b_ub=two.ub, A_eq=one.A, b_eq=one.ub)
         if relaxed.x is None:
             return None
-        core = np.argsort(relaxed.lower.marginals, kind="stable")[: len(groups) + CORE]
+        core = np.argsort(relaxed.lower.marginals, kind="stable")[: len(groups) + self.core]
         kept = np.union1d(core, ends - 1)
         found = milp(
             price[kept], integrality=np.ones(len(kept)),

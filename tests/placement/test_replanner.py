@@ -144,7 +144,7 @@ def test_a_program_that_is_too_large_or_has_no_answer_leaves_it_to_one_at_a_time
     monkeypatch.setattr(replanner, "MAX_OPTIONS", 4)  # a grows or stays, b moves or stays
     assert [change.kind for change in Replanner(placement, 0, limits).serve({"a": 18.0})] == ["moved", "grown"]
     with monkeypatch.context() as patched:
-        patched.setattr(replanner, "CORE", -1000)  # of the options those to stay remain
+        patched.setattr(Replanner, "core", -1000)  # of the options those to stay remain
         assert [change.kind for change in Replanner(placement, 0, limits).serve({"a": 18.0})] == ["left"]
     for solver in ("linprog", "milp"):
         with monkeypatch.context() as patched:
@@ -178,7 +178,7 @@ def test_the_core_of_a_large_program_is_almost_as_good_as_all_of_it(monkeypatch:
     rates = {name: 1.2 * job.rate for name, job in jobs.items()}
     limits, found = ReconfigurationLimits(cost=2.0), {}
     for core in (20, 1000):
-        monkeypatch.setattr(replanner, "CORE", core)
+        monkeypatch.setattr(Replanner, "core", core)
         now = Replanner(placement, 0, limits)
         assert {change.kind for change in now.serve(rates)} == {"grown", "moved"}
         found[core] = sum(choice.cost for choice in now.now.values())
