@@ -123,10 +123,8 @@ def test_a_day_with_surges_is_simulated(tmp_path: Path, capsys: pytest.CaptureFi
     assert rows["persistence"][-3:] == ["1.00"] * 3
 
 
-def test_a_day_is_simulated_with_the_planner_and_the_price_of_moves_that_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By default the period is planned anew where there is no room, which serves more; a move that is dear is avoided."""
+def test_a_day_is_simulated_with_the_planner_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By default the period is planned anew where there is no room, which serves more."""
 
     def simulated(*words: str) -> dict[str, float]:
         figures = tmp_path / "day.json"
