@@ -42,7 +42,40 @@ LATE = {
     "optimum": "optimum in hindsight",
 }
 ESTIMATORS = ("posterior", "least_squares", "weighted", "log_time", "kalman", "dkf")
-# Label and format of each figure. A benchmark without an entry shows all of its figures by their names.
+# Prices of the placement benchmark; what its plans are compared in; planners after a surge; what is forecast.
+EDGE_PRICES = {"edge_pays": "Edge at 0.8 of the cloud's price", "as_published": "Edge at the paper's 1.5"}
+PLANS = (
+    (
+        "saved",
+        "cost saved against planning the busiest period; against one task at a time",
+        "{:.1f} %; {saved_incremental_NAME:.1f} % (the paper: 11.9 %; 23.1 %), with {moves_NAME:.0f} moves between "
+        "periods (theirs: {moves_one_period_NAME:.0f}; {moves_incremental_NAME:.0f})",
+    ),
+    (
+        "few_moves_saved",
+        "... with moves weighed",
+        "{:.1f} %; {few_moves_saved_incremental_NAME:.1f} %, with {few_moves_NAME:.0f} moves",
+    ),
+    (
+        "gpus_saved",
+        "GPUs saved, without moves weighed",
+        "{:.1f} %; {gpus_saved_incremental_NAME:.1f} % (the paper: 6.4 %; 12.6 %)",
+    ),
+)
+REACTIONS = {
+    "left": "left as it is",
+    "heuristic": "the paper's heuristic",
+    "day_anew": "the day planned anew",
+    "anew": "the period planned anew",
+    "replan": "the period planned anew, moves weighed (the default)",
+}
+ARRIVALS = {
+    "surges": "surges relative to plan",
+    "arrivals": "jobs that arrive, a recorded trace",
+    "gpus": "GPUs asked for, a recorded trace",
+}
+# Label and format of each figure; the format may name other figures of the run. A benchmark without an entry shows all
+# of its figures by their names.
 LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "shares": {
         "worst_share_error": ("Worst error of a share over any 10 s", "{:.2g} of the share"),
@@ -217,10 +250,64 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "recorded_jobs": ("Jobs played in recordings of AWS (0: in seeded markets)", "{:,.0f}"),
     },
     "placement": {
-        "saving_vs_one_period_pct": ("Cost saved compared with planning one period at a time, 400 jobs", "{:.1f} %"),
-        "saving_vs_incremental_pct": ("Cost saved compared with placing one task at a time, 400 jobs", "{:.1f} %"),
+        **{
+            f"{what}_one_period_{name}": (f"{words}: {label}", form.replace("NAME", name))
+            for name, words in EDGE_PRICES.items()
+            for what, label, form in PLANS
+        },
         "solve_s_a": ("Time to plan 400 jobs to a gap of 0.1 %, one core", "{:.2g} s"),
         "solve_s_4000": ("Time to plan 4,000 jobs to a gap of 0.1 %, one core", "{:.2g} s"),
+        "aggregation_bound_edge": (
+            "Edge at 0.8: 50 cores of each node aggregate weights, instead of 6,000: tasks at the edge by day; cost",
+            "{:.0f} instead of {aggregation_free_edge:.0f}; "
+            "{aggregation_bound_cost:.1f} instead of {aggregation_free_cost:.1f}",
+        ),
+        **{
+            f"surge_served_{how}_{name}": (
+                f"{words}: a fifth more by day, {what}",
+                f"{{:.1f}} % served, {{surge_moves_{how}_{name}:.0f}} moves, cost {{surge_cost_{how}_{name}:.1f}} "
+                f"for an accuracy of {{surge_accuracy_{how}_{name}:.4f}}, {{surge_s_{how}_{name}:.2g}} s",
+            )
+            for name, words in EDGE_PRICES.items()
+            for how, what in REACTIONS.items()
+        },
+        **{
+            f"thousand_s_{how}": (
+                f"1,000 tasks that all differ, a fifth more: {words}",
+                f"{{:.2g}} s, {{thousand_short_{how}:.0f}} tasks short of demand, cost {{thousand_cost_{how}:.1f}}",
+            )
+            for how, words in (
+                ("heuristic", "the paper's heuristic"),
+                ("core", "planned anew, the core of the program (the default)"),
+                ("all", "planned anew, all of the program"),
+            )
+        },
+        "day_served_heuristic_persistence_1": (
+            "Edge at 0.8 of the cloud's price: a day with surges, served; cost: the paper's heuristic, the last value",
+            "{:.2f} %; {day_cost_heuristic_persistence_1:.1f} (as planned: {day_served:.2f} %; {day_cost:.1f})",
+        ),
+        "day_served_replan_persistence_1": (
+            "... the period planned anew, moves weighed, the last value",
+            "{:.2f} %; {day_cost_replan_persistence_1:.1f}",
+        ),
+        **{
+            f"day_served_replan_{forecast}_1": (
+                f"... the same, {words} 1, 2 and 3 steps ahead",
+                "; ".join(
+                    f"{{day_served_replan_{forecast}_{k}:.2f}} % at {{day_cost_replan_{forecast}_{k}:.1f}}"
+                    for k in (1, 2, 3)
+                ),
+            )
+            for forecast, words in (("trend", "a line through four steps"), ("perfect", "perfect forecasts"))
+        },
+        **{
+            f"{series}_{predictor}_1": (
+                f"Error 1, 2 and 3 steps ahead as a multiple of that of the last value, {words}: {predictor}",
+                f"{{:.2f}}; {{{series}_{predictor}_2:.2f}}; {{{series}_{predictor}_3:.2f}}",
+            )
+            for series, words in ARRIVALS.items()
+            for predictor in ("autoregression", "trend")
+        },
     },
 }
 

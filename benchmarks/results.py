@@ -123,7 +123,7 @@ def _block(run: Run) -> list[str]:
         if number is None or (labels and name not in labels and not isinstance(number, str)):
             continue
         label, form = labels.get(name, (name.replace("_", " "), "{:.3g}"))
-        rows.append(f"| {label} | {number if isinstance(number, str) else form.format(number)} |")
+        rows.append(f"| {label} | {number if isinstance(number, str) else form.format(number, **run['figures'])} |")
     return [f"`{run['command']}`, {about(run)}:", "", "| figure | value |", "|---|---|", *rows] if rows else []
 
 

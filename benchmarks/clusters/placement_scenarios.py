@@ -11,6 +11,8 @@ costs 0.8 times one in the cloud, so that there is something to decide.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights
@@ -22,8 +24,9 @@ LEVELS = {
     "mixed": Level(0.7, {"v100": 566.0, "eight_v100": 4160.0}),
 }
 SIZES, TASKS, RATE, RATIOS = (0.4, 0.8, 1.2, 1.6, 2.0, 2.4), (3, 7), 15.0, (0.25, 1.0, 0.5)
-# 10 Tbit/s, and a core for each task.
-NODE, NODES = Node({"v100": 200.0, "eight_v100": 100.0}, bandwidth=1.25e6, aggregation=6000.0), 10
+# 10 Tbit/s, and 6,000 cores: one for each task as planned.
+CORES = 6000.0
+NODE, NODES = Node({"v100": 200.0, "eight_v100": 100.0}, bandwidth=1.25e6, aggregation=CORES), 10
 FAR, BOUND, SHARE = 40.0, 20.0, 0.2
 SCENARIOS = {"A": 400, "B": 600}
 PUBLISHED, PAYS = "as published", "edge pays"
@@ -33,16 +36,27 @@ SURGE, BUSIEST = 1.2, 1
 CHEAPEST, FEW_MOVES = Weights(1.0, 0.0), Weights(1.0, 0.0, 0.05)
 
 
-def scenario(jobs: int, edge: EdgePrices, seed: int = 0, bound: float = SHARE, *, sizes: bool = False) -> Demands:
-    """Draw jobs, for some of which the cloud is too far. With ``sizes``, no two jobs have samples of the same size."""
+def scenario(
+    jobs: int, edge: EdgePrices, seed: int = 0, bound: float = SHARE, *, sizes: bool = False, cores: float = CORES
+) -> Demands:
+    """Draw jobs, for some of which the cloud is too far.
+
+    Args:
+        jobs: Number of jobs.
+        edge: Prices at the edge.
+        seed: Seed of the draws.
+        bound: Part of the jobs for which the cloud is too far.
+        sizes: Whether no two jobs have samples of the same size.
+        cores: Cores of each node that aggregate weights, one for each task as planned (eq. 7).
+    """
     draw = np.random.default_rng(seed)
     made = {}
     for number in range(jobs):
         tasks = int(draw.integers(TASKS[0], TASKS[1] + 1))
         size = float(draw.choice(SIZES))
         made[f"job{number}"] = PlacedJob(
-            tuple(max(round(ratio * tasks), 1) for ratio in RATIOS), RATE, size + 1e-6 * number * sizes, 1.0,
+            tuple(max(round(ratio * tasks), 1) for ratio in RATIOS), RATE, size + 1e-6 * number * sizes, 1.0 / RATE,
             delay=BOUND if draw.random() < bound else 1000.0,
         )  # fmt: skip
-    nodes = {f"edge{number}": NODE for number in range(NODES)}
+    nodes = {f"edge{number}": replace(NODE, aggregation=cores) for number in range(NODES)}
     return Demands(("night", "day", "evening"), GPUS, LEVELS, nodes, made, Cloud(FAR, 0.01), edge)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_core.cli.arguments import new_file
 from lightning_core.cli.on_plan import commands as on_plan
-from lightning_core.cli.on_plan.plan_arguments import add_extra_cost, add_plan, solve, weights_of
+from lightning_core.cli.on_plan.plan_arguments import add_limits, add_plan, solve, weights_of
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.tables import print_table
@@ -62,7 +62,14 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="FILE.csv",
         help="demand to simulate instead: a column for each job, a row for each step, samples/s of a task",
     )
-    add_extra_cost(played)
+    add_limits(played)
+    played.add_argument(
+        "--reconfigure",
+        choices=("replan", "heuristic"),
+        default="replan",
+        help="how the plan is changed where more arrives: planned anew with moves weighed, as in a pool (default), or "
+        "by the published heuristic, one task at a time",
+    )
     played.add_argument(
         "--picture", type=new_file, metavar="FILE", help="draw the load of each location: PNG, SVG or PDF"
     )
@@ -97,6 +104,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _simulate(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.demands_file import read_arrivals, read_demands
+    from lightning_core.placement import RECONFIGURERS
     from lightning_core.placement.day_simulation import Surges, simulate_day
     from lightning_core.placement.predictor import PREDICTORS
     from lightning_core.placement.reconfigurer import ReconfigurationLimits
@@ -110,9 +118,13 @@ def _simulate(arguments: argparse.Namespace) -> int:
         arrivals = surges.draw(demands, arguments.steps)
     else:
         arrivals = read_arrivals(arguments.arrivals, demands)
-    limits, found = ReconfigurationLimits(arguments.max_extra_cost), solve(arguments, demands)
+    limits = ReconfigurationLimits(arguments.max_extra_cost, move_price=arguments.move_price)
+    found, reconfigurer = solve(arguments, demands), RECONFIGURERS[arguments.reconfigure]
     forecasters = {"as planned": None, **PREDICTORS, "perfect": Perfect()}
-    results = {name: simulate_day(found.placement, arrivals, one, limits) for name, one in forecasters.items()}
+    results = {
+        name: simulate_day(found.placement, arrivals, one, limits, reconfigurer=reconfigurer)
+        for name, one in forecasters.items()
+    }
     _show_results(results, arrivals)
     if arguments.json:
         body = {name: {key: value for key, value in one._asdict().items() if key != "loads"}

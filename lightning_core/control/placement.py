@@ -1,9 +1,12 @@
 """The placement plan: which job trains where in each period, and which one moves when more arrives than was planned.
 
-The integer program that makes a plan runs elsewhere, and takes a second. Its result is given to the pool
+The integer program that makes a plan of the day runs elsewhere, and takes a second. Its result is given to the pool
 (:class:`~lightning_core.core.control.day_plan.PlanGiven`). From then on each task of the plan is a job, which is told
 where to train and on how many devices. A GPU of the plan is a device. A task that is not present in a period is held,
 and its memory freed. A task that moves saves, leaves and resumes, as with any other change of devices.
+
+Where more arrives than was planned, and tasks have no room to grow, the period is planned anew here, with each move
+weighed (:mod:`lightning_core.placement.replanner`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.placement.demands import Choice
 from lightning_core.placement.plan import Placement, Task
-from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
+from lightning_core.placement.reconfigurer import ReconfigurationLimits
+from lightning_core.placement.replanner import Replanner
 
 
 class PlacementController:
@@ -59,7 +63,7 @@ class PlacementController:
         self._now = 0.0
         self._rates: dict[str, float] = {}
         self._turn: int | None = None  # the period that has begun, counted on where the plan repeats
-        self._stands: Reconfigurer | None = None
+        self._stands: Replanner | None = None
         self._asked: dict[str, Ask] = {}  # also of jobs that are not there yet
         self._short: dict[str, str] = {}  # why a job has fewer devices than arrives for
 
@@ -195,7 +199,7 @@ class PlacementController:
             return
         period = turn % len(self._plan.periods)
         name = self._plan.periods[period]
-        self._stands = Reconfigurer(self._placement, period, self._limits)
+        self._stands = Replanner(self._placement, period, self._limits)
         for task, job in self._tasks.items():
             if (choice := self._stands.now.get(task)) is not None:
                 self._asked[job] = _sent(job, choice, Reason("in_plan", text=name))

@@ -72,7 +72,7 @@ def plan_of(
         demands.periods, length, begins, tuple((name, gpu.price) for name, gpu in demands.gpus.items()),
         tuple(levels), tuple(nodes), tuple(jobs), tuple(ways), tuple(tasks),
         PlanTerms(demands.cloud.delay, demands.cloud.gigabyte, demands.edge.gpu, demands.edge.gigabyte, demands.window,
-                  demands.epochs, demands.whole, demands.cycle, limits.cost, limits.moves), on_wall,
+                  demands.epochs, demands.whole, demands.cycle, limits.cost, limits.moves, limits.move_price), on_wall,
     )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def placement_of(plan: DayPlan) -> tuple[Placement, ReconfigurationLimits]:
         terms.cycle,
     )
     served = {Task(task.job, task.number): _choices(task, plan, demands) for task in plan.tasks}
-    return Placement(demands, served), ReconfigurationLimits(terms.extra_cost, terms.moves)
+    return Placement(demands, served), ReconfigurationLimits(terms.extra_cost, terms.moves, terms.move_price)
 
 
 def _choices(task: PlannedTask, plan: DayPlan, demands: Demands) -> tuple[Choice | None, ...]:

@@ -1,12 +1,21 @@
 """Placement of tasks over the day: at the edge or in the cloud."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from lightning_core.core.control.day_plan import CLOUD
 from lightning_core.placement.demands import Choice, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
 from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights
 from lightning_core.placement.planner import InfeasibleError, Solution, plan
+from lightning_core.placement.reconfigurer import Reconfigurer
+from lightning_core.placement.replanner import Replanner
+
+RECONFIGURERS: Mapping[str, type[Reconfigurer]] = MappingProxyType({"replan": Replanner, "heuristic": Reconfigurer})
+"""By name: the default, which plans anew with moves weighed; the published heuristic, one task at a time."""
 
 __all__ = [
     "CLOUD",
+    "RECONFIGURERS",
     "Choice",
     "Cloud",
     "Demands",

@@ -1,8 +1,8 @@
 """Simulates a day: what was planned, what was forecast step by step, and what could be served.
 
-A step is a quarter of an hour or so, and each period has the same number. Before a step its demand is forecast from the
-steps before, and the plan is changed where the forecast exceeds it. Samples beyond what a task's GPUs can train on are
-not served.
+A step is a quarter of an hour or so, and each period has the same number. Before a step the demand of that step and the
+next ones of its period, as many as the horizon has, is forecast from the steps before. The plan is changed where the
+highest of these forecasts exceeds it. Samples beyond what a task's GPUs can train on are not served.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray
 from lightning_core.placement.demands import Choice, Demands
 from lightning_core.placement.plan import Placement
+from lightning_core.placement.predictor import HORIZON
 from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
+from lightning_core.placement.replanner import Replanner
 from lightning_core.planning.time_series import Forecaster
 
 
@@ -83,6 +85,9 @@ def simulate_day(
     arrivals: Mapping[str, FloatArray],
     forecaster: Forecaster | None,
     limits: ReconfigurationLimits | None = None,
+    *,
+    horizon: int = HORIZON,
+    reconfigurer: type[Reconfigurer] = Replanner,
 ) -> DayResult:
     """Simulate a day.
 
@@ -91,11 +96,16 @@ def simulate_day(
         arrivals: By job, what arrives for a task in each step, relative to plan; the same number of steps per period.
         forecaster: Forecaster of the arrivals; None to keep the plan as it is.
         limits: Limits of a change.
+        horizon: Steps ahead that are forecast, at least 1.
+        reconfigurer: What changes the plan.
 
     Raises:
-        ValueError: If the arrivals are of other jobs, or their number is not the same for each period.
+        ValueError: If the arrivals are of other jobs, their number is not the same for each period, or no step is
+            forecast.
     """
     demands = placement.demands
+    if horizon < 1:
+        raise ValueError(f"horizon must be at least 1, got {horizon}")
     if strangers := set(demands.jobs) ^ set(arrivals):
         raise ValueError(f"arrivals must be one series for each of {', '.join(demands.jobs)}; see {min(strangers)!r}")
     lengths = {len(values) for values in arrivals.values()}
@@ -106,18 +116,19 @@ def simulate_day(
         )
     steps = total // len(demands.periods)
     foreseen = {} if forecaster is None else {
-        name: np.concatenate([[1.0], forecaster.table(np.asarray(values, float), 1)[:-1, 0]])
+        name: np.concatenate([np.ones((1, horizon)), forecaster.table(np.asarray(values, float), horizon)[:-1]])
         for name, values in arrivals.items()
     }  # fmt: skip
     loads = {location: np.zeros(total) for location in demands.locations}
     came = served = cost = 0.0
     moves = left = 0
     for period in range(len(demands.periods)):
-        now = Reconfigurer(placement, period, limits)
-        for step in range(period * steps, (period + 1) * steps):
+        now, end = reconfigurer(placement, period, limits), (period + 1) * steps
+        for step in range(period * steps, end):
             if foreseen:
                 # At least the planned demand, whose GPUs are reserved.
-                wanted = {name: demands.jobs[name].rate * max(float(foreseen[name][step]), 1.0) for name in arrivals}
+                most = {name: float(table[step, : end - step].max()) for name, table in foreseen.items()}
+                wanted = {name: demands.jobs[name].rate * max(factor, 1.0) for name, factor in most.items()}
                 changes = now.serve(wanted)
                 moves += sum(change.kind == "moved" for change in changes)
                 left += sum(change.kind in ("left", "partly") for change in changes)

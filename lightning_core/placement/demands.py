@@ -64,7 +64,8 @@ class Node:
     Args:
         gpus: Its GPUs, by type.
         bandwidth: Incoming bandwidth, in megabytes a second.
-        aggregation: Capacity of its processors, in the unit of the jobs' ``aggregation``.
+        aggregation: Capacity of its processors for aggregating weights: samples a second times the jobs'
+            ``aggregation``.
     """
 
     gpus: Mapping[str, float]
@@ -117,7 +118,7 @@ class PlacedJob:
         tasks: Number of tasks in each period. Those of a period with fewer are the first of those of one with more.
         rate: Samples a second that arrive for each task.
         sample: Megabytes of a sample.
-        aggregation: Capacity of a node's processors that each task needs.
+        aggregation: Capacity of a node's processors that each sample a second needs.
         delay: Delay that its data tolerates, in milliseconds: how far away the cloud may be.
         accuracy: Accuracy that each task must reach.
         moves: Whether a task may train elsewhere in the next period.

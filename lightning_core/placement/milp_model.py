@@ -13,7 +13,7 @@ from lightning_core.core.arrays import FloatArray
 from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
 from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, capacity_of, range_width, usage
 
-if TYPE_CHECKING:  # the scheduler's process, which acts on plans and makes none, has no need of a solver
+if TYPE_CHECKING:  # imported when a plan is made: most processes that import this make none
     from scipy.optimize import LinearConstraint, OptimizeResult
 
 MAX_SEARCH_NODES = 100_000

@@ -146,8 +146,12 @@ class Placement:
 
 
 def usage(job: PlacedJob, choice: Choice) -> dict[str, float]:
-    """Return what a task uses of its location."""
-    return {choice.gpu: choice.gpu_count, "bandwidth": job.rate * job.sample, "aggregation": job.aggregation}
+    """Return what a task uses of its location (the left sides of eqs. 5 to 7)."""
+    return {
+        choice.gpu: choice.gpu_count,
+        "bandwidth": job.rate * job.sample,
+        "aggregation": job.rate * job.aggregation,
+    }
 
 
 def capacity_of(demands: Demands, location: str, resource: str) -> float:

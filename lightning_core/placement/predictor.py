@@ -1,4 +1,6 @@
-"""Predictors of arrivals within the next steps of a quarter of an hour.
+"""Predictors of arrivals within the next steps of a quarter of an hour: four steps in, three out.
+
+As far as the published predictor looks ("three or four time steps" in, "two or three" out; section IV-B).
 
 Errors are relative to persistence, the predictor to beat (:func:`~lightning_core.planning.time_series.errors`).
 """
@@ -13,13 +15,15 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray
 from lightning_core.planning.time_series import Autoregressive, Forecaster, LastValue, Trend, errors
 
+# Steps ahead.
+HORIZON = 3
 PREDICTORS: Mapping[str, Forecaster] = MappingProxyType(
     {"persistence": LastValue(), "autoregression": Autoregressive(order=4, window=192), "trend": Trend(4)}
 )
 """By name: persistence; a linear function of the last four steps, fitted to two days; a line through the last four."""
 
 
-def relative_errors(series: Sequence[FloatArray], horizon: int = 3) -> dict[str, FloatArray]:
+def relative_errors(series: Sequence[FloatArray], horizon: int = HORIZON) -> dict[str, FloatArray]:
     """Return mean absolute errors relative to persistence by steps ahead, shape ``(horizon,)``; 1 if it has none.
 
     Args:

@@ -1,11 +1,11 @@
-"""Changes a plan within a period when more arrives than was planned, and back afterwards.
+"""Changes a plan within a period when more arrives than was planned, and back afterwards: the published heuristic.
 
 One task after the other, the one that lacks most first: it grows where it is, if there is room; else it moves, if it
 may and the cost is within the limits; else it stays, and that is reported. When demand is as planned again, what was
 added is given back, and a task that has moved stays where it is (Sartzetakis et al., section IV-C).
 
-Three rules are additions. Another type of GPU at the same location will do. If a task cannot move, another one beside
-it may move instead, the one whose move costs least. A task that stays for lack of room takes the room there is.
+Two rules are additions. Another type of GPU at the same location will do. A task that stays for lack of room takes the
+room there is. The default, :mod:`.replanner`, plans all tasks at once instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from lightning_core.core.control.day_plan import MOVE_PRICE
 from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
 from lightning_core.placement.plan import Placement, Task, capacity_of, usage
 
@@ -42,19 +43,23 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReconfigurationLimits:
-    """Limits of a reconfiguration.
+    """Limits and prices of a reconfiguration.
 
     Args:
         cost: Largest additional cost of a task, relative to its planned cost.
         moves: Most tasks that may move in one reconfiguration.
+        move_price: Price of a move, relative to the planned cost of the task for a window. The published heuristic
+            takes no account of it.
     """
 
     cost: float = 1.0
     moves: int = 1000
+    move_price: float = MOVE_PRICE
 
     def __post_init__(self) -> None:
-        if not self.cost >= 0:
-            raise ValueError(f"cost must be at least 0, got {self.cost}")
+        for rule in ("cost", "move_price"):
+            if not getattr(self, rule) >= 0:
+                raise ValueError(f"{rule} must be at least 0, got {getattr(self, rule)}")
         if self.moves < 0:
             raise ValueError(f"moves must be at least 0, got {self.moves}")
 
@@ -80,8 +85,6 @@ class Reconfigurer:
         self._rates = {task: self.demands.jobs[task.job].rate for task in self.now}
         self._used: dict[tuple[str, str], float] = {}
         self._known: dict[PlacedJob, list[Choice]] = {}
-        # Tasks that could make room by moving, by location; None until computed.
-        self._guests: dict[str, list[tuple[float, Task]]] | None = None
         for task, choice in self.now.items():
             self._count(task, choice, 1.0)
 
@@ -104,13 +107,21 @@ class Reconfigurer:
         more = [task for task, rate in self._rates.items() if wanted[task] > rate + EXACT]
         changes = [change for task in less if (change := self._shrunk(task, wanted[task])) is not None]
         more.sort(key=lambda task: (self.now[task].gpu_count * (1 - wanted[task] / self._rates[task]), task))
-        moves, self._guests = 0, None
-        for task in more:
-            several = self._grown(task, wanted[task], moves)
-            moves += sum(change.kind == "moved" for change in several)
-            changes += several
-        self._guests = None
+        changes += self._grow({task: wanted[task] for task in more})
         self._known.clear()  # every rate that was ever seen would stay
+        return changes
+
+    def _grow(self, more: Mapping[Task, float], moves: int = 0) -> list[Change]:
+        """Give tasks what they lack, one after the other.
+
+        Args:
+            more: Samples per second that arrive for each task, the one that lacks most first.
+            moves: Tasks that have moved before in this reconfiguration.
+        """
+        changes = []
+        for task, rate in more.items():
+            changes.append(change := self._grown(task, rate, moves))
+            moves += change.kind == "moved"
         return changes
 
     def state(self) -> dict[str, Any]:
@@ -140,36 +151,30 @@ class Reconfigurer:
             else Change(task, "released", before, after, "demand is lower: the additional GPUs are given back")
         )
 
-    def _grown(self, task: Task, rate: float, moves: int) -> list[Change]:
-        """Give a task what it lacks; its own change is the last in the list."""
+    def _grown(self, task: Task, rate: float, moves: int) -> Change:
+        """Give a task what it lacks."""
         before, job, bigger = self.now[task], self._job(task), self._job(task, rate)
         self._count(task, before, -1.0, job)
         after = self._as_it_is(task, bigger)
         if self._fits(bigger, after):
             self._take(task, bigger, after)
-            return [Change(task, "grown", before, after, f"there is room in {before.location}")]
+            return Change(task, "grown", before, after, f"there is room in {before.location}")
         lacks = f"{self._short(bigger, after)} are free in {before.location}"
         instead = next(self._fitting(bigger, before, there=True), None)
         if instead is not None and self._affordable(task, instead):
             self._take(task, bigger, instead)
-            return [Change(task, "grown", before, instead, f"{lacks}, but {instead.gpu_count:g} {instead.gpu} are")]
+            return Change(task, "grown", before, instead, f"{lacks}, but {instead.gpu_count:g} {instead.gpu} are")
         best, why = self._elsewhere(task, bigger, moves)
         if best is not None:
             self._take(task, bigger, best)
-            return [Change(task, "moved", before, best, f"{lacks}, {best.location} has room")]
-        if (change := self._makes_way(task, bigger, after, moves)) is not None:
-            self._take(task, bigger, after)
-            return [
-                change,
-                Change(task, "grown", before, after, f"{_name(change.task)} made room in {before.location}"),
-            ]
+            return Change(task, "moved", before, best, f"{lacks}, {best.location} has room")
         part = self._part(job, bigger, before)
         some = self._as_it_is(task, part)
         if some.gpu_count > before.gpu_count + EXACT:
             self._take(task, part, some)
-            return [Change(task, "partly", before, some, f"{lacks}, and {why}")]
+            return Change(task, "partly", before, some, f"{lacks}, and {why}")
         self._take(task, job, before)
-        return [Change(task, "left", before, before, f"{lacks}, and {why}")]
+        return Change(task, "left", before, before, f"{lacks}, and {why}")
 
     def _elsewhere(self, task: Task, job: PlacedJob, moves: int) -> tuple[Choice | None, str]:
         """Return the cheapest choice elsewhere that is no less accurate and has room; else None with the reason."""
@@ -198,40 +203,6 @@ class Reconfigurer:
         planned = self._planned[task]
         return choice.cost - planned <= self.limits.cost * planned + EXACT
 
-    def _makes_way(self, task: Task, bigger: PlacedJob, wanted: Choice, moves: int) -> Change | None:
-        """Move another task, the one whose move costs least, so that a task has room where it is."""
-        if moves >= self.limits.moves:
-            return None
-        lacks = {
-            resource: amount - self._free(wanted.location, resource)
-            for resource, amount in usage(bigger, wanted).items()
-        }
-        if self._guests is None:
-            self._guests = self._who_could_go()
-        for _, other in self._guests.get(wanted.location, ()):
-            job, had = self._job(other), self.now[other]
-            gives = usage(job, had)
-            enough = all(
-                gives.get(resource, 0.0) >= amount - EXACT for resource, amount in lacks.items() if amount > EXACT
-            )
-            if other == task or had.location != wanted.location or not enough:
-                continue
-            best, _ = self._elsewhere(other, job, moves)
-            if best is not None:
-                self._count(other, had, -1.0, job)
-                self._take(other, job, best)
-                return Change(other, "moved", had, best, f"makes room for {_name(task)} in {had.location}")
-        return None
-
-    def _who_could_go(self) -> dict[str, list[tuple[float, Task]]]:
-        """Return the tasks that could move, by location, with the cost of the move, the cheapest first."""
-        found: dict[str, list[tuple[float, Task]]] = {}
-        for task, has in self.now.items():
-            best, _ = self._elsewhere(task, self._job(task), 0)
-            if best is not None:
-                found.setdefault(has.location, []).append((best.cost - has.cost, task))
-        return {location: sorted(some) for location, some in found.items()}
-
     def _part(self, job: PlacedJob, bigger: PlacedJob, has: Choice) -> PlacedJob:
         """Return as much of the demand as there is room for."""
         throughput = self.demands.levels[has.level].throughput[has.gpu]
@@ -240,6 +211,7 @@ class Reconfigurer:
         room = min(
             gpu_count * throughput / self.demands.epochs,
             self._free(has.location, "bandwidth") / job.sample,
+            self._free(has.location, "aggregation") / job.aggregation if job.aggregation else math.inf,
             bigger.rate,
         )
         return replace(job, rate=max(room, job.rate))
@@ -288,7 +260,3 @@ class Reconfigurer:
         for resource, amount in usage(job or self.demands.jobs[task.job], choice).items():
             key = choice.location, resource
             self._used[key] = self._used.get(key, 0.0) + sign * amount
-
-
-def _name(task: Task) -> str:
-    return f"{task.job}, task {task.number}"

@@ -10,6 +10,7 @@ import yaml
 
 from lightning_core.bundle.demands_file import read_demands
 from lightning_core.bundle.problems import BundleError
+from lightning_core.core.control.day_plan import MOVE_PRICE
 from tests.cli.test_cli import Said
 from tests.conftest import ROOT
 
@@ -120,6 +121,23 @@ def test_a_day_with_surges_is_simulated(tmp_path: Path, capsys: pytest.CaptureFi
     assert body["as planned"]["moves"] == 0 < body["perfect"]["cost"] - body["as planned"]["cost"]
     rows = {line.split("  ")[0]: line.split() for line in said.out.splitlines()}
     assert rows["persistence"][-3:] == ["1.00"] * 3
+
+
+def test_a_day_is_simulated_with_the_planner_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By default the period is planned anew where there is no room, which serves more."""
+
+    def simulated(*words: str) -> dict[str, float]:
+        figures = tmp_path / "day.json"
+        assert Said(capsys, "place", "simulate", str(DAY), *words, "--json", str(figures)).code == 0
+        found: dict[str, float] = json.loads(figures.read_text())["perfect"]
+        figures.unlink()
+        return found
+
+    default, heuristic = simulated(), simulated("--reconfigure", "heuristic")
+    assert default == simulated("--reconfigure", "replan") == simulated("--move-price", f"{MOVE_PRICE}")
+    assert default["served"] > heuristic["served"]
+    said = Said(capsys, "place", "simulate", str(DAY), "--move-price", "-1")
+    assert (said.code, "move_price must be at least 0, got -1.0" in said.err) == (2, True)
 
 
 def test_arrivals_can_be_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ def test_a_plan_is_applied_and_demand_moves_a_job_and_the_end_lets_go_of_them(
     submit(pool, "cars-0")
     said = Said(capsys, "place", "demand", "cars=18")
     assert (said.code, said.err) == (0, "")
-    assert rows(said.out)["cars-0"][1:] == ["cloud, 2", f"1 of 2 device are free in {told['cars-0'][1][0]}, "
+    assert rows(said.out)["cars-0"][1:] == ["cloud, 2", f"{told['cars-0'][1][0]} has 1 device and would need 2; "
                                             "cloud has room"]  # fmt: skip
     said = Said(capsys, "place", "demand", "cars=18")
     assert "nothing moves" in said.out

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.core.arrays import FloatArray
 from lightning_core.placement import Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
-from lightning_core.placement.day_simulation import Surges, simulate_day
-from lightning_core.placement.predictor import PREDICTORS, relative_errors
+from lightning_core.placement.day_simulation import DayResult, Surges, simulate_day
+from lightning_core.placement.predictor import HORIZON, PREDICTORS, relative_errors
 from lightning_core.placement.reconfigurer import ReconfigurationLimits
 from lightning_core.planning.time_series import LastValue, Perfect
 
@@ -43,10 +44,36 @@ def test_a_surge_is_served_from_the_step_that_forecasts_it() -> None:
     lost = {None: 2 * 3.0, LastValue(): 1 * 3.0, Perfect(): 0.0}
     costs = []
     for forecaster, missing in lost.items():
-        results = simulate_day(PLACED, {"a": FLAT, "b": surge}, forecaster)
+        results = simulate_day(PLACED, {"a": FLAT, "b": surge}, forecaster, horizon=1)
         assert results.served == pytest.approx(1 - missing / asked)
         costs.append(results.cost)
     assert costs[0] < costs[1] == pytest.approx(costs[2])  # persistence releases as late as it grows
+
+
+def added(results: DayResult, arrivals: dict[str, FloatArray]) -> list[float]:
+    """Return the GPUs in each step that were not planned."""
+    planned = simulate_day(PLACED, arrivals, None)
+    return [float(sum(day) - sum(before)) for day, before in zip(
+        zip(*results.loads.values(), strict=True), zip(*planned.loads.values(), strict=True), strict=True
+    )]  # fmt: skip
+
+
+@pytest.mark.parametrize(("horizon", "steps"), [(1, 1), (2, 2), (3, 3), (9, 3)])
+def test_a_plan_is_changed_as_many_steps_ahead_as_the_forecast_looks(horizon: int, steps: int) -> None:
+    """A surge in the last step of the night. Nothing is known of it before the second step, the first that is forecast.
+
+    The day begins as planned: its own steps do not change the night, however far the forecast looks.
+    """
+    arrivals = {"a": FLAT, "b": np.array([1, 1, 1, 1.2, 1.2, 1, 1, 1.0])}
+    grown = added(simulate_day(PLACED, arrivals, Perfect(), horizon=horizon), arrivals)
+    assert grown == [0] * (4 - steps) + [2] * steps + [2, 0, 0, 0]
+    if horizon == HORIZON:
+        assert added(simulate_day(PLACED, arrivals, Perfect()), arrivals) == grown
+
+
+def test_a_surge_of_the_next_period_changes_nothing_before_it_begins() -> None:
+    arrivals = {"a": FLAT, "b": np.array([1, 1, 1, 1, 1.2, 1, 1, 1.0])}
+    assert added(simulate_day(PLACED, arrivals, Perfect()), arrivals) == [0, 0, 0, 0, 2, 0, 0, 0]
 
 
 def test_low_demand_releases_nothing_that_was_planned() -> None:
@@ -93,6 +120,14 @@ def test_bad_days_are_refused() -> None:
         simulate_day(PLACED, {"a": FLAT[:7], "b": FLAT[:7]}, None)
     with pytest.raises(ValueError, match="size must be at least 0 and finite"):
         Surges(size=-0.1)
+    with pytest.raises(ValueError, match="horizon must be at least 1, got 0"):
+        simulate_day(PLACED, {"a": FLAT, "b": FLAT}, None, horizon=0)
+
+
+def test_predictors_look_as_far_as_the_published_one() -> None:
+    """Two or three steps out (section IV-B)."""
+    assert HORIZON == 3
+    assert {one.shape for one in relative_errors([np.arange(40.0)]).values()} == {(3,)}
 
 
 def test_each_predictor_is_compared_with_persistence() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lightning_core.placement import (
     CLOUD,
+    RECONFIGURERS,
     Choice,
     Cloud,
     Demands,
@@ -230,6 +231,59 @@ def test_the_counting_model_equals_the_model_by_task(wanted: Demands, moves: flo
     assert counted.variables <= listed.variables
     other = plan(wanted, weights, gap=0.0, listed=True).ranges
     assert np.allclose(np.array(other[:2]), np.array(counted.ranges[:2]), atol=1e-5, rtol=1e-5)
+
+
+# --------------------------------------------------------------------------------------------- aggregation (eq. 7)
+
+
+def at_edge(placement: Placement) -> list[int]:
+    """Return the number of tasks at the edge in each period."""
+    periods = range(len(placement.demands.periods))
+    return [
+        sum((one := choices[k]) is not None and one.location != CLOUD for choices in placement.served.values())
+        for k in periods
+    ]
+
+
+def test_aggregation_binds_at_each_node_in_each_period() -> None:
+    """The edge costs less and has GPUs for all. A task takes 15 samples/s times 1: two fit 40, and one fits 20."""
+    jobs = {"a": job(4, 3, aggregation=1.0), "b": job(1, 1, rate=30.0, aggregation=0.5), "c": job(2, 2)}
+    free = {name: Node({"v100": 500.0}) for name in ("n", "m")}
+    few = {"n": Node({"v100": 500.0}, aggregation=40.0), "m": Node({"v100": 500.0}, aggregation=20.0)}
+    prices = EdgePrices(0.5)
+    loose = plan(demands(jobs, free, edge=prices), Weights(1.0, 0.0), gap=0.0).placement
+    tight = plan(demands(jobs, few, edge=prices), Weights(1.0, 0.0), gap=0.0).placement
+    assert at_edge(loose) == [7, 6]
+    assert at_edge(tight) == [3 + 2, 3 + 2]  # three of those with weights to aggregate, and the two without
+    assert sorted(tight.held(node, period)["aggregation"] for node in few for period in (0, 1)) == [15, 15, 30, 30]
+    assert tight.cost > loose.cost
+    tight.check()
+    with pytest.raises(AssertionError, match=r"(40|20) aggregation"):
+        Placement(tight.demands, loose.served).check()
+
+
+def test_one_task_at_a_time_respects_aggregation_too() -> None:
+    few = {"n": Node({"v100": 500.0}, aggregation=40.0)}
+    wanted = demands({"a": job(4, aggregation=1.0)}, few, edge=EdgePrices(0.5))
+    solution = plan(wanted, Weights(1.0, 0.0))
+    for rival in (incremental, one_period):
+        placement = rival(wanted, Weights(1.0, 0.0), solution.ranges)
+        placement.check()
+        assert at_edge(placement) == [2]
+
+
+@pytest.mark.parametrize("how", RECONFIGURERS)
+def test_a_surge_needs_more_aggregation_as_well(how: str) -> None:
+    """Twelve GPUs are free where the task stands, but weights of 15 samples a second at most are aggregated there."""
+    nodes = {"n": Node({"v100": 50.0}, aggregation=17.9), "m": Node({"v100": 50.0}, aggregation=18.0)}
+    wanted = demands({"a": job(1, delay=20.0, aggregation=1.0)}, nodes, cloud=Cloud(delay=40.0))
+    stands = wanted.choice(wanted.jobs["a"], "n", "v100", "fp32")
+    placement = Placement(wanted, {Task("a", 0): (stands,)})
+    [moved] = RECONFIGURERS[how](placement, 0).serve({"a": 18.0})
+    assert (moved.kind, moved.after.location) == ("moved", "m")
+    assert "aggregation" in moved.reason
+    [more] = RECONFIGURERS[how](placement, 0).serve({"a": 17.5})
+    assert (more.kind, more.after.location) == ("grown", "n")
 
 
 # ------------------------------------------------------------------------------------------------ what does not fit

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.cli.arguments import add_pool, whole_number
-from lightning_core.cli.on_plan.plan_arguments import add_extra_cost, add_plan, solve
+from lightning_core.cli.on_plan.plan_arguments import add_limits, add_plan, solve
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control.day_plan import CLOUD, DayPlan, DemandSeen, PlanGiven
 from lightning_core.core.durations import WallTime, format_duration, parse_duration, parse_when
@@ -39,7 +39,7 @@ def add_commands(commands: Any) -> None:
         "past if it has a date (default: now)"
     )
     apply.add_argument("--begins", metavar="WHEN", help=begins)
-    add_extra_cost(apply)
+    add_limits(apply)
     most = "most tasks that may move at a time within a period (default: any number)"
     apply.add_argument("--max-moves", type=whole_number(0, MAX_COUNT), default=MAX_COUNT, metavar="N", help=most)
     description = (
@@ -65,7 +65,7 @@ def _apply(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise ValueError(f"--period: {error}") from None
     begins = read_begin(arguments.begins)
-    limits = ReconfigurationLimits(arguments.max_extra_cost, arguments.max_moves)
+    limits = ReconfigurationLimits(arguments.max_extra_cost, arguments.max_moves, arguments.move_price)
     demands = read_demands(arguments.demands)
     with Pool.connect(arguments.pool) as pool:
         locations = pool.settings.locations

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_core.core.control.day_plan import MOVE_PRICE
+
 if TYPE_CHECKING:  # solvers take longer to import than most commands to run
     from lightning_core.placement import Demands, Solution, Weights
 
@@ -35,14 +37,21 @@ def add_plan(made: argparse.ArgumentParser) -> None:
     )
 
 
-def add_extra_cost(made: argparse.ArgumentParser) -> None:
-    """Add the limit of a move within a period."""
+def add_limits(made: argparse.ArgumentParser) -> None:
+    """Add limit and price of a move within a period."""
     made.add_argument(
         "--max-extra-cost",
         type=float,
         default=0.5,
         metavar="FRACTION",
         help="maximum extra cost of a task that moves, relative to its planned cost (default 0.5)",
+    )
+    made.add_argument(
+        "--move-price",
+        type=float,
+        default=MOVE_PRICE,
+        metavar="FRACTION",
+        help=f"price of a move within a period, relative to the task's planned cost (default {MOVE_PRICE:g})",
     )
 
 

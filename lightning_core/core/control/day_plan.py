@@ -31,6 +31,9 @@ MAX_TASKS, MAX_PERIODS, MAX_SERVED = MAX_JOBS, 400, 20_000
 MAX_WAYS, MAX_CHOICES = 500, 100_000
 # The shortest period, in seconds: each begins with a round of the scheduler.
 MIN_PERIOD_SECONDS = 1.0
+# Price of a move within a period, relative to the planned cost of the task for a window. A task that moves is away for
+# some seconds, in a surge of some minutes at least.
+MOVE_PRICE = 0.1
 # Where tasks train that do not train at a node.
 CLOUD = "cloud"
 
@@ -68,7 +71,7 @@ class PlannedJob(NamedTuple):
     sample: float
     """Megabytes of a sample."""
     aggregation: float = 0.0
-    """Capacity of a node's processors that each task needs."""
+    """Capacity of a node's processors that each sample a second needs."""
     delay: float | None = None
     """Delay that its data tolerates, in milliseconds; None for any."""
     accuracy: float = 0.0
@@ -121,6 +124,8 @@ class PlanTerms(NamedTuple):
     """Largest additional cost of a task within a period, relative to its planned cost."""
     moves: int = 1000
     """Most tasks that may move at a time within a period."""
+    move_price: float = MOVE_PRICE
+    """Price of a move within a period, relative to the planned cost of the task for a window."""
 
 
 class DayPlan(NamedTuple):
@@ -233,7 +238,7 @@ def _check_numbers(plan: DayPlan) -> None:
     terms = plan.terms
     positive = {"window": terms.window, "epochs": terms.epochs}
     at_least_0 = {name: getattr(terms, name) for name in ("delay", "cloud_gigabyte", "edge_gpu", "edge_gigabyte",
-                                                          "extra_cost")}  # fmt: skip
+                                                          "extra_cost", "move_price")}  # fmt: skip
     positive |= {f"GPU {shown(name)}: price": price for name, price in plan.gpus}
     for level in plan.levels:
         positive |= {f"level {shown(level.name)}: {gpu} throughput": speed for gpu, speed in level.throughput}
