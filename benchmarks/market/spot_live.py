@@ -121,6 +121,7 @@ def measure(size: Size) -> Figures:
         "live_cost_in_simulated": statistics.median(beside),
         "live_cost_in_simulated_min": min(beside),
         "live_cost_in_simulated_max": max(beside),
+        "live_cost_in_known": statistics.median(known),
         "live_close_pct": 100 * statistics.mean(day.is_close for day in days),
         "live_saved_pct": 100 * statistics.median(saved),
     }
