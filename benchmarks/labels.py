@@ -77,6 +77,15 @@ ARRIVALS = {
 # Label and format of each figure; the format may name other figures of the run. A benchmark without an entry shows all
 # of its figures by their names.
 LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "spot_live": {
+        "live_on_time_pct": ("Days on time: A100 market, a day in eight minutes, odd ones without notice", "{:.0f} %"),
+        "live_close_pct": ("Days that cost within 10 % of the same day in virtual time, mean of 20", "{:.0f} %"),
+        "live_cost_in_simulated": ("Live cost as a multiple of that: median", "{:.2f}"),
+        "live_cost_in_simulated_min": ("... smallest", "{:.2f}"),
+        "live_cost_in_simulated_max": ("... largest", "{:.2f}"),
+        "live_cost_in_known": ("... of a backtest that knows throughput and start-up from the start: median", "{:.2f}"),
+        "live_saved_pct": ("Saved against on-demand nodes alone: median", "{:.0f} %"),
+    },
     "shares": {
         "worst_share_error": ("Worst error of a share over any 10 s", "{:.2g} of the share"),
         "device_use": ("Fraction of the device that jobs use while they share it", "{:.2f}"),

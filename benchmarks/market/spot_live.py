@@ -3,8 +3,8 @@
 The nodes are processes of this machine. An interval of some seconds stands for two hours of a recording of A100 cards,
 with a quarter of the lowest number in them, at most two. The policy decides in each interval by what was really
 trained. Nodes are preempted with some seconds' notice on even seeds, and without on odd ones. Each day is simulated
-three times: in virtual time by the same scheduler, with the delays and the throughput that were measured; by a backtest
-from the second interval on that knows both from the start; and on on-demand nodes alone.
+in virtual time by the same scheduler, several times, with the delays and the throughput that were measured; beside it
+stand a backtest from the second interval on that knows both from the start, and on-demand nodes alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.market.live_day import (
     run_live,
     seen_live,
 )
-from benchmarks.market.virtual_day import Decision, decisions, differences, play
+from benchmarks.market.virtual_day import Decision, LiveDay, decisions, differences
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
@@ -46,8 +46,9 @@ SIZES: dict[Size, tuple[float, int, int, int]] = {
 }  # fmt: skip
 # Parts of an interval that a preemption costs, how much more may be expected, and days that are simulated.
 LOSSES, EXCESS, DAYS = (0.25, 0.5, 0.75), 0.25, 150
-# Largest relative difference of the live cost from the simulated one that needs no explanation.
-CLOSE = 0.1
+# Days in virtual time for each live one, and the largest relative difference of its cost from their mean that needs no
+# explanation.
+VIRTUAL_DAYS, CLOSE = 20, 0.1
 
 
 class Day(NamedTuple):
@@ -56,7 +57,11 @@ class Day(NamedTuple):
     on_time: bool
     cost: float
     simulated: float
-    """Cost in virtual time."""
+    """Mean cost of the days in virtual time."""
+    smallest: float
+    """The smallest of them."""
+    largest: float
+    """The largest one."""
     known: float
     """Cost of a backtest that knows all from the start, after the first interval."""
     alone: float
@@ -66,7 +71,7 @@ class Day(NamedTuple):
     again: int
     batches: int
     held: list[str]
-    """Spot and on-demand nodes in each interval, live and simulated."""
+    """Spot and on-demand nodes in each interval, live and in virtual time at the medians of the delays."""
     moments: Moments
     differs: list[str]
     """Where the decisions differ from those in virtual time, or what came of them, by interval."""
@@ -85,13 +90,15 @@ def measure(size: Size) -> Figures:
     for seed in range(seeds):
         days.append(run_day(seed, interval, intervals, batches))
         print_day(seed, days[-1])
-    rows = [[seed, str(day.on_time), *day[1:10]] for seed, day in enumerate(days)]
+    rows = [[seed, str(day.on_time), *day[1:12]] for seed, day in enumerate(days)]
     print(f"\n{intervals} intervals of {interval:g} s, {batches} batches, at most {MAX_NODES} nodes, policy {POLICY}")
     header = [
         "seed",
         "on time",
         "cost",
         "simulated",
+        "smallest",
+        "largest",
         "all known",
         "on-demand only",
         "optimum",
@@ -114,6 +121,7 @@ def measure(size: Size) -> Figures:
         "live_cost_in_simulated": statistics.median(beside),
         "live_cost_in_simulated_min": min(beside),
         "live_cost_in_simulated_max": max(beside),
+        "live_cost_in_known": statistics.median(known),
         "live_close_pct": 100 * statistics.mean(day.is_close for day in days),
         "live_saved_pct": 100 * statistics.median(saved),
     }
@@ -122,11 +130,14 @@ def measure(size: Size) -> Figures:
 def print_day(seed: int, day: Day) -> None:
     """Print what a day held, and why its cost is not close to the simulated one if it is not."""
     words = f"within {CLOSE:.0%}" if day.is_close else f"not within {CLOSE:.0%}"
-    print(f"\nday {seed}: cost {day.cost:.4g}, simulated {day.simulated:.4g}, {day.cost / day.simulated:.3f}: {words}")
+    costs = f"cost {day.cost:.4g}, simulated {day.simulated:.4g} ({day.smallest:.4g} to {day.largest:.4g})"
+    print(f"\nday {seed}: {costs}, {day.cost / day.simulated:.3f}: {words}")
     print("spot nodes available, spot+on-demand nodes held by interval, and % of the work done")
     print("  " + "\n  ".join(day.held))
     if not day.is_close:
-        print("where live and simulated part, by interval:\n  " + "\n  ".join(day.differs or ["nowhere"]), flush=True)
+        print("where live and simulated part, by interval:\n  " + "\n  ".join(day.differs or ["nowhere"]))
+        if day.smallest <= day.cost <= day.largest:
+            print("  some simulated days cost as much: the plans were close to one another", flush=True)
 
 
 def _print_moments(found: Sequence[Moments]) -> None:
@@ -186,8 +197,9 @@ def compare(journal: Path, on_time: bool, market: Market, notice: float) -> Day:
     """
     run, planned, preempted_at = seen_live(journal, market)
     found = moments(journal, preempted_at if notice else [], [] if notice else preempted_at)
-    beside = journal.with_name("virtual.db")
-    play(journal, beside, market, notice)
+    beside, day = journal.with_name("virtual.db"), LiveDay(journal, market, notice)
+    day.play(day.measured.medians(), beside)
+    costs = day.costs(VIRTUAL_DAYS)
     live, virtual = decisions(journal), decisions(beside)
     known = _backtest(planned, market, live[0], 0.0 if notice else SAVES / market.seconds)
     lines = [
@@ -200,7 +212,7 @@ def compare(journal: Path, on_time: bool, market: Market, notice: float) -> Day:
     others = run.references
     assert others is not None  # its throughput was measured
     return Day(
-        on_time, run.cost, sum(one.cost for one in virtual), known, *others,
+        on_time, run.cost, statistics.mean(costs), min(costs), max(costs), known, *others,
         sum(row.incarnations for row in run.rows), sum(row.failures for row in run.rows),
         sum(row.lost for row in run.rows), sum(row.batches for row in run.rows), lines, found,
         list(differences(live, virtual, planned.work)),

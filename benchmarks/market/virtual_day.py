@@ -1,7 +1,9 @@
 """A live day of a market once more in virtual time: the same scheduler, with the delays and the throughput of that day.
 
 The controller begins as ignorant as the live one, and learns by the same measurements. So what it pays differs from
-what the live day paid by what chance and the machine did to that day, and not by what was known of it.
+what the live day paid by chance, and not by what was known. Plans that cost almost the same lie close to one another:
+where a node comes some seconds later, another one may be chosen. How much that matters is seen where a day is played
+several times, with delays and throughput drawn again from those that were measured on it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from lightning_core.cloud.provisioner import LEAVE_SECONDS
 from lightning_core.control import MarketController
@@ -58,11 +62,9 @@ class Decision(NamedTuple):
 NOTHING = Decision(NodeCounts(), 0, math.nan)
 
 
-class Measured(NamedTuple):
-    """Medians of a live day, in seconds, and batches per second by number of devices."""
+class Conditions(NamedTuple):
+    """What a virtual day is like: delays in seconds, and batches per second by number of devices."""
 
-    submitted: float
-    """When the market first decided for the job."""
     start_up: float
     """From the request for a node until it is seen."""
     warm_up: float
@@ -76,28 +78,64 @@ class Measured(NamedTuple):
     throughput: dict[int, float]
 
 
-def play(journal: Path, beside: Path, market: Market, notice: float) -> Outcome:
-    """Play a live day in virtual time.
+class Measured(NamedTuple):
+    """What was measured on a live day, each as often as it came."""
+
+    submitted: float
+    """Scheduler time at which the market first decided for the job."""
+    delays: dict[str, list[float]]
+    """Delays by their names in :class:`Conditions`."""
+    trained: dict[int, list[tuple[int, float]]]
+    """Batches and seconds of each incarnation, by number of devices."""
+
+    def medians(self) -> Conditions:
+        """Return the conditions of a day at the medians of its delays."""
+        delays = {name: statistics.median(several) for name, several in self.delays.items()}
+        return Conditions(throughput={size: _rate(several) for size, several in self.trained.items()}, **delays)
+
+    def drawn(self, rng: np.random.Generator) -> Conditions:
+        """Return the conditions of a day on which other ones of those measured had come, each as likely (bootstrap)."""
+        delays = {name: float(rng.choice(several, len(several)).mean()) for name, several in self.delays.items()}
+        again = {size: [several[k] for k in rng.integers(0, len(several), len(several))]
+                 for size, several in self.trained.items()}  # fmt: skip
+        return Conditions(throughput={size: _rate(several) for size, several in again.items()}, **delays)
+
+
+class LiveDay:
+    """A live day of one job, which can be played again.
 
     Args:
-        journal: Journal of the live day.
-        beside: Journal to write.
-        market: The market.
+        journal: Its journal.
+        market: Its market.
         notice: Seconds from a preemption notice to the end of a node; 0 for none.
     """
-    with Journal.open(journal, read_only=True) as other:
-        settings, scheduler = other.settings(), replay(other).scheduler
-        entries = [Entry(one.now, decode_event(one.event), decode_answers(one.answers)) for one in other.entries()]
-    [job] = next(event.jobs for _, event, _ in entries if isinstance(event, Submit))
-    found = measure(entries, market)
-    # On a size on which it never trained, as the scheduler expects.
-    [expected] = _controller(scheduler).jobs
-    by_size = [found.throughput.get(size, expected.throughput[size] / market.seconds) for size in job.sizes]
-    work = int(expected.work)
-    cells = [*range(CELL, work, CELL), work]
-    given = SimulatedJob(job, cells, [1.0] * len(cells), by_size[-1], found.submitted, by_size)
-    cloud = VirtualCloud(market, found.start_up, notice, LEAVE_SECONDS, found.warm_up, found.heard)
-    return Simulation(settings, [given], Delays(release=found.release, start=found.start), beside, cloud=cloud).run()
+
+    def __init__(self, journal: Path, market: Market, notice: float) -> None:
+        with Journal.open(journal, read_only=True) as other:
+            self._settings, [expected] = other.settings(), _controller(replay(other).scheduler).jobs
+            entries = [Entry(one.now, decode_event(one.event), decode_answers(one.answers)) for one in other.entries()]
+        [self._job] = next(event.jobs for _, event, _ in entries if isinstance(event, Submit))
+        self._market, self._notice, self._work = market, notice, int(expected.work)
+        self.measured = measure(entries, market)
+        for size in self._job.sizes:  # on which it never trained: as the scheduler expects
+            self.measured.trained.setdefault(size, [(int(expected.throughput[size]), market.seconds)])
+
+    def play(self, conditions: Conditions, journal: Path | None = None) -> Outcome:
+        """Play it in virtual time, and write a journal if one is named."""
+        work, by_size = self._work, [conditions.throughput[size] for size in self._job.sizes]
+        cells = [*range(CELL, work, CELL), work]
+        losses, submitted = [1.0] * len(cells), self.measured.submitted
+        given = SimulatedJob(self._job, cells, losses, by_size[-1], submitted, by_size)
+        cloud = VirtualCloud(
+            self._market, conditions.start_up, self._notice, LEAVE_SECONDS, conditions.warm_up, conditions.heard
+        )
+        delays = Delays(release=conditions.release, start=conditions.start)
+        return Simulation(self._settings, [given], delays, journal, cloud=cloud).run()
+
+    def costs(self, days: int) -> list[float]:
+        """Return what so many days cost in virtual time whose conditions are drawn from those that were measured."""
+        drawn = (self.measured.drawn(np.random.default_rng(seed)) for seed in range(days))
+        return [self.play(conditions).paid for conditions in drawn]
 
 
 def measure(entries: Sequence[Entry], market: Market) -> Measured:
@@ -105,10 +143,10 @@ def measure(entries: Sequence[Entry], market: Market) -> Measured:
     first = next(now for now, _, answers in entries if any(isinstance(answer, NodesWanted) for answer in answers))
     came, warm = _arrivals(entries, market)
     starts, releases = _moves(entries)
-    return Measured(
-        first, _median(came), _median(warm), _median(starts), _median(releases), _median(_heard(entries, market)),
-        _throughput(entries),
-    )  # fmt: skip
+    delays = {"start_up": came, "warm_up": warm, "start": starts, "release": releases,
+              "heard": list(_heard(entries, market))}  # fmt: skip
+    # What never came does not matter.
+    return Measured(first, {name: several or [0.0] for name, several in delays.items()}, _trained(entries))
 
 
 def decisions(path: Path) -> list[Decision]:
@@ -219,8 +257,8 @@ def _heard(entries: Sequence[Entry], market: Market) -> Iterator[float]:
             spot = len(event.spot)
 
 
-def _throughput(entries: Sequence[Entry]) -> dict[int, float]:
-    """Return the batches per second of training, by number of devices."""
+def _trained(entries: Sequence[Entry]) -> dict[int, list[tuple[int, float]]]:
+    """Return batches and seconds of each incarnation that trained, by number of devices."""
     last, sizes = dict[int, Report](), dict[int, int]()
     devices = 0
     for _, event, answers in entries:
@@ -230,13 +268,13 @@ def _throughput(entries: Sequence[Entry]) -> dict[int, float]:
         for answer in answers:
             if isinstance(answer, Grant) and answer.devices:
                 devices = len(answer.devices)
-    batches, seconds = defaultdict[int, int](int), defaultdict[int, float](float)
+    found = defaultdict[int, list[tuple[int, float]]](list)
     for number, report in last.items():
-        batches[sizes[number]] += report.batches - report.batches_at_start
-        seconds[sizes[number]] += report.busy
-    return {size: batches[size] / seconds[size] for size in batches if seconds[size]}
+        if (batches := report.batches - report.batches_at_start) > 0 and report.busy:
+            found[sizes[number]].append((batches, report.busy))
+    return dict(found)
 
 
-def _median(several: Sequence[float] | Iterator[float]) -> float:
-    found = list(several)
-    return statistics.median(found) if found else 0.0
+def _rate(several: Sequence[tuple[int, float]]) -> float:
+    """Return batches per second."""
+    return sum(batches for batches, _ in several) / sum(seconds for _, seconds in several)

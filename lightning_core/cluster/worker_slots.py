@@ -222,6 +222,8 @@ class WorkerSlots:
                 await self._try_to_fill(slot)
                 done = True
             except Exception as error:  # whatever Ray raises: the slot must not stay empty for good
+                if not self._groups.has(slot.device):
+                    break  # its node has gone, and the slot says so
                 slot.failures += 1
                 slot.unavailable = True
                 slot.problem = await asyncio.to_thread(self._groups.problem, slot.device) or _start_problem(error)

@@ -841,30 +841,36 @@ def test_a_device_is_unavailable_until_its_worker_has_started(tmp_path: Path, mo
 
 
 def test_a_new_node_gives_no_device_before_a_worker_is_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose worker is replaced stays available."""
+    """One whose worker is replaced stays available; one that goes meanwhile is gone, and has not failed."""
     monkeypatch.setattr(worker_slots, "RETRY_INTERVAL", 0.01)
-    made = node_slots.NodeSlots("pool", 2, 1, "cpu")
-    monkeypatch.setattr(made, "_groups", SimpleNamespace(has=lambda _: True, problem=lambda _: "", draining={}))
+    made = node_slots.NodeSlots("pool", 3, 1, "cpu")
+    there = {0, 1, 2}
+    groups = SimpleNamespace(has=there.__contains__, problem=lambda _: "", draining={})
+    monkeypatch.setattr(made, "_groups", groups)
     asked = list[int]()
 
     async def story() -> None:
-        there: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         async def tries(slot: WorkerSlot) -> None:
             asked.append(slot.device)
-            slot.assign(await made._await_start(slot, asyncio.shield(there)))
+            slot.assign(await made._await_start(slot, asyncio.shield(started)))
 
         monkeypatch.setattr(made, "_try_to_fill", tries)
-        new, other = made
+        new, other, gone = made
         other.unavailable = False
         made._begin(0)
+        made._begin(2)
         made.spawn(made._fill(other))
-        await until_async(lambda: len(asked) == 2)
+        await until_async(lambda: len(asked) == 3)
         await asyncio.sleep(0.1)
-        assert made.unavailable() == {0: "its worker is starting"}
-        there.set_result(SimpleNamespace())
+        assert made.unavailable() == dict.fromkeys((0, 2), "its worker is starting")
+        there.remove(2)
+        gone.problem = node_slots.NO_NODE
+        await until_async(lambda: not gone.filling)
+        started.set_result(SimpleNamespace())
         await until_async(lambda: new.worker is not None and other.worker is not None)
-        assert made.unavailable() == {}
+        assert (made.unavailable(), gone.failures) == ({2: node_slots.NO_NODE}, 0)
 
     asyncio.run(story())
 

@@ -1,0 +1,65 @@
+"""A day that is played again: what is measured of it is what it was made with, and the same is decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.market.virtual_day import LiveDay, decisions, differences
+from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.market import Market
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.scenario import Delays, SimulatedJob
+from lightning_core.simulation.simulation import Simulation
+from lightning_core.simulation.virtual_cloud import VirtualCloud
+
+INTERVAL, WORK, SIZES, THROUGHPUT = 40.0, 9000, (1, 2), (15.0, 26.0)
+START_UP, WARM_UP, START, RELEASE, HEARD = 2.5, 6.0, 0.5, 0.25, 1.5
+AVAILABLE = [1, 2, 2, 2, 2, 1, 2, 2, 1, 1, 2, 2, 2, 2]
+
+
+def write_day(path: Path, notice: float, warm_up: float = WARM_UP) -> Market:
+    """Write the journal of a day with these delays; return its market."""
+    market = Market(np.full(len(AVAILABLE), 0.6), np.array(AVAILABLE), seconds=INTERVAL)
+    job = Job("a", 480.0, BatchTarget(WORK), save_every=5.0, can=frozenset(Capability), max_devices=2, sizes=SIZES)
+    cells = [*range(4, WORK, 4), WORK]
+    given = SimulatedJob(job, cells, [1.0] * len(cells), THROUGHPUT[-1], 1.0, THROUGHPUT)
+    terms = {"interval": INTERVAL, "policy": "chain", "kept_fraction": 0.8, "save_every": 5.0}
+    settings = Settings("fifo", period=0.5, devices=4, controllers={"market": terms})
+    cloud = VirtualCloud(market, START_UP, notice, warm_up=warm_up, heard=HEARD)
+    Simulation(settings, [given], Delays(release=RELEASE, start=START), path, cloud=cloud).run()
+    return market
+
+
+@pytest.mark.parametrize("notice", [0.0, 5.0])
+def test_a_day_is_measured_and_played_again_as_it_was(notice: float, tmp_path: Path) -> None:
+    market = write_day(path := tmp_path / "journal.db", notice)
+    day = LiveDay(path, market, notice)
+    found = day.measured.medians()
+    assert day.measured.submitted == 1.0
+    assert found[:-1] == pytest.approx((START_UP, WARM_UP, START, RELEASE, HEARD), abs=0.01)
+    assert found.throughput == pytest.approx(dict(zip(SIZES, THROUGHPUT, strict=True)), rel=0.01)
+    again = day.play(found, beside := tmp_path / "virtual.db")
+    one, other = decisions(path), decisions(beside)
+    assert list(differences(one, other, WORK)) == []
+    assert sum(decision.cost for decision in one) == pytest.approx(again.paid)
+    assert [decision.cost for decision in one] == [row.cost for row in again.rows]
+    assert one[0].planned == (0, 1)
+    assert {decision.planned for decision in one} > {(0, 1), (2, 0)}
+    assert day.costs(1) == day.costs(1)
+
+
+def test_where_two_days_part_is_told_by_interval(tmp_path: Path) -> None:
+    """On one of them a node is warm only after most of an interval."""
+    write_day(one := tmp_path / "one.db", 0.0)
+    write_day(other := tmp_path / "other.db", 0.0, warm_up=30.0)
+    quick, slow = decisions(one), decisions(other)
+    told = list(differences(quick, slow, WORK))
+    pairs = enumerate(zip(quick, slow, strict=False))
+    first = next(number for number, (here, there) in pairs if here.planned != there.planned or here.held != there.held)
+    assert told[0].startswith(f"{first}: ")
+    assert any("other plans: live" in line and "a start costs" in line for line in told)
+    assert list(differences(quick, quick, WORK)) == []
