@@ -134,8 +134,7 @@ def figure(number: str, points: Sequence[Setting], starts: int, *, guarded: bool
     """Mean utility of each contender at each point."""
     found = []
     for point in points:
-        terms = point.deadline, point.growth_fraction, "total"
-        batch = point.trace.jobs(starts, 5, *terms)
+        batch = point.trace.jobs(starts, 5, point.deadline, point.growth_fraction, overhead="total")
         best, groups = optimum(batch), contenders(guarded=guarded)
         each = [policy for group in groups.values() for policy in group]
         ledgers = iter(backtest(each, batch, MarketForecaster(LastValue()), guarded=guarded))

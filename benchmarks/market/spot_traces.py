@@ -84,7 +84,7 @@ def paper_jobs(trace: Trace, count: int, seed: int) -> JobBatch:
             int(draw.integers(12, 17)),
             value=VALUE,
             overhead="total",
-        )  # fmt: skip
+        )
         for _ in range(count)
     ]
     starts = draw.integers(0, len(trace.market) - DEADLINE + 1, count)

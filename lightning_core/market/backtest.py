@@ -117,7 +117,8 @@ class _Playback:
         """Play an interval in which these nodes are requested, and enter it into the ledger."""
         rows, done, several = self.rows, self.done, (self.policy_count, 1)
         now = Forecast(np.tile(forecast.prices[:, :1], several), np.tile(forecast.counts[:, :1], several))
-        net = SafetyNet(Observation(rows, interval, done, *self.has, now, done, done, self.launching))
+        spot, on_demand = self.has
+        net = SafetyNet(Observation(rows, interval, done, spot, on_demand, now, done, done, self.launching))
         open_ = (done < rows.work - EXACT) & (interval < rows.deadline)
         chosen = np.where(open_, net.constrain(wanted[0], wanted[1], guarded=self.guarded), 0)
         left = np.where(open_, net.fraction_left(chosen[0], chosen[1]), 1.0)

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -271,11 +272,12 @@ def test_a_restored_policy_decides_as_the_other_one() -> None:
     job = SpotJob(10.0, 20, max_nodes=2, value=0.0)
     market = Market(np.full(60, 0.4), np.array([2, 2, 0, 1] * 15))
     plan, restored = SemiMarkov(), SemiMarkov()
-    held = done = np.zeros(1, np.int64)
+    held = np.zeros(1, np.int64)
     batch, now = JobBatch([job], market, [20]), PersistenceForecaster()
     for interval in range(12):
         forecast = now.look(batch, interval, 0)
-        seen = Observation(batch, interval, done * 0.4 * interval + 0.4 * interval, held, held, forecast, done, done)
+        done = np.array([0.4 * interval])
+        seen = Observation(batch, interval, done, held, held, forecast, done, done)
         assert [one.tolist() for one in plan.decide(seen)] == [one.tolist() for one in restored.decide(seen)]
         saved = json.loads(json.dumps(plan.state()))
         restored = SemiMarkov()
@@ -295,6 +297,6 @@ def test_more_nodes_than_a_plan_considers_are_still_held_in_full() -> None:
 
 @pytest.mark.parametrize(("terms", "words"), [({"window": 1}, "window must be at least 2"),
                                               ({"horizon_limit": 0}, "horizon_limit must be at least 2")])  # fmt: skip
-def test_its_arguments_are_checked(terms: dict[str, int], words: str) -> None:
+def test_its_arguments_are_checked(terms: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         SemiMarkov(**terms)

@@ -145,7 +145,8 @@ class NodePairs:
         part = np.clip(at - below, 0.0, 1.0)
         row, column = np.indices(self.total.shape)
         low, high = (after[stage, row, column, np.minimum(below + more, last)] for more in (0, 1))
-        return (1.0 - part) * low + part * high - cost
+        worth: FloatArray = (1.0 - part) * low + part * high - cost
+        return worth
 
     def _moved(self, after: FloatArray, gains: FloatArray, cost: FloatArray) -> FloatArray:
         """Return ``after`` shifted by the cells that each pair gains, less its cost; between two cells it is linear."""
