@@ -2,13 +2,13 @@
 
 The paper's job, baselines and two policies, and ours, on recorded markets from random starts; each job is alone in its
 market, and all policies have the same starts. Each launch of a node costs a tenth of an interval, as in a market that
-bills; the paper's own figures count changes of the total number alone. Utility is the value of the job less what was paid; the offline optimum
-knows the market in advance. *Gap closed* is the part of the gap between on-demand only and the optimum. With the safety
-net every job that can be on time is, so that costs compare at equal punctuality; without it the cost of a late job
-includes the on-demand instances that finish it.
+bills; the paper's own figures count changes of the total number alone. Utility is the value of the job less what was
+paid; the offline optimum knows the market in advance. *Gap closed* is the part of the gap between on-demand only and
+the optimum. With the safety net every job that can be on time is, so that costs compare at equal punctuality; without
+it the cost of a late job includes the on-demand instances that finish it.
 
 The paper's figures: :mod:`benchmarks.market.spot_paper` and :mod:`benchmarks.market.spot_selector`. The markets:
-:mod:`benchmarks.market.spot_traces`.
+:mod:`benchmarks.market.spot_traces`. One node, and launches of any length: :mod:`benchmarks.market.late`.
 """
 
 from __future__ import annotations

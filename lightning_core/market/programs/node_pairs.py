@@ -48,7 +48,8 @@ class NodePairs:
         self.allowed: BoolArray = (self.total == 0) | ((self.total >= job.min_nodes) & (self.total <= job.max_nodes))
         self.stages = max(math.ceil(job.launch - 1e-9), 1)
         self.waits = np.maximum(job.launch - np.arange(self.stages, -1, -1), 0.0)
-        self._pairs = np.argwhere(self.allowed).tolist()
+        totals = np.unique(self.total[self.allowed]).tolist()
+        self._of_total = [np.nonzero(self.allowed & (self.total == total)) for total in totals]
         self._shrinks = 1.0 - job.shrink_fraction
         throughput = np.array(job.throughput) / unit
         self.work: FloatArray = throughput[np.minimum(self.total, job.max_nodes)]
@@ -152,14 +153,14 @@ class NodePairs:
         """Return ``after`` shifted by the cells that each pair gains, less its cost; between two cells it is linear."""
         moved = np.empty_like(after)
         moved[..., ~self.allowed, :] = -math.inf
-        for row, column in self._pairs:
-            gain = float(gains[row, column])
+        for rows, columns in self._of_total:  # they gain the same
+            gain = float(gains[rows[0], columns[0]])
             whole = math.floor(gain + 1e-9)
-            part, source = gain - whole, after[..., row, column, :]
+            part, source = gain - whole, after[..., rows, columns, :]
             target = _shifted(source, whole)
             if part > 1e-9:
                 target = (1.0 - part) * target + part * _shifted(source, whole + 1)
-            moved[..., row, column, :] = target - cost[..., row, column, None]
+            moved[..., rows, columns, :] = target - cost[..., rows, columns, None]
         return moved
 
 
