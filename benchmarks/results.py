@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.labels import FIVE, HEADINGS, LABELS, SIZES
+from benchmarks.labels import QUOTED, HEADINGS, LABELS, SIZES
 from benchmarks.papers.page import section
 from lightning_core.storage.atomic_files import write_whole
 
@@ -140,7 +140,7 @@ def five(runs: list[Run]) -> str:
     Runs with earlier runs of each job's task are left out: they are of fewer recordings.
     """
     lines = ["| figure | value | command | day |", "|---|---|---|---|"]
-    for row in FIVE:
+    for row in QUOTED:
         known = [run for run in runs if run["benchmark"] == row.benchmark and "--history" not in run["command"]
                  and all(isinstance(run["figures"].get(name), float | int) for name in row.figures)]  # fmt: skip
         if not known:

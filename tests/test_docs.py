@@ -366,7 +366,7 @@ def test_figures_that_a_rerun_does_not_measure_keep_their_day(tmp_path: Path) ->
 
 
 def test_the_readme_prefers_the_larger_run_to_the_newer_one() -> None:
-    row = labels.FIVE[0]
+    row = labels.QUOTED[0]
     runs = [
         {
             "benchmark": row.benchmark,
