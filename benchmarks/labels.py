@@ -356,12 +356,6 @@ QUOTED = (
         "{:.2f}",
     ),
     Quoted(
-        "spot",
-        ("gap_closed_ours",),
-        "Spot market: gap closed between on-demand alone and the optimum, all jobs on time",
-        "{:.1f} %",
-    ),
-    Quoted(
         "late",
         ("ours_52", "up_code_52", "optimum_52"),
         "One node, 48 h of work in 52 h: cost over on-demand; Uniform Progress; the optimum in hindsight",

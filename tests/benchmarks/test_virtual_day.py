@@ -27,7 +27,7 @@ def write_day(path: Path, notice: float, warm_up: float = WARM_UP) -> Market:
     job = Job("a", 480.0, BatchTarget(WORK), save_every=5.0, can=frozenset(Capability), max_devices=2, sizes=SIZES)
     cells = [*range(4, WORK, 4), WORK]
     given = SimulatedJob(job, cells, [1.0] * len(cells), THROUGHPUT[-1], 1.0, THROUGHPUT)
-    terms = {"interval": INTERVAL, "policy": "chain", "kept_fraction": 0.8, "save_every": 5.0}
+    terms = {"interval": INTERVAL, "policy": "semi-markov", "kept_fraction": 0.8, "save_every": 5.0}
     settings = Settings("fifo", period=0.5, devices=4, controllers={"market": terms})
     cloud = VirtualCloud(market, START_UP, notice, warm_up=warm_up, heard=HEARD)
     Simulation(settings, [given], Delays(release=RELEASE, start=START), path, cloud=cloud).run()

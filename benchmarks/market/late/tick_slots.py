@@ -31,7 +31,9 @@ class TickSlots:
 
     def decide(self, state: State) -> Kind:
         observation = observe(state, self.policy.horizon)
-        if observation.interval >= observation.batch.intervals:  # the part of a tick before the deadline
+        # The market knows whole ticks: not the part of one before the deadline, nor a job that needs it.
+        last = state.time_left < state.left + state.job.start_up + state.job.tick - EXACT
+        if observation.interval >= observation.batch.intervals or (last and state.held is not Kind.SPOT):
             return Kind.ON_DEMAND
         spot, on_demand = SafetyNet(observation).constrain(*self.policy.decide(observation), guarded=True)
         return Kind.SPOT if spot[0] else Kind.ON_DEMAND if on_demand[0] else Kind.NONE
