@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.labels import QUOTED, HEADINGS, LABELS, SIZES
+from benchmarks.labels import HEADINGS, LABELS, QUOTED, SIZES
 from benchmarks.papers.page import section
 from lightning_core.storage.atomic_files import write_whole
 

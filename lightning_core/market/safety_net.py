@@ -11,9 +11,8 @@
 3. Needed: no more nodes than complete the job in this interval.
 
 What it promises: a job that on-demand nodes alone can complete in time (:attr:`.SpotJob.feasible`) is completed in time
-whatever the market does, if on-demand nodes are always to be had and train ``launch`` after they were asked for, no loss
-of spot nodes costs more than ``preemption_cost`` beside that, and they are lost once an interval at most. There is no
-limit to the number of losses: spot nodes are held only where the next loss still leaves time for on-demand ones. If any
+whatever the market does, if on-demand nodes are always to be had and train ``launch`` after they were asked for, no
+loss of spot nodes costs more than ``preemption_cost``, and they are lost once an interval at most. There is no limit to the number of losses: spot nodes are held only where the next loss still leaves time for on-demand ones. If any
 of these does not hold, nothing is promised.
 """
 

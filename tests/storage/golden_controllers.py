@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.control import DemandSeen, PlanGiven, WallClock
+from lightning_core.core.control import DemandSeen, PlanEvent, PlanGiven, WallClock
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
@@ -38,12 +38,10 @@ def controlled() -> dict[str, Settings]:
 
 def on_market(policy: str) -> Settings:
     """Return the settings of a pool on a market."""
-    market = {"interval": INTERVAL, "policy": policy, "save_every": 10.0}
     controllers: dict[str, dict[str, Any]] = {
-        "calendar": {"closed": [CLOSED]},
-        "budget": {"money": 22.0},
-        "market": market,
-    }
+        "calendar": {"closed": [CLOSED]}, "budget": {"money": 22.0},
+        "market": {"interval": INTERVAL, "policy": policy, "save_every": 10.0},
+    }  # fmt: skip
     return Settings("edf", period=20.0, devices=12, controllers=controllers)
 
 
@@ -73,8 +71,5 @@ def _play_plan(path: Path, settings: Settings) -> None:
     cells = list(range(2000, 20_001, 2000))
     base = Job("job", 1e6, BatchTarget(20_000), can=frozenset(Capability))
     jobs = [SimulatedJob(replace(base, name=name), cells, [1.0 / cell for cell in cells], 5.0) for name in NAMES]
-    events: list[tuple[float, PlanGiven | DemandSeen]] = [
-        (0.0, PlanGiven(given())),
-        (HOUR / 2, DemandSeen((("cars", 18.0),))),
-    ]
+    events: list[tuple[float, PlanEvent]] = [(0.0, PlanGiven(given())), (HOUR / 2, DemandSeen((("cars", 18.0),)))]
     Simulation(settings, jobs, Delays(report_every=60.0), path, events=events).run()
