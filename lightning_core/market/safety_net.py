@@ -12,8 +12,9 @@
 
 What it promises: a job that on-demand nodes alone can complete in time (:attr:`.SpotJob.feasible`) is completed in time
 whatever the market does, if on-demand nodes are always to be had and train ``launch`` after they were asked for, no
-loss of spot nodes costs more than ``preemption_cost``, and they are lost once an interval at most. There is no limit to the number of losses: spot nodes are held only where the next loss still leaves time for on-demand ones. If any
-of these does not hold, nothing is promised.
+loss of spot nodes costs more than ``preemption_cost``, and they are lost once an interval at most. There is no limit to
+the number of losses: spot nodes are held only where the next loss still leaves time for on-demand ones. If any of these
+does not hold, nothing is promised.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def test_the_figures_and_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(late, "STARTS", {"first": 2, "second": 1})
-    monkeypatch.setattr(late, "POLICIES", {**late.POLICIES, OURS: Greedy})  # ours takes minutes
+    monkeypatch.setattr(late, "POLICIES", {**POLICIES, OURS: Greedy})  # ours takes minutes
     figures = late.measure("quick", tmp_path, seed=1)
     named = {f"{name}_{hours}" for name in ("ours", "up", "up_code", "optimum") for hours in (52, 70, 92)}
     assert set(figures) == named | {"ours_minus_up_52_se", "late_jobs", "recorded_jobs"}
