@@ -60,7 +60,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     back.add_argument("--forecaster", default="last", metavar="NAME", choices=tuple(FORECASTERS), help=f"one of "
                       f"{', '.join(FORECASTERS)} (default last)")  # fmt: skip
-    back.add_argument("--starts", type=int, default=100, metavar="N", help="number of starts (default 100)")
+    back.add_argument("--starts", type=int, default=40, metavar="N", help="number of starts (default 40)")
     back.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the starts (default 0)")
     back.add_argument("--picture", type=new_file, metavar="FILE", help="draw a picture: PNG, SVG or PDF")
     back.add_argument("--json", type=new_file, metavar="FILE", help="also write the table to this file")

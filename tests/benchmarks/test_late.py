@@ -44,7 +44,7 @@ JOBS = [
 
 @pytest.mark.parametrize("job", JOBS)
 def test_no_policy_is_late_or_costs_less_than_the_optimum(job: Job) -> None:
-    for available in markets(1, 25, job.ticks + 30):
+    for available in markets(1, 10, job.ticks + 30):
         starts = [0, 30]
         least = optimum(job, available, starts)
         for name, make in ALL.items():
@@ -168,12 +168,12 @@ def test_starts_are_seeded_and_leave_room_for_the_deadline() -> None:
 
 def test_a_cell_holds_all_jobs_of_each_policy_in_one_order() -> None:
     recordings = [seeded(0), seeded(1)]
-    cell = play_cell(recordings, 52, 0.2, starts=3, seed=5)
+    cell = play_cell(recordings, 52, 0.2, starts=2, seed=5)
     assert set(cell.costs) == {*POLICIES, OPTIMUM} | {with_zones(name) for name in LEARNERS}
-    assert cell.costs[ON_DEMAND] == [1.0] * 6
+    assert cell.costs[ON_DEMAND] == [1.0] * 4
     job = Job(48 * HOUR, 52 * HOUR, 0.2 * HOUR, 600.0)
-    [start, *_] = recordings[1].starts(3, job.ticks, (5, 1)).tolist()
-    assert cell.costs["greedy"][3] == play(Greedy(), job, recordings[1].available, start).cost / on_demand_cost(job)
+    [start, *_] = recordings[1].starts(2, job.ticks, (5, 1)).tolist()
+    assert cell.costs["greedy"][2] == play(Greedy(), job, recordings[1].available, start).cost / on_demand_cost(job)
     assert cell.late == dict.fromkeys(cell.costs, 0)
 
 

@@ -169,7 +169,10 @@ def test_a_plan_for_other_locations_or_a_pool_without_any_is_refused(
     assert "nodes of a plan must be locations of the pool, a, b, c, cloud, got 'd'" in said.err
 
 
-def test_a_pool_without_locations_refuses_a_plan(tmp_path: Path, day: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pool_without_locations_refuses_a_plan(
+    tmp_path: Path, day: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_core.pool.pool.RESTART_SECONDS", 0.5)  # what a pool that is gone has to come back
     for _ in up(tmp_path, policy="fifo"):
         said = Said(capsys, "place", "apply", day, "--period", "8h", *CHEAP)
         assert "the pool takes no plan: its devices must be at locations, got none" in said.err
