@@ -46,7 +46,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan = made("plan", _plan, "print what to hold now, at the end of a recording, and after that by forecast")
     add_job(plan)
     plan.add_argument("--policy", default="semi-markov", metavar="NAME", help=f"one of {', '.join(SPOT_POLICIES)}, "
-                      "with arguments such as ahap:omega=3 (default chain)")  # fmt: skip
+                      "with arguments such as ahap:omega=3 (default semi-markov)")  # fmt: skip
     plan.add_argument("--forecaster", default="last", metavar="NAME", choices=CAUSAL, help="one of "
                       f"{', '.join(CAUSAL)} "
                       "(default last)")  # fmt: skip

@@ -80,7 +80,7 @@ class RunLengths:
 
     @property
     def row(self) -> int:
-        """The present level and its age: the row of :meth:`transitions`."""
+        """The present level and its age: the row of the worth in :meth:`expected`."""
         return self.level * len(self.ages) + int(self._at(self.age))
 
     def hazards(self) -> FloatArray:
@@ -121,7 +121,3 @@ class RunLengths:
         before[:, :-1] += (1.0 - ends[:, :-1]) * passes * (after[:, 1:] - after[:, :-1])
         before += ends * elsewhere[:, None]
         return before.reshape(worth.shape)
-
-    def transitions(self) -> FloatArray:
-        """Return the transition probabilities of an interval, shape ``(levels * ages, levels * ages)``."""
-        return self.expected(np.eye(self.number * len(self.ages)))

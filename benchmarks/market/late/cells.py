@@ -64,8 +64,8 @@ def play_cell(
         start_up: Hours that a launch takes.
         starts: Starts in each recording.
         seed: Seed of the starts. With the same one, the jobs of all deadlines start at about the same times.
-        policies: What makes each policy.
-        learners: What makes each policy from recordings of other zones.
+        policies: Factories of the policies, by name.
+        learners: Factories of policies from recordings of other zones, by name.
     """
     cell = Cell()
     for number, recording in enumerate(recordings):
