@@ -72,8 +72,9 @@ class _Plan(NamedTuple):
 class SemiMarkov:
     """Maximises the expected utility under a semi-Markov model that is estimated as it goes.
 
-    Of many nodes or intervals a plan considers fewer numbers of nodes: it took 0.1 s for 12 nodes and 10 intervals, 0.4 s
-    for 12 and 336, 3 s for 64 and 2,000, and twice as long where a launch takes more than an interval. It is made anew after half of the time left, or when the price or the job has changed.
+    Of many nodes or intervals a plan considers fewer numbers of nodes: it took 0.1 s for 12 nodes and 10 intervals,
+    0.4 s for 12 and 336, 3 s for 64 and 2,000, and twice as long where a launch takes more than an interval. It is made
+    anew after half of the time left, or when the price or the job has changed.
 
     Args:
         window: Number of newest intervals to learn from.
