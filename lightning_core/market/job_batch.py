@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
-from lightning_core.market.spot_job import EXACT, Overhead, SpotJob, intervals_after, value_at
+from lightning_core.core.arrays import BoolArray, FloatArray
+from lightning_core.market.spot_job import EXACT, Overhead, SpotJob
 from lightning_core.market.spot_market import Market
 
 
@@ -107,35 +107,8 @@ class JobBatch:
         feasible: BoolArray = self.work <= (self.deadline - self.launch) * self.fastest + EXACT
         return feasible
 
-    def worth_of_rest(self, left: FloatArray, held: IntArray) -> FloatArray:
-        """Return the value of completion less its cost after the deadline (V~), with the shape of ``left``.
-
-        Args:
-            left: Work left at the deadline, shape ``(B, ...)``.
-            held: Nodes that are held then and need not be launched.
-        """
-        max_nodes, fastest, launch, deadline, value, grace, price = (
-            _spread(one, left)
-            for one in (
-                self.max_nodes,
-                self.fastest,
-                self.launch,
-                self.deadline,
-                self.value,
-                self.grace,
-                self.on_demand,
-            )
-        )
-        late = intervals_after(left, fastest, np.where(held == max_nodes, 0.0, launch))
-        return value_at(deadline + late, deadline, value, grace) - late * max_nodes * price
-
 
 def _in_units(job: SpotJob, unit: float) -> SpotJob:
     return (
         job if unit == 1 else replace(job, work=job.work / unit, throughput=tuple(one / unit for one in job.throughput))
     )
-
-
-def _spread(column: FloatArray | IntArray, like: FloatArray | IntArray) -> FloatArray | IntArray:
-    """Reshape a column of shape ``(B,)`` to broadcast with an array of shape ``(B, ...)``."""
-    return column.reshape(column.shape + (1,) * (like.ndim - 1))
