@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,8 @@ PATHS = {
     "plots": "write pictures to this folder",
 }
 INPUTS, OUTPUTS = ("--curves", "--traces", "--data"), ("--json", "--results", "--plots")
+# The file of --json that stands for standard output.
+SCREEN = Path("-")
 
 
 def main(
@@ -57,7 +60,9 @@ def main(
         parser.add_argument(f"--{option}", action="store_true", help=text)
     parser.set_defaults(size="default")
     arguments = parser.parse_args()
-    figures = measure(arguments.size, **{option: getattr(arguments, option) for option in (*paths, *flags, *numbers)})
+    with tables_apart(arguments):
+        options = {option: getattr(arguments, option) for option in (*paths, *flags, *numbers)}
+        figures = measure(arguments.size, **options)
     keep(name, arguments, figures)
 
 
@@ -68,18 +73,28 @@ def _shown(path: Path) -> str:
 
 def add_files(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where figures are written."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    help_of_json = "write the figures to this file; without one to standard output, and the tables to standard error"
+    parser.add_argument("--json", type=Path, nargs="?", const=SCREEN, metavar="FILE", help=help_of_json)
     text = "merge the figures into this record, such as docs/results.json (replaces figures of the same command)"
     parser.add_argument("--results", type=Path, metavar="FILE", help=text)
 
 
+def tables_apart(arguments: argparse.Namespace) -> AbstractContextManager[object]:
+    """Return a context that prints to standard error where standard output is for the figures alone."""
+    return redirect_stdout(sys.stderr) if arguments.json == SCREEN else nullcontext()
+
+
 def keep(name: str, arguments: argparse.Namespace, figures: Mapping[str, float | None]) -> None:
     """Write the figures where the options say."""
-    if arguments.json:
-        write_whole(arguments.json, json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n")
+    text = json.dumps({"figures": figures}, indent=2, allow_nan=False) + "\n"
+    if arguments.json == SCREEN:
+        sys.stdout.write(text)
+    elif arguments.json:
+        write_whole(arguments.json, text)
     if arguments.results:
         command = command_line(name, sys.argv[1:])
-        print(results.merge(name.rpartition(".")[2], arguments.size, command, figures, arguments.results))
+        with tables_apart(arguments):
+            print(results.merge(name.rpartition(".")[2], arguments.size, command, figures, arguments.results))
 
 
 def command_line(name: str, words: Sequence[str]) -> str:
@@ -89,19 +104,20 @@ def command_line(name: str, words: Sequence[str]) -> str:
 
         >>> command_line("market.spot", ["--full", "--traces", "/data/spot", "--results=docs/results.json"])
         'python -m benchmarks.market.spot --full --traces DIR'
+        >>> command_line("market.late", ["--json", "--quick", "--seed", "1"])
+        'python -m benchmarks.market.late --quick --seed 1'
     """
-    kept = []
-    rest = iter(words)
-    for word in rest:
+    kept = list[str]()
+    value_of = ""  # the option whose value the next word may be
+    for word in words:
         option, equals, _ = word.partition("=")
-        if option in OUTPUTS:
-            if not equals:
-                next(rest, None)
-        elif option in INPUTS:
+        if value_of and not word.startswith("--"):
+            value_of = ""
+            continue
+        value_of = option if option in (*INPUTS, *OUTPUTS) and not equals else ""
+        if option in INPUTS:
             kept += [option, "DIR"]
-            if not equals:
-                next(rest, None)
-        else:
+        elif option not in OUTPUTS:
             kept.append(word)
     return " ".join(["python", "-m", f"benchmarks.{name}", *kept])
 

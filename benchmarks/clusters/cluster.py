@@ -35,7 +35,7 @@ from benchmarks.clusters.cluster_trace import (
 )
 from benchmarks.clusters.elasticflow import ElasticFlowLike
 from benchmarks.clusters.gavel import Gavel
-from benchmarks.common import Figures, Size, add_files, keep, table
+from benchmarks.common import Figures, Size, add_files, keep, table, tables_apart
 from lightning_core.core.events import Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
@@ -230,7 +230,9 @@ def main() -> None:
         parser.error(f"rows must be of {', '.join(contenders())}, got {', '.join(unknown)}")
     if min(arguments.nodes, arguments.gpus, arguments.jobs or 1) < 1:
         parser.error("nodes, gpus and jobs must be at least 1")
-    figures = measure(arguments.size, arguments.traces, arguments.nodes, arguments.gpus, arguments.jobs, arguments.rows)
+    size, traces, jobs = arguments.size, arguments.traces, arguments.jobs
+    with tables_apart(arguments):
+        figures = measure(size, traces, arguments.nodes, arguments.gpus, jobs, arguments.rows)
     keep("clusters.cluster", arguments, figures)
 
 

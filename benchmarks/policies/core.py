@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.common import Figures, add_files, keep, table
+from benchmarks.common import Figures, add_files, keep, table, tables_apart
 from benchmarks.curves.bundles import Recording
 from benchmarks.curves.histories import Mismatch, with_enough
 from benchmarks.curves.replay import Cell, Contender, play, reporting
@@ -270,9 +270,10 @@ def main() -> None:
         parser.error(f"rows must be of {', '.join(rows)}, got {', '.join(unknown)}")
     some = {name: row for name, row in rows.items() if name in {*names, OURS, GUARDED}}
     files = arguments.curves, arguments.plots
-    figures = measure(arguments.size, parts, some, *files, arguments.history, schedule=arguments.schedule)
-    print()
-    table(["figure", "value"], [[name, value] for name, value in figures.items()])
+    with tables_apart(arguments):
+        figures = measure(arguments.size, parts, some, *files, arguments.history, schedule=arguments.schedule)
+        print()
+        table(["figure", "value"], [[name, value] for name, value in figures.items()])
     keep("policies.core", arguments, figures)
 
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.common import Figures, add_files, keep, table
+from benchmarks.common import Figures, add_files, keep, table, tables_apart
 from benchmarks.curves.bundles import Bundle as Drawn
 from benchmarks.curves.bundles import Recording, draw_at, recordings
 from benchmarks.recording import RUNS
@@ -223,7 +223,9 @@ def main() -> None:
     add_files(parser)
     parser.set_defaults(size="default")
     arguments = parser.parse_args()
-    keep("trained.paper_tables", arguments, measure(arguments.size, arguments.data))
+    with tables_apart(arguments):
+        figures = measure(arguments.size, arguments.data)
+    keep("trained.paper_tables", arguments, figures)
 
 
 if __name__ == "__main__":
