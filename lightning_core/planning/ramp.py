@@ -9,7 +9,8 @@ hand. The default knows the job's throughput on each number of devices (:mod:`li
   and a step of T seconds, e' = (1 - b) e - b i and i' = i + eta e', whose poles are the roots of
   z^2 - (2 - b (1 + eta)) z + (1 - b). Both are put at ``POLE`` by b = 1 - POLE^2 and eta = (1 - POLE) / (1 + POLE);
 - it starts on all devices until the throughput is known, and then takes over without a jump: the ramp begins there;
-- a changed deadline begins a new ramp there too, so the error does not jump.
+- a changed deadline begins a new ramp there too, so the error does not jump. The printed ramp always begins at the
+  job's start.
 
 Both hold the integral while the output is limited and the error would push it further (with the printed limit alone it
 winds up), and while the last grant is not confirmed.
@@ -85,7 +86,8 @@ class RampSettings:
         mode: ``"default"`` or ``"paper"``.
         gain: Devices per percent of error (the paper's K), in the paper's mode.
         eta: Part of each error that the integral takes in, in the paper's mode.
-        ramp: ``"rebased"`` or ``"origin"``, the start of the ramp when a deadline changes; the paper uses the latter.
+        ramp: ``"rebased"`` or ``"origin"``, the start of the ramp when a deadline changes; None for that of the mode:
+            the paper's ramp keeps its origin.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -96,7 +98,7 @@ class RampSettings:
     mode: Mode = "default"
     gain: float = 1.0
     eta: float = 0.1
-    ramp: RampKind = "rebased"
+    ramp: RampKind | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:
@@ -109,8 +111,13 @@ class RampSettings:
             raise ValueError(f"gain must be positive and finite, got {self.gain}")
         if not 0 < self.eta < 1:
             raise ValueError(f"eta must be above 0 and below 1, got {self.eta}")
-        if self.ramp not in ("rebased", "origin"):
+        if self.ramp not in (None, "rebased", "origin"):
             raise ValueError(f"ramp must be rebased or origin, got {self.ramp!r}")
+
+    @property
+    def rebased(self) -> bool:
+        """Whether a new deadline begins a new ramp where the job is."""
+        return self.ramp == "rebased" or (self.ramp is None and self.mode == "default")
 
 
 class RampController(Stateful):
@@ -184,7 +191,7 @@ class RampController(Stateful):
         """Start a new ramp, at the first step or for a new deadline."""
         self._deadline = state.deadline
         ends = self.end(state.deadline, state.now)
-        if self.settings.ramp == "rebased" and (self._ramp is not None or self.settings.mode == "default"):
+        if self.settings.rebased and (self._ramp is not None or self.settings.mode == "default"):
             self._ramp = Ramp(state.now, progress, ends)
             if self.settings.mode == "default":
                 self._integral = 0.0

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lightning_core.core.arrays import BoolArray, kept_by_row
@@ -56,7 +56,8 @@ class Decor(Stateful):
         mode: ``"default"``, or ``"paper"``: one PI controller per job as DECOR-NN prints it, also for whole devices.
         gain: Devices per percent of error, in the paper's mode.
         eta: Part of an error that the integral takes in, in the paper's mode.
-        ramp: ``"rebased"`` or ``"origin"``, the start of the ramp when a deadline changes.
+        ramp: ``"rebased"`` or ``"origin"``, the start of the ramp when a deadline changes; None for that of the mode,
+            which is the origin in the paper's.
         level: Quantile of forecast work that a job with a target loss is planned with.
         min_dwell: Minimum seconds on a number of devices before the job may have fewer.
         min_payback: Minimum ratio of the time that a change to fewer devices lasts to the time that it costs.
@@ -78,7 +79,7 @@ class Decor(Stateful):
         mode: Mode = "default",
         gain: float = 1.0,
         eta: float = 0.1,
-        ramp: RampKind = "rebased",
+        ramp: RampKind | None = None,
         level: float = 0.7,
         min_dwell: float = 2.0,
         min_payback: float = 5.0,
@@ -118,6 +119,8 @@ class Decor(Stateful):
         self._not_admitted_before = {job.row for job, on in zip(rows, reservations, strict=True) if on is None}
         untried = {row for row, job in enumerate(rows) if not job.tried}
         sizes = backfill(demands, reservations, free, untried, grow=self.idle == "spend", min_payback=self.min_payback)
+        if self.settings.mode == "paper":
+            sizes = self._controlled(rows, demands, reservations, sizes, jobs, now)
         each = zip(rows, demands, reservations, sizes, strict=True)
         plan_rows = [self._plan_row(*one, jobs.quantum, now) for one in each]
         served = (
@@ -214,6 +217,32 @@ class Decor(Stateful):
         state = _state(job, work, quantum, 1.0, quantum, now)
         return self._controllers[job.row].step(state, job.speedup)
 
+    def _controlled(
+        self,
+        rows: Sequence[JobRow],
+        demands: Sequence[Demand | None],
+        reservations: Sequence[Reservation | None],
+        sizes: Sequence[int],
+        jobs: JobView,
+        now: float,
+    ) -> list[int]:
+        """Return the whole devices of each job by its own PI controller, within what the arbiter leaves to it."""
+        now_held = (0.0 if on is None else on.devices_at(now) for on in reservations)
+        left = math.floor(jobs.devices - sum(map(max, sizes, now_held)) + EPSILON)
+        chosen = list(sizes)
+        for at in sorted(range(len(rows)), key=lambda at: (rows[at].deadline, at)):
+            job, need = rows[at], demands[at]
+            known = job.tried and not math.isnan(job.left)
+            if need is None or not (chosen[at] and known) or _shares_device(job, jobs.quantum):
+                continue
+            within = [size for size in need.sizes if size <= chosen[at] + left]
+            state = _state(job, need.work, float(within[0]), float(within[-1]), 1.0, now)
+            wanted = self._controllers[job.row].step(state, job.speedup)
+            size = next(size for size in within if size >= wanted)
+            left += chosen[at] - size
+            chosen[at] = size
+        return chosen
+
     # --------------------------------------------------------------------------------------------- row of a plan
 
     def _plan_row(
@@ -224,7 +253,8 @@ class Decor(Stateful):
         if reservation is None:
             return self._left_out(job, need, whole, now)
         size, done = reservation.devices_at(now), reservation.end
-        if whole > size:
+        controlled = self.settings.mode == "paper" and not _shares_device(job, quantum)
+        if whole > size or (whole and controlled):
             size, done = float(whole), end_time(need, whole, now)
         if not size:
             first = reservation.segments[0]
@@ -234,12 +264,8 @@ class Decor(Stateful):
             return PlanRow(0, 1.0, int(size), math.nan, "full_speed")
         code, left = "on_ramp", job.deadline - now
         smallest = quantum if _shares_device(job, quantum) else need.sizes[0]
-        if self.settings.mode == "paper" and not _shares_device(job, quantum):
-            largest = float(need.sizes[-1])
-            wanted = self._controllers[job.row].step(
-                _state(job, need.work, float(need.sizes[0]), largest, 1.0, now), job.speedup
-            )
-            size = float(min((n for n in need.sizes if n >= wanted), default=largest))
+        if controlled:
+            pass
         elif not need.may_shrink and size == need.held > need.sizes[0]:
             code, left = "not_resized", need.resize_seconds
         elif size <= smallest and self._controllers[job.row].end(job.deadline, now) - done > self.settings.period:

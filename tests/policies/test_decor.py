@@ -437,6 +437,27 @@ def test_the_published_controller_may_ask_for_the_most_devices() -> None:
     assert plan.size.tolist() == [4]
 
 
+def test_the_published_controllers_share_what_the_arbiter_has() -> None:
+    """Each is far behind and asks for all four devices; or ahead, and asks for one."""
+    for now, sizes in ((50.0, [2, 2]), (1.0, [1, 1])):
+        jobs = view(
+            [20, 20], [100, 101], exact=[True] * 2, throughput=[10] * 2, speedup=[FOUR] * 2, devices=4,
+            batches=[200] * 2 if now < 50 else [0] * 2,
+        )  # fmt: skip
+        plan = Decor(alpha=1.0, mode="paper").plan(jobs, now)
+        assert plan.size is not None
+        assert plan.size.tolist() == sizes
+
+
+def test_the_published_controller_decides_how_many_whole_devices() -> None:
+    """Eqs. 4 and 5 by hand: e = 50 - 100 / 3, i = e / 10, d = 0.1 (i + e) = 1.83; one device would be in time."""
+    jobs = view([20], [100], exact=[True], batches=[100], throughput=[10], speedup=[FOUR], devices=4)
+    plan = Decor(alpha=1.0, mode="paper", gain=0.1, eta=0.1).plan(jobs, 50.0)
+    assert plan.size is not None
+    assert plan.size.tolist() == [2]
+    assert CODES[plan.codes[0]] == "on_ramp"
+
+
 @pytest.mark.parametrize(("work", "code"), [(49.5, "on_ramp"), (48.5, "early")])
 def test_a_job_on_one_device_is_early_by_more_than_a_period(work: float, code: str) -> None:
     jobs = view([work], [50], exact=[True], throughput=[10], speedup=[FOUR], devices=4)

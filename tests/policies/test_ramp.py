@@ -96,6 +96,48 @@ def test_the_published_mode_equals_its_equations() -> None:
     assert controller.step(state._replace(now=20.0, done=5), speed) == pytest.approx(0.2)  # 0.01 (2.5 + 15) = 0.175
 
 
+def test_an_error_decays_with_both_poles_at_six_tenths() -> None:
+    """e' = (1 - b) e - b i and i' = i + eta e' with b = 0.64 and eta = 0.25: E (1 - 2 k / 3) 0.6^k."""
+    rate, period, total = 10.0, 2.0, 10_000
+    controller, speed = RampController(RampSettings(alpha=1.0, period=period), 0.0), SpeedUp((1,), (rate,))
+    state = ControllerInput(0.0, 0, total, deadline=2000.0, min_devices=0.0, max_devices=1.0, quantum=1e-4)
+    done, errors = 0.0, []
+    for k in range(13):
+        if k == 4:
+            done -= 6.0  # batches that are lost: 0.06 %
+        share = controller.step(state._replace(now=k * period, done=done), speed)
+        errors.append(controller.error)
+        done += rate * share * period
+    assert errors[:4] == pytest.approx([0.0] * 4, abs=1e-4)
+    assert errors[4:] == pytest.approx([0.06 * (1 - 2 * k / 3) * 0.6**k for k in range(9)], abs=1e-4)
+
+
+def test_the_integral_takes_what_feeding_forward_cannot() -> None:
+    """Slower by 30 % after a third, unknown to the speed-up, in twelve steps: 1.4 % late; with eta = 0, 4.4 %."""
+    end, _ = follow(RampSettings(alpha=1.0, period=50.0), 50.0, 10_000, 600.0, slower=(200.0, 0.7))
+    assert 600 < end <= 600 * 1.02
+
+
+def test_the_integral_rests_while_a_change_is_pending() -> None:
+    """Eq. 4, paper's mode, e = 10 and 15: i = 1.5 if the first step is pending, 2.5 if not; d = 0.01 (i + 15)."""
+    state = ControllerInput(now=0.0, done=0, total=100, deadline=100.0, min_devices=0.005, max_devices=1, quantum=0.005)
+    for pending, wanted in ((True, 0.165), (False, 0.175)):
+        controller = RampController(RampSettings(alpha=1.0, period=10.0, mode="paper", gain=0.01, eta=0.1), 0.0)
+        controller.step(state, SpeedUp((1,)))
+        controller.step(state._replace(now=10.0, pending=pending), SpeedUp((1,)))
+        assert controller.step(state._replace(now=20.0, done=5), SpeedUp((1,))) == pytest.approx(wanted)
+
+
+def test_the_published_ramp_keeps_its_origin_when_a_deadline_moves() -> None:
+    """Eq. 3: 30 % of 100 s are over and done; by a deadline of 80 s, 37.5 % should be."""
+    state = ControllerInput(now=0.0, done=0, total=100, deadline=100.0, min_devices=0.05, max_devices=1.0, quantum=0.05)
+    for mode, error in (("paper", 7.5), ("default", 0.0)):
+        controller = RampController(RampSettings(alpha=1.0, mode=mode), 0.0)  # type: ignore[arg-type]
+        controller.step(state, SpeedUp((1,), (2.0,)))
+        controller.step(state._replace(now=30.0, done=30, deadline=80.0), SpeedUp((1,), (2.0,)))
+        assert controller.error == pytest.approx(error)
+
+
 def test_the_integral_does_not_wind_up_at_full_share() -> None:
     """Hopelessly behind for 50 steps, then given a deadline far off: it comes down at once."""
     controller = RampController(RampSettings(alpha=1.0, mode="paper", gain=0.02, eta=0.2, ramp="origin"), 0.0)
