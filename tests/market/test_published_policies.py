@@ -1,16 +1,24 @@
-"""AHANP, AHAP and the fixed share, rule by rule, against values worked by hand (Kong et al.)."""
+"""Published policies, rule by rule, against values worked by hand.
+
+AHAP, AHANP and the selector are those of Kong et al., all-or-nothing Uniform Progress and the rule of the next lifetime
+those of Wu et al., "Can't Be Late".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, Perfect, SpotJob, backtest
 from lightning_core.market.observation import Forecast, Observation
-from lightning_core.market.policies import Ahanp, Ahap, OnDemand
+from lightning_core.market.policies import Ahanp, Ahap, AllOrNothing, NextLifetime, OnDemand
+from lightning_core.market.policies.ahap import Mode
+from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.programs.window_planner import WindowPlanner
 from lightning_core.market.selector import Selector, normalised
 
@@ -25,14 +33,16 @@ def seen(
     counts: Sequence[int] = (0,),
     prices: Sequence[float] = (0.5,),
     held: int = 0,
+    held_on_demand: int = 0,
     on_demand: float = 1.0,
+    job: SpotJob = JOB,
 ) -> Observation:
     """Return what a policy sees of equal jobs that differ in their progress; an even pace is 8 in an interval."""
     jobs, ahead = len(progress), max(len(counts), len(prices))
     forecast = Forecast(np.array([np.resize(prices, ahead)] * jobs), np.array([np.resize(counts, ahead)] * jobs))
     done, none = np.array(progress, float), np.zeros(jobs, np.int64)
-    batch = JobBatch([JOB] * jobs, Market(np.full(10, 0.5), np.full(10, before), on_demand), [0] * jobs)
-    return Observation(batch, interval, done, none + held, none, forecast, done, done)
+    batch = JobBatch([job] * jobs, Market(np.full(10, 0.5), np.full(10, before), on_demand), [0] * jobs)
+    return Observation(batch, interval, done, none + held, none + held_on_demand, forecast, done, done)
 
 
 # ------------------------------------------------------------------------------------------------- AHANP, algorithm 3
@@ -81,6 +91,7 @@ def test_ahanp_as_printed_falls_to_the_minimum() -> None:
     assert np.sum(printed.decide(seen([31.9], before=0, counts=[1], held=4)), axis=0).tolist() == [2]
     assert np.sum(printed.decide(seen([31.9], before=0, counts=[3], held=4)), axis=0).tolist() == [2]
     assert np.sum(printed.decide(seen([32], before=8, counts=[6], held=0)), axis=0).tolist() == [2]
+    assert np.sum(printed.decide(seen([31.9], before=0, counts=[0], held=4)), axis=0).tolist() == [8]  # none appear
 
 
 def test_before_the_first_interval_there_were_no_spot_nodes() -> None:
@@ -130,10 +141,11 @@ def test_the_first_interval_begins_anew() -> None:
 
 def test_a_job_that_is_ahead_takes_cheap_spot_nodes_only() -> None:
     """At interval 4 with a window of 3 more, 64 of 80 are due at its end; sigma counts as cheap, 2 as enough."""
-    policy = Ahap(3, 4, planner=Fixed([[7] * 4, [1] * 4]))
-    spot, on_demand = policy._plan(seen([64, 63.9], counts=[20, 9, 1, 2], prices=[0.6, 0.61, 0.6, 0.6]))
-    assert spot.tolist() == [[12, 0, 0, 2], [7] * 4]
-    assert on_demand.tolist() == [[0] * 4, [1] * 4]
+    for price in (1.0, 2.0):  # of an on-demand node
+        policy, prices = Ahap(3, 4, planner=Fixed([[7] * 4, [1] * 4])), [price * part for part in (0.6, 0.61, 0.6, 0.6)]
+        spot, on_demand = policy._plan(seen([64, 63.9], counts=[20, 9, 1, 2], prices=prices, on_demand=price))
+        assert spot.tolist() == [[12, 0, 0, 2], [7] * 4]
+        assert on_demand.tolist() == [[0] * 4, [1] * 4]
 
 
 def test_progress_can_be_compared_with_an_even_pace_now() -> None:
@@ -160,6 +172,81 @@ def test_ahap_s_defaults_and_words() -> None:
         Ahap(ahead="later")  # type: ignore[arg-type]
 
 
+def test_the_bound_of_theorem_1_does_not_hold() -> None:
+    """Forecasts are perfect and no price is at most sigma: it says 0. On-demand nodes are bought all the same."""
+    market = Market(np.full(10, 0.5), np.repeat([0, 12], 5))
+    batch = JobBatch([SpotJob(50.0, 10, overhead="total")], market, [0])
+    policies = [Ahap(2, sigma=0.4, mode=mode) for mode in get_args(Mode)]
+    for ledger in backtest(policies, batch, MarketForecaster(Perfect()), guarded=False):
+        assert optimum(batch)[0] == pytest.approx(120.0 - 0.5 * (12 + 12 + 12 + 12 + 4))  # 10.8 of work in the first
+        assert ledger.utility[0] < optimum(batch)[0] - 5.0
+
+
+# --------------------------------------------------------------------------- Uniform Progress and the next lifetime
+
+
+@pytest.mark.parametrize(
+    ("spot", "on_demand", "progress", "available", "expected"),
+    [
+        (0, 0, 0.0, 12, (12, 0)),  # idle: spot nodes, even if it is behind
+        (0, 0, 0.0, 11, (0, 12)),  # ... but all that it can use, or none
+        (0, 0, 31.9, 0, (0, 12)),  # idle and behind: on-demand nodes
+        (0, 0, 32.0, 0, (0, 0)),
+        (12, 0, 0.0, 12, (12, 0)),  # spot nodes are kept
+        (12, 0, 31.9, 11, (0, 12)),  # ... until they are preempted: then it is idle
+        (12, 0, 32.0, 11, (0, 0)),
+        (0, 12, 33.5, 0, (0, 12)),  # on demand it stays until it is ahead by two changes
+        (0, 12, 33.5, 12, (0, 12)),  # ... whatever is on offer
+        (0, 12, 33.6, 12, (12, 0)),
+        (0, 12, 33.6, 11, (0, 0)),
+    ],
+)
+def test_uniform_progress_as_published(
+    spot: int, on_demand: int, progress: float, available: int, expected: tuple[int, int]
+) -> None:
+    """At interval 4 an even pace has done 32; a change costs 0.1 intervals, two of them 1.6 of even progress."""
+    state = seen([progress], counts=[available], held=spot, held_on_demand=on_demand)
+    assert pair(AllOrNothing().decide(state)) == [[one] for one in expected]
+
+
+def test_uniform_progress_stays_on_the_on_demand_nodes_that_it_has_asked_for() -> None:
+    policy = AllOrNothing()
+    assert pair(policy.decide(seen([31.9, 32]))) == [[0, 0], [12, 0]]
+    assert pair(policy.decide(seen([41.5, 41.5], interval=5, counts=[12]))) == [[0, 12], [12, 0]]
+    assert pair(policy.decide(seen([0, 0], interval=0, counts=[12]))) == [[12, 12], [0, 0]]  # anew
+
+
+@pytest.mark.parametrize(
+    ("price", "on_demand", "held", "held_on_demand", "least"),
+    [
+        (0.5, 1.0, 0, 0, 3),  # k = 2, d = 1: longer than 2 intervals
+        (0.5, 1.0, 0, 12, 5),  # ... and from on-demand nodes than 4
+        (0.25, 1.0, 0, 0, 2),  # k = 4: longer than 4/3
+        (0.25, 1.0, 0, 12, 3),
+        (0.5, 2.0, 0, 12, 3),
+        (0.5, 1.0, 12, 0, 1),  # those that it has it keeps
+        (1.0, 1.0, 0, 0, 99),  # they cost as much: never
+    ],
+)
+def test_the_lifetime_that_spot_nodes_must_have(
+    price: float, on_demand: float, held: int, held_on_demand: int, least: int
+) -> None:
+    for lives in range(6):
+        counts = [12] * lives + [11] * (6 - lives)
+        job = replace(JOB, launch_time=1.0)
+        state = seen(
+            [0], counts=counts, prices=[price], held=held, held_on_demand=held_on_demand, on_demand=on_demand, job=job
+        )
+        expected = [[12], [0]] if lives >= least else [[0], [held_on_demand]]
+        assert pair(NextLifetime(5).decide(state)) == expected
+
+
+def test_spot_nodes_that_outlive_the_forecast_live_long_enough() -> None:
+    state = seen([0], counts=[12, 12, 0], job=replace(JOB, launch_time=3.0))
+    assert pair(NextLifetime(1).decide(state)) == [[12], [0]]
+    assert pair(NextLifetime(2).decide(state)) == [[0], [0]]
+
+
 # --------------------------------------------------------------------------------- utilities and weights, algorithm 2
 
 
@@ -169,6 +256,16 @@ def test_utilities_are_fractions_of_their_range(price: float) -> None:
     least = JOB.worth_of_rest(80.0, 0, price)
     utilities = np.array([least - 9, least, (least + JOB.value) / 2, JOB.value, JOB.value + 9])
     assert normalised(utilities, JOB, price).tolist() == pytest.approx([0, 0, 0.5, 1, 1])
+
+
+def test_the_printed_step_and_update() -> None:
+    """Three policies and 8 jobs: a weight grows by e^(step u), and the step is sqrt(2 ln 3 / 8) = 0.52407."""
+    selector = Selector(["a", "b", "c"], jobs=8)
+    assert selector.step == pytest.approx(0.52407, abs=1e-5)
+    for utilities in ([1.0, 0.5, 0.0], [0.0, 0.5, 0.0]):
+        selector.update(np.array(utilities))
+    raised = np.array([1.68889, 1.68889, 1.0])  # e^step, and e^(step / 2) twice
+    assert selector.weights.tolist() == pytest.approx((raised / raised.sum()).tolist(), abs=1e-5)
 
 
 def test_the_fixed_share_of_all_weight_is_spread_evenly() -> None:

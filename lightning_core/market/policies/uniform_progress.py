@@ -24,10 +24,11 @@ class UniformProgress:
 
 
 class AllOrNothing(Stateful):
-    """The policy as published: all the nodes that a job can use, or none.
+    """Uniform Progress as published: all the nodes that a job can use, or none.
 
-    It holds spot nodes whenever there are enough. On on-demand nodes it stays until it is ahead of even progress by
-    twice the cost of a change; an idle job takes them once it is behind.
+    An idle job takes spot nodes whenever there are enough, even if it is behind, and on-demand nodes once it is behind
+    even progress. Spot nodes are kept until they are preempted. On on-demand nodes a job stays, whatever is on offer,
+    until it is as far as even progress will be after two changes (rule 3, hysteresis).
     """
 
     horizon = 0
@@ -40,9 +41,9 @@ class AllOrNothing(Stateful):
         batch = observation.batch
         if observation.interval == 0 or len(self._on) != len(batch):  # the first interval that it is shown
             self._on = np.zeros(len(batch), np.bool_)
-        spot = observation.usable >= batch.max_nodes
         even, step = observation.due(-1), batch.work / batch.deadline
-        ahead = observation.progress >= even + 2 * batch.launch * step - EXACT
-        behind = observation.progress < even - EXACT
-        self._on = ~spot & ((self._on & ~ahead) | behind)
+        on = self._on | (observation.on_demand > 0)  # by its own decision, or the safety net's
+        stays = on & (observation.progress < even + 2 * batch.launch * step - EXACT)
+        spot = ~stays & (observation.usable >= batch.max_nodes)
+        self._on = stays | (~spot & (observation.progress < even - EXACT))
         return np.where(spot, batch.max_nodes, 0), np.where(self._on, batch.max_nodes, 0)
