@@ -15,6 +15,7 @@ import numpy as np
 
 from lightning_core.control.controller import Controller
 from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.conformance import require, saved_and_restored
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted, WallClock
@@ -79,6 +80,9 @@ class MadeUpPool:
 
     def throughputs(self, name: str) -> Mapping[int, float]:
         return {1: 1.0} if self._batches(name) else {}
+
+    def forecast_work(self, name: str) -> FloatArray:
+        return np.full(len(LEVELS), np.nan)  # its jobs have targets in batches
 
     def _batches(self, name: str) -> int:
         return min(int(self.now - self.since[name]), int(self.jobs[name].target.work or 0))

@@ -13,6 +13,8 @@ from lightning_core.market.online.throughput_table import throughput_table
 
 # Fraction of a job's throughput that its plan does not count on: the safety net would else be exact to the second.
 THROUGHPUT_MARGIN = 0.05
+# Work that a job is planned with at most, where it is forecast: so many times what its nodes can do by its deadline.
+MAX_WORK = 2.0
 # Smallest fraction of an interval that is taken to be left for training when nodes start in it.
 MIN_FRACTION = 0.05
 
@@ -33,25 +35,30 @@ class JobModel:
     save_every: float
     initial_throughput: float | None
 
-    def spot_job(self, terms: Job, span: JobSpan, throughputs: Mapping[int, float], start_up: float) -> SpotJob | None:
+    def spot_job(
+        self, terms: Job, work: float, span: JobSpan, throughputs: Mapping[int, float], start_up: float
+    ) -> SpotJob | None:
         """Return a job as the market sees it; None while its throughput is unknown.
 
         Args:
             terms: The job, with its present terms.
+            work: Batches from its beginning; inf if it never reaches its target.
             span: The intervals in which it lives.
             throughputs: Expected batches per second by number of devices; empty while unknown.
             start_up: Seconds from requesting nodes to a batch.
         """
         if not throughputs and self.initial_throughput is not None:
             throughputs = {size: size * self.initial_throughput for size in terms.sizes or (terms.max_devices,)}
-        if not throughputs or terms.target.work is None:
+        if not throughputs:
             return None
         speedup = SpeedUp(tuple(throughputs), tuple(throughputs.values()))
         min_nodes, table = throughput_table(speedup, self.seconds)
+        if terms.target.work is None:  # no plan can do more, and it must be finite
+            work = min(work, MAX_WORK * span.deadline * table[-1])
         growth_fraction = min(max(1.0 - start_up / self.seconds, MIN_FRACTION), self.kept_fraction)
         save_every = self.save_every if terms.save_every is None else terms.save_every
         return SpotJob(
-            float(terms.target.work), span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
+            work, span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
             self.kept_fraction, value=0.0, preemption_cost=(start_up + save_every) / self.seconds,
         )  # fmt: skip
 

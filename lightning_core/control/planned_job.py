@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
+from lightning_core.control.work import GUARDED, PLANNED, Work
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.control import Ask, Asker
 from lightning_core.core.reasons import Reason
@@ -28,8 +29,8 @@ class PlannedJob:
     span: JobSpan
     held: NodeCounts = field(default_factory=NodeCounts)
     """Nodes that its plan holds."""
-    told: tuple[int, str] | None = None
-    """Device count that was asked for last, and the code of the reason."""
+    told: tuple[float | str, ...] | None = None
+    """Device count that was asked for last, the code of the reason, and the work that it was for if it is forecast."""
     decided: int = -1
     """Interval in which its plan decided last."""
     ended: bool = False
@@ -58,22 +59,33 @@ class PlannedJob:
         job = None if state["job"] is None else SpotJob(*decode(state["job"]))
         made = cls(
             state["policy"], state["submitted_at"], JobSpan(*state["span"]), NodeCounts(*state["held"]),
-            state["told"] and (state["told"][0], state["told"][1]), state["decided"], state["ended"], job,
+            state["told"] and tuple(state["told"]), state["decided"], state["ended"], job,
         )  # fmt: skip
         if isinstance(made.spot_policy, Saves):
             made.spot_policy.restore(state["remembers"])
         return made
 
-    def ask(self, name: str, left: float | None = None) -> list[Ask]:
+    def ask(self, status: JobStatus, work: Work | None, left: float | None = None) -> list[Ask]:
         """Return what is asked of the job: as many devices as its plan holds nodes; nothing if that was asked for last.
 
         Args:
-            name: Name of the job.
+            status: The job.
+            work: The work that its nodes are for; None if it is unknown.
             left: Money that is left, if it goes without the nodes that it needs because they cost more.
         """
-        devices, nodes = self.held.all, (float(self.held.spot), float(self.held.on_demand))
-        reason = Reason("nodes_held", nodes) if left is None else Reason("no_money", (left,))
-        if self.told == (devices, reason.code):
+        devices, reason = self.held.all, self._why(status, work) if left is None else Reason("no_money", (left,))
+        told: tuple[float | str, ...] = devices, reason.code, *reason.numbers[2:]
+        if self.told == told:
             return []
-        self.told = devices, reason.code
-        return [Ask(name, Asker.MARKET, devices=devices, reason=reason)]
+        self.told = told
+        return [Ask(status.name, Asker.MARKET, devices=devices, reason=reason)]
+
+    def _why(self, status: JobStatus, work: Work | None) -> Reason:
+        """Return why it holds its nodes: of forecast work, what they are for as well."""
+        nodes = float(self.held.spot), float(self.held.on_demand)
+        if status.target.work is not None or work is None or self.job is None:
+            return Reason("nodes_held", nodes)
+        guarded = work.guarded - status.batches
+        if guarded > (self.span.start + self.span.deadline - self.decided) * self.job.throughput[-1]:
+            return Reason("nodes_held_in_doubt", (*nodes, self.job.work - status.batches, GUARDED))
+        return Reason("nodes_held_by_forecast", (*nodes, work.planned - status.batches, PLANNED, guarded, GUARDED))

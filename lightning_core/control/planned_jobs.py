@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lightning_core.control.job_model import JobModel, min_size, with_margin
 from lightning_core.control.planned_job import PlannedJob
+from lightning_core.control.work import Work, work_of
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask
 from lightning_core.core.control.pool_view import PoolView
@@ -123,6 +125,8 @@ class PlannedJobs:
                 trained += status.batches - planned.span.batches
                 planned.span = planned.span._replace(batches=status.batches)
             planned.ended = status.state is State.ENDED or not planned.is_of(status)
+            if planned.ended and planned.job is not None and planned.is_of(status) and status.target.work is None:
+                planned.job = replace(planned.job, work=max(float(status.batches), 1.0))  # as it turned out to be
         ended = [name for name, planned in self._jobs.items() if planned.ended]
         for name in ended[: max(len(ended) - MAX_ENDED, 0)]:
             del self._jobs[name]
@@ -155,7 +159,8 @@ class PlannedJobs:
             status, planned, had = job.status, job.planned, job.had
             lost = preempted and had != planned.held
             was = planned.held if lost else had
-            held = self._decide(job, pool, market, number, was, wanted.spot, preempted=lost)
+            work = _work(status, job.terms, pool)
+            held = self._decide(job, work, pool, market, number, was, wanted.spot, preempted=lost)
             is_short = money is not None and held.cost(*prices) > money
             held = NodeCounts() if is_short else held
             money = None if money is None else money - held.cost(*prices)
@@ -166,7 +171,7 @@ class PlannedJobs:
                 self._start_up.request(status.name, now, _batches_done(status), node_present=free > 0)
                 free = max(free - held.all, 0)
             wanted, holding = wanted.plus(held), holding + (held.all > 0)
-            asks += planned.ask(status.name, money if is_short else None)
+            asks += planned.ask(status, work, money if is_short else None)
         return Plans(wanted, asks, holding)
 
     def cannot_wait(
@@ -199,7 +204,8 @@ class PlannedJobs:
             left = left.minus(had)  # the nodes that are left belong to the most urgent job
             if not is_new and (had == planned.held or not rest.preempted):
                 continue
-            must = self._must_have(status, terms, planned, market, rest, had, pool, is_new=is_new)
+            work = _work(status, terms, pool)
+            must = self._must_have(status, terms, work, planned, market, rest, had, pool, is_new=is_new)
             added = must.on_demand - planned.held.on_demand
             is_short = money is not None and added * market.on_demand > money
             if added > 0 and not is_short:
@@ -208,7 +214,7 @@ class PlannedJobs:
                 if not planned.held.all and not self._start_up.is_measuring(status.name):
                     self._start_up.request(status.name, now, _batches_done(status), node_present=False)
                 planned.held = must
-            asks += planned.ask(status.name, money if is_short and is_new else None)
+            asks += planned.ask(status, work, money if is_short and is_new else None)
         return Plans(NodeCounts(0, more), asks, len(asks))
 
     def begins_at(self, pool: PoolView, now: float) -> float | None:
@@ -218,11 +224,11 @@ class PlannedJobs:
         return min((time for time in times if time > now), default=None)
 
     def _must_have(
-        self, status: JobStatus, terms: Job, planned: PlannedJob, market: Market, rest: Rest, had: NodeCounts,
-        pool: PoolView, *, is_new: bool,
+        self, status: JobStatus, terms: Job, work: Work | None, planned: PlannedJob, market: Market, rest: Rest,
+        had: NodeCounts, pool: PoolView, *, is_new: bool,
     ) -> NodeCounts:  # fmt: skip
-        job = self._spot_job(terms, planned.span, pool)
-        if job is None:  # its throughput is unknown: it must train somewhere for that to be measured
+        job = None if work is None else self._spot_job(terms, work.guarded, planned.span, pool)
+        if job is None:  # its throughput or its work is unknown: it must train somewhere for that to be measured
             return NodeCounts(0, min_size(terms)) if is_new else planned.held
         interval, done = rest.number - planned.span.start, float(_batches_done(status))
         return planned.plan.must_have(with_margin(job), market, planned.span.start, interval, done, had, rest.elapsed)
@@ -267,21 +273,30 @@ class PlannedJobs:
         return None if on_hold or status.paused else known
 
     def _decide(
-        self, job: _OpenJob, pool: PoolView, market: Market, number: int, was: NodeCounts, reserved: int, *,
-        preempted: bool,
+        self, job: _OpenJob, work: Work | None, pool: PoolView, market: Market, number: int, was: NodeCounts,
+        reserved: int, *, preempted: bool,
     ) -> NodeCounts:  # fmt: skip
         status, terms, planned, _ = job
         span = planned.span
-        planned.job = spot_job = self._spot_job(terms, span, pool)
-        if spot_job is None:  # its throughput is unknown: it must train somewhere for that to be measured
+        planned.job = spot_job = None if work is None else self._spot_job(terms, work.planned, span, pool)
+        if work is None or spot_job is None:  # one is unknown: it must train somewhere for that to be measured
             return NodeCounts(0, min_size(terms))
+        guarded = None if work.guarded == work.planned else self._spot_job(terms, work.guarded, span, pool)
         interval, done = number - span.start, float(_batches_done(status))
         return planned.plan.decide(
-            with_margin(spot_job), market, span.start, interval, done, was, reserved, preempted=preempted
-        )
+            with_margin(spot_job), market, span.start, interval, done, was, reserved, preempted=preempted,
+            guarded=None if guarded is None else with_margin(guarded),
+        )  # fmt: skip
 
-    def _spot_job(self, terms: Job, span: JobSpan, pool: PoolView) -> SpotJob | None:
-        return self._model.spot_job(terms, span, pool.throughputs(terms.name), self._start_up.seconds)
+    def _spot_job(self, terms: Job, work: float, span: JobSpan, pool: PoolView) -> SpotJob | None:
+        return self._model.spot_job(terms, work, span, pool.throughputs(terms.name), self._start_up.seconds)
+
+
+def _work(status: JobStatus, terms: Job, pool: PoolView) -> Work | None:
+    """Return the batches of a job from its beginning; None while nothing is known of them."""
+    if (work := terms.target.work) is not None:
+        return Work(float(work), float(work))
+    return work_of(status.batches, pool.forecast_work(terms.name))
 
 
 def _by_deadline(jobs: Mapping[str, JobStatus]) -> list[JobStatus]:

@@ -143,6 +143,10 @@ WORDS |= {
     "closed": "{text}",
     "withdrawn": "asks nothing any more",
     "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",
+    "nodes_held_by_forecast": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it: planned for {2:,.0f} more "
+    "batches, {3:.0%} likely to be enough, with time kept for {4:,.0f}, {5:.0%}",
+    "nodes_held_in_doubt": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it: planned for {2:,.0f} more "
+    "batches, with too little time left to be {3:.0%} sure",
 }
 WORDS["like"] = "like {text}, {0:.0%}"  # what a forecast rests on
 # Why the pool wants the nodes that it wants.
@@ -155,7 +159,6 @@ WORDS |= {
     "pool_closes": "the pool is shutting down",
     "budget": "{0:.4g} may be spent",
     "no_money": "its nodes would cost more than is left: {0:.4g}",
-    "needs_batches": "a pool on a market needs targets in batches: its plans need the work left",
     "needs_launch": "a script cannot leave a node: a pool on a market launches its jobs, with `submit`",
 }
 CODES = tuple(WORDS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import LEVELS, NORMAL, BoolArray, FloatArray, IntArray
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.core.speedup import SpeedUp
@@ -127,6 +127,22 @@ def forecast_position(curves: AboveFloor, rows: IntArray, goal: FloatArray) -> F
     A curve that has reached its goal is at 0 batches by its estimator; 0 would make :func:`between` invalid beside inf.
     """
     return np.maximum(curves.first_passage(rows, goal), 1.0)
+
+
+def forecast_work(table: JobTable, curves: AboveFloor, row: int) -> FloatArray:
+    """Return quantiles of the batches from its beginning until a job is over that has a loss to reach, shape ``(20,)``.
+
+    Until its target is met, by its curve, or before that by what its user has said of its work; or until its training
+    ends by itself, if that is sooner or all that is known. NaN while nothing is known.
+    """
+    rows, speedup, ends_at = np.array([row]), table.speedups[row], float(table.ends_at[row])
+    work: FloatArray = forecast_position(curves, rows, table.goal[rows])[0]
+    if np.isnan(work).any() and speedup.known:
+        work = table.expected[row] * speedup.throughput(speedup.sizes[-1]) * USER_ERROR
+    if np.isnan(work).any() and ends_at < np.inf:
+        work = np.full(len(LEVELS), ends_at)
+    work = np.minimum(work, ends_at)
+    return work
 
 
 def _batches_left(

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lightning_core.control.market_terms import MarketTerms
-from lightning_core.core.answers import Verdict
+from lightning_core.control.work import work_of
+from lightning_core.core.answers import State, Verdict
 from lightning_core.core.events import SelectorFeedback
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.online.throughput_table import throughput_table
@@ -26,15 +27,19 @@ MAX_INTERVALS = 32
 
 
 def batches_left(scheduler: Scheduler, name: str) -> float:
-    """Return the batches that a job has left.
+    """Return the batches that a job has left: of one with a loss to reach, what a market would plan it with.
 
     Raises:
-        ValueError: If its target is a loss, so that its batches are unknown.
+        ValueError: If it has a loss to reach, and nothing is known of its work.
     """
-    target = scheduler.job(name).target
-    if target.work is None:
-        raise ValueError(f"job {name!r}: its target is a loss: say how much work is left")
-    return float(max(target.work - scheduler.last(name).batches, 1))
+    status = scheduler.last(name)
+    if (work := status.target.work) is not None:
+        return float(max(work - status.batches, 1))
+    if status.state is State.ENDED:
+        raise ValueError(f"job {name!r}: has ended: say how much work is left")
+    if (forecast := work_of(status.batches, scheduler.forecast_work(name))) is None or forecast.planned == math.inf:
+        raise ValueError(f"job {name!r}: {status.target} is not forecast to be reached: say how much work is left")
+    return forecast.planned - status.batches
 
 
 class ReplayableJob(NamedTuple):

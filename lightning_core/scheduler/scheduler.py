@@ -25,6 +25,7 @@ from lightning_core.core.answers import (
     JobStatus,
     Placement,
 )  # fmt: skip
+from lightning_core.core.arrays import FloatArray
 from lightning_core.core.commands import (
     Cancel,
     Change,
@@ -54,7 +55,7 @@ from lightning_core.scheduler.asking import plans
 from lightning_core.scheduler.asking.cloud import Cloud
 from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
-from lightning_core.scheduler.forecasting import forecast
+from lightning_core.scheduler.forecasting import forecast, forecast_work
 from lightning_core.scheduler.grants import allocate, grant
 from lightning_core.scheduler.reports import answer_report, take_report
 from lightning_core.scheduler.requests import (
@@ -264,6 +265,16 @@ class Scheduler:
         """Return the throughput of a job by number of devices; a KeyError if there is none."""
         table, row = self._where(name)
         return table.speedups[row]
+
+    def forecast_work(self, name: str) -> FloatArray:
+        """Return quantiles of the batches that a job with a loss to reach will need, shape ``(20,)``; NaN for unknown.
+
+        Raises:
+            KeyError: If there is no such job that has not ended.
+        """
+        if (row := self._table.find_active(name)) is None:
+            raise KeyError(name)
+        return forecast_work(self._table, self._state.curves, row)
 
     @property
     def controllers(self) -> Mapping[Asker, Controller]:

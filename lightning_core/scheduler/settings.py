@@ -175,8 +175,6 @@ class Settings:
 
         Published estimators and policies require positive losses; those that do not say so.
         """
-        if target.work is None and Asker.MARKET in self.controllers:
-            return Reason("needs_batches")
         if target.work is not None or target.threshold > 0:
             return None
         if getattr(POLICIES[self.policy], "positive_losses", False):

@@ -398,6 +398,7 @@ period: 30s
 jobs:
   wide: {deadline: 3h, target: {batches: 2000}, curve: fast.csv, throughput: 0.4, max_devices: 4}
   one: {deadline: 2h, target: {batches: 200}, curve: fast.csv, throughput: 0.1}
+  loss: {deadline: 2h, target: {loss: 0.1}, curve: fast.csv, throughput: 0.02}
 """
 TRACE = "available,price\n" + "".join(f"{n},0.4\n" for n in (3, 3, 0, 4, 5, 2, 4, 4))
 MARKET = ["--curves", "curves", "--market", "m.csv", "--interval", "20m"]
@@ -422,7 +423,7 @@ def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -
             "kept_fraction": 0.9,
             "save_every": 120.0,
         }
-        assert journal.settings().devices == 10
+        assert journal.settings().devices == 12
     capsys.readouterr()
     nodes = ["--nodes", "start_up=2m,notice=30", "--policy", "edf,fifo"]
     assert main([*words, *nodes, "--run-dir", "several"]) == 0
@@ -439,7 +440,6 @@ def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -
         ([*MARKET, "--nodes", "stat_up=1"], "--nodes: unknown delay 'stat_up'; did you mean 'start_up'?"),
         ([*MARKET, "--spot-policy", "chian"], "--spot-policy: unknown 'chian'; did you mean 'chain'?"),
         (["--market", "no.csv"], "--market: trace"),
-        (MARKET, "jobs.late.target: must be in batches, because a market plan needs the work left, got loss <= 0.5"),
     ],
 )
 def test_what_does_not_fit_a_market_is_refused(

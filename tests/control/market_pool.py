@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_core.core.answers import Answer, Grant
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, Quoted, WallClock
-from lightning_core.core.events import Event, ExitCause, Report, Submit, WorkerExited
+from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 from lightning_core.server.clocks.wall_time import WallTime
@@ -111,6 +111,9 @@ class MarketPool:
             worker = self._workers.setdefault(name, _Worker(incarnation, placement.devices, done, batches=done))
             worker.number, worker.busy = worker.number + 1, worker.busy + seconds
             worker.batches += int(seconds * devices)
-            report = Report(name, incarnation, worker.number, directive.version, worker.batches, worker.busy,
+            # The loss of a job that has one to reach is one over the root of its batches.
+            cell = Cell(worker.number, worker.batches, worker.batches**-0.5)
+            cells = (cell,) if self.scheduler.job(name).target.work is None and worker.batches else ()
+            report = Report(name, incarnation, worker.number, directive.version, worker.batches, worker.busy, cells,
                             batches_at_start=worker.began)  # fmt: skip
             self.tell(report)

@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_core.control import MarketController
 from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.events import Event, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
@@ -68,6 +69,10 @@ class World:
     money: float | None = None
     spent: float = 0.0
     closing: bool = False
+    needs: dict[str, int] = field(default_factory=dict)
+    """Batches after which each job with a loss to reach has reached it."""
+    forecasts: dict[str, FloatArray] = field(default_factory=dict)
+    """What is forecast of them."""
     knows_speed: bool = True
     """Whether the throughput of a job is known once it has trained."""
 
@@ -87,13 +92,19 @@ class World:
         return [name for name in self.jobs if self.is_active(name)]
 
     def is_active(self, name: str) -> bool:
-        return name in self.jobs and self.batches.get(name, 0.0) < (self.jobs[name].target.work or 0)
+        return name in self.jobs and self.batches.get(name, 0.0) < self._need(name)
 
     def job(self, name: str) -> Job:
         return self.jobs[name]
 
     def throughputs(self, name: str) -> Mapping[int, float]:
         return {size: float(size) for size in (1, 2, 4)} if self.batches.get(name) and self.knows_speed else {}
+
+    def forecast_work(self, name: str) -> FloatArray:
+        return self.forecasts.get(name, np.full(len(LEVELS), np.nan))
+
+    def _need(self, name: str) -> int:
+        return self.jobs[name].target.work or self.needs[name]
 
     def status(self, name: str) -> JobStatus | None:
         if name not in self.jobs:
@@ -178,4 +189,4 @@ class World:
         share = self.present.all / max(len(busy), 1) if self.now >= self.trains_at else 0.0
         for name in busy:
             done = self.batches.get(name, 0.0) + share * seconds
-            self.batches[name] = min(done, float(self.jobs[name].target.work or 0))
+            self.batches[name] = min(done, float(self._need(name)))

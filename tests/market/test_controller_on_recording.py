@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lightning_core.control.job_model import THROUGHPUT_MARGIN
 from lightning_core.control.market import MarketController
 from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
@@ -82,6 +83,9 @@ class Recorded:
 
     def throughputs(self, name: str) -> Mapping[int, float]:
         return {n: measured(self.spot_job.throughput[n] / self.market.seconds) for n in self._job.sizes}
+
+    def forecast_work(self, name: str) -> FloatArray:
+        return np.full(len(LEVELS), np.nan)  # its target is in batches
 
     def status(self, name: str) -> JobStatus:
         base: Any = dict.fromkeys(JobStatus.__dataclass_fields__)

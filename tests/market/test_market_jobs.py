@@ -14,7 +14,7 @@ import pytest
 from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.commands import Cancel
-from lightning_core.core.events import Report, SelectorFeedback, Submit
+from lightning_core.core.events import Cell, Report, SelectorFeedback, Submit
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
@@ -289,8 +289,11 @@ def test_batches_left_of_a_job() -> None:
     scheduler.handle(Submit((job("a"), Job("b", 50.0, LossTarget("loss", 0.1)))), 0.0)
     scheduler.handle(Report("a", 1, number=1, version=1, batches=50, busy=5.0), 5.0)
     assert batches_left(scheduler, "a") == 150.0
-    with pytest.raises(ValueError, match="job 'b': its target is a loss"):
+    with pytest.raises(ValueError, match=r"job 'b': loss <= 0.1 is not forecast to be reached: say how much"):
         batches_left(scheduler, "b")
+    cells = tuple(Cell(k, 10 * k, k**-0.5) for k in range(1, 31))  # it will take 1,000 batches
+    scheduler.handle(Report("b", 1, number=1, version=2, batches=300, busy=5.0, cells=cells), 6.0)
+    assert batches_left(scheduler, "b") == pytest.approx(700, rel=0.2)
 
 
 @pytest.mark.parametrize(

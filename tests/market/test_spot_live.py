@@ -239,12 +239,12 @@ def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # a Ray that is started here has its own token
         monkeypatch.setenv(name, os.environ.get(name, ""))
     path, trace = tmp_path / "b.yaml", tmp_path / "market.csv"
-    body: Any = {"jobs": {"a": {**BUNDLE["jobs"]["b"], "target": {"loss": 0.1}}}}
+    body: Any = {"jobs": {"a": BUNDLE["jobs"]["b"]}, "pool": {"kind": "gpu"}}
     path.write_text(yaml.safe_dump(body))
     said = Said(capsys, "run", str(path), "--market", str(trace), "--run-dir", str(tmp_path / "run"))
     assert said.code == 2
     assert said.err.splitlines() == [
-        "error: jobs.a.target: must be in batches, because a market plan needs the work left, got loss <= 0.1",
+        "error: pool.kind: simulated nodes have no GPUs; name a Ray cluster that has with --ray",
         f"error: --market: trace {trace}: No such file or directory",
     ]
     assert not (tmp_path / "run").exists()

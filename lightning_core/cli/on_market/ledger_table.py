@@ -20,18 +20,20 @@ def draw(ledger: Ledger, bundle: BundleSpec, seconds: float, path: Path) -> None
 
     Args:
         ledger: Ledger of the run.
-        bundle: Its jobs, with targets in batches.
+        bundle: Its jobs.
         seconds: Seconds of an interval.
         path: File to write; its suffix is the format.
     """
     from lightning_core.report.market_plots import IntervalSeries, draw_intervals
 
     jobs = [spec.job for spec in bundle.jobs]
-    work = sum(job.target.work or 0 for job in jobs)
+    works = [job.target.work for job in jobs]
+    # What it takes to reach a loss is known in the end.
+    work = sum(row.batches for row in ledger.rows) if None in works else sum(filter(None, works))
     done, progress = 0, list[float]()
     for row in ledger.rows:
         done += row.batches
-        progress.append(done / work)
+        progress.append(done / max(work, 1))
     names = ("available", "spot", "on_demand", "failures")
     columns = {name: [getattr(row, name) for row in ledger.rows] for name in names}
     columns["numbers"] = [row.number for row in ledger.rows]

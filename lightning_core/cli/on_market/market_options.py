@@ -123,15 +123,9 @@ class MarketOptions:
         the work that a preemption loses.
 
         Raises:
-            BundleError: If a job has no known work, or the market cannot be read.
+            BundleError: If a job cannot be there, or the market cannot be read.
         """
         problems = [
-            f"jobs.{spec.job.name}.target: must be in batches, because a market plan needs the work left, "
-            f"got {spec.job.target}"
-            for spec in bundle.jobs
-            if spec.job.target.work is None
-        ]
-        problems += [
             f"jobs.{spec.job.name}.location: must not be set on a market, whose nodes have none, got "
             f"{spec.job.location}"
             for spec in bundle.jobs

@@ -26,9 +26,7 @@ NODES = {"start_up": 60.0, "notice": 0.0, "leave": LEAVE_SECONDS}
 
 def add_market_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a simulation on a market."""
-    add_terms(
-        parser, "recording of spot prices: play the jobs, whose targets are in batches, on nodes that come and go"
-    )
+    add_terms(parser, "recording of spot prices: play the jobs on nodes that come and go")
     told = ",".join(f"{name}={seconds:g}s" for name, seconds in NODES.items())
     parser.add_argument("--nodes", default="", metavar="NAME=SECONDS,...", help="with --market: seconds until a node "
                         "is there, from a preemption notice to its end, and to leave one that is given back (default "

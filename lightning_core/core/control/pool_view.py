@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from lightning_core.core.answers import JobStatus
+from lightning_core.core.arrays import FloatArray
 from lightning_core.core.control.cloud import NodesSeen
 from lightning_core.core.jobs import Job
 
@@ -43,3 +44,11 @@ class PoolView(Protocol):
 
     def throughputs(self, name: str) -> Mapping[int, float]:
         """Return its expected batches per second by number of devices; empty while unknown."""
+
+    def forecast_work(self, name: str) -> FloatArray:
+        """Return the batches from its beginning that a job will need that has a loss to reach, as far as that is known.
+
+        Returns:
+            Quantiles at :data:`~lightning_core.core.arrays.LEVELS`, increasing, shape ``(20,)``: until its target is
+            met, or until its training ends by itself. inf where it never does, NaN while nothing is known.
+        """

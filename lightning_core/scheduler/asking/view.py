@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lightning_core.core.answers import JobStatus
+from lightning_core.core.arrays import FloatArray
 from lightning_core.core.control import NodesSeen
 from lightning_core.core.jobs import Job
+from lightning_core.scheduler.forecasting import forecast_work
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.status import job_status
 
@@ -55,3 +57,6 @@ class View:
     def throughputs(self, name: str) -> Mapping[int, float]:
         speed = self._state.table.speedups[self._state.table.row_of[name]]
         return {size: speed.throughput(size) for size in speed.sizes} if speed.known else {}
+
+    def forecast_work(self, name: str) -> FloatArray:
+        return forecast_work(self._state.table, self._state.curves, self._state.table.row_of[name])
