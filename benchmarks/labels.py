@@ -29,6 +29,7 @@ HEADINGS = {
     "cluster": "A published cluster trace",
     "spot": "Spot market",
     "late": "One node under a deadline: the benchmark of Can't Be Late",
+    "zones": "One node under a deadline in several zones",
     "spot_live": "Spot market, live",
     "placement": "Edge and cloud",
 }
@@ -40,6 +41,15 @@ LATE = {
     "up": "Uniform Progress as in its text",
     "up_code": "Uniform Progress as in its code",
     "optimum": "optimum in hindsight",
+}
+# Plans over several zones, and what they are compared with.
+ZONES = {
+    "alone": "each of the zones alone, the mean",
+    "best": "the best zone alone, in hindsight",
+    "own_best": "each job in its own best zone, in hindsight",
+    "three": "three zones of a region",
+    "all": "all zones",
+    "free": "all zones, if moves were free",
 }
 ESTIMATORS = ("posterior", "least_squares", "weighted", "log_time", "kalman", "dkf")
 # Prices of the placement benchmark; what its plans are compared in; planners after a surge; what is forecast.
@@ -256,6 +266,31 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         },
         "ours_minus_up_52_se": ("Ours less Uniform Progress, code, at 52 h, in standard errors", "{:+.1f}"),
         "late_jobs": ("Late jobs under ours, all deadlines and start-up times", "{:.0f}"),
+        "recorded_jobs": ("Jobs played in recordings of AWS (0: in seeded markets)", "{:,.0f}"),
+    },
+    "zones": {
+        **{
+            f"{short}_{hours}": (f"Cost over on-demand, deadline {hours} h, a launch takes 0.2 h: {name}", "{:.3f}")
+            for hours in (52, 70, 92)
+            for short, name in ZONES.items()
+        },
+        **{
+            f"all_minus_{short}_{hours}": (
+                f"All zones less {ZONES[short]}, {hours} h",
+                f"{{:+.3f}} ± {{all_minus_{short}_se_{hours}:.3f}}",
+            )
+            for hours in (52, 70, 92)
+            for short in ("best", "own_best", "free")
+        },
+        **{
+            f"{short}_moves_{hours}": (
+                f"Moves of a job, {hours} h: {ZONES[short]}; egress over the cost on demand",
+                f"{{:.1f}}; {{{short}_egress_{hours}:.4f}}",
+            )
+            for hours in (52, 70, 92)
+            for short in ("three", "all")
+        },
+        "late_jobs": ("Late jobs, all plans", "{:.0f}"),
         "recorded_jobs": ("Jobs played in recordings of AWS (0: in seeded markets)", "{:,.0f}"),
     },
     "placement": {

@@ -15,12 +15,15 @@ import numpy as np
 
 from lightning_core.cli.arguments import add_pool, new_file
 from lightning_core.cli.market_arguments import add_job, add_market, make_policies, read_job_of, read_market_of
+from lightning_core.cli.on_market.several_zones import add_moves, print_where, print_zone_backtest, read_zones
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors
+from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.programs.optimum import optimum
+from lightning_core.market.zones.offer_trace import any_of
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.storage.atomic_files import write_whole
@@ -45,6 +48,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
     plan = made("plan", _plan, "print what to hold now, at the end of a recording, and after that by forecast")
     add_job(plan)
+    add_moves(plan)
     plan.add_argument("--policy", default="semi-markov", metavar="NAME", help=f"one of {', '.join(SPOT_POLICIES)}, "
                       "with arguments such as ahap:omega=3 (default semi-markov)")  # fmt: skip
     plan.add_argument("--forecaster", default="last", metavar="NAME", choices=CAUSAL, help="one of "
@@ -55,6 +59,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "backtest", _backtest, "compare what each policy would have cost, from many starts, with the offline optimum"
     )
     add_job(back)
+    add_moves(back)
     back.add_argument(
         "--policy", action="append", metavar="NAME", help="policy to compare; repeat it for more (default: all)"
     )
@@ -93,8 +98,9 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    market = read_market_of(arguments)
-    job = read_job_of(arguments, market)
+    zones = read_zones(arguments) if len(arguments.trace or ()) > 1 else None
+    market = read_market_of(arguments) if zones is None else any_of(zones.traces)
+    job = read_job_of(arguments, market) if zones is None else zones.job
     # The plan starts at the last recorded interval; the others are forecast.
     ahead, steps = FORECASTERS[arguments.forecaster](market), job.deadline - 1
     policy = make_policies([arguments.policy])[arguments.policy]
@@ -117,6 +123,8 @@ def _plan(arguments: argparse.Namespace) -> int:
     late = int(ledger.late[0])
     end = "in time" if not late else f"{late} intervals late"
     print(f"now: hold {ledger.spot[0, 0]} spot and {ledger.on_demand[0, 0]} on-demand nodes")
+    if zones is not None:
+        print_where(zones, NodeCounts(int(ledger.spot[0, 0]), int(ledger.on_demand[0, 0])))
     print(f"if the forecast is right, it completes {end} and costs {ledger.cost[0]:.4g}; on-demand only "
           f"{on_demand_cost(job, market.on_demand):.4g}")  # fmt: skip
     if arguments.picture:
@@ -135,15 +143,21 @@ def _forecast_from(forecaster: Forecaster, values: np.ndarray, steps: int) -> np
 def _backtest(arguments: argparse.Namespace) -> int:
     if arguments.starts < 1:
         raise ValueError(f"--starts must be at least 1, got {arguments.starts}")
-    market = read_market_of(arguments)
-    job = read_job_of(arguments, market)
+    if arguments.picture and len(arguments.trace or ()) > 1:
+        raise ValueError("--picture draws one recording: give one --trace")
+    zones = read_zones(arguments) if len(arguments.trace or ()) > 1 else None
+    market = read_market_of(arguments) if zones is None else any_of(zones.traces)
+    job = read_job_of(arguments, market) if zones is None else zones.job
     named = make_policies(arguments.policy or COMPARED)
     if job.deadline > len(market):
         raise ValueError(f"--deadline must be at most the {len(market)} intervals of {market.name}, got {job.deadline}")
     draw = np.random.default_rng(arguments.seed)
     starts = np.sort(draw.integers(0, len(market) - job.deadline + 1, arguments.starts)).tolist()
-    batch = JobBatch([job] * len(starts), market, starts)
     fits, lost = print_job(job, market), job.preemption_cost
+    if zones is not None:
+        print_zone_backtest(arguments, zones, list(named), starts)
+        return EXIT_MET if fits else EXIT_NOT_MET
+    batch = JobBatch([job] * len(starts), market, starts)
     best, forecasts = optimum(batch), MarketForecaster(FORECASTERS[arguments.forecaster](market))
     guarded, bare = (
         dict(

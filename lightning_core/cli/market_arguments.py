@@ -26,9 +26,9 @@ from lightning_core.view.text import clean
 def add_market(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that describe the market."""
     group = parser.add_argument_group("the market")
-    group.add_argument("--trace", type=Path, metavar="FILE", help="recording: a CSV of intervals, of events "
-                       "or of SpotLake, or a JSON spot trace (default: the shipped one, 28 days of A100 "
-                       "cards)")  # fmt: skip
+    group.add_argument("--trace", type=Path, action="append", metavar="FILE", help="recording: a CSV of intervals, of "
+                       "events or of SpotLake, or a JSON spot trace; repeat it for several zones (default: the "
+                       "shipped one, 28 days of A100 cards)")  # fmt: skip
     group.add_argument(
         "--price",
         type=float,
@@ -81,21 +81,27 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 def read_market_of(arguments: argparse.Namespace) -> Market:
     """Return the market that the arguments describe, and print its summary."""
-    interval = parse_duration(arguments.interval) if arguments.interval else None
-    if arguments.trace is None:
-        market = shipped_trace(arguments.price, arguments.on_demand, interval)
-    else:
-        try:
-            market = read_trace(arguments.trace, arguments.price, arguments.on_demand, interval, arguments.pool)
-        except ValueError as error:
-            option = " (--price)" if "say what" in str(error) else " (--pool)" if "pool must" in str(error) else ""
-            raise ValueError(f"{error}{option}") from None
+    if len(arguments.trace or ()) > 1:
+        raise ValueError(f"--trace must be one recording here, got {len(arguments.trace)}")
+    market = read_recording(arguments.trace[0] if arguments.trace else None, arguments)
     each = f"{market.price.min():.3g} to {market.price.max():.3g}"
     rule = f"assumed: {arguments.price:g}" if arguments.price is not None else f"recorded: {each}"
     print(f"market {clean(market.name)}: {len(market)} intervals of {format_duration(market.seconds)}, "
           f"{market.available.min()} to {market.available.max()} spot nodes; "
           f"price {rule}, on-demand {market.on_demand:g}")  # fmt: skip
     return market
+
+
+def read_recording(path: Path | None, arguments: argparse.Namespace) -> Market:
+    """Return the market of a recording, read as the arguments say; without one that which is shipped."""
+    interval = parse_duration(arguments.interval) if arguments.interval else None
+    if path is None:
+        return shipped_trace(arguments.price, arguments.on_demand, interval)
+    try:
+        return read_trace(path, arguments.price, arguments.on_demand, interval, arguments.pool)
+    except ValueError as error:
+        option = " (--price)" if "say what" in str(error) else " (--pool)" if "pool must" in str(error) else ""
+        raise ValueError(f"{error}{option}") from None
 
 
 def read_job_of(arguments: argparse.Namespace, market: Market) -> SpotJob:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.core.arrays import IntArray
+from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
@@ -51,16 +51,22 @@ def backtest(
         >>> ledger.cost.tolist(), ledger.utility.tolist(), ledger.on_time.tolist()
         ([81.0], [39.0], [True])
     """
-    playback = _Playback(batch, len(policies), held, guarded, preemption_cost)
+    return play_all(Playback(batch, len(policies), held, guarded, preemption_cost), policies, forecasts)
+
+
+def play_all(playback: Playback, policies: Sequence[SpotPolicy], forecasts: ForecastProvider) -> list[Ledger]:
+    """Play policies to the last deadline, and return a ledger for each."""
+    batch = playback.batch
     horizon = max(policy.horizon for policy in policies)
     for interval in range(batch.intervals):
         forecast = forecasts.look(batch, interval, horizon)
+        playback.lose(interval)
         playback.play(interval, playback.requests(policies, interval, forecast), forecast)
     ledger, jobs = playback.ledger(), len(batch)
     return [ledger.of(slice(at, at + jobs)) for at in range(0, len(policies) * jobs, jobs)]
 
 
-class _Playback:
+class Playback:
     """All jobs under all policies side by side, one row for each job and policy; all jobs of a policy are adjacent.
 
     Args:
@@ -79,7 +85,7 @@ class _Playback:
         guarded: bool,
         preemption_cost: float,
     ) -> None:
-        self.policy_count, self.jobs = policy_count, len(batch)
+        self.batch, self.policy_count, self.jobs = batch, policy_count, len(batch)
         self.guarded, self.preemption_cost = guarded, preemption_cost
         self.rows = batch.only(list(range(self.jobs)) * policy_count)
         self.planned = batch.with_reserve()
@@ -121,17 +127,26 @@ class _Playback:
         net = SafetyNet(Observation(rows, interval, done, spot, on_demand, now, done, done, self.launching))
         open_ = (done < rows.work - EXACT) & (interval < rows.deadline)
         chosen = np.where(open_, net.constrain(wanted[0], wanted[1], guarded=self.guarded), 0)
-        left = np.where(open_, net.fraction_left(chosen[0], chosen[1]), 1.0)
-        throughput = throughput_of(rows, chosen.sum(0))
+        wait, throughput, paid = self.settle(interval, chosen, net)
+        left = np.where(open_, np.maximum(1.0 - wait, 0.0), 1.0)
         lost = np.where(
             open_ & net.preempted, np.maximum(self.preemption_cost * rows.fastest - (1.0 - left) * throughput, 0.0), 0.0
         )
-        self.launching = np.where(open_, np.maximum(net.wait(*chosen) - 1.0, 0.0), self.launching)
+        self.launching = np.where(open_, np.maximum(wait - 1.0, 0.0), self.launching)
         self.done = np.clip(done + left * throughput - lost, 0.0, rows.work)
         self.spot[:, interval], self.on_demand[:, interval] = chosen
         self.part[:, interval], self.progress[:, interval] = left, self.done
-        self.paid[:, interval] = chosen[0] * rows.price[:, interval] + chosen[1] * rows.on_demand
+        self.paid[:, interval] = paid
         self.has = np.where(interval < rows.deadline, chosen, self.has)  # after its deadline it continues with these
+
+    def lose(self, interval: int) -> None:
+        """Take nodes away before an interval that are gone without being too few; none are in one zone."""
+
+    def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the wait until the chosen nodes train, the work that they do in an interval, and their cost."""
+        rows = self.rows
+        paid: FloatArray = chosen[0] * rows.price[:, interval] + chosen[1] * rows.on_demand
+        return net.wait(*chosen), throughput_of(rows, chosen.sum(0)), paid
 
     def ledger(self) -> Ledger:
         """Return the ledger of all rows, with the intervals that each job needs after its deadline."""

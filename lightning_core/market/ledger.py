@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Self
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 
@@ -30,9 +31,9 @@ class Ledger:
     cost: FloatArray
     utility: FloatArray
 
-    def of(self, rows: slice) -> Ledger:
+    def of(self, rows: slice) -> Self:
         """Return the ledger of some of the jobs."""
-        return Ledger(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @property
     def on_time(self) -> BoolArray:

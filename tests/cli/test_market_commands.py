@@ -205,3 +205,33 @@ def test_wrong_markets_of_bundles_are_refused(market: object, words: str, calm: 
 def _bundle(folder: Path, market: object) -> Bundle:
     (folder / "a.yaml").write_text("model:\n  class_path: tests.tiny.Tiny\n")
     return Bundle.from_dict({**CONTENT, "market": market}, folder)
+
+
+def test_several_recordings_are_one_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    up = {"us-east-1a_v100": [1] * 5 + [0] * 5, "us-west-2b_v100": [0] * 5 + [1] * 5}
+    asked: list[str] = []
+    for name, data in up.items():
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"metadata": {"gap_seconds": 1800}, "data": data * 6}))
+        asked += ["--trace", str(path)]
+    asked += ["--price", "0.25", "--work", "12", "--deadline", "20", "--max-nodes", "1", "--launch", "0.5"]
+    moves = ("--checkpoint", "10", "--egress", "0.02", "--transfer", "0.25")
+    table = tmp_path / "back.json"
+    said = Said(capsys, "market", "backtest", *asked, *moves, "--policy", "max-spot", "--starts", "3",
+                "--json", str(table))  # fmt: skip
+    assert said.code == 0
+    assert re.search(r"any of them +100% +0.25 +1", said.out)
+    body = json.loads(table.read_text())["policies"]["max-spot"]
+    assert body["on_time"] == 1.0
+    assert body["moves"] >= 2
+    assert body["egress"] == pytest.approx(0.2 * body["moves"])
+    assert body["free_moves_cost"] < body["cost"]
+    plan = Said(capsys, "market", "plan", *asked)
+    assert re.search(r"us-east-1a +0 +0.250 +0 +0\n *us-west-2b +1 +0.250 +[\d.]+ +1 +0\n", plan.out)
+    assert Said(capsys, "market", "forecast", *asked[:4], "--price", "1").err == (
+        "error: --trace must be one recording here, got 2\n"
+    )
+    again = Said(capsys, "market", "backtest", *asked, *asked[:2]).err
+    assert "that of another zone, got 'us-east-1a' twice" in again
+    assert "--egress must be at least 0" in Said(capsys, "market", "plan", *asked, "--egress", "-1").err
+    assert "--picture draws one" in Said(capsys, "market", "backtest", *asked, "--picture", str(tmp_path / "a.png")).err

@@ -20,7 +20,8 @@ from lightning_core.core.control import (
     NodesWanted,
     Quoted,
 )
-from lightning_core.core.control.cloud import MAX_AVAILABLE, MAX_INTERVALS, MAX_NODES, MAX_PRICE, MIN_ON_DEMAND
+from lightning_core.core.control.cloud import MAX_INTERVALS, MAX_NODES
+from lightning_core.core.control.offers import MAX_AVAILABLE, MAX_PRICE, MIN_ON_DEMAND
 from lightning_core.core.limits import MAX_TEXT
 from lightning_core.core.reasons import Reason
 

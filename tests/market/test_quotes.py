@@ -10,7 +10,7 @@ import pytest
 
 from lightning_core.cloud.quotes import QuoteCommand, parse_quote, recorded_quote
 from lightning_core.core.control import Quoted
-from lightning_core.core.control.cloud import MAX_AVAILABLE
+from lightning_core.core.control.offers import MAX_AVAILABLE
 from lightning_core.market import Market
 
 RULE = 'must print {"price": P, "available": N}'

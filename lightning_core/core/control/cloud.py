@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from lightning_core.core.control.offers import MAX_AVAILABLE, MAX_PRICE, MIN_ON_DEMAND
 from lightning_core.core.limits import MAX_DEVICES, MAX_TEXT, check_at_most, check_length
 from lightning_core.core.reasons import Reason, reason_from_list
 
-# Spot nodes that can be on offer. Prices beyond these would overflow where they are added up or divided by each other.
-MAX_AVAILABLE, MIN_ON_DEMAND, MAX_PRICE = 10**6, 1e-9, 1e9
 # Nodes that can be there at once, wanted or not, and intervals of a market: ten years of minutes.
 MAX_NODES, MAX_INTERVALS = 4 * MAX_DEVICES, 5_256_000
 

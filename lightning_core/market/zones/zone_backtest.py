@@ -1,0 +1,174 @@
+"""Backtests policies on several offers at once: a policy says how many nodes, and :mod:`.where` says where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.control.offers import Offer
+from lightning_core.market.backtest import Playback, play_all
+from lightning_core.market.job_batch import JobBatch
+from lightning_core.market.ledger import Ledger
+from lightning_core.market.observation import ForecastProvider, SpotPolicy
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.safety_net import SafetyNet, throughput_of
+from lightning_core.market.spot_job import EXACT, SpotJob
+from lightning_core.market.zones.offer_trace import OfferTrace, any_of
+from lightning_core.market.zones.stays import expected_stay
+from lightning_core.market.zones.where import MoveCost, choose
+
+NOTHING = NodeCounts()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ZoneLedger(Ledger):
+    """Ledger of a backtest on several offers; what is paid includes the egress.
+
+    Attributes:
+        moves: Times that a job's nodes were launched where it had none before, its beginning left out, shape ``(B,)``.
+        egress: Money paid for the checkpoint to leave a region, shape ``(B,)``.
+        counts: Spot and on-demand nodes of each offer, shape ``(B, D, offers, 2)``.
+    """
+
+    moves: IntArray
+    egress: FloatArray
+    counts: IntArray
+
+
+def backtest_zones(
+    policies: Sequence[SpotPolicy], jobs: Sequence[SpotJob], traces: Sequence[OfferTrace], starts: Sequence[int],
+    forecasts: ForecastProvider, *, transfer: float = 0.0, egress: float = 0.0, guarded: bool = True,
+    preemption_cost: float = 0.0,
+) -> list[ZoneLedger]:  # fmt: skip
+    """Play policies through the recordings of several offers, from each job's first interval to its deadline.
+
+    A policy sees the market of all offers together (:func:`.offer_trace.any_of`), and which of its nodes stand. Each
+    launch costs time, also one that only replaces a node of another zone.
+
+    Args:
+        policies: The policies, each playing for itself.
+        jobs: The jobs. The launch of each is one in another region, with the transfer of the checkpoint: the safety net
+            promises no more than that leaves time for.
+        traces: Recordings that begin at the same time and have intervals of one length.
+        starts: Interval in which each job begins.
+        forecasts: Forecasts of the market of all offers together.
+        transfer: Intervals of a launch that it saves to stay in the region.
+        egress: Money for moving the checkpoint to another region.
+        guarded: Whether the safety net guards deadlines.
+        preemption_cost: Cost of a preemption, a launch included, in intervals at full throughput.
+
+    Returns:
+        A ledger for each policy.
+
+    Raises:
+        ValueError: If the recordings or jobs do not go together, or a transfer takes longer than a launch with it.
+    """
+    batch = JobBatch(jobs, any_of(traces), starts)
+    for name, cost in (("transfer", transfer), ("egress", egress)):
+        if not 0 <= cost < np.inf:
+            raise ValueError(f"{name} must be at least 0 and finite, got {cost}")
+    if transfer > batch.launch.min() + EXACT:
+        raise ValueError(f"transfer must be at most the launch that it is part of, {batch.launch.min():g} intervals, "
+                         f"got {transfer:g}")  # fmt: skip
+    playback = _ZonePlayback(batch, traces, len(policies), guarded, preemption_cost, transfer, egress)
+    play_all(playback, policies, forecasts)
+    ledger = playback.zone_ledger()
+    return [ledger.of(slice(at, at + len(batch))) for at in range(0, len(policies) * len(batch), len(batch))]
+
+
+class _ZonePlayback(Playback):
+    """A playback in which each node is of an offer."""
+
+    def __init__(
+        self, batch: JobBatch, traces: Sequence[OfferTrace], policy_count: int, guarded: bool, preemption_cost: float,
+        transfer: float, egress: float,
+    ) -> None:  # fmt: skip
+        super().__init__(batch, policy_count, (0, 0), guarded, preemption_cost)
+        rows = len(self.rows)
+        self.traces, self.transfer, self.egress = traces, transfer, egress
+        self.counts = np.zeros((rows, batch.intervals, len(traces), 2), np.int64)
+        self.moves, self.egress_paid = np.zeros(rows, np.int64), np.zeros(rows)
+        self.standing = [[NOTHING] * len(traces) for _ in range(rows)]
+        # Where the nodes of each were when it last had some: its checkpoint is in the regions of these offers.
+        self.homes = [frozenset[int]() for _ in range(rows)]
+        self._offers: dict[int, list[Offer]] = {}
+        self._stays: dict[tuple[int, int, int], float] = {}
+
+    def lose(self, interval: int) -> None:
+        cost = np.maximum(self.preemption_cost - self.rows.launch, 0.0) * self.rows.fastest
+        for row, stand in enumerate(self.standing):
+            if interval >= self.rows.deadline[row]:
+                continue
+            offers = self._at(row, interval)
+            left = [NodeCounts(min(has.spot, offer.available), has.on_demand)
+                    for has, offer in zip(stand, offers, strict=True)]  # fmt: skip
+            if left != stand:
+                self.standing[row] = left
+                self.has[0, row] = sum(has.spot for has in left)
+                self.done[row] = max(self.done[row] - cost[row], 0.0)
+                # Those that are left begin anew without them.
+                self.launching[row] = max(self.launching[row], 1.0 - self.rows.shrink_fraction[row])
+
+    def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> tuple[FloatArray, FloatArray, FloatArray]:
+        wait, throughput = net.wait(*chosen), throughput_of(self.rows, chosen.sum(0))
+        paid, may_move = np.zeros(len(self.rows)), self._may_move(chosen, net)
+        for row, stand in enumerate(self.standing):
+            wanted = NodeCounts(*chosen[:, row].tolist())
+            if not wanted.all:
+                self.standing[row] = [NOTHING] * len(self.traces)
+                continue
+            offers, homes = self._at(row, interval), self.homes[row]
+            work = (self.rows.work[row] - self.done[row]) / throughput[row]
+            left = min(work, float(self.rows.deadline[row] - interval))
+            cost = MoveCost(self.rows.launch[row] - self.transfer, self.transfer, self.egress,
+                            max(self.preemption_cost - self.rows.launch[row], 0.0))  # fmt: skip
+            stays = [self._stay(row, interval, at, wanted.spot) for at in range(len(offers))]
+            regions = {self.traces[at].at(0).region for at in homes}
+            nodes = choose(offers, stays, stand, wanted, regions, cost, left, may_move=bool(may_move[row]))
+            launched = [at for at, (has, new) in enumerate(zip(stand, nodes, strict=True)) if new != new.minimum(has)]
+            abroad = bool(regions) and any(offers[at].region not in regions for at in launched)
+            if launched:
+                wait[row] = cost.launch + abroad * self.transfer
+            self.moves[row] += bool(homes) and not homes.issuperset(launched)
+            self.egress_paid[row] += abroad * self.egress
+            paid[row] = abroad * self.egress + sum(
+                has.cost(offer.price, offer.on_demand) for has, offer in zip(nodes, offers, strict=True)
+            )
+            throughput[row] *= sum(has.all * offer.throughput for has, offer in zip(nodes, offers, strict=True))
+            throughput[row] /= wanted.all
+            self.standing[row], self.counts[row, interval] = nodes, nodes
+            self.homes[row] = frozenset(at for at, has in enumerate(nodes) if has.all)
+        return wait, throughput, paid
+
+    def zone_ledger(self) -> ZoneLedger:
+        """Return the ledger of all rows."""
+        base = self.ledger()
+        return ZoneLedger(base.spot, base.on_demand, base.part, base.progress, base.paid, base.late, base.cost,
+                          base.utility, self.moves, self.egress_paid, self.counts)  # fmt: skip
+
+    def _may_move(self, chosen: IntArray, net: SafetyNet) -> BoolArray:
+        """Return whether each job has time for a launch that the safety net does not know of."""
+        if not self.guarded:
+            return np.ones(len(self.rows), np.bool_)
+        spare: BoolArray = net.slack(*chosen) - self.rows.launch * self.rows.fastest >= net.work_at_risk(chosen[0])
+        return spare
+
+    def _at(self, row: int, interval: int) -> list[Offer]:
+        at = int(self.rows.starts[row]) + interval
+        if at not in self._offers:
+            self._offers[at] = [trace.at(at) for trace in self.traces]
+        return self._offers[at]
+
+    def _stay(self, row: int, interval: int, trace: int, wanted: int) -> float:
+        """Return the expected stay of spot nodes of an offer: of as many of the wanted ones as there are."""
+        at = int(self.rows.starts[row]) + interval
+        nodes = min(wanted, self._offers[at][trace].available)
+        if not nodes:
+            return 1.0
+        key = at, trace, nodes
+        if key not in self._stays:
+            self._stays[key] = expected_stay(self.traces[trace].market.available[: at + 1], nodes)
+        return self._stays[key]
