@@ -13,6 +13,7 @@ from benchmarks.market.spot_traces import Trace, paper_jobs
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, MarketForecaster, Noisy, backtest
 from lightning_core.market.forecasters import Tails
+from lightning_core.market.policies.ahap import Mode
 from lightning_core.market.policies.paper_pool import distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
 
@@ -30,9 +31,11 @@ def print_claim(words: str, holds: bool, figures: str = "") -> None:
     print(f"  {'holds' if holds else 'does not hold'}: {words}{f' ({figures})' if figures else ''}")
 
 
-def utilities_of(batch: JobBatch, forecasts: MarketForecaster, *, guarded: bool) -> tuple[FloatArray, int]:
+def utilities_of(
+    batch: JobBatch, forecasts: MarketForecaster, *, guarded: bool, mode: Mode = "default"
+) -> tuple[FloatArray, int]:
     """Return the utility of each policy of the pool with each job, shape ``(M, K)``, and how many policies differ."""
-    ledgers = backtest(list(paper_pool().values()), batch, forecasts, guarded=guarded)
+    ledgers = backtest(list(paper_pool(mode).values()), batch, forecasts, guarded=guarded)
     return np.array([one.utility for one in ledgers]), distinct(ledgers)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.policies import Ahanp, Ahap
 from lightning_core.market.policies.paper_pool import distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
 
@@ -140,3 +141,10 @@ def test_the_published_pool_has_112_policies_of_which_few_differ() -> None:
     assert len(pool) == 112
     assert 15 <= distinct(ledgers) < 60  # sigma hardly matters
     assert all(ledger.on_time.all() for ledger in ledgers)
+
+
+def test_the_pool_as_printed_has_the_same_policies_in_their_printed_mode() -> None:
+    pool = paper_pool("paper")
+    assert list(pool) == list(paper_pool())
+    assert all(policy.paper for policy in pool.values() if isinstance(policy, Ahap | Ahanp))
+    assert not any(policy.paper for policy in paper_pool().values() if isinstance(policy, Ahap | Ahanp))
