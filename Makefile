@@ -63,13 +63,14 @@ coverage: setup
 	$(RUN)/coverage report --include='$(CORE)' --fail-under=95
 
 test-stories: setup
-	$(call run_tests,stories (of 60),-n 2 -m 'stories and not nightly' $(call WITH,stories))
+	$(call run_tests,stories (of 50),-n 2 -m 'stories and not nightly' $(call WITH,stories))
 
+# Three at once, for these wait more than they compute.
 test-ray: setup
-	$(call run_tests,Ray (of 240),-n 2 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
+	$(call run_tests,Ray (of 200),-n 3 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
 
 test-faults: setup
-	$(call run_tests,faults (of 170),-n 2 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
+	$(call run_tests,faults (of 130),-n 3 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
 
 # LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720);
 # LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 1 in the other targets).

@@ -39,7 +39,7 @@ from lightning_core.scheduler.tables import past_jobs
 from tests.examples import examples
 from tests.faults.prefixes import Watch
 
-STORIES = examples(2_500)
+STORIES = examples(1_200)
 NAMES = "abcdefgh"
 SECONDS = (0.0, 0.1, 0.4, 1.0, 1.0, 3.0, 11.0, 40.0)
 HOSTILE_COUNTS = (-1, -(2**70), 2**53, 2**63, 2**70)
