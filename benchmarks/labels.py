@@ -249,7 +249,11 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "gap_closed_ahap_last": ("... ahap with the last value as its forecast", "{:.1f} %"),
         "gap_closed_ours_binary": ("... on all-or-nothing markets: semi-markov", "{:.1f} %"),
         "gap_closed_msu_binary": ("... on all-or-nothing markets: max-spot", "{:.1f} %"),
-        "ours_over_msu_binary_in_standard_errors": ("... the difference of the two, in standard errors", "{:.1f}"),
+        "ours_over_msu_se": (
+            "Utility of semi-markov over guarded max-spot, in standard errors: least of all markets",
+            "{:+.1f}",
+        ),
+        "ours_over_ahap_se": ("... over AHAP, the best of three", "{:+.1f}"),
         "guarded_misses": ("Jobs late that could have been on time", "{:.0f}"),
         "selector_shortfall_ratio": (
             "Selector after 500 jobs: shortfall from the best policy, relative to the mean policy",
@@ -272,7 +276,12 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             for short, name in LATE.items()
             for hours in (52, 70, 92)
         },
-        "ours_minus_up_52_se": ("Ours less Uniform Progress, code, at 52 h, in standard errors", "{:+.1f}"),
+        "ours_minus_up_52_se": ("Ours less the better form of Uniform Progress at 52 h, in standard errors", "{:+.1f}"),
+        "ours_minus_up_70_se": ("... at 70 h", "{:+.1f}"),
+        "points_above_up": (
+            "Points (set, launch, deadline) at which ours costs more than a form of it",
+            "{:.0f} of {points:.0f}",
+        ),
         "late_jobs": ("Late jobs under ours, all deadlines and start-up times", "{:.0f}"),
         "recorded_jobs": ("Jobs played in recordings of AWS (0: in seeded markets)", "{:,.0f}"),
     },

@@ -14,7 +14,7 @@ The paper's figures: :mod:`benchmarks.market.spot_paper` and :mod:`benchmarks.ma
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -55,6 +55,12 @@ from lightning_core.market.spot_job import Overhead
 
 STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
 ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: SemiMarkov"
+RIVALS = (MSU, AHAP, "AHAP 5, 1", "AHAP 5, 1 rollout")
+ONLY = {
+    "standings": "only the standings of the policies on each market",
+    "percentages": "only the paper's percentages, beside those of its algorithms as printed and repaired",
+    "speed": "only time the paper's pool of policies on 1,000 jobs",
+}
 # Errors of the forecasts in the search for a missed deadline, and the scale of fixed errors.
 NOISES, FIXED_PRICE, FIXED_COUNT = (0.1, 0.5, 1.0, 2.0), 1.0, 8.0
 
@@ -68,7 +74,9 @@ def policies() -> dict[str, SpotPolicy]:
         "UP, all or nothing": AllOrNothing(),
         "next lifetime": NextLifetime(),
         "AHANP 0.9": Ahanp(0.9),
+        "AHANP 0.9, printed": Ahanp(0.9, mode="paper"),
         AHAP: Ahap(2, 1),
+        "AHAP 2, 1, printed": Ahap(2, 1, mode="paper"),
         "AHAP 5, 1": Ahap(5, 1),
         "AHAP 5, 1 rollout": Ahap(5, 1, end="rollout"),
         "Chain": Chain(),
@@ -87,41 +95,48 @@ def forecasters(size: Size) -> dict[str, Forecaster]:
     return found | ({"ARIMA": Arima()} if size == "full" else {})
 
 
-def measure(size: Size, traces: Path, plots: Path | None, speed: bool, percentages: bool) -> Figures:
-    """Print all tables and return their figures; with ``speed`` or ``percentages`` only those."""
-    if speed:
+def measure(size: Size, traces: Path, plots: Path | None, **only: bool) -> Figures:
+    """Print all tables and return their figures; with one of ``ONLY`` just these."""
+    if only["speed"]:
         return measure_speed()
     found = load(traces)
     several = [one for one in found if one.max_nodes > 1]
     of_paper = next((one for one in several if one.priced), several[0])
-    if percentages:
+    if only["percentages"]:
         return paper_percentages(of_paper, size)
     starts = STARTS[size]
     _show(found)
-    closed, ahead = {}, {}
-    for trace in several:
-        closed[trace.name], ahead[trace.name] = standings(trace, starts)
+    figures = all_standings(several, starts)
+    if only["standings"]:
+        return figures
     if size == "full":
         single(found, starts)
     for trace in several:
         forecasts(trace, min(starts, 40) if size == "quick" else starts, size)
     misses = guarded_misses(found, 5 if size == "quick" else 50 if size == "default" else starts, size)
     published = paper_figures(of_paper, size, plots)
+    return {**figures, "guarded_misses": misses, "pool_112x1000_s": None, **published}
+
+
+def all_standings(traces: Sequence[Trace], starts: int) -> Figures:
+    """Print the standings on each market, and return the gaps closed and how far ours is ahead of others."""
+    closed, ahead = {}, list[dict[str, float]]()
+    for trace in traces:
+        closed[trace.name], lead = standings(trace, starts)
+        ahead.append(lead)
 
     def mean_closed(name: str, *, priced: bool) -> float | None:
-        each = [closed[one.name][name] for one in several if one.priced == priced]
+        each = [closed[one.name][name] for one in traces if one.priced == priced]
         return float(np.mean(each)) if each else None
 
-    binary = [ahead[one.name] for one in several if not one.priced]
     return {
-        "guarded_misses": misses,
         "gap_closed_ahap_last": mean_closed(AHAP, priced=True),
         "gap_closed_ours": mean_closed(OURS, priced=True),
         "gap_closed_ours_binary": mean_closed(OURS, priced=False),
         "gap_closed_msu_binary": mean_closed(MSU, priced=False),
-        "ours_over_msu_binary_in_standard_errors": min((mean / error for mean, error in binary), default=None),
-        "pool_112x1000_s": None,
-        **published,
+        "markets": float(len(traces)),
+        "ours_over_msu_se": min((lead[MSU] for lead in ahead), default=None),
+        "ours_over_ahap_se": min((lead[name] for lead in ahead for name in lead if name != MSU), default=None),
     }
 
 
@@ -136,11 +151,12 @@ def _show(traces: list[Trace]) -> None:
     table(["market", "intervals", "max of a job", "mean instances", "none or all, %", "mean price"], rows)
 
 
-def standings(trace: Trace, starts: int) -> tuple[dict[str, float], tuple[float, float]]:
+def standings(trace: Trace, starts: int) -> tuple[dict[str, float], dict[str, float]]:
     """Print all policies, with the last value as their forecast.
 
     Returns:
-        Gaps closed, per cent, by policy; and the difference of our utility and MSU's with its standard error.
+        Gaps closed, per cent, by policy; and how far our utility is above that of MSU and of each AHAP, in standard
+        errors of the difference.
     """
     batch = trace.jobs(starts)
     best = optimum(batch)
@@ -187,7 +203,9 @@ def standings(trace: Trace, starts: int) -> tuple[dict[str, float], tuple[float,
         ],
         rows,
     )
-    return closed, paired(guarded[OURS].utility, other)
+    leads = {name: paired(guarded[OURS].utility, guarded[name].utility) for name in RIVALS}
+    print("ours over " + "; ".join(f"{name} {more:+.2f} ± {error:.2f}" for name, (more, error) in leads.items()))
+    return closed, {name: more / error if error else 0.0 for name, (more, error) in leads.items()}
 
 
 def single(traces: list[Trace], starts: int) -> None:
@@ -286,10 +304,7 @@ if __name__ == "__main__":
         "market.spot",
         str(__doc__).partition("\n")[0],
         measure,
-        flags={
-            "speed": "only time the paper's pool of policies on 1,000 jobs",
-            "percentages": "only the paper's percentages, beside those of its algorithms as printed and repaired",
-        },
+        flags=ONLY,
         traces=TRACES,
         plots=None,
     )

@@ -209,6 +209,12 @@ def test_differences_are_paired() -> None:
     assert (mean, error) == pytest.approx((-0.5 / 3, np.std([-0.1, 0.0, -0.4], ddof=1) / 3**0.5))
 
 
+def test_ours_is_compared_with_the_better_form_of_uniform_progress() -> None:
+    cell = Cell({OURS: [0.5, 0.7], TEXT: [0.6, 0.9], CODE: [0.6, 0.7]})  # -0.15 +- 0.05 and -0.05 +- 0.05
+    assert late._in_standard_errors(cell) == pytest.approx(-1.0)
+    assert late._in_standard_errors(Cell({name: [0.5, 0.7] for name in (OURS, TEXT, CODE)})) is None
+
+
 def test_the_figures_and_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,8 +222,9 @@ def test_the_figures_and_what_is_printed(
     monkeypatch.setattr(late, "POLICIES", {**POLICIES, OURS: Greedy})  # ours takes minutes
     figures = late.measure("quick", tmp_path, seed=1)
     named = {f"{name}_{hours}" for name in ("ours", "up", "up_code", "optimum") for hours in (52, 70, 92)}
-    assert set(figures) == named | {"ours_minus_up_52_se", "late_jobs", "recorded_jobs"}
-    assert (figures["late_jobs"], figures["recorded_jobs"]) == (0.0, 0.0)
+    differences = {"ours_minus_up_52_se", "ours_minus_up_70_se", "points", "points_above_up"}
+    assert set(figures) == named | differences | {"late_jobs", "recorded_jobs"}
+    assert (figures["late_jobs"], figures["recorded_jobs"], figures["points"]) == (0.0, 0.0, 3.0)
     printed = capsys.readouterr().out
     assert "SEEDED markets" in printed
     assert all(name in printed for name in (OPTIMUM, f"{OURS} less {TEXT}", f"{OURS} less {CODE}"))

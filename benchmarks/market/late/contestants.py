@@ -30,7 +30,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     f"{TEXT}, lifetimes known": LifetimeOracle,
     f"{CODE}, lifetimes known": lambda: LifetimeOracle(waits=True),
 }
-# Policies of this project that decide by the hour. They take most of the time of a run.
+# Policies of this project that decide by the hour.
 HOURLY: Mapping[str, Callable[[], Policy]] = {
     f"{name}, by the hour": partial(hour_slots, name) for name in ("chain", "ahap", "max-spot")
 }
