@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks.common import Size, table
 from benchmarks.market.spot_traces import Trace, paper_jobs
 from lightning_core.core.arrays import FloatArray
+from lightning_core.core.specs import parse_spec
 from lightning_core.market import JobBatch, LastValue, MarketForecaster, Noisy, backtest
 from lightning_core.market.forecasters import Tails
 from lightning_core.market.policies.ahap import Mode
@@ -76,6 +77,7 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> float:
     few = paper_jobs(trace, jobs, seed=9)
     rows: list[list[str | int | float]] = []
     ratios = []
+    fixes = {"v = 1": _of("commitment", 1), "sigma = 0.9": _of("sigma", 0.9), "omega = 1": _of("omega", 1)}
     asked: list[tuple[str, MarketForecaster, bool, JobBatch]] = [
         ("last value, with the net", MarketForecaster(LastValue()), True, batch),
         ("last value", MarketForecaster(LastValue()), False, few),
@@ -93,7 +95,7 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> float:
             ratios.append(lacks[0])
         fixed = {
             words: max((mean for one, mean in zip(names, means, strict=True) if keeps(one)), default=0.0)
-            for words, keeps in (("v = 1", _of(2, "1")), ("sigma = 0.9", _of(3, "0.9")), ("omega = 1", _of(1, "1")))
+            for words, keeps in fixes.items()
         }
         rows.append([
             name, count, names[best], float(means[best]), float(means.min()), float(mixture.mean()),
@@ -115,9 +117,9 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> float:
     return max(ratios)
 
 
-def _of(part: int, value: str) -> Callable[[str], bool]:
-    """Return a test whether a name, such as ``ahap-2-1-0.6``, has this value in this part."""
-    return lambda name: name.startswith("ahap") and name.split("-")[part] == value
+def _of(argument: str, value: float) -> Callable[[str], bool]:
+    """Return a test whether a policy by its spec is AHAP with this value of an argument."""
+    return lambda text: (spec := parse_spec(text)).name == "ahap" and spec.arguments[argument] == value
 
 
 def figure_10(trace: Trace, scale: float, plots: Path | None) -> None:

@@ -54,7 +54,7 @@ from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import ExistingPool, Kind, pool_to_dict, with_quantum
 from lightning_core.bundle.preflight import check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.bundle.problems import BundleError, Position, Problems, require
-from lightning_core.bundle.settings_section import market_to_dict, parse_policy, with_policy
+from lightning_core.bundle.settings_section import market_to_dict, with_policy
 from lightning_core.bundle.values import exact_duration
 from lightning_core.scheduler.settings import Settings
 
@@ -196,7 +196,7 @@ class BundleSpec:
         Raises:
             ValueError: If the policy is unknown or an argument is out of range.
         """
-        return replace(self, settings=with_policy(self.settings, parse_policy(text)))
+        return replace(self, settings=with_policy(self.settings, text))
 
     def submit(self, now: datetime, except_for: Container[str] = ()) -> Self:
         """Return the jobs as submitted now, which settles their points in time.

@@ -13,6 +13,7 @@ from lightning_core.bundle.values import exact_duration
 from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import did_you_mean
+from lightning_core.core.specs import Spec, parse_spec
 from lightning_core.scheduler.settings import Settings
 
 MARKET_KEYS = tuple(field.name for field in fields(MarketTerms))
@@ -44,64 +45,29 @@ def read_settings(content: Mapping[str, Any], pool: PoolSection, folder: Path, p
     return with_pool(replace(settings, period=period, market=market), pool)
 
 
-def parse_policy(text: str) -> dict[str, Any]:
-    """Parse a policy as written on a command line.
-
-    Raises:
-        ValueError: If it does not have that form.
-
-    Example::
-
-        >>> parse_policy("lara:order=edf,explore=5")
-        {'name': 'lara', 'order': 'edf', 'explore': 5}
-        >>> parse_policy("laira:look_ahead=false,gamma=0.95")
-        {'name': 'laira', 'look_ahead': False, 'gamma': 0.95}
-    """
-    name, _, rest = text.partition(":")
-    policy: dict[str, Any] = {"name": name}
-    for argument in filter(None, rest.split(",")):
-        key, equals, value = argument.partition("=")
-        if not (key and equals and value):
-            raise ValueError(f"policy must be NAME or NAME:KEY=VALUE,..., got {text!r}")
-        policy[key] = _parse_scalar(value)
-    return policy
-
-
-def _parse_scalar(text: str) -> int | float | bool | str:
-    """Parse a value as YAML would."""
-    if text in ("true", "false"):
-        return text == "true"
-    for parse in (int, float):
-        try:
-            return parse(text)
-        except ValueError:
-            pass
-    return text
-
-
 def with_policy(settings: Settings, policy: Any) -> Settings:
     """Return settings with another policy, and its own estimator unless the settings name one.
 
     Raises:
         ValueError: If the policy is unknown or an argument is out of range.
     """
-    name, args = _name_and_arguments(policy, settings.policy)
-    return replace(settings, policy=name, policy_args=args)
+    name, arguments = _read_spec("policy", policy, settings.policy)
+    return replace(settings, policy=name, policy_args=arguments)
 
 
 def _with_estimator(settings: Settings, estimator: Any) -> Settings:
-    name, args = _name_and_arguments(estimator, "")
-    return replace(settings, estimator=name, estimator_args=args)
+    name, arguments = _read_spec("estimator", estimator)
+    return replace(settings, estimator=name, estimator_args=arguments)
 
 
-def _name_and_arguments(value: Any, default: str) -> tuple[str, dict[str, Any]]:
-    """Read ``lara`` or ``{name: lara, order: edf}``."""
+def _read_spec(kind: str, value: Any, default: str = "") -> Spec:
+    """Read ``lara``, ``lara:order=edf`` or ``{name: lara, order: edf}``."""
     if isinstance(value, str):
-        return value, {}
+        return parse_spec(value, kind)
     if not isinstance(value, Mapping):
         raise ValueError(f"expected a name or a mapping with 'name', got {value!r}")
-    args = {str(key): inner for key, inner in value.items()}
-    return str(args.pop("name", default)), args
+    arguments = {str(key): inner for key, inner in value.items()}
+    return Spec(str(arguments.pop("name", default)), arguments)
 
 
 def read_market(value: Any, folder: Path) -> dict[str, Any]:
@@ -124,6 +90,10 @@ def read_market(value: Any, folder: Path) -> dict[str, Any]:
     if unknown := [key for key in value if key not in MARKET_KEYS]:
         raise ValueError(f"unknown key {unknown[0]!r}{did_you_mean(str(unknown[0]), MARKET_KEYS)}")
     terms: dict[str, Any] = dict(value)
+    if isinstance(terms.get("policies"), list):
+        terms["policies"] = [str(_read_spec("spot policy", one)) for one in terms["policies"]]
+    if isinstance(terms.get("forecaster"), Mapping):
+        terms["forecaster"] = str(_read_spec("forecaster", terms["forecaster"]))
     if terms.get("trace"):
         terms["trace"] = str((folder / str(terms["trace"])).resolve())
     if terms.get("interval") is not None:
@@ -138,7 +108,7 @@ def read_market(value: Any, folder: Path) -> dict[str, Any]:
 def market_to_dict(market: Mapping[str, Any]) -> dict[str, Any]:
     """Return the terms of a market as in a bundle file."""
     body = dict(market)
-    if "policies" in body:
+    if isinstance(body.get("policies"), tuple):
         body["policies"] = list(body["policies"])
     if body.get("interval") is not None:
         body["interval"] = exact_duration(body["interval"])

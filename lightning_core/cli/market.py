@@ -14,14 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.cli.arguments import add_pool, new_file
-from lightning_core.cli.market_arguments import add_job, add_market, make_policies, read_job_of, read_market_of
+from lightning_core.cli.market_arguments import add_job, add_market, read_job_of, read_market_of
 from lightning_core.cli.on_market.several_zones import add_moves, print_where, print_zone_backtest, read_zones
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors
+from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors, make_forecaster
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
 from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.policies.paper_pool import make_pool, pool_of
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.zones.offer_trace import any_of
 from lightning_core.run.pool_reference import journal_path
@@ -51,9 +52,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_moves(plan)
     plan.add_argument("--policy", default="semi-markov", metavar="NAME", help=f"one of {', '.join(SPOT_POLICIES)}, "
                       "with arguments such as ahap:omega=3 (default semi-markov)")  # fmt: skip
-    plan.add_argument("--forecaster", default="last", metavar="NAME", choices=CAUSAL, help="one of "
-                      f"{', '.join(CAUSAL)} "
-                      "(default last)")  # fmt: skip
+    plan.add_argument("--forecaster", default="last", metavar="NAME", help=f"one of {', '.join(CAUSAL)}, "
+                      "with arguments such as autoregressive:order=4 (default last)")  # fmt: skip
     plan.add_argument("--picture", type=new_file, metavar="FILE", help="draw a picture: PNG, SVG or PDF")
     back = made(
         "backtest", _backtest, "compare what each policy would have cost, from many starts, with the offline optimum"
@@ -61,10 +61,13 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_job(back)
     add_moves(back)
     back.add_argument(
-        "--policy", action="append", metavar="NAME", help="policy to compare; repeat it for more (default: all)"
+        "--policy",
+        action="append",
+        metavar="NAME",
+        help="policy to compare, as of plan, or paper for the paper's 112; repeat it for more (default: all)",
     )
-    back.add_argument("--forecaster", default="last", metavar="NAME", choices=tuple(FORECASTERS), help=f"one of "
-                      f"{', '.join(FORECASTERS)} (default last)")  # fmt: skip
+    back.add_argument("--forecaster", default="last", metavar="NAME", help=f"one of {', '.join(FORECASTERS)}, "
+                      "with arguments as of plan (default last)")  # fmt: skip
     back.add_argument("--starts", type=int, default=40, metavar="N", help="number of starts (default 40)")
     back.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the starts (default 0)")
     back.add_argument("--picture", type=new_file, metavar="FILE", help="draw a picture: PNG, SVG or PDF")
@@ -98,12 +101,15 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    policy = SPOT_POLICIES.make(arguments.policy)
+    if arguments.forecaster.startswith("perfect"):
+        raise ValueError(f"forecaster must be one of {', '.join(CAUSAL)}, got 'perfect', which knows the future")
     zones = read_zones(arguments) if len(arguments.trace or ()) > 1 else None
     market = read_market_of(arguments) if zones is None else any_of(zones.traces)
     job = read_job_of(arguments, market) if zones is None else zones.job
+    ahead = make_forecaster(arguments.forecaster, market.seconds)
     # The plan starts at the last recorded interval; the others are forecast.
-    ahead, steps = FORECASTERS[arguments.forecaster](market), job.deadline - 1
-    policy = make_policies([arguments.policy])[arguments.policy]
+    steps = job.deadline - 1
     price, count = (_forecast_from(ahead, values, steps) for values in (market.price, market.available.astype(float)))
     whole = np.maximum(np.floor(count + 0.5), 0).astype(np.int64)
     thought = Market(np.maximum(price, 0.0), whole, market.on_demand, market.seconds, market.name)
@@ -145,10 +151,10 @@ def _backtest(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--starts must be at least 1, got {arguments.starts}")
     if arguments.picture and len(arguments.trace or ()) > 1:
         raise ValueError("--picture draws one recording: give one --trace")
+    named = make_pool(pool_of(arguments.policy or COMPARED))
     zones = read_zones(arguments) if len(arguments.trace or ()) > 1 else None
     market = read_market_of(arguments) if zones is None else any_of(zones.traces)
     job = read_job_of(arguments, market) if zones is None else zones.job
-    named = make_policies(arguments.policy or COMPARED)
     if job.deadline > len(market):
         raise ValueError(f"--deadline must be at most the {len(market)} intervals of {market.name}, got {job.deadline}")
     draw = np.random.default_rng(arguments.seed)
@@ -158,7 +164,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
         print_zone_backtest(arguments, zones, list(named), starts)
         return EXIT_MET if fits else EXIT_NOT_MET
     batch = JobBatch([job] * len(starts), market, starts)
-    best, forecasts = optimum(batch), MarketForecaster(FORECASTERS[arguments.forecaster](market))
+    best, forecasts = optimum(batch), MarketForecaster(make_forecaster(arguments.forecaster, market.seconds))
     guarded, bare = (
         dict(
             zip(named, backtest(list(named.values()), batch, forecasts, guarded=net, preemption_cost=lost), strict=True)
@@ -217,10 +223,10 @@ def _forecast(arguments: argparse.Namespace) -> int:
             print(f"{what}: always {values[0]:g}")
             continue
         last, rows = errors(LastValue().table(values, horizon), values), []
-        for name, made in FORECASTERS.items():
+        for name in FORECASTERS:
             if name == "perfect" or (name == "arima" and not arguments.arima):
                 continue
-            wrong = errors(made(market).table(values, horizon), values)
+            wrong = errors(make_forecaster(name, market.seconds).table(values, horizon), values)
             rows.append([name, *(f"{wrong[at - 1]:.4g} ({wrong[at - 1] / last[at - 1]:.2f})" for at in shown)])
         ahead = [f"{at} interval{'s' * (at > 1)} ahead" for at in shown]
         print_table(["forecaster", *ahead], rows, f"{what}: mean absolute error (relative to that of the last value)")

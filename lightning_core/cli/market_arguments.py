@@ -8,14 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from lightning_core.bundle.settings_section import parse_policy
 from lightning_core.cli.arguments import whole_number
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.names import did_you_mean
 from lightning_core.market import Market, SpotJob
-from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.online.throughput_table import throughput_table
-from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.spot_job import Overhead
 from lightning_core.market.traces import read_trace, shipped_trace
@@ -149,23 +146,3 @@ def _measured(arguments: argparse.Namespace, market: Market) -> tuple[float, int
     told = ", ".join(f"{n}: {rate:.4g}" for n, rate in enumerate(throughput) if n >= min_nodes)
     print(f"job {clean(arguments.job)}: {work:.6g} batches left; batches in an interval by number of nodes: {told}")
     return work, min_nodes, throughput
-
-
-def make_policies(texts: Sequence[str]) -> dict[str, SpotPolicy]:
-    """Return new policies by their text, such as ``ahap:omega=3``.
-
-    Raises:
-        ValueError: If there is no such policy, or it has no such argument.
-    """
-    found: dict[str, SpotPolicy] = {}
-    for text in texts:
-        wanted = parse_policy(text)
-        name = wanted.pop("name")
-        if name not in SPOT_POLICIES:
-            raise ValueError(f"--policy must be one of {', '.join(SPOT_POLICIES)}, got {name!r}"
-                             f"{did_you_mean(name, list(SPOT_POLICIES))}")  # fmt: skip
-        try:
-            found[text] = SPOT_POLICIES[name](**wanted)
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"--policy {name}: {error}") from None
-    return found

@@ -14,6 +14,7 @@ from lightning_core.cli.on_market.flags import add_market, market_of
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import MAX_DEVICES
+from lightning_core.core.specs import parse_spec
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
@@ -76,7 +77,6 @@ def _up(arguments: argparse.Namespace) -> int:
     )
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
-    from lightning_core.bundle.settings_section import parse_policy
     from lightning_core.cluster.head import up
     from lightning_core.cluster.joined_head import pool_name
     from lightning_core.server.proxy import POOL
@@ -84,7 +84,7 @@ def _up(arguments: argparse.Namespace) -> int:
     require("torch", "lightning", "ray", "jsonargparse")
     market = market_of(arguments, "pool")
     devices, locations = _devices_of(arguments, market)
-    policy = parse_policy(arguments.policy)
+    policy = parse_spec(arguments.policy, "policy")
     if arguments.kind == "gpu" and arguments.cores != 1:
         raise ValueError("--cores is for CPU pools only; remove it")
     if arguments.budget is not None and market is None:
@@ -97,7 +97,7 @@ def _up(arguments: argparse.Namespace) -> int:
     budget = None if arguments.budget is None else found.at("--budget").read(read_budget, arguments.budget)
     shared = PoolSection(arguments.kind, devices, arguments.cores, resident, keep_all=keep_all, keep_ended=keep_ended,
                          calendar=calendar, budget=budget, locations=locations)  # fmt: skip
-    settings = with_pool(Settings(policy=policy.pop("name"), policy_args=policy), shared)
+    settings = with_pool(Settings(policy=policy.name, policy_args=policy.arguments), shared)
     if market is not None:
         settings = _on_market(market, settings, arguments, devices, found)
     elif arguments.kind == "gpu" and not arguments.ray:

@@ -5,20 +5,19 @@ A controller is listed here, and what it may ask and want in :data:`lightning_co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from lightning_core.control.budget import Budget
 from lightning_core.control.calendar import Calendar
 from lightning_core.control.controller import Controller
 from lightning_core.control.market import MarketController
 from lightning_core.control.placement import PlacementController
 from lightning_core.core.control import Asker
+from lightning_core.core.specs import Family
 
-CONTROLLERS: dict[str, Callable[..., Controller]] = {
+CONTROLLERS: Family[Controller] = Family("controller", {
     str(Asker.CALENDAR): Calendar,
     str(Asker.BUDGET): Budget,
     str(Asker.PLAN): PlacementController,
     str(Asker.MARKET): MarketController,
-}
+})  # fmt: skip
 
 __all__ = ["CONTROLLERS", "Budget", "Calendar", "Controller", "MarketController", "PlacementController"]

@@ -21,7 +21,6 @@ from lightning_core.core.control import Ask, CloudTrouble, IntervalEnded, NodesW
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Tick
 from lightning_core.core.limits import check_seconds
-from lightning_core.core.names import did_you_mean
 from lightning_core.core.reasons import Reason, reason_from_list
 from lightning_core.core.saved_state import StateError
 from lightning_core.market import Market, SpotJob
@@ -49,13 +48,14 @@ class MarketController:
 
     Args:
         interval: Seconds of an interval; the pool's first is the market's first.
-        policy: Name in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of all jobs; empty for the one that is
-            drawn for each.
+        policy: Spec of a policy in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of all jobs; empty for the
+            one that is drawn for each.
         kept_fraction: Largest fraction of an interval that is left for training when the number of nodes changes in it.
             Where a job had no node, the measured time from the request to its first batch is subtracted instead.
         save_every: Seconds of training between two checkpoints of a job that does not say.
         initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
             few on-demand nodes as it can train on.
+        forecaster: Spec of the forecaster that policies with a window look ahead by, one that knows no future.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -68,17 +68,18 @@ class MarketController:
         kept_fraction: float = 0.9,
         save_every: float = 300.0,
         initial_throughput: float | None = None,
+        forecaster: str = "last",
     ) -> None:
         check_seconds("interval", interval, MIN_INTERVAL)
         check_seconds("save_every", save_every)
-        if policy and policy not in SPOT_POLICIES:
-            raise ValueError(f"policy: unknown {policy!r}{did_you_mean(policy, SPOT_POLICIES)}")
+        if policy:
+            SPOT_POLICIES.make(policy)
         if not 0 < kept_fraction <= 1:
             raise ValueError(f"kept_fraction must be above 0 and at most 1, got {kept_fraction}")
         if initial_throughput is not None and not 0 < initial_throughput < math.inf:
             raise ValueError(f"initial_throughput must be positive and finite, got {initial_throughput}")
         self.seconds = interval
-        self._plans = PlannedJobs(interval, policy, kept_fraction, save_every, initial_throughput)
+        self._plans = PlannedJobs(interval, policy, forecaster, kept_fraction, save_every, initial_throughput)
         self._quotes = QuoteHistory(interval, AHEAD)
         self._interval: CurrentInterval | None = None
         self._wanted = NodesWanted(0, 0, 0, Reason("no_nodes"))

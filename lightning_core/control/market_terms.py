@@ -14,15 +14,16 @@ from lightning_core.core.limits import (
     check_length,
     check_seconds,
 )
+from lightning_core.market.forecasters import make_live_forecaster
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.policies.paper_pool import make_pool, pool_of
 from lightning_core.market.spot_market import Market
 from lightning_core.market.traces import INTERVAL, read_trace, shipped_trace
 
 # Minimum seconds of an interval: plans have one entry for each interval up to a deadline.
 MIN_INTERVAL = 0.01
-# Characters of a path.
-MAX_PATH = 4096
+# Characters of a path, and number of policies.
+MAX_PATH, MAX_POLICIES = 4096, 1000
 # Policies that differ as much as possible: planning ahead, waiting, even pace, no forecast, no spot nodes.
 DEFAULT_POLICIES = ("semi-markov", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
 
@@ -38,11 +39,13 @@ class MarketTerms:
         on_demand: Price of an on-demand node.
         interval: Seconds of an interval; None: as recorded.
         pool: Pool of a SpotLake recording, ``INSTANCE@ZONE``.
-        policies: Names in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of which each job gets one.
+        policies: Specs of policies in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of which each job gets
+            one; ``"paper"`` stands for the 112 of the paper.
         seed: Seed of the draws among them.
         value: Value of a job that completes in time, relative to its cost on on-demand nodes alone.
         grace: Multiple of a job's deadline after which completion is worth nothing.
         kept_fraction: Fraction of an interval left for training when the number of nodes changes in it.
+        forecaster: Spec of the forecaster that policies with a window look ahead by, one that knows no future.
 
     Raises:
         ValueError: If one is out of its range.
@@ -58,22 +61,23 @@ class MarketTerms:
     value: float = 1.5
     grace: float = 1.5
     kept_fraction: float = 0.9
+    forecaster: str = "last"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policies", tuple(self.policies))  # a file gives a list
+        listed = [self.policies] if isinstance(self.policies, str) else self.policies  # a file gives either
+        object.__setattr__(self, "policies", pool_of(listed))
+        check_at_most("market policies", len(self.policies), MAX_POLICIES)
         if not self.policies or len(set(self.policies)) < len(self.policies):
             got = ", ".join(self.policies) or "none"
             raise ValueError(f"market policies must be at least one, each once, got {got}")
-        for name in self.policies:
-            if name not in SPOT_POLICIES:
-                raise ValueError(f"market policies must be of {', '.join(SPOT_POLICIES)}, got {name!r}")
+        self.make()
         if type(self.seed) is not int or self.seed < 0:
             raise ValueError(f"market seed must be whole and at least 0, got {self.seed!r}")
         self._check_types()
         self._check_ranges()
 
     def _check_types(self) -> None:
-        for rule in ("trace", "pool"):
+        for rule in ("trace", "pool", "forecaster"):
             if not isinstance(text := getattr(self, rule), str):
                 raise ValueError(f"market {rule} must be text, got {text!r}")
         for rule in ("price", "on_demand", "interval", "value", "grace", "kept_fraction"):
@@ -109,6 +113,7 @@ class MarketTerms:
         check_seconds("market interval", self.interval)
         check_length("market trace", self.trace, MAX_PATH)
         check_length("market pool", self.pool)
+        make_live_forecaster(self.forecaster, INTERVAL)
 
     def market(self) -> Market:
         """Return the recording.
@@ -122,5 +127,5 @@ class MarketTerms:
         return read_trace(Path(self.trace), self.price, self.on_demand, self.interval, self.pool)
 
     def make(self) -> dict[str, SpotPolicy]:
-        """Return new policies, by name."""
-        return {name: SPOT_POLICIES[name]() for name in self.policies}
+        """Return new policies, by their specs."""
+        return make_pool(self.policies)

@@ -12,7 +12,7 @@ from lightning_core.core.control import Ask, Asker
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import Saves, decode, encode
 from lightning_core.market import SpotJob
-from lightning_core.market.forecasters import PersistenceForecaster
+from lightning_core.market.observation import ForecastProvider
 from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
@@ -24,6 +24,8 @@ class PlannedJob:
     """A job and its plan."""
 
     policy: str
+    """Spec of its spot policy."""
+    forecasts: ForecastProvider
     submitted_at: float
     """Scheduler time: another one means another job of that name."""
     span: JobSpan
@@ -39,8 +41,8 @@ class PlannedJob:
     """The job as the market sees it; None while its throughput is unknown."""
 
     def __post_init__(self) -> None:
-        self.spot_policy = SPOT_POLICIES[self.policy]()
-        self.plan = OnlinePlan(self.spot_policy, PersistenceForecaster())
+        self.spot_policy = SPOT_POLICIES.make(self.policy)
+        self.plan = OnlinePlan(self.spot_policy, self.forecasts)
 
     def is_of(self, status: JobStatus) -> bool:
         """Return whether a status is of this job, and not of another one of its name."""
@@ -55,10 +57,10 @@ class PlannedJob:
         }  # fmt: skip
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> PlannedJob:
+    def of(cls, state: Mapping[str, Any], forecasts: ForecastProvider) -> PlannedJob:
         job = None if state["job"] is None else SpotJob(*decode(state["job"]))
         made = cls(
-            state["policy"], state["submitted_at"], JobSpan(*state["span"]), NodeCounts(*state["held"]),
+            state["policy"], forecasts, state["submitted_at"], JobSpan(*state["span"]), NodeCounts(*state["held"]),
             state["told"] and tuple(state["told"]), state["decided"], state["ended"], job,
         )  # fmt: skip
         if isinstance(made.spot_policy, Saves):

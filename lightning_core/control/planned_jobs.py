@@ -14,6 +14,7 @@ from lightning_core.core.control import Ask
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.market import JobBatch, Market, SpotJob
+from lightning_core.market.forecasters import make_live_forecaster
 from lightning_core.market.online.current_interval import Rest
 from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.node_counts import NodeCounts
@@ -52,7 +53,8 @@ class PlannedJobs:
 
     Args:
         seconds: Seconds of an interval.
-        policy: Spot policy of jobs for which none was drawn.
+        policy: Spec of the spot policy of all jobs; empty for the one that was drawn for each.
+        forecaster: Spec of the forecaster of prices and counts.
         kept_fraction: Largest fraction of an interval that is left for training when the number of nodes changes in it.
         save_every: Seconds of training between two checkpoints of a job that does not say.
         initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
@@ -60,9 +62,11 @@ class PlannedJobs:
     """
 
     def __init__(
-        self, seconds: float, policy: str, kept_fraction: float, save_every: float, initial_throughput: float | None
-    ) -> None:
+        self, seconds: float, policy: str, forecaster: str, kept_fraction: float, save_every: float,
+        initial_throughput: float | None,
+    ) -> None:  # fmt: skip
         self._seconds, self._policy = seconds, policy
+        self._forecasts = make_live_forecaster(forecaster, seconds)
         self._model = JobModel(seconds, kept_fraction, save_every, initial_throughput)
         self._start_up = StartUpTimes()
         self._jobs: dict[str, PlannedJob] = {}
@@ -76,7 +80,7 @@ class PlannedJobs:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
-        self._jobs = {name: PlannedJob.of(planned) for name, planned in state["jobs"].items()}
+        self._jobs = {name: PlannedJob.of(planned, self._forecasts) for name, planned in state["jobs"].items()}
         self._start_up.restore(state["start_up"])
 
     @property
@@ -268,7 +272,7 @@ class PlannedJobs:
         span = span._replace(deadline=max(last - span.start, 1))
         if known is None:
             drawn = self._policy or ("" if status.spot_policy is None else status.spot_policy.text)
-            known = self._jobs[name] = PlannedJob(drawn, status.submitted_at, span)
+            known = self._jobs[name] = PlannedJob(drawn, self._forecasts, status.submitted_at, span)
         known.span = span
         return None if on_hold or status.paused else known
 

@@ -5,14 +5,14 @@ Those of :mod:`lightning_core.planning.time_series`, ARIMA, and futures with art
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
+from lightning_core.core.specs import Family, Spec, parse_spec
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.observation import Forecast
 from lightning_core.market.spot_market import Market
@@ -22,23 +22,15 @@ from lightning_core.planning.time_series import (
     Autoregressive,
     Forecaster,
     LastValue,
+    LiveForecaster,
     Perfect,
     Seasonal,
     errors,
 )
 
 __all__ = [
-    "FORECASTERS",
-    "Arima",
-    "Autoregressive",
-    "Forecaster",
-    "LastValue",
-    "MarketForecaster",
-    "Noisy",
-    "Perfect",
-    "Seasonal",
-    "Tails",
-    "errors",
+    "FORECASTERS", "Arima", "Autoregressive", "Forecaster", "LastValue", "LiveMarketForecaster", "MarketForecaster",
+    "Noisy", "Perfect", "Seasonal", "Tails", "errors", "make_forecaster", "make_live_forecaster",
 ]  # fmt: skip
 
 # Smallest price that is forecast.
@@ -117,19 +109,6 @@ class Arima:
         return np.clip(np.where(np.isfinite(found), found, values[:, None]), lowest, highest)
 
 
-class PersistenceForecaster:
-    """Forecasts that every interval will be like the present one; equals a :class:`MarketForecaster` of last values."""
-
-    def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
-        """Return the interval and so many after it, one row a job."""
-        now = np.minimum(interval, batch.intervals - 1)
-        prices, counts = (
-            np.repeat(column[:, now : now + 1], 1 + horizon, 1) for column in (batch.price, batch.available)
-        )
-        prices[:, 1:] = np.maximum(prices[:, 1:], MIN_PRICE)
-        return Forecast(prices, counts)
-
-
 class MarketForecaster:
     """Forecasts a market by a forecaster of prices and one of counts; the tables of a market are computed once.
 
@@ -145,16 +124,10 @@ class MarketForecaster:
     def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
         """Return the interval and so many after it, one row a job."""
         at = batch.starts + np.minimum(interval, batch.deadline - 1)
-        now = np.minimum(interval, batch.intervals - 1)
-        prices, counts = batch.price[:, now : now + 1], batch.available[:, now : now + 1]
-        if horizon:
-            several = [self._of(market, horizon) for market in batch.markets]
-            ahead = [(one[1][row], one[2][row]) for one, row in zip(several, at, strict=True)]
-            later_prices, later_counts = (np.array(column) for column in zip(*ahead, strict=True))
-            prices = np.concatenate([prices, np.maximum(later_prices, MIN_PRICE)], axis=1)
-            whole = np.maximum(np.floor(later_counts + 0.5), 0).astype(np.int64)
-            counts = np.concatenate([counts, whole], axis=1)
-        return Forecast(prices, counts)
+        several = [self._of(market, horizon) for market in batch.markets] if horizon else []
+        return _forecast(batch, interval, [
+            (prices[row], counts[row]) for (_, prices, counts), row in zip(several, at, strict=bool(horizon))
+        ])  # fmt: skip
 
     def _of(self, market: Market, horizon: int) -> tuple[Market, FloatArray, FloatArray]:
         key = id(market), horizon
@@ -165,13 +138,79 @@ class MarketForecaster:
         return self._tables[key]
 
 
-FORECASTERS: Mapping[str, Callable[[Market], Forecaster]] = MappingProxyType(
-    {
-        "last": lambda _: LastValue(),
-        "autoregressive": lambda _: Autoregressive(),
-        "seasonal": lambda market: Seasonal(max(round(86400 / market.seconds), 1)),
-        "arima": lambda _: Arima(),
-        "perfect": lambda _: Perfect(),
-    }
+class LiveMarketForecaster:
+    """Forecasts a market that goes on, from what was seen of it so far; equals a :class:`MarketForecaster`.
+
+    Args:
+        series: Forecaster of prices and of counts.
+    """
+
+    def __init__(self, series: LiveForecaster) -> None:
+        self._series = series
+
+    def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
+        """Return the interval and so many after it, one row a job."""
+        ahead = []
+        if horizon:
+            seen = batch.starts + np.minimum(interval, batch.deadline - 1) + 1
+            for market, until in zip(batch.markets, seen.tolist(), strict=True):
+                columns = market.price[:until], market.available[:until].astype(float)
+                ahead.append(tuple(self._series.newest(column, horizon) for column in columns))
+        return _forecast(batch, interval, ahead)
+
+
+def _forecast(batch: JobBatch, interval: int, ahead: Sequence[Sequence[FloatArray]]) -> Forecast:
+    """Return an interval and what is forecast after it.
+
+    Args:
+        batch: The jobs.
+        interval: The interval.
+        ahead: Prices and counts that are forecast for each job; empty if the horizon is 0.
+    """
+    now = np.minimum(interval, batch.intervals - 1)
+    prices, counts = batch.price[:, now : now + 1], batch.available[:, now : now + 1]
+    if ahead:
+        later_prices, later_counts = (np.array(column) for column in zip(*ahead, strict=True))
+        prices = np.concatenate([prices, np.maximum(later_prices, MIN_PRICE)], axis=1)
+        whole = np.maximum(np.floor(later_counts + 0.5), 0).astype(np.int64)
+        counts = np.concatenate([counts, whole], axis=1)
+    return Forecast(prices, counts)
+
+
+FORECASTERS: Family[Forecaster] = Family(
+    "forecaster",
+    {"last": LastValue, "autoregressive": Autoregressive, "seasonal": Seasonal, "arima": Arima, "perfect": Perfect},
 )
-"""Makes a forecaster for a market, by name. ``arima`` needs statsmodels."""
+"""Forecasters by name, as :func:`make_forecaster` makes them. ``arima`` needs statsmodels."""
+
+
+def make_forecaster(text: str, seconds: float) -> Forecaster:
+    """Return a forecaster by its spec, such as ``autoregressive:order=4``.
+
+    Args:
+        text: The spec.
+        seconds: Seconds of an interval: the period of ``seasonal`` is a day, unless it is given.
+
+    Raises:
+        ValueError: If there is no such forecaster, or an argument is unknown or out of range.
+    """
+    name, _, _ = text.partition(":")
+    if name == "seasonal" and "period" not in (given := parse_spec(text).arguments):
+        text = str(Spec(name, {"period": max(round(86400 / seconds), 1), **given}))
+    return FORECASTERS.make(text)
+
+
+def make_live_forecaster(text: str, seconds: float) -> LiveMarketForecaster:
+    """Return a forecaster for a market that goes on.
+
+    Raises:
+        ValueError: As :func:`make_forecaster`; or it knows the future, or must be fitted for too long.
+    """
+    made = make_forecaster(text, seconds)
+    if not isinstance(made, LiveForecaster):
+        can = [name for name, kind in FORECASTERS.items() if hasattr(kind, "newest")]
+        raise ValueError(
+            f"forecaster must be one of {', '.join(can)} where nodes are held, got {text!r}, which knows the future or "
+            "takes too long to fit"
+        )
+    return LiveMarketForecaster(made)

@@ -8,12 +8,12 @@ those of any other forecaster.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from lightning_core.core.arrays import FloatArray
+from lightning_core.core.arrays import FloatArray, IntArray
 
 # Intervals that an autoregression is fitted to, and intervals between two fits.
 WINDOW, REFIT = 192, 24
@@ -34,11 +34,22 @@ class Forecaster(Protocol):
         """
 
 
+@runtime_checkable
+class LiveForecaster(Forecaster, Protocol):
+    """A forecaster of series that go on: it knows no future, and makes the newest row of its table alone."""
+
+    def newest(self, values: FloatArray, horizon: int) -> FloatArray:
+        """Return the last row of the table, equal to the bit, in time that hardly grows with the series."""
+
+
 class LastValue:
     """Forecasts the last value (persistence)."""
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
         return np.repeat(np.asarray(values, float)[:, None], horizon, axis=1)
+
+    def newest(self, values: FloatArray, horizon: int) -> FloatArray:
+        return np.full(horizon, float(values[-1]))
 
 
 class Perfect:
@@ -58,21 +69,36 @@ class Seasonal:
     Args:
         period: Intervals per day.
         decay: Intervals after which the correction has fallen to 1 / e.
+
+    Raises:
+        ValueError: If one is out of its range.
     """
 
     period: int = 48
     decay: float = 3.0
 
+    def __post_init__(self) -> None:
+        if self.period < 1:
+            raise ValueError(f"period must be at least 1 interval, got {self.period}")
+        if not self.decay > 0:
+            raise ValueError(f"decay must be above 0 intervals, got {self.decay}")
+
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
-        values = np.asarray(values, float)
+        return self._rows(np.asarray(values, float), np.arange(len(values)), horizon)
+
+    def newest(self, values: FloatArray, horizon: int) -> FloatArray:
+        newest: FloatArray = self._rows(np.asarray(values, float), np.arange(len(values) - 1, len(values)), horizon)[0]
+        return newest
+
+    def _rows(self, values: FloatArray, rows: IntArray, horizon: int) -> FloatArray:
         ahead = np.arange(1, horizon + 1)
-        before = np.arange(len(values))[:, None] - self.period * np.ceil(ahead / self.period).astype(np.int64)
+        before = rows[:, None] - self.period * np.ceil(ahead / self.period).astype(np.int64)
         at = before + ahead
         known = before >= 0
         then, since = values[np.maximum(at, 0)], values[np.maximum(before, 0)]
-        now = values[:, None]
+        now = values[rows, None]
         # The change since then is expected to fade.
-        change = (now - since) * np.exp(-np.arange(1, horizon + 1) / self.decay)
+        change = (now - since) * np.exp(-ahead / self.decay)
         return np.where(known, then + change, now)
 
 
@@ -86,11 +112,20 @@ class Autoregressive:
         order: Number of previous values used.
         window: Number of recent intervals to fit to.
         refit: Intervals between two fits.
+
+    Raises:
+        ValueError: If one is out of its range.
     """
 
     order: int = 6
     window: int = WINDOW
     refit: int = REFIT
+
+    def __post_init__(self) -> None:
+        if self.order < 1 or self.refit < 1:
+            raise ValueError(f"order and refit must be at least 1, got {self.order} and {self.refit}")
+        if self.window < 4 * self.order:
+            raise ValueError(f"window must be at least 4 times the order = {4 * self.order}, got {self.window}")
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
         values = np.asarray(values, float)
@@ -101,13 +136,25 @@ class Autoregressive:
                 weights = self._fit(values[max(now + 1 - self.window, 0) : now + 1])
             if weights is None or now + 1 < self.order:
                 continue
-            recent = list(values[now + 1 - self.order : now + 1])
-            for ahead in range(horizon):
-                following = recent[-1] + float(weights @ (np.array(recent[-self.order :]) - recent[-1]))
-                recent.append(following)
-                found[now, ahead] = following
+            found[now] = self._continue(values[now + 1 - self.order : now + 1], weights, horizon)
         lowest, highest = np.minimum.accumulate(values)[:, None], np.maximum.accumulate(values)[:, None]
         return np.clip(found, lowest, highest)
+
+    def newest(self, values: FloatArray, horizon: int) -> FloatArray:
+        values = np.asarray(values, float)
+        begin = (len(values) - 1) // self.refit * self.refit
+        weights = self._fit(values[max(begin + 1 - self.window, 0) : begin + 1])
+        if weights is None:
+            return LastValue().newest(values, horizon)
+        following = self._continue(values[-self.order :], weights, horizon)
+        return np.clip(following, values.min(), values.max())
+
+    def _continue(self, recent: FloatArray, weights: FloatArray, horizon: int) -> FloatArray:
+        """Return the values that follow ``order`` recent ones."""
+        known = list(recent)
+        for _ in range(horizon):
+            known.append(known[-1] + float(weights @ (np.array(known[-self.order :]) - known[-1])))
+        return np.array(known[self.order :])
 
     def _fit(self, seen: FloatArray) -> FloatArray | None:
         if len(seen) < 4 * self.order:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 
 from lightning_core.core.protocols import Policy
+from lightning_core.core.specs import Family
 from lightning_core.policies.classic import Edf, Fifo, Fixed, Uniform
 from lightning_core.policies.decor import Decor
 from lightning_core.policies.greedy import EasiestFirst, LeastResourcesFirst
@@ -17,7 +17,7 @@ from lightning_core.policies.round_robin import RoundRobin
 from lightning_core.policies.successive_halving import SuccessiveHalving
 from lightning_core.policies.triage import Triage
 
-POLICIES: dict[str, Callable[..., Policy]] = {
+POLICIES: Family[Policy] = Family("policy", {
     "fifo": Fifo,
     "edf": Edf,
     "uniform": Uniform,
@@ -32,7 +32,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "index_edf": IndexEdf,
     "triage": Triage,
     "decor": Decor,
-}
+})  # fmt: skip
 
 
 def summaries() -> dict[str, str]:

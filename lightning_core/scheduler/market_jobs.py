@@ -15,7 +15,8 @@ from lightning_core.control.market_terms import MarketTerms
 from lightning_core.control.work import work_of
 from lightning_core.core.answers import State, Verdict
 from lightning_core.core.events import SelectorFeedback
-from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market import JobBatch, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.forecasters import make_forecaster
 from lightning_core.market.online.throughput_table import throughput_table
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.selector import normalised
@@ -96,7 +97,8 @@ class CounterfactualReplay:
         else:
             market = self.market
         policies = list(self.terms.make().values())
-        ledgers = backtest(policies, JobBatch([job], market, [start]), MarketForecaster(LastValue()))
+        forecasts = MarketForecaster(make_forecaster(self.terms.forecaster, market.seconds))
+        ledgers = backtest(policies, JobBatch([job], market, [start]), forecasts)
         worth = (normalised(ledger.utility, job, market.on_demand) for ledger in ledgers)
         return SelectorFeedback(name, tuple(float(one[0]) for one in worth))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -22,7 +21,6 @@ from lightning_core.core.limits import (
     check_seconds,
     shown,
 )
-from lightning_core.core.names import closest, did_you_mean, listed
 from lightning_core.core.protocols import Estimator, Policy
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import Target
@@ -146,19 +144,15 @@ class Settings:
 
     def make_policy(self) -> Policy:
         """Return a new instance of the policy."""
-        policy: Policy = _make("policy", POLICIES, self.policy, self.policy_args)
-        return policy
+        return POLICIES.build(self.policy, self.policy_args)
 
     def make_estimator(self) -> Estimator:
         """Return a new instance of the estimator."""
-        estimator: Estimator = _make("estimator", ESTIMATORS, self.estimator_used, self.estimator_args)
-        return estimator
+        return ESTIMATORS.build(self.estimator_used, self.estimator_args)
 
     def make_controllers(self) -> dict[Asker, Controller]:
         """Return a new instance of each controller, the one whose word stands above the others' first."""
-        made: dict[str, Controller] = {
-            name: _make("controller", CONTROLLERS, name, args) for name, args in self.controllers.items()
-        }
+        made = {name: CONTROLLERS.build(name, args) for name, args in self.controllers.items()}
         return {by: made[by] for by in RIGHTS if by in made}
 
     def market_terms(self) -> MarketTerms | None:
@@ -207,18 +201,3 @@ class Settings:
         """Return plain data; the estimator is named, so that a replay uses the same one whatever the default."""
         body = {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}
         return body | {"estimator": self.estimator_used}
-
-
-def _make(kind: str, known: Mapping[str, Callable[..., Any]], name: str, args: Mapping[str, Any]) -> Any:
-    if name not in known:
-        close = closest(name, known)
-        hint = "" if close is None else f"; did you mean {close!r}?"
-        raise ValueError(f"{kind} must be one of {listed(sorted(known))}, got {name!r}{hint}")
-    try:
-        return known[name](**args)
-    except TypeError as error:
-        takes = list(inspect.signature(known[name]).parameters)
-        if strangers := [argument for argument in args if argument not in takes]:
-            hint = did_you_mean(strangers[0], takes) if takes else "; it takes none"
-            raise ValueError(f"{kind} {name}: unknown argument {strangers[0]!r}{hint}") from None
-        raise ValueError(f"{kind} {name}: {error}") from None

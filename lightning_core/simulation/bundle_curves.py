@@ -33,9 +33,10 @@ from lightning_core.bundle.bundle_content import read_bundle_content
 from lightning_core.bundle.job_section import JOB_KEYS, TERMS, read_job
 from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError, Problems, require
-from lightning_core.bundle.settings_section import parse_policy, with_policy
+from lightning_core.bundle.settings_section import with_policy
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.jobs import Job
+from lightning_core.core.specs import Spec
 from lightning_core.core.validation import read_number
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.scheduler.settings import Settings
@@ -102,9 +103,8 @@ class PlayedBundle:
             ValueError: If a policy is unknown or an argument is out of its range.
         """
         if not policies:
-            args = ",".join(f"{key}={value}" for key, value in self.settings.policy_args.items())
-            return {self.settings.policy + (f":{args}" if args else ""): self.settings}
-        return {text: with_policy(self.settings, parse_policy(text)) for text in policies}
+            return {str(Spec(self.settings.policy, self.settings.policy_args)): self.settings}
+        return {text: with_policy(self.settings, text) for text in policies}
 
 
 def read_bundle(

@@ -14,7 +14,6 @@ from lightning_core.bundle import job_section as jobs
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import ExistingPool, read_pool
 from lightning_core.bundle.problems import BundleError, Position, Problems
-from lightning_core.bundle.settings_section import parse_policy
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -189,11 +188,11 @@ def test_a_checkpoint_path_is_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_policies_are_read_by_name() -> None:
-    assert parse_policy("lara:order=edf,explore=5") == {"name": "lara", "order": "edf", "explore": 5}
     read = Bundle.from_dict(bundle()).with_policy("lara:order=edf")
     assert read.settings.policy_args == {"order": "edf"}
+    assert Bundle.from_dict(bundle() | {"policy": "lara:order=edf"}).settings == read.settings
     with pytest.raises(ValueError, match="NAME:KEY=VALUE"):
-        parse_policy("lara:order")
+        read.with_policy("lara:order")
     with pytest.raises(ValueError, match="policy must be one of"):
         read.with_policy("best")
 

@@ -42,7 +42,7 @@ MISTAKES = {
     "market pln": "unknown: 'pln'; did you mean plan",
     "market": "required: WHAT",
     "market plan --deadline 5 --forcaster last": "lightning-core market plan: error: unknown option: --forcaster; did",
-    "market plan --deadline 5 --forecaster lst": "unknown: 'lst'; did you mean last",
+    "market plan --deadline 5 --forecaster lst": "forecaster must be one of .*, got 'lst'; did you mean 'last'",
     "run --polcy edf b.yaml": "unknown option: --polcy; did you mean --policy",
     "run b.yaml --picture": "--picture: expected one argument",
     "run": "run needs either a BUNDLE.yaml or --resume DIR",

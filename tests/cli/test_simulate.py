@@ -422,6 +422,7 @@ def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -
             "policy": "",
             "kept_fraction": 0.9,
             "save_every": 120.0,
+            "forecaster": "last",
         }
         assert journal.settings().devices == 12
     capsys.readouterr()
@@ -438,7 +439,7 @@ def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -
         (["--nodes", "leave=1"], "--nodes needs a market: --market TRACE"),
         ([*MARKET, "--seeds", "3"], "--seeds does not go with --market"),
         ([*MARKET, "--nodes", "stat_up=1"], "--nodes: unknown delay 'stat_up'; did you mean 'start_up'?"),
-        ([*MARKET, "--spot-policy", "chian"], "--spot-policy: unknown 'chian'; did you mean 'chain'?"),
+        ([*MARKET, "--spot-policy", "chian"], "got 'chian'; did you mean 'chain'?"),
         (["--market", "no.csv"], "--market: trace"),
     ],
 )

@@ -41,7 +41,7 @@ def test_only_its_user_can_read_a_cloud(tmp_path: Path) -> None:
         ({"leave": math.inf}, "leave must be at least 0 seconds and finite, got inf"),
         ({"lease": 0.0}, "lease must be positive and finite, got 0.0"),
         ({"lease": math.nan}, "lease must be positive and finite, got nan"),
-        ({"terms": {"policies": ["chian"]}}, "market policies must be of"),
+        ({"terms": {"policies": ["chian"]}}, "spot policy must be one of"),
         ({"provision": "sh 'up"}, "No closing quotation"),
     ],
 )

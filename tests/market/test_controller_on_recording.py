@@ -22,7 +22,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, Market, SpotJob, backtest
-from lightning_core.market.forecasters import PersistenceForecaster
+from lightning_core.market.forecasters import MarketForecaster, make_forecaster
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.policies import SPOT_POLICIES
 from tests.examples import examples
@@ -153,21 +153,23 @@ class Recorded:
 
 @pytest.mark.promise("R28")
 @given(
-    st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 16), min_size=12, max_size=12),
-    st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(1, 100), st.sampled_from([0.0, 0.5, 0.75]),
-    st.booleans(),
+    st.sampled_from([*sorted(SPOT_POLICIES), "ahap:omega=5,commitment=2"]),
+    st.sampled_from(["last", "seasonal:period=3", "autoregressive:order=1,window=4,refit=2"]),
+    st.lists(st.integers(0, 16), min_size=12, max_size=12), st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12),
+    st.integers(1, 100), st.sampled_from([0.0, 0.5, 0.75]), st.booleans(),
 )  # fmt: skip
 @settings(max_examples=examples(40), deadline=None)
 def test_the_controller_holds_and_pays_on_a_recording_what_a_backtest_does(
-    name: str, counts: list[int], prices: list[float], work: int, preemption_cost: float, loses: bool
+    policy: str, forecaster: str, counts: list[int], prices: list[float], work: int, preemption_cost: float, loses: bool
 ) -> None:
+    counts[0], prices[0] = counts[1], prices[1]  # the pool begins with the job, and the first quote holds before it
     market = Market(np.array(prices), np.array(counts), seconds=1.0)
     job = SpotJob(float(RATE * work), DEADLINE, 1, MAX_NODES, tuple(float(RATE * n) for n in range(MAX_NODES + 1)),
                   KEPT, KEPT, value=0.0, preemption_cost=preemption_cost)  # fmt: skip
     lost = preemption_cost if loses else 0.0
-    [ledger] = backtest([SPOT_POLICIES[name]()], JobBatch([job], market, [START]), PersistenceForecaster(),
-                        preemption_cost=lost)  # fmt: skip
-    driver = Recorded(market, job, MarketController(1.0, name, KEPT), lost)
+    forecasts = MarketForecaster(make_forecaster(forecaster, market.seconds))
+    [ledger] = backtest([SPOT_POLICIES.make(policy)], JobBatch([job], market, [START]), forecasts, preemption_cost=lost)
+    driver = Recorded(market, job, MarketController(1.0, policy, KEPT, forecaster=forecaster), lost)
     driver.play()
     assert driver.progress == ledger.progress[0].tolist()
     rows = {row.number - START: row for row in driver.rows}

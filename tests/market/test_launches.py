@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.saved_state import StateError
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.forecasters import PersistenceForecaster
+from lightning_core.market.forecasters import LiveMarketForecaster
 from lightning_core.market.observation import Observation
 from lightning_core.market.policies import SPOT_POLICIES, MaxSpot, OnDemand, SemiMarkov
 from lightning_core.market.programs.optimum import by_pair_labels, optimum
@@ -273,7 +273,7 @@ def test_a_restored_policy_decides_as_the_other_one() -> None:
     market = Market(np.full(60, 0.4), np.array([2, 2, 0, 1] * 15))
     plan, restored = SemiMarkov(), SemiMarkov()
     held = np.zeros(1, np.int64)
-    batch, now = JobBatch([job], market, [20]), PersistenceForecaster()
+    batch, now = JobBatch([job], market, [20]), LiveMarketForecaster(LastValue())
     for interval in range(12):
         forecast = now.look(batch, interval, 0)
         done = np.array([0.4 * interval])

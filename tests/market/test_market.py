@@ -26,6 +26,7 @@ from lightning_core.market import (
     SpotJob,
     backtest,
 )
+from lightning_core.market.forecasters import make_forecaster
 from lightning_core.market.observation import Forecast, Observation, SpotPolicy
 from lightning_core.market.policies import (
     SPOT_POLICIES,
@@ -45,7 +46,7 @@ from lightning_core.market.programs.optimum import by_labels, optimum
 from lightning_core.market.programs.progress_grid import grid_of
 from lightning_core.market.safety_net import SafetyNet
 from lightning_core.placement.predictor import PREDICTORS
-from lightning_core.planning.time_series import errors
+from lightning_core.planning.time_series import LiveForecaster, errors
 from tests.examples import examples
 
 PAPER = SpotJob(work=80.0, deadline=10, overhead="total")
@@ -458,6 +459,21 @@ def test_forecasts_do_not_use_the_future(forecaster: Any) -> None:
     assert one.shape == (60, 11)
     assert np.isfinite(one).all()
     assert forecaster.table(np.full(60, 7.0), 3) == pytest.approx(np.full((60, 3), 7.0))
+
+
+@pytest.mark.parametrize("text", ["last", "seasonal:period=4", "seasonal", "autoregressive:order=2,window=20,refit=5"])
+def test_the_newest_forecast_is_the_last_of_the_table_to_the_bit(text: str) -> None:
+    """A pool asks for that one, at each length of what it has seen."""
+    values, forecaster = np.random.default_rng(2).uniform(0, 16, 60), make_forecaster(text, 3 * 3600.0)
+    assert isinstance(forecaster, LiveForecaster)
+    table = forecaster.table(values, 9)
+    for now, row in enumerate(table):
+        assert np.array_equal(forecaster.newest(values[: now + 1], 9), row)
+
+
+def test_seasons_are_days_unless_said_otherwise() -> None:
+    assert make_forecaster("seasonal:decay=2", 1800.0) == Seasonal(48, 2.0)
+    assert make_forecaster("seasonal:period=7", 1800.0) == Seasonal(7)
 
 
 def test_the_trend_predictor_extrapolates() -> None:

@@ -301,7 +301,10 @@ def test_batches_left_of_a_job() -> None:
     [
         ({"policies": []}, "at least one, each once, got none"),
         ({"policies": ["chain", "chain"]}, "each once, got chain, chain"),
-        ({"policies": ["chains"]}, "must be of semi-markov, chain, .* got 'chains'"),
+        ({"policies": ["chains"]}, "spot policy must be one of ahanp, ahap, .* got 'chains'; did you mean"),
+        ({"policies": ["ahap:omega=2.5"]}, "spot policy ahap: omega: expected int, got 2.5"),
+        ({"forecaster": "arima"}, "forecaster must be one of last, .*, got 'arima', which"),
+        ({"forecaster": "seasonal:period=0"}, "period must be at least 1 interval, got 0"),
         ({"seed": -1}, "seed must be whole and at least 0, got -1"),
         ({"seed": 1.5}, "seed must be whole and at least 0, got 1.5"),
         ({"price": True}, "price must be a number, got True"),

@@ -162,7 +162,7 @@ def test_as_printed_no_job_is_ahead_in_its_last_intervals() -> None:
 
 def test_ahap_s_defaults_and_words() -> None:
     assert (Ahap().omega, Ahap().horizon, Ahap().commitment) == (2, 2, 1)
-    assert Ahap(mode="paper")._planner.end == "literal"
+    assert Ahap(mode="paper").planner.end == "literal"
     known = r"\('default', 'paper'\), \(.*'target'.*\) and \('window_end', 'now'\)"
     with pytest.raises(ValueError, match=f"mode, end and ahead must be of {known}, got 'papers', 'target'"):
         Ahap(mode="papers")  # type: ignore[arg-type]

@@ -134,6 +134,10 @@ def test_utilities_are_scaled_to_0_and_1_by_known_bounds() -> None:
 
 def test_the_published_pool_has_112_policies_of_which_few_differ() -> None:
     pool = paper_pool()
+    assert len(pool) == 112
+    assert vars(pool["ahap:omega=3,commitment=2,sigma=0.4"]).items() >= {
+        "omega": 3, "commitment": 2, "sigma": 0.4, "horizon": 3,
+    }.items()  # fmt: skip
     draw = np.random.default_rng(0)
     market = Market(draw.uniform(0.4, 0.9, 300), draw.integers(0, 17, 300))
     batch = JobBatch([SpotJob(work=80.0, deadline=10)] * 6, market, draw.integers(0, 290, 6).tolist())

@@ -260,7 +260,11 @@ def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
             ["--quotes", "q", "--price", "1"],
             "--price is for a recording; the command of --quotes",
         ),
-        (["--market", "m.csv", "--spot-policy", "chian"], "--spot-policy: unknown 'chian'; did you mean 'chain'?"),
+        (
+            ["--market", "m.csv", "--spot-policy", "chain:wins=3"],
+            "--spot-policy: spot policy chain: unknown argument 'wins'",
+        ),
+        (["--market", "m.csv", "--forecaster", "perfect"], "--forecaster: forecaster must be one of last, autoregres"),
         (["--market", "m.csv", "--picture", "p.gif"], "--picture: must end in .png, .svg or .pdf, got p.gif"),
         (["--market", "m.csv", "--picture", "no/p.svg"], "--picture: must be in a folder that exists, got"),
         (["--market", "m.csv", "--provision", "up"], "--provision brings up nodes of a Ray cluster: it needs --ray"),

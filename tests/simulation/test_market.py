@@ -18,7 +18,7 @@ from lightning_core.core.events import DevicesUnavailable, Event, ExitCause, Rep
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, Market, SpotJob, backtest
-from lightning_core.market.forecasters import PersistenceForecaster
+from lightning_core.market.forecasters import LastValue, LiveMarketForecaster
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import shipped_trace
 from lightning_core.scheduler.settings import Settings
@@ -254,7 +254,7 @@ def test_the_cost_is_close_to_that_of_the_backtest(policy: str, seed: int) -> No
     job = SpotJob(
         hours * HOUR, 22, 1, 4, table, min(kept, 0.9), 0.9, value=0.0, preemption_cost=(lag + 300.0) / INTERVAL
     )
-    [ledger] = backtest([SPOT_POLICIES[policy]()], JobBatch([job], market, [0]), PersistenceForecaster(),
+    [ledger] = backtest([SPOT_POLICIES[policy]()], JobBatch([job], market, [0]), LiveMarketForecaster(LastValue()),
                         preemption_cost=0.1)  # fmt: skip
     assert outcome.paid == pytest.approx(float(ledger.cost[0]), rel=0.1)
 

@@ -14,7 +14,7 @@ from benchmarks.market.late.late_baselines import must_run
 from benchmarks.market.late.node_play import EXACT, Kind, State
 from lightning_core.core.arrays import IntArray
 from lightning_core.market import JobBatch, Market, SpotJob
-from lightning_core.market.forecasters import PersistenceForecaster
+from lightning_core.market.forecasters import LastValue, LiveMarketForecaster
 from lightning_core.market.observation import Observation, SpotPolicy
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.safety_net import SafetyNet
@@ -68,7 +68,7 @@ def observe(state: State, hour: int, horizon: int) -> Observation:
     batch = JobBatch([work], Market(np.full(len(counts), job.spot_price), counts, seconds=HOUR), [before])
     done = np.array([state.done / HOUR])
     spot, on_demand = (np.array([int(state.held is kind)]) for kind in (Kind.SPOT, Kind.ON_DEMAND))
-    forecast = PersistenceForecaster().look(batch, hour, horizon)
+    forecast = LiveMarketForecaster(LastValue()).look(batch, hour, horizon)
     return Observation(batch, hour, done, spot, on_demand, forecast, done, done)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.market.late.node_play import EXACT, Kind, State
 from lightning_core.core.arrays import BoolArray
 from lightning_core.market import JobBatch, Market, SpotJob
-from lightning_core.market.forecasters import PersistenceForecaster
+from lightning_core.market.forecasters import LastValue, LiveMarketForecaster
 from lightning_core.market.observation import Observation, SpotPolicy
 from lightning_core.market.policies import SPOT_POLICIES, SemiMarkov
 from lightning_core.market.safety_net import SafetyNet
@@ -63,5 +63,5 @@ def observe(state: State, horizon: int) -> Observation:
     batch = JobBatch([work], market, [begin])
     done, start_up = np.array([state.done / job.tick]), np.array([state.start_up / job.tick])
     spot, on_demand = (np.array([int(state.held is kind)]) for kind in (Kind.SPOT, Kind.ON_DEMAND))
-    forecast = PersistenceForecaster().look(batch, min(interval, ticks - 1), horizon)
+    forecast = LiveMarketForecaster(LastValue()).look(batch, min(interval, ticks - 1), horizon)
     return Observation(batch, interval, done, spot, on_demand, forecast, done, done, start_up)

@@ -11,7 +11,7 @@ from lightning_core.cli.arguments import new_file
 if TYPE_CHECKING:
     from lightning_core.cli.on_market.market_options import MarketOptions
 
-NAMES = ("interval", "price", "spot_policy", "provision", "picture")
+NAMES = ("interval", "price", "spot_policy", "forecaster", "provision", "picture")
 
 
 def add_terms(parser: argparse.ArgumentParser, market: str) -> None:
@@ -26,8 +26,10 @@ def add_terms(parser: argparse.ArgumentParser, market: str) -> None:
     parser.add_argument("--interval", metavar="TIME", help=interval)
     price = "with --market: price of a spot node, if none is recorded"
     parser.add_argument("--price", type=float, metavar="P", help=price)
-    policy = "on a market: spot policy for all jobs (default: one is chosen for each job)"
+    policy = "on a market: spot policy for all jobs, such as ahap:omega=5 (default: one is chosen for each job)"
     parser.add_argument("--spot-policy", metavar="NAME", help=policy)
+    forecaster = "on a market: forecaster of policies with a window, such as seasonal (default: last)"
+    parser.add_argument("--forecaster", metavar="NAME", help=forecaster)
 
 
 def add_market(parser: argparse.ArgumentParser, what: str) -> None:
@@ -73,4 +75,5 @@ def market_of(arguments: argparse.Namespace, what: str) -> MarketOptions | None:
     return MarketOptions(
         arguments.market, arguments.quotes, arguments.interval, arguments.price, arguments.spot_policy,
         getattr(arguments, "ray", None), arguments.provision, getattr(arguments, "picture", None),
+        arguments.forecaster,
     )  # fmt: skip

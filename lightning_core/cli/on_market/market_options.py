@@ -18,7 +18,7 @@ from lightning_core.control.market_terms import DEFAULT_POLICIES, MarketTerms
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import MAX_DEVICES
-from lightning_core.core.names import did_you_mean
+from lightning_core.market.forecasters import make_live_forecaster
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.traces import INTERVAL
 from lightning_core.scheduler.settings import Settings
@@ -41,11 +41,12 @@ class MarketOptions:
         quotes: That command (:class:`~lightning_core.cloud.quotes.Quotes`).
         interval: Length of an interval, as a duration; None: as recorded, or 30 minutes.
         price: Price of a spot node, where none is recorded.
-        policy: Spot policy of all jobs; None: the selector chooses one for each, by the recording, and without a
-            recording each has the first one.
+        policy: Spec of the spot policy of all jobs; None: the selector chooses one for each, by the recording, and
+            without a recording each has the first one.
         ray: Address of a Ray cluster; None to simulate the nodes on this machine.
         provision: What brings up nodes there (:func:`~lightning_core.cloud.parse_provision`).
         picture: File for a picture of the intervals, PNG, SVG or PDF.
+        forecaster: Spec of the forecaster of policies with a window; None for that of the bundle, else the last value.
 
     Raises:
         ValueError: If they do not go together.
@@ -59,16 +60,28 @@ class MarketOptions:
     ray: str | None = None
     provision: str | None = None
     picture: Path | None = None
+    forecaster: str | None = None
 
     def __post_init__(self) -> None:
         if (self.trace is None) == (self.quotes is None):
             raise ValueError("a market is either recorded (--market TRACE) or quoted (--quotes COMMAND)")
         if self.quotes is not None and self.price is not None:
             raise ValueError("--price is for a recording; the command of --quotes prints the price")
-        if self.policy is not None and self.policy not in SPOT_POLICIES:
-            raise ValueError(f"--spot-policy: unknown {self.policy!r}{did_you_mean(self.policy, SPOT_POLICIES)}")
+        self._check_specs()
         self._check_provision()
         self._check_picture()
+
+    def _check_specs(self) -> None:
+        try:
+            if self.policy is not None:
+                SPOT_POLICIES.make(self.policy)
+        except ValueError as error:
+            raise ValueError(f"--spot-policy: {error}") from None
+        try:
+            if self.forecaster is not None:
+                make_live_forecaster(self.forecaster, INTERVAL)
+        except ValueError as error:
+            raise ValueError(f"--forecaster: {error}") from None
 
     def _check_provision(self) -> None:
         if self.provision is None:
@@ -156,6 +169,7 @@ class MarketOptions:
         arguments = {
             "interval": self.seconds(recorded), "policy": "" if recorded else self.policy or DEFAULT_POLICIES[0],
             "kept_fraction": (recorded or MarketTerms()).kept_fraction, "save_every": self.save_every(settings),
+            "forecaster": recorded.forecaster if recorded else self.forecaster or MarketTerms().forecaster,
         }  # fmt: skip
         return replace(settings, controllers={**settings.controllers, str(Asker.MARKET): arguments})
 
@@ -190,7 +204,7 @@ class MarketOptions:
                 parse_duration(self.interval)
             return None
         given = {"trace": str(self.trace.resolve()), "interval": self.interval, "price": self.price,
-                 "policies": self.policy and [self.policy]}  # fmt: skip
+                 "policies": self.policy and [self.policy], "forecaster": self.forecaster}  # fmt: skip
         own = {key: value for key, value in given.items() if value is not None}
         return read_market(market_to_dict(base or {}) | own, Path())
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_core.cli.market_arguments import make_policies, read_job_of, read_recording
+from lightning_core.cli.market_arguments import read_job_of, read_recording
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, MarketForecaster, SpotJob, backtest
-from lightning_core.market.forecasters import FORECASTERS
+from lightning_core.market.forecasters import make_forecaster
 from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.policies.paper_pool import make_pool
 from lightning_core.market.zones.offer_trace import OfferTrace, any_of
 from lightning_core.market.zones.stays import expected_stay
 from lightning_core.market.zones.where import choose
@@ -90,8 +91,8 @@ def read_zones(arguments: argparse.Namespace) -> Zones:
 
 def print_zone_backtest(arguments: argparse.Namespace, zones: Zones, texts: list[str], starts: list[int]) -> None:
     """Compare what policies cost in all zones, in the best one, and in all of them if moves were free."""
-    together, job, policies = any_of(zones.traces), zones.job, make_policies(texts)
-    forecasts = MarketForecaster(FORECASTERS[arguments.forecaster](together))
+    together, job, policies = any_of(zones.traces), zones.job, make_pool(texts)
+    forecasts = MarketForecaster(make_forecaster(arguments.forecaster, together.seconds))
     jobs, made, lost = [job] * len(starts), list(policies.values()), job.preemption_cost
 
     def play(traces: list[OfferTrace], transfer: float) -> list[ZoneLedger]:

@@ -40,7 +40,7 @@ def market_of(arguments: argparse.Namespace) -> MarketOptions | None:
         ValueError: If an option goes with a market only, or with none.
     """
     if arguments.market is None:
-        for flag in ("interval", "price", "spot_policy", "nodes"):
+        for flag in ("interval", "price", "spot_policy", "forecaster", "nodes"):
             if getattr(arguments, flag):
                 raise ValueError(f"--{flag.replace('_', '-')} needs a market: --market TRACE")
         return None
@@ -49,7 +49,10 @@ def market_of(arguments: argparse.Namespace) -> MarketOptions | None:
             raise ValueError(f"--{flag} does not go with --market, whose recording says how many nodes there are")
     from lightning_core.cli.on_market.market_options import MarketOptions
 
-    return MarketOptions(arguments.market, None, arguments.interval, arguments.price, arguments.spot_policy)
+    return MarketOptions(
+        arguments.market, None, arguments.interval, arguments.price, arguments.spot_policy,
+        forecaster=arguments.forecaster,
+    )  # fmt: skip
 
 
 def place(options: MarketOptions, bundle: PlayedBundle) -> PlayedBundle:

@@ -1,8 +1,6 @@
 """Spot policies decide how many spot and on-demand nodes to hold; one file each."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
+from lightning_core.core.specs import Family
 from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies.ahanp import Ahanp
 from lightning_core.market.policies.ahap import Ahap
@@ -18,7 +16,8 @@ __all__ = [
     "UniformProgress",
 ]  # fmt: skip
 
-SPOT_POLICIES: Mapping[str, Callable[..., SpotPolicy]] = MappingProxyType(
+SPOT_POLICIES: Family[SpotPolicy] = Family(
+    "spot policy",
     {
         "semi-markov": SemiMarkov,
         "chain": Chain,
@@ -29,6 +28,6 @@ SPOT_POLICIES: Mapping[str, Callable[..., SpotPolicy]] = MappingProxyType(
         "all-or-nothing": AllOrNothing,
         "next-lifetime": NextLifetime,
         "on-demand": OnDemand,
-    }
+    },
 )
-"""Factories of the policies, by name; their arguments are keywords."""
+"""Factories of the policies, by name; their arguments are keywords, or stand in a spec such as ``ahap:omega=5``."""

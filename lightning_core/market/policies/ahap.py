@@ -69,7 +69,7 @@ class Ahap(Stateful):
         self.omega, self.commitment, self.sigma = omega, commitment, sigma
         self.horizon = omega
         self._ahead = ahead
-        self._planner = planner or WindowPlanner(end)
+        self.planner = planner or WindowPlanner(end)
         self._plans: list[IntArray] = []  # the newest first, of shape (2, jobs, commitment): spot, on-demand
 
     def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
@@ -84,7 +84,7 @@ class Ahap(Stateful):
 
     def _plan(self, observation: Observation) -> tuple[IntArray, IntArray]:
         batch, forecast = observation.batch, observation.forecast
-        spot, on_demand = self._planner.plan(observation, self.omega, self.commitment)
+        spot, on_demand = self.planner.plan(observation, self.omega, self.commitment)
         goal = observation.due(-1) if self._ahead == "now" else observation.due(self.omega)
         ahead = observation.progress >= goal - EXACT
         if self.paper:
