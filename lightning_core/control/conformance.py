@@ -19,6 +19,7 @@ from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.conformance import require, saved_and_restored
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted, WallClock
+from lightning_core.core.control.offers import Offer, PlacedNodes
 from lightning_core.core.events import Close, Event, Submit, Tick, WorkersLost
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
@@ -26,6 +27,8 @@ from lightning_core.core.targets import BatchTarget
 
 # Random sequences of events that a controller is told by default, and their length.
 SEQUENCES, EVENTS = 20, 60
+# Zones of the offers and nodes in them.
+ZONES = ("east-1a", "east-1b", "west-1a")
 
 
 class MadeUpPool:
@@ -154,7 +157,11 @@ def random_events(seed: int) -> Iterator[tuple[Event, float]]:
         elif kind < 0.5:
             nodes = tuple(f"node-{k}" for k in draw.choice(9, int(draw.integers(0, 9)), replace=False))
             spot = int(draw.integers(0, len(nodes) + 1))
-            yield NodesSeen(nodes[:spot], nodes[spot:], int(draw.integers(0, 9))), now
+            places = PlacedNodes(ZONES[draw.integers(3)], "", int(draw.integers(0, spot + 1)), 0)
+            yield NodesSeen(nodes[:spot], nodes[spot:], int(draw.integers(0, 9)), (places,)), now
+        elif kind < 0.6:
+            offers = [Offer(zone, "", float(draw.uniform(0.1, 1.2)), int(draw.integers(0, 9))) for zone in ZONES]
+            yield Quoted.of(offers, egress=0.1, transfer=60.0), now
         elif kind < 0.65:
             yield Quoted(float(draw.uniform(0.1, 1.2)), int(draw.integers(0, 9)), float(draw.choice((1.0, 2.0)))), now
         elif kind < 0.7:

@@ -17,17 +17,20 @@ from typing import Any
 
 from lightning_core.control.planned_jobs import AHEAD, PlannedJobs, Plans
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.control import Ask, CloudTrouble, IntervalEnded, NodesWanted, PoolAnswer, Quoted
+from lightning_core.core.control import Ask, CloudTrouble, IntervalEnded, NodesSeen, NodesWanted, PoolAnswer, Quoted
+from lightning_core.core.control.cloud import wanted_from_list, wanted_to_list
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Tick
 from lightning_core.core.limits import check_seconds
-from lightning_core.core.reasons import Reason, reason_from_list
+from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.market import Market, SpotJob
 from lightning_core.market.online.current_interval import CurrentInterval, Toll
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.quote_history import QuoteHistory
 from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.zones.node_places import NodePlaces, Outlook, dearest, mean_prices
 
 Answers = list[Ask | PoolAnswer]
 
@@ -81,6 +84,7 @@ class MarketController:
         self.seconds = interval
         self._plans = PlannedJobs(interval, policy, forecaster, kept_fraction, save_every, initial_throughput)
         self._quotes = QuoteHistory(interval, AHEAD)
+        self._places = NodePlaces()
         self._interval: CurrentInterval | None = None
         self._wanted = NodesWanted(0, 0, 0, Reason("no_nodes"))
         self._closing_since: float | None = None
@@ -92,8 +96,8 @@ class MarketController:
         interval = None if self._interval is None else self._interval.state()
         return {
             "plans": self._plans.state(), **self._quotes.state(), "interval": interval,
-            "wanted": [*self._wanted[:3], list(self._wanted.reason)], "closing_since": self._closing_since,
-            "wakeup": self._wakeup,
+            "wanted": wanted_to_list(self._wanted), "closing_since": self._closing_since, "wakeup": self._wakeup,
+            "places": self._places.state(),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -102,8 +106,8 @@ class MarketController:
             self._quotes.restore(state)
             interval = state["interval"]
             self._interval = None if interval is None else CurrentInterval.of(interval)
-            version, spot, on_demand, reason = state["wanted"]
-            self._wanted = NodesWanted(version, spot, on_demand, reason_from_list(reason))
+            self._wanted = wanted_from_list(state["wanted"])
+            self._places.restore(state["places"])
             self._closing_since, self._wakeup = state["closing_since"], state["wakeup"]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"not the state of a market: {type(error).__name__}: {error}") from None
@@ -137,6 +141,8 @@ class MarketController:
                 has_news = False
             case _:
                 has_news = True
+        if isinstance(event, NodesSeen):
+            self._places.see(event, self._quotes.number(now))
         if not has_news and (self._wakeup is None or now < self._wakeup):
             return []
         answers: Answers = []
@@ -185,7 +191,7 @@ class MarketController:
         else:
             request = interval.settle(now, present, pool.nodes.warm, self.seconds, pool.money)
             if request is not None:
-                self._want(request, Reason("nodes_planned", self._told(len(jobs), request, number)), answers)
+                self._want(request, Reason("nodes_planned", self._told(len(jobs), request, number)), answers, number)
         if self._interval is not None:
             self._add_what_cannot_wait(self._interval, now, pool, jobs, present, answers)
 
@@ -195,7 +201,8 @@ class MarketController:
     ) -> None:  # fmt: skip
         """Have the plans decide; ``preempted``: nodes have just vanished, and the work they lost is not yet known."""
         market, money = self._quotes.market(number, now, present), self._money(pool, answers)
-        plans = self._plans.decide(market, number, now, pool, jobs, present, money, preempted=preempted)
+        prices = dearest(self._quotes.at(number))
+        plans = self._plans.decide(market, number, now, pool, jobs, present, money, prices, preempted=preempted)
         self._set_interval(number, now, pool, jobs, present, plans, answers)
 
     def _set_interval(
@@ -208,7 +215,8 @@ class MarketController:
         self._interval = CurrentInterval(number, now, *offer, plans.nodes, present, tolls)
         nodes = self._interval.begin(pool.nodes.warm)
         code = "nodes_planned" if nodes == plans.nodes else "nodes_kept"
-        self._want(nodes, Reason(code, self._told(plans.jobs, nodes, number)), answers)
+        outlook = self._plans.outlook(number, jobs)
+        self._want(nodes, Reason(code, self._told(plans.jobs, nodes, number)), answers, number, outlook)
 
     def _add_what_cannot_wait(
         self, interval: CurrentInterval, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
@@ -220,7 +228,9 @@ class MarketController:
         answers += plans.asks
         if plans.nodes.all:
             reason = Reason("nodes_replaced" if rest.preempted else "nodes_for_new")
-            self._want(interval.add(rest, plans.nodes), reason, answers)
+            self._want(interval.add(rest, plans.nodes), reason, answers, interval.number)
+        elif rest.preempted:  # there may be others elsewhere
+            self._want(NodeCounts(*self._wanted[1:3]), Reason("nodes_elsewhere"), answers, interval.number)
 
     def _end(self, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], answers: Answers, number: int) -> None:
         """Want no nodes any more: all jobs are over, or the pool closes and they have left."""
@@ -230,7 +240,7 @@ class MarketController:
             if busy and now - self._closing_since < LEAVE_SECONDS:
                 return
         self._end_interval(jobs, answers, number)
-        self._want(NodeCounts(), Reason("pool_closes" if pool.closing else "no_nodes"), answers)
+        self._want(NodeCounts(), Reason("pool_closes" if pool.closing else "no_nodes"), answers, number)
 
     def _end_interval(self, jobs: Mapping[str, JobStatus], answers: Answers, number: int) -> None:
         """Record the interval, and the later ones before ``number``, which passed unobserved."""
@@ -251,10 +261,17 @@ class MarketController:
             left -= interval.dearest(interval.requested)
         return left
 
-    def _want(self, nodes: NodeCounts, reason: Reason, answers: Answers) -> None:
-        """Want so many nodes from now on, if that is news."""
-        if nodes != self._wanted[1:3]:
-            self._wanted = NodesWanted(self._wanted.version + 1, *nodes, reason)
+    def _want(
+        self, nodes: NodeCounts, reason: Reason, answers: Answers, number: int, outlook: Outlook | None = None
+    ) -> None:
+        """Want so many nodes from an interval on, if that is news; ``outlook``: where they are may change."""
+        places: tuple[PlacedNodes, ...] = ()
+        if self._quotes and (quote := self._quotes.at(number)).offers:
+            places = self._places.place(quote, self._quotes.counts(number), nodes, outlook, self.seconds)
+            if self._interval is not None:
+                self._interval.price, self._interval.on_demand = mean_prices(places, quote)
+        if nodes != self._wanted[1:3] or places != self._wanted.places:
+            self._wanted = NodesWanted(self._wanted.version + 1, *nodes, reason, places)
             answers.append(self._wanted)
 
     def _told(self, jobs: int, nodes: NodeCounts, number: int) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.start_up_times import StartUpTimes
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.programs.optimum import optimum
+from lightning_core.market.zones.node_places import Outlook
 
 # Intervals after the present one that plans look at, taken to be like it. A deadline after them is moved there.
 AHEAD = 10_000
@@ -140,7 +141,7 @@ class PlannedJobs:
 
     def decide(
         self, market: Market, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
-        present: NodeCounts, money: float | None = None, *, preempted: bool,
+        present: NodeCounts, money: float | None = None, dearest: tuple[float, float] | None = None, *, preempted: bool,
     ) -> Plans:  # fmt: skip
         """Have each plan decide at the beginning of an interval.
 
@@ -152,12 +153,13 @@ class PlannedJobs:
             jobs: Statuses of the jobs, by name.
             present: Nodes that are up and not draining.
             money: Money that is left; None for any. A job whose nodes would cost more goes without.
+            dearest: Highest price of a spot and of an on-demand node; None for those of the market.
             preempted: Whether nodes have just vanished, so that the work they lost is not yet known.
         """
         open_jobs, free = self._open_jobs(number, now, pool, jobs, present)
         for name in self._jobs.keys() - {job.status.name for job in open_jobs}:
             self._jobs[name].held = NodeCounts()  # it is held, or over
-        prices = float(market.price[number]), market.on_demand
+        prices = dearest or (float(market.price[number]), market.on_demand)
         wanted, asks, holding = NodeCounts(), list[Ask](), 0
         for job in open_jobs:
             status, planned, had = job.status, job.planned, job.had
@@ -177,6 +179,22 @@ class PlannedJobs:
             wanted, holding = wanted.plus(held), holding + (held.all > 0)
             asks += planned.ask(status, work, money if is_short else None)
         return Plans(wanted, asks, holding)
+
+    def outlook(self, number: int, jobs: Mapping[str, JobStatus]) -> Outlook:
+        """Return what a move of nodes would mean for the jobs that hold some, from an interval on."""
+        launch, left, may_move = self._start_up.seconds / self._seconds, 1.0, True
+        for name, planned in self._jobs.items():
+            if not planned.held.all or (status := jobs.get(name)) is None:
+                continue
+            if (job := planned.job) is None:  # its throughput is being measured
+                may_move = False
+                continue
+            work = max(job.work - _batches_done(status), 0.0)
+            left = max(left, work / job.throughput[min(planned.held.all, job.max_nodes)])
+            # After this interval and two more launches, on-demand nodes still complete it in time.
+            rest = planned.span.start + planned.span.deadline - number - 1 - 2 * launch - job.preemption_cost
+            may_move &= rest * with_margin(job).throughput[-1] >= work
+        return Outlook(launch, left, may_move)
 
     def cannot_wait(
         self, market: Market, rest: Rest, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],

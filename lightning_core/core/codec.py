@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any
 
 from lightning_core.core.answers import Accepted, Alert, Answer, End, Grant, JobStatus, State, Verdict, VerdictChanged
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.control import Ask, Asked, Asker, CloudPart, CloudTrouble, NodesSeen, Quoted, WallClock
-from lightning_core.core.control.cloud import PoolAnswer, pool_answer_from_dict, pool_answer_to_dict
+from lightning_core.core.control.cloud import PoolAnswer, places_from_lists, pool_answer_from_dict, pool_answer_to_dict
 from lightning_core.core.control.day_plan import DemandSeen, PlanGiven, plan_from_list, rates_from_list
+from lightning_core.core.control.offers import Offer
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     BadLosses,
@@ -76,6 +77,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "spot": lambda nodes: _tuple(nodes),
     "on_demand": lambda nodes: _tuple(nodes),  # or the price of one
     "part": CloudPart,
+    "offers": lambda offers: tuple(Offer(*offer) for offer in offers),
+    "places": places_from_lists,
     "reason": reason_from_list,
     "runs": lambda runs: tuple(map(_earlier_run, runs)),
     "plan": plan_from_list,
@@ -138,6 +141,8 @@ def encode_event(event: Event) -> str:
             terms["target"] = event.target.to_dict()
         return _text({"kind": "set_terms", "job": event.job, "terms": terms, "by": event.by})
     body = {f.name: value for f in fields(event) if (value := getattr(event, f.name)) != f.default}
+    if isinstance(event, Quoted) and event.offers:
+        body["offers"] = [astuple(offer) for offer in event.offers]
     return _text({"kind": _KIND[type(event)], **body})
 
 

@@ -154,6 +154,7 @@ WORDS |= {
     "no_nodes": "no job needs a node",
     "nodes_planned": "the plans of {0:# job}, for {1:.4g} an interval",
     "nodes_kept": "the plans of {0:# job}, and the nodes that stay until their replacements are ready",
+    "nodes_elsewhere": "spot nodes were lost, and are wanted where there may be others",
     "nodes_replaced": "nodes were lost, and a job cannot wait for the next interval",
     "nodes_for_new": "a job cannot wait for the next interval",
     "pool_closes": "the pool is shutting down",

@@ -21,7 +21,7 @@ from lightning_core.core.control import (
     Quoted,
 )
 from lightning_core.core.control.cloud import MAX_INTERVALS, MAX_NODES
-from lightning_core.core.control.offers import MAX_AVAILABLE, MAX_PRICE, MIN_ON_DEMAND
+from lightning_core.core.control.offers import MAX_AVAILABLE, MAX_PRICE, MIN_ON_DEMAND, Offer, PlacedNodes
 from lightning_core.core.limits import MAX_TEXT
 from lightning_core.core.reasons import Reason
 
@@ -35,6 +35,15 @@ NAMES = tuple(f"n{k}" for k in range(MAX_NODES + 1))
         (NodesSeen(("a", "b"), ("c",), 2), '{"kind":"nodes_seen","spot":["a","b"],"on_demand":["c"],"warm":2}'),
         (Quoted(0.4, 3), '{"kind":"quoted","price":0.4,"available":3}'),
         (Quoted(0.4, 3, 2.0, 7), '{"kind":"quoted","price":0.4,"available":3,"on_demand":2.0,"interval":7}'),
+        (
+            NodesSeen(("a", "b"), ("c",), 0, (PlacedNodes("east-1a", "", 1, 1),)),
+            '{"kind":"nodes_seen","spot":["a","b"],"on_demand":["c"],"places":[["east-1a","",1,1]]}',
+        ),
+        (
+            Quoted.of([Offer("east-1a", "p3", 0.4, 0, 3.0), Offer("west-1a", "p4", 0.8, 2, 4.0, 2.0)], 7, 0.2, 9.0),
+            '{"kind":"quoted","price":0.4,"available":2,"on_demand":2.0,"interval":7,"offers":[["east-1a","p3",0.4,0,'
+            '3.0,1.0,"east-1"],["west-1a","p4",0.8,2,4.0,2.0,"west-1"]],"egress":0.2,"transfer":9.0}',
+        ),
         (CloudTrouble(CloudPart.QUOTES, "no answer"), '{"kind":"cloud_trouble","part":"quotes","words":"no answer"}'),
         (CloudTrouble(CloudPart.NODES), '{"kind":"cloud_trouble","part":"nodes"}'),
     ],
@@ -81,6 +90,25 @@ def test_the_bounds_themselves_are_taken(event: Any) -> None:
         ({"kind": "quoted", "price": 0.4, "available": 1, "interval": 5256001}, "interval must be 0 to 5,256,000"),
         ({"kind": "quoted", "price": 0.4, "available": 1, "interval": 1.5}, "interval"),
         ({"kind": "quoted", "price": 0.4}, "available"),
+        ({"kind": "quoted", "price": 0.4, "available": 1, "egress": -1}, "egress must be 0 to 1,000,000,000, got -1"),
+        ({"kind": "quoted", "price": 0.4, "available": 1, "transfer": -1}, "transfer must be 0 to"),
+        (
+            {"kind": "quoted", "price": 0.4, "available": 1, "offers": [["a", "", 0.5, 1]]},
+            "those of the offers together",
+        ),
+        (
+            {"kind": "quoted", "price": 0.4, "available": 2, "offers": [["a", "", 0.4, 1]] * 2},
+            "offers must be there once",
+        ),
+        (
+            {"kind": "quoted", "price": 0.4, "available": 1, "offers": [["a"]] * 101},
+            "offers must be at most 100, got 101",
+        ),
+        (
+            {"kind": "nodes_seen", "spot": ["a"], "places": [["z", "", 2, 0]]},
+            "places must have 0 to all 1 spot nodes, got 2",
+        ),
+        ({"kind": "nodes_seen", "spot": ["a"], "places": [["z", "", 2, 0], ["y", "", -1, 0]]}, "0 to all 1 spot nodes"),
         ({"kind": "cloud_trouble", "part": "moon", "words": ""}, "moon"),
         ({"kind": "cloud_trouble", "part": "nodes", "words": "x" * (MAX_TEXT + 1)}, "words must"),
         ({"kind": "cloud_trouble", "part": "nodes", "words": 3}, "'int' has no len"),
@@ -102,9 +130,10 @@ def test_numbers_that_are_none_are_refused(number: str) -> None:
 
 COUNTS = st.integers(0, 2000)
 MONEY = st.floats(0.0, 1e12)
+PLACES = st.lists(st.builds(PlacedNodes, st.text(max_size=3), st.just("t"), COUNTS, COUNTS), max_size=2).map(tuple)
 ANSWERS = st.one_of(
-    st.builds(NodesWanted, COUNTS, COUNTS, COUNTS, st.just(Reason("nodes_planned", (2.0, 1.6)))),
-    st.builds(NodesWanted, COUNTS, COUNTS, COUNTS, st.just(Reason("nodes_replaced"))),
+    st.builds(NodesWanted, COUNTS, COUNTS, COUNTS, st.just(Reason("nodes_planned", (2.0, 1.6))), PLACES),
+    st.builds(NodesWanted, COUNTS, COUNTS, COUNTS, st.just(Reason("nodes_replaced")), st.just(())),
     st.builds(Allowance, st.none() | MONEY, st.just(Reason("budget", (3.0,)))),
     st.builds(IntervalEnded, COUNTS, MONEY, *[COUNTS] * 3, *[MONEY] * 3, *[COUNTS] * 4),
 )
@@ -116,6 +145,12 @@ def test_what_is_wanted_goes_through_the_journal(answers: list[Answer]) -> None:
     assert again == answers
     assert [type(one) for one in again] == [type(one) for one in answers]
     assert {one.job for one in again} <= {""}
+
+
+def test_what_is_wanted_somewhere_names_the_places() -> None:
+    wanted = NodesWanted(3, 2, 0, Reason("no_nodes"), (PlacedNodes("east-1a", "p3", 2, 0),))
+    [body] = json.loads(encode_answers([wanted]))
+    assert body["nodes_wanted"]["places"] == [["east-1a", "p3", 2, 0]]
 
 
 def test_what_is_wanted_is_an_object_of_its_own_in_an_answer() -> None:

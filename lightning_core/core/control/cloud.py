@@ -5,16 +5,19 @@ Who brings the nodes (the provisioner) tells what there is as levels, so a messa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from lightning_core.core.control.offers import MAX_AVAILABLE, MAX_PRICE, MIN_ON_DEMAND
-from lightning_core.core.limits import MAX_DEVICES, MAX_TEXT, check_at_most, check_length
+from lightning_core.core.control.offers import MAX_AVAILABLE, MAX_PRICE, MIN_ON_DEMAND, Offer, PlacedNodes, together
+from lightning_core.core.limits import MAX_DEVICES, MAX_SECONDS, MAX_TEXT, check_at_most, check_length
 from lightning_core.core.reasons import Reason, reason_from_list
 
 # Nodes that can be there at once, wanted or not, and intervals of a market: ten years of minutes.
 MAX_NODES, MAX_INTERVALS = 4 * MAX_DEVICES, 5_256_000
+# Offers of a quote.
+MAX_OFFERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class NodesSeen:
         spot: Ids of the spot nodes.
         on_demand: Ids of the on-demand nodes.
         warm: Number of the pool's devices that have a worker and whose nodes are not about to leave.
+        places: How many of them are of each offer; those whose zone is not known are left out.
 
     Raises:
         ValueError: If there are more than :data:`MAX_NODES`, or one is there twice.
@@ -33,6 +37,7 @@ class NodesSeen:
     spot: tuple[str, ...] = ()
     on_demand: tuple[str, ...] = ()
     warm: int = 0
+    places: tuple[PlacedNodes, ...] = ()
 
     def __post_init__(self) -> None:
         nodes = (*self.spot, *self.on_demand)
@@ -43,6 +48,10 @@ class NodesSeen:
             raise ValueError(f"nodes must be there once each, got {len(nodes)} of which {len(set(nodes))} differ")
         if not 0 <= self.warm <= MAX_NODES:
             raise ValueError(f"warm must be 0 to {MAX_NODES} devices, got {self.warm}")
+        for kind, number in (("spot", len(self.spot)), ("on_demand", len(self.on_demand))):
+            placed = [getattr(place, kind) for place in self.places]
+            if min(placed, default=0) < 0 or sum(placed) > number:
+                raise ValueError(f"places must have 0 to all {number} {kind} nodes, got {sum(placed)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +63,45 @@ class Quoted:
         available: Spot nodes on offer.
         on_demand: Price of an on-demand node for an interval.
         interval: Interval of the market from which on it holds; None: from now on.
+        offers: The offers that this is together (:meth:`of`); empty where zones make no difference.
+        egress: Price of moving the checkpoints of a pool to another region.
+        transfer: Seconds that this takes.
 
     Raises:
-        ValueError: If a number is out of its range.
+        ValueError: If a number is out of its range, or there are more than :data:`MAX_OFFERS`.
     """
 
     price: float
     available: int
     on_demand: float = 1.0
     interval: int | None = None
+    offers: tuple[Offer, ...] = ()
+    egress: float = 0.0
+    transfer: float = 0.0
 
     def __post_init__(self) -> None:
-        limits = (("price", 0.0, MAX_PRICE), ("available", 0, MAX_AVAILABLE), ("on_demand", MIN_ON_DEMAND, MAX_PRICE))
+        limits = (("price", 0.0, MAX_PRICE), ("available", 0, MAX_AVAILABLE), ("on_demand", MIN_ON_DEMAND, MAX_PRICE),
+                  ("egress", 0.0, MAX_PRICE), ("transfer", 0.0, MAX_SECONDS))  # fmt: skip
         for name, minimum, maximum in limits:
             if not minimum <= (number := getattr(self, name)) <= maximum:
                 raise ValueError(f"{name} must be {minimum:g} to {maximum:,.0f}, got {number}")
         if self.interval is not None and not 0 <= self.interval <= MAX_INTERVALS:
             raise ValueError(f"interval must be 0 to {MAX_INTERVALS:,}, got {self.interval}")
+        check_at_most("offers", len(self.offers), MAX_OFFERS)
+        if self.offers and together(self.offers) != (self.price, self.available, self.on_demand):
+            got = self.price, self.available, self.on_demand
+            raise ValueError(f"price, available and on_demand must be those of the offers together, got {got}")
+
+    @classmethod
+    def of(
+        cls, offers: Sequence[Offer], interval: int | None = None, egress: float = 0.0, transfer: float = 0.0
+    ) -> Quoted:
+        """Return the quote of several offers.
+
+        Raises:
+            ValueError: If there are none, or one is there twice.
+        """
+        return cls(*together(offers), interval, tuple(offers), egress, transfer)
 
 
 class CloudPart(StrEnum):
@@ -103,6 +134,8 @@ class NodesWanted(NamedTuple):
     spot: int
     on_demand: int
     reason: Reason
+    places: tuple[PlacedNodes, ...] = ()
+    """How many of them in each offer; empty for anywhere."""
 
     @property
     def job(self) -> str:
@@ -167,6 +200,8 @@ def pool_answer_to_dict(answer: PoolAnswer) -> dict[str, Any]:
     body: dict[str, Any] = answer._asdict()
     if not isinstance(answer, IntervalEnded):
         body["reason"] = list(answer.reason)
+    if not body.get("places", True):
+        del body["places"]
     return {"job": "", _KINDS[type(answer)]: body}
 
 
@@ -177,8 +212,26 @@ def pool_answer_from_dict(value: dict[str, Any]) -> PoolAnswer | None:
             body = dict(value[name])
             if "reason" in body:
                 body["reason"] = reason_from_list(body["reason"])
+            if "places" in body:
+                body["places"] = places_from_lists(body["places"])
             return kind(**body)
     return None
+
+
+def wanted_to_list(wanted: NodesWanted) -> list[Any]:
+    """Return what is wanted as JSON values, for a saved state."""
+    return [*wanted[:3], list(wanted.reason), list(map(list, wanted.places))]
+
+
+def wanted_from_list(value: Sequence[Any]) -> NodesWanted:
+    """Return what :func:`wanted_to_list` wrote."""
+    version, spot, on_demand, reason, places = value
+    return NodesWanted(version, spot, on_demand, reason_from_list(reason), places_from_lists(places))
+
+
+def places_from_lists(values: Sequence[Sequence[Any]]) -> tuple[PlacedNodes, ...]:
+    """Return places that were written as JSON values."""
+    return tuple(PlacedNodes(*value) for value in values)
 
 
 _KINDS: dict[type[PoolAnswer], str] = {NodesWanted: "nodes_wanted", IntervalEnded: "interval", Allowance: "allowance"}

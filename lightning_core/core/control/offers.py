@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lightning_core.core.limits import MAX_FACTOR, check_length
 
@@ -62,6 +64,40 @@ class Offer:
     def name(self) -> str:
         """The type and the zone, ``TYPE@ZONE``; the zone alone without a type."""
         return f"{self.type}@{self.zone}" if self.type else self.zone
+
+
+class PlacedNodes(NamedTuple):
+    """Nodes of an offer."""
+
+    zone: str
+    type: str
+    spot: int = 0
+    on_demand: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the offer."""
+        return f"{self.type}@{self.zone}" if self.type else self.zone
+
+
+def together(offers: Sequence[Offer]) -> tuple[float, int, float]:
+    """Return what several offers are together: price of a spot node, spot nodes on offer, price of an on-demand node.
+
+    The prices are the lowest for the work of a node; that of a spot node among the offers with some, if there are any.
+
+    Raises:
+        ValueError: If there is no offer, or one is there twice.
+    """
+    if not offers:
+        raise ValueError("offers must not be empty")
+    if len({(offer.zone, offer.type) for offer in offers}) < len(offers):
+        raise ValueError("offers must be there once each, got one twice")
+    with_nodes = [offer for offer in offers if offer.available] or offers
+    return (
+        min(offer.price / offer.throughput for offer in with_nodes),
+        min(sum(offer.available for offer in offers), MAX_AVAILABLE),
+        min(offer.on_demand / offer.throughput for offer in offers),
+    )
 
 
 def region_of(zone: str) -> str:

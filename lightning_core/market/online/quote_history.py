@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 
+from lightning_core.core.arrays import IntArray
 from lightning_core.core.control import Quoted
 from lightning_core.core.control.cloud import MAX_INTERVALS
+from lightning_core.core.control.offers import Offer
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.spot_market import Market
 
@@ -41,12 +43,13 @@ class QuoteHistory:
 
     def state(self) -> dict[str, Any]:
         """Return what is remembered as JSON values."""
-        quotes = [list(astuple(quote)) for quote in self._quotes.values()]
+        quotes = [_to_list(quote) for quote in self._quotes.values()]
         return {"quotes": quotes, "quoted_at": self._quoted_at if self._quotes else None}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
-        self._quotes = {quote[-1]: Quoted(*quote) for quote in state["quotes"]}
+        quotes = list(map(_of_list, state["quotes"]))
+        self._quotes = {quote.interval: quote for quote in quotes if quote.interval is not None}
         self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]
 
     @property
@@ -101,6 +104,16 @@ class QuoteHistory:
         price, available = np.pad(price, ahead, mode="edge"), np.pad(available, ahead, mode="edge")
         return Market(price, available, on_demand, self._seconds)
 
+    def counts(self, number: int) -> dict[str, IntArray]:
+        """Return the spot nodes of an interval's offers, by name, in each interval up to it, shape ``(T,)``."""
+        numbers = [one for one in sorted(self._quotes) if one <= number] or [min(self._quotes)]
+        at = np.clip(np.searchsorted(numbers, np.arange(number + 1), side="right") - 1, 0, None)
+        several = [{offer.name: offer.available for offer in self._quotes[one].offers} for one in numbers]
+        return {
+            offer.name: np.array([counts.get(offer.name, 0) for counts in several], np.int64)[at]
+            for offer in self.at(number).offers
+        }
+
     def is_awaited(self, number: int, now: float) -> bool:
         """Return whether an interval begins a little later: after an absence there is no quote for it yet."""
         return self._is_stale(number, now) and now - number * self._seconds < PATIENCE * self._seconds
@@ -108,3 +121,14 @@ class QuoteHistory:
     def _is_stale(self, number: int, now: float) -> bool:
         """Return whether what was quoted for an interval is older than quotes may be."""
         return number not in self._quotes and now - self._quoted_at > STALE * self._seconds
+
+
+def _to_list(quote: Quoted) -> list[Any]:
+    offers = [list(astuple(offer)) for offer in quote.offers]
+    return [quote.price, quote.available, quote.on_demand, quote.interval, offers, quote.egress, quote.transfer]
+
+
+def _of_list(value: Sequence[Any]) -> Quoted:
+    price, available, on_demand, interval, offers, egress, transfer = value
+    made = tuple(Offer(*offer) for offer in offers)
+    return Quoted(price, available, on_demand, interval, made, egress, transfer)

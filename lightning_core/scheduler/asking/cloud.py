@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_core.core.control import (
@@ -15,7 +15,15 @@ from lightning_core.core.control import (
     NodesWanted,
     Quoted,
 )
-from lightning_core.core.control.cloud import ANY_MONEY, NOTHING_WANTED, PoolAnswer
+from lightning_core.core.control.cloud import (
+    ANY_MONEY,
+    NOTHING_WANTED,
+    PoolAnswer,
+    places_from_lists,
+    wanted_from_list,
+    wanted_to_list,
+)
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.reasons import reason_from_list
 
 CloudEvent = NodesSeen | CloudTrouble | Quoted
@@ -79,6 +87,7 @@ class Cloud:
         return {
             "spot": len(self.nodes.spot), "on_demand": len(self.nodes.on_demand), "warm": self.nodes.warm,
             "wanted_spot": self.wanted.spot, "wanted_on_demand": self.wanted.on_demand,
+            "seen_in": _in_words(self.nodes.places), "wanted_in": _in_words(self.wanted.places),
             "reason": str(self.wanted.reason), "spent": self.spent, "money": self.money,
             "trouble": {str(part): words for part, words in (self.trouble | self.failed).items()},
         }  # fmt: skip
@@ -86,8 +95,13 @@ class Cloud:
     def state(self) -> dict[str, Any]:
         """Return what is known as JSON values."""
         return {
-            "nodes": [list(self.nodes.spot), list(self.nodes.on_demand), self.nodes.warm],
-            "wanted": [*self.wanted[:-1], list(self.wanted.reason)],
+            "nodes": [
+                list(self.nodes.spot),
+                list(self.nodes.on_demand),
+                self.nodes.warm,
+                list(map(list, self.nodes.places)),
+            ],
+            "wanted": wanted_to_list(self.wanted),
             "allowance": [self.allowance.money, list(self.allowance.reason)],
             "spent": self.spent,
             "trouble": {str(part): words for part, words in self.trouble.items()},
@@ -96,12 +110,20 @@ class Cloud:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
-        spot, on_demand, warm = state["nodes"]
-        self.nodes = NodesSeen(tuple(spot), tuple(on_demand), warm)
-        version, spot_wanted, on_demand_wanted, reason = state["wanted"]
-        self.wanted = NodesWanted(version, spot_wanted, on_demand_wanted, reason_from_list(reason))
+        spot, on_demand, warm, places = state["nodes"]
+        self.nodes = NodesSeen(tuple(spot), tuple(on_demand), warm, places_from_lists(places))
+        self.wanted = wanted_from_list(state["wanted"])
         money, reason = state["allowance"]
         self.allowance = Allowance(money, reason_from_list(reason))
         self.spent = float(state["spent"])
         self.trouble = {CloudPart(part): str(words) for part, words in state["trouble"].items()}
         self.failed = {Asker(by): str(words) for by, words in state["failed"].items()}
+
+
+def _in_words(places: Sequence[PlacedNodes]) -> list[str]:
+    """Return where nodes are, a text for each offer that has some."""
+    return [
+        f"{place.name}: {place.spot} spot and {place.on_demand} on-demand"
+        for place in places
+        if place.spot or place.on_demand
+    ]

@@ -20,7 +20,7 @@ from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 10
+VERSION = 11
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -158,6 +158,20 @@ def _to_10(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, "cloud": cloud | {"spent": 0.0, "trouble": {}, "failed": {}}}
 
 
+def _to_11(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing is known of zones: no node has a place, and no quote has offers."""
+    cloud = state["cloud"]
+    cloud = {**cloud, "nodes": [*cloud["nodes"], []], "wanted": [*cloud["wanted"], []]}
+    controllers = [_market_to_11(one) if "quotes" in one else one for one in state["controllers"]]
+    return {**state, "cloud": cloud, "controllers": controllers}
+
+
+def _market_to_11(market: Mapping[str, Any]) -> dict[str, Any]:
+    quotes = [[*quote, [], 0.0, 0.0] for quote in market["quotes"]]
+    places = {"seen": [], "wanted": [], "homes": [], "lost": {}, "outlook": [0.0, 1.0, False]}
+    return {**market, "quotes": quotes, "wanted": [*market["wanted"], []], "places": places}
+
+
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-    1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10,
+    1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10, 10: _to_11,
 }  # fmt: skip

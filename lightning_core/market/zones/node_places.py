@@ -1,0 +1,141 @@
+"""Where the nodes of a pool are, interval by interval: what is known of its offers, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lightning_core.core.arrays import IntArray
+from lightning_core.core.control import NodesSeen, Quoted
+from lightning_core.core.control.cloud import places_from_lists
+from lightning_core.core.control.offers import Offer, PlacedNodes
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.zones.stays import expected_stay
+from lightning_core.market.zones.where import MoveCost, choose
+
+NONE = PlacedNodes("", "")
+
+
+class Outlook(NamedTuple):
+    """What the jobs with nodes can bear, in intervals."""
+
+    launch: float = 0.0
+    """What a launch takes."""
+    left: float = 1.0
+    """For how long nodes are wanted."""
+    may_move: bool = False
+    """Whether all of them have time for a launch that their plans do not know of."""
+
+
+class NodePlaces:
+    """Chooses where the wanted nodes of a pool are, from quotes and from the nodes that were seen.
+
+    Nodes that were wanted somewhere and have not come yet stand there, as those that are there do. An offer that has
+    lost nodes within an interval has no others until the next one, whatever was quoted before.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[PlacedNodes, ...] = ()
+        self._wanted: tuple[PlacedNodes, ...] = ()
+        self._homes: list[str] = []  # regions in which the checkpoints are
+        self._lost: dict[str, int] = {}  # interval in which an offer has lost nodes, by its name
+        self._outlook = Outlook()
+
+    def state(self) -> dict[str, Any]:
+        """Return what is remembered as JSON values."""
+        seen, wanted = (list(map(list, places)) for places in (self._seen, self._wanted))
+        return {"seen": seen, "wanted": wanted, "homes": list(self._homes), "lost": dict(self._lost),
+                "outlook": list(self._outlook)}  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state that :meth:`state` returned."""
+        self._seen, self._wanted = (places_from_lists(state[name]) for name in ("seen", "wanted"))
+        self._homes, self._lost = list(state["homes"]), dict(state["lost"])
+        self._outlook = Outlook(*state["outlook"])
+
+    def see(self, nodes: NodesSeen, interval: int) -> None:
+        """Take in the nodes that there are in an interval."""
+        now, wanted = _by_name(nodes.places), _by_name(self._wanted)
+        for name, before in _by_name(self._seen).items():
+            kept = min(before.spot, wanted.get(name, NONE).spot)  # a node beyond those was given back
+            if now.get(name, NONE).spot < kept:
+                self._lost[name] = interval
+        self._lost = {name: at for name, at in self._lost.items() if at >= interval}
+        self._seen = nodes.places
+
+    def place(
+        self, quote: Quoted, counts: Mapping[str, IntArray], wanted: NodeCounts, outlook: Outlook | None, seconds: float
+    ) -> tuple[PlacedNodes, ...]:
+        """Choose where the wanted nodes are; empty where the quote has no offers.
+
+        Args:
+            quote: What is on offer.
+            counts: Spot nodes of each offer in the intervals so far, by its name.
+            wanted: Nodes wanted.
+            outlook: What the jobs can bear; None within an interval: as at its beginning, and what stands stays.
+            seconds: Seconds of an interval.
+        """
+        if not quote.offers:
+            self._wanted = ()
+            return ()
+        self._outlook = outlook = outlook or self._outlook._replace(may_move=False)
+        offers = [self._as_known(offer) for offer in quote.offers]
+        held = [self._stands(offer) for offer in offers]
+        within = min(wanted.spot, sum(offer.available for offer in offers))
+        stays = [_stay(counts[offer.name], within, offer) for offer in offers]
+        cost = MoveCost(outlook.launch, quote.transfer / seconds, quote.egress)
+        nodes = choose(offers, stays, held, NodeCounts(within, wanted.on_demand), self._homes, cost, outlook.left,
+                       may_move=outlook.may_move)  # fmt: skip
+        beyond = wanted.spot - within  # wanted, and nowhere on offer: where they would be looked for first
+        first = max(range(len(offers)), key=lambda at: (nodes[at].spot, -at))
+        self._wanted = tuple(
+            PlacedNodes(offer.zone, offer.type, has.spot + beyond * (at == first), has.on_demand)
+            for at, (offer, has) in enumerate(zip(offers, nodes, strict=True))
+            if has.all or (beyond and at == first)
+        )
+        if wanted.all:
+            regions = {offer.name: offer.region for offer in offers}
+            self._homes = sorted({regions[place.name] for place in self._wanted})
+        return self._wanted
+
+    def _as_known(self, offer: Offer) -> Offer:
+        """Return an offer as it is now: with the nodes that are there, and no others after a loss."""
+        there = _by_name(self._seen).get(offer.name, NONE).spot
+        available = there if offer.name in self._lost else max(offer.available, there)
+        values = offer.price, available, offer.on_demand, offer.throughput, offer.region
+        return Offer(offer.zone, offer.type, *values)
+
+    def _stands(self, offer: Offer) -> NodeCounts:
+        seen, wanted = (_by_name(places).get(offer.name, NONE) for places in (self._seen, self._wanted))
+        spot = min(max(seen.spot, wanted.spot), offer.available)
+        return NodeCounts(spot, max(seen.on_demand, wanted.on_demand))
+
+
+def mean_prices(places: Sequence[PlacedNodes], quote: Quoted) -> tuple[float, float]:
+    """Return the mean price of a spot and of an on-demand node in their places; that of the quote if there is none."""
+    offers = {offer.name: offer for offer in quote.offers}
+    spot, on_demand = sum(place.spot for place in places), sum(place.on_demand for place in places)
+    return (
+        sum(place.spot * offers[place.name].price for place in places) / spot if spot else quote.price,
+        sum(place.on_demand * offers[place.name].on_demand for place in places) / on_demand
+        if on_demand else quote.on_demand,
+    )  # fmt: skip
+
+
+def dearest(quote: Quoted) -> tuple[float, float]:
+    """Return the highest price of a spot and of an on-demand node that could be wanted."""
+    spot = [offer.price for offer in quote.offers]
+    return max(spot, default=quote.price), max((offer.on_demand for offer in quote.offers), default=quote.on_demand)
+
+
+def _stay(counts: IntArray, wanted: int, offer: Offer) -> float:
+    nodes = min(wanted, offer.available)
+    if not nodes:
+        return 1.0
+    return expected_stay(np.append(counts[:-1], max(int(counts[-1]), nodes)), nodes)
+
+
+def _by_name(places: Sequence[PlacedNodes]) -> dict[str, PlacedNodes]:
+    return {place.name: place for place in places}
