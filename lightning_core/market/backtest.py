@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.market.changeover import Changeover, throughput_of
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
-from lightning_core.market.safety_net import SafetyNet, throughput_of
+from lightning_core.market.safety_net import SafetyNet
 from lightning_core.market.spot_job import EXACT, intervals_after, value_at
 
 
@@ -129,14 +130,13 @@ class Playback:
         chosen = np.where(open_, net.constrain(wanted[0], wanted[1], guarded=self.guarded), 0)
         wait, throughput, paid = self.settle(interval, chosen, net)
         left = np.where(open_, np.maximum(1.0 - wait, 0.0), 1.0)
-        lost = np.where(
-            open_ & net.preempted, np.maximum(self.preemption_cost * rows.fastest - (1.0 - left) * throughput, 0.0), 0.0
-        )
+        done_before = np.where(open_, net.change.work_before(*chosen), 0.0)
+        lost = np.where(open_, self._lost(net.change, wait, throughput), 0.0)
         self.launching = np.where(open_, np.maximum(wait - 1.0, 0.0), self.launching)
-        self.done = np.clip(done + left * throughput - lost, 0.0, rows.work)
+        self.done = np.clip(done + done_before + left * throughput - lost, 0.0, rows.work)
         self.spot[:, interval], self.on_demand[:, interval] = chosen
         self.part[:, interval], self.progress[:, interval] = left, self.done
-        self.paid[:, interval] = paid
+        self.paid[:, interval] = np.where(open_, paid, 0.0)
         self.has = np.where(interval < rows.deadline, chosen, self.has)  # after its deadline it continues with these
 
     def lose(self, interval: int) -> None:
@@ -144,9 +144,15 @@ class Playback:
 
     def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the wait until the chosen nodes train, the work that they do in an interval, and their cost."""
-        rows = self.rows
-        paid: FloatArray = chosen[0] * rows.price[:, interval] + chosen[1] * rows.on_demand
-        return net.wait(*chosen), throughput_of(rows, chosen.sum(0)), paid
+        change = net.change
+        wait, throughput = change.wait(*chosen), throughput_of(self.rows, chosen.sum(0))
+        return wait, throughput, change.bill(chosen[0], chosen[1], self._lost(change, wait, throughput))
+
+    def _lost(self, change: Changeover, wait: FloatArray, throughput: FloatArray) -> FloatArray:
+        """Return the work that a preemption loses, beside what the wait costs."""
+        stands_still = 1.0 - np.maximum(1.0 - wait, 0.0)
+        cost = self.preemption_cost * self.rows.fastest - stands_still * throughput
+        return np.where(change.preempted, np.maximum(cost, 0.0), 0.0)
 
     def ledger(self) -> Ledger:
         """Return the ledger of all rows, with the intervals that each job needs after its deadline."""

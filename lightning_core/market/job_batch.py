@@ -28,7 +28,9 @@ class JobBatch:
         jobs: The jobs, with their work and throughput in ``units``.
         units: Work of one node in an interval where a job has its fewest nodes, shape ``(B,)``. All work that
             policies see is in these units, so that nothing depends on the units of the jobs.
-        work, value, grace, launch, shrink_fraction, preemption_cost, on_demand: Shape ``(B,)``.
+        work, value, grace, launch, overlap, shrink_time, preemption_cost, on_demand: Shape ``(B,)``.
+        by_second: Whether nodes are billed by the second, shape ``(B,)``; else by the interval.
+        minimum_charge: Intervals for which a node is billed at least, shape ``(B,)``; 0 where not by the second.
         reserve: Work that is only planned for (:meth:`with_reserve`), shape ``(B,)``.
         deadline, min_nodes, max_nodes: Shape ``(B,)``, whole.
         throughput: Shape ``(B, N + 1)``, with N the largest ``max_nodes``; constant beyond a job's own.
@@ -52,10 +54,12 @@ class JobBatch:
         self.units = np.array([job.throughput[job.min_nodes] / job.min_nodes for job in jobs])
         jobs = [_in_units(job, unit) for job, unit in zip(jobs, self.units.tolist(), strict=True)]
         self.jobs, self.markets, self.starts = tuple(jobs), tuple(several), np.array(starts, np.int64)
-        self.work, self.value, self.grace, self.launch, self.shrink_fraction, self.preemption_cost = (
+        self.work, self.value, self.grace, self.launch, self.overlap, self.shrink_time, self.preemption_cost = (
             np.array([getattr(job, name) for job in jobs], float)
-            for name in ("work", "value", "grace", "launch", "shrink_fraction", "preemption_cost")
+            for name in ("work", "value", "grace", "launch", "overlap", "shrink_time", "preemption_cost")
         )
+        self.by_second = np.array([job.minimum_charge is not None for job in jobs])
+        self.minimum_charge = np.array([job.minimum_charge or 0.0 for job in jobs])
         self.deadline, self.min_nodes, self.max_nodes = (
             np.array([getattr(job, name) for job in jobs], np.int64) for name in ("deadline", "min_nodes", "max_nodes")
         )

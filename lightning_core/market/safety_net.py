@@ -8,7 +8,8 @@
    that can be. Where spot nodes may be preempted without notice, time for that must be left as well, in every interval
    in which the job holds some or they have just been preempted; else it gets on-demand nodes only, unless it is late by
    more than one preemption anyway.
-3. Needed: no more nodes than complete the job in this interval.
+3. Needed: no more nodes than complete the job in this interval; where nodes are billed by the second, as many as do so
+   at the lowest cost.
 
 What it promises: a job that on-demand nodes alone can complete in time (:attr:`.SpotJob.feasible`) is completed in time
 whatever the market does, if on-demand nodes are always to be had and train ``launch`` after they were asked for, no
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
-from lightning_core.market.job_batch import JobBatch
+from lightning_core.market.changeover import Changeover, throughput_of
 from lightning_core.market.spot_job import EXACT
 
 if TYPE_CHECKING:
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
 
 Pair = tuple[IntArray, IntArray]
 """Spot and on-demand nodes, each of shape ``(B,)``."""
-
-
-def throughput_of(batch: JobBatch, total: IntArray) -> FloatArray:
-    """Return the work done in a whole interval on so many nodes, shape ``(B,)``."""
-    throughput: FloatArray = np.take_along_axis(batch.throughput, total[:, None], 1)[:, 0]
-    return throughput
 
 
 class SafetyNet:
@@ -49,15 +44,9 @@ class SafetyNet:
 
     def __init__(self, observation: Observation) -> None:
         self.observation, self.batch = observation, observation.batch
+        self.change = Changeover(observation)
         self.by_launches = self.batch.overhead == "launches"
         self.cheap = observation.price <= self.batch.on_demand
-        self.left = self.batch.work - observation.progress
-
-    @property
-    def preempted(self) -> BoolArray:
-        """Return whether some of the spot nodes that were held are no longer on offer."""
-        preempted: BoolArray = self.observation.spot > self.observation.available
-        return preempted
 
     def constrain(self, spot: IntArray, on_demand: IntArray, *, guarded: bool) -> Pair:
         """Return what a request becomes; without ``guarded`` rule 2 is left out."""
@@ -65,24 +54,6 @@ class SafetyNet:
         if guarded:
             pair = self.guarded(*pair)
         return self.trim(*pair)
-
-    def fraction_left(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
-        """Return the fraction of the interval left for training."""
-        return np.maximum(1.0 - self.wait(spot, on_demand), 0.0)
-
-    def wait(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
-        """Return the intervals from the beginning of this one until such nodes train (eq. 2)."""
-        observation, batch, total = self.observation, self.batch, spot + on_demand
-        launched = total > observation.held
-        if self.by_launches:
-            launched = (spot > observation.spot) | (on_demand > observation.on_demand)
-        less = np.maximum(observation.launching, 1.0 - batch.shrink_fraction)
-        wait = np.where(launched, batch.launch, np.where(total < observation.held, less, observation.launching))
-        return np.where(total > 0, wait, 0.0)
-
-    def work_done(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
-        """Return the work done in the interval."""
-        return self.fraction_left(spot, on_demand) * throughput_of(self.batch, spot + on_demand)
 
     def split(self, total: IntArray) -> Pair:
         """Split a total into spot and on-demand nodes, the cheaper kind first."""
@@ -133,7 +104,7 @@ class SafetyNet:
 
     def work_at_risk(self, spot: IntArray) -> FloatArray:
         """Return the work lost if spot nodes are preempted without notice: those held now, and any just preempted."""
-        times = (spot > 0).astype(float) + self.preempted
+        times = (spot > 0).astype(float) + self.change.preempted
         work: FloatArray = times * self.batch.preemption_cost * self.batch.fastest
         return work
 
@@ -142,32 +113,32 @@ class SafetyNet:
         batch, later = self.batch, np.maximum(self.observation.intervals_left - 1, 0)
         # Where launches cost time, replacing preempted spot nodes does as well.
         kept = on_demand if self.by_launches else spot + on_demand
-        wait = np.maximum(self.wait(spot, on_demand) - 1.0, 0.0)
+        had = throughput_of(batch, kept)
+        wait = np.maximum(self.change.wait(spot, on_demand) - 1.0, 0.0)
+        # Others may be launched in the next interval; while they are, on-demand nodes alone are sure to train.
+        meanwhile = np.where(spot > 0, 0.0, np.maximum(batch.overlap - wait, 0.0))
         if self.by_launches:
-            wait = np.where(spot > 0, np.maximum(wait, 1.0 - batch.shrink_fraction), wait)
-        stays = np.where(kept >= batch.min_nodes, np.maximum(later - wait, 0.0) * throughput_of(batch, kept), 0.0)
-        grows = (later - batch.launch) * batch.fastest
+            wait = np.where(spot > 0, np.maximum(wait, batch.shrink_time), wait)
+        enough = kept >= batch.min_nodes
+        stays = np.where(enough, np.maximum(later - wait, 0.0) * had, 0.0)
+        grows = (later - batch.launch) * batch.fastest + np.where(enough, meanwhile * had, 0.0)
         then = np.where(later > 0, np.maximum(stays, grows), 0.0)
-        slack: FloatArray = self.work_done(spot, on_demand) + then - self.left
+        slack: FloatArray = self.change.work_done(spot, on_demand) + then - self.change.left
         return slack
 
     def trim(self, spot: IntArray, on_demand: IntArray) -> Pair:
         """Apply rule 3."""
-        total = spot + on_demand
-        ends = self.work_done(spot, on_demand) >= self.left - EXACT
+        change, total = self.change, spot + on_demand
+        ends = change.completes(spot, on_demand)
         if not ends.any():
             return spot, on_demand
-        fewest = total.copy()
+        fewest, cheapest = total.copy(), change.bill(spot, on_demand)
         for number in range(int(total[ends].max()) - 1, 0, -1):
-            preempted = self._reduce(spot, on_demand, np.minimum(total, number))
-            enough = (
-                ends
-                & (number < total)
-                & (number >= self.batch.min_nodes)
-                & (self.work_done(*preempted) >= self.left - EXACT)
-            )
-            enough &= self.is_safe(*preempted)
-            fewest = np.where(enough, number, fewest)
+            fewer = self._reduce(spot, on_demand, np.minimum(total, number))
+            bill = change.bill(*fewer)
+            enough = ends & (number < total) & (number >= self.batch.min_nodes) & change.completes(*fewer)
+            enough &= self.is_safe(*fewer) & (~self.batch.by_second | (bill <= cheapest + EXACT))
+            fewest, cheapest = np.where(enough, number, fewest), np.where(enough, bill, cheapest)
         return self._reduce(spot, on_demand, fewest)
 
 

@@ -7,7 +7,9 @@ Scheduling for LLM Fine-Tuning with Spot Market Predictions").
 
 In the paper only the total number of nodes matters to that fraction, so that spot nodes replace on-demand ones for
 nothing. A cloud launches each of them: by default every launch of a node, of either kind, costs the job its start-up,
-which may last longer than an interval.
+which may last longer than an interval. Two more terms say what a cloud bills and what an elastic job loses: with a
+hand-over time a job trains on the nodes that it has, and pays for them too, while others start; with a minimum charge
+nodes are billed by the second instead of by the interval.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class SpotJob:
         throughput: Work done in an interval on 0, 1, .. ``max_nodes`` nodes; empty: as much as there are nodes.
         growth_fraction: Fraction of an interval left for training when the number of nodes grows, above 0 to 1.
         shrink_fraction: The same when it shrinks.
-        launch_time: Intervals without training from a launch on, at least 0, however long; None for
+        launch_time: Intervals from a launch until the node trains, at least 0, however long; None for
             ``1 - growth_fraction``.
         overhead: Whether each launch of a node costs that, or only a larger total (the paper's).
         value: Value of completion by the deadline, in the unit of the prices.
@@ -50,6 +52,12 @@ class SpotJob:
         preemption_cost: Cost of a preemption without notice, in intervals at full throughput: starting again, and
             the work to be done again. Policies plan for one preemption, and the safety net lets the job hold spot nodes
             only where there is time for one, or where the job is late by more than one anyway.
+        hand_over_time: Intervals that the job takes to save, move to other nodes and restore, from 0 to the launch and
+            to 1. Where it swaps or adds nodes, it trains on those it had for the rest of the launch, at most to the end
+            of the interval, and both are paid for; where it gives nodes back, this is all that it loses. Only a start
+            from nothing and a preemption cost the whole launch. None: the job stands still for the whole launch.
+        minimum_charge: Intervals for which a node is billed at least, from its launch on, 0 to 1: nodes are billed by
+            the second, and those of a job that is done are given back. None: each interval is billed whole.
 
     Raises:
         ValueError: If one is out of its range.
@@ -73,6 +81,8 @@ class SpotJob:
     preemption_cost: float = 0.0
     launch_time: float | None = None
     overhead: Overhead = "launches"
+    hand_over_time: float | None = None
+    minimum_charge: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.work < math.inf:
@@ -101,6 +111,18 @@ class SpotJob:
             raise ValueError(f"grace must be above 1 and finite, got {self.grace}")
         if not 0 <= self.preemption_cost < math.inf:
             raise ValueError(f"preemption_cost must be at least 0 intervals and finite, got {self.preemption_cost}")
+        self._check_bill()
+
+    def _check_bill(self) -> None:
+        for name, number, most in (
+            ("hand_over_time", self.hand_over_time, min(self.launch, 1.0)), ("minimum_charge", self.minimum_charge, 1.0)
+        ):  # fmt: skip
+            if number is None:
+                continue
+            if self.overhead == "total":
+                raise ValueError(f"{name} must be None where overhead is 'total', got {number}")
+            if not 0 <= number <= most + EXACT:
+                raise ValueError(f"{name} must be at least 0 and at most {most:g} intervals, got {number}")
 
     def _check_throughput(self) -> None:
         if len(self.throughput) != self.max_nodes + 1:
@@ -116,6 +138,19 @@ class SpotJob:
     def launch(self) -> float:
         """Intervals without training from a launch on."""
         return 1.0 - self.growth_fraction if self.launch_time is None else self.launch_time
+
+    @property
+    def overlap(self) -> float:
+        """Intervals for which the nodes that a job has train on while others are launched, at most 1."""
+        return 0.0 if self.hand_over_time is None else min(max(self.launch - self.hand_over_time, 0.0), 1.0)
+
+    @property
+    def shrink_time(self) -> float:
+        """Intervals without training when nodes are given back or lost, and none launched."""
+        if self.hand_over_time is not None:
+            return self.hand_over_time
+        stands_still = 1.0 - self.shrink_fraction
+        return stands_still if self.overhead == "total" else min(stands_still, self.launch)
 
     @property
     def feasible(self) -> bool:

@@ -18,7 +18,8 @@ from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster,
 from lightning_core.market.forecasters import LiveMarketForecaster
 from lightning_core.market.observation import Observation
 from lightning_core.market.policies import SPOT_POLICIES, MaxSpot, OnDemand, SemiMarkov
-from lightning_core.market.programs.optimum import by_pair_labels, optimum
+from lightning_core.market.programs.optimum import optimum
+from lightning_core.market.programs.pair_labels import by_pair_labels
 from lightning_core.market.run_lengths import AGES, LASTS, RunLengths
 from lightning_core.market.spot_job import intervals_after
 from tests.examples import examples
@@ -30,6 +31,41 @@ SLOW = SpotJob(4.0, 12, max_nodes=1, growth_fraction=1.0, shrink_fraction=1.0, v
 
 def flat(available: list[int], price: float = 0.4) -> Market:
     return Market(np.full(len(available), price), np.array(available))
+
+
+def played(
+    job: SpotJob, held: tuple[int, int], wait: float, now: tuple[int, int], offered: int, prices: tuple[float, float],
+    left: float,
+) -> tuple[float, float, float]:  # fmt: skip
+    """Return the work of an interval, the start-up still to come after it, and its cost."""
+    launched, old = max(now[0] - held[0], 0) + max(now[1] - held[1], 0), job.throughput[sum(held)]
+    trains = 0.0  # until then, on the nodes that it had
+    if launched:
+        waits = job.launch
+        if job.hand_over_time is not None and any(held) and held[0] <= offered:
+            trains = min(job.launch - job.hand_over_time, 1.0)
+    elif sum(now) < sum(held):
+        waits = max(
+            wait, min(1 - job.shrink_fraction, job.launch) if job.hand_over_time is None else job.hand_over_time
+        )
+    else:
+        waits = wait
+    waits = waits if sum(now) else 0.0
+    before = max(trains - wait, 0.0) * old
+    gain = before + max(1 - waits, 0.0) * job.throughput[sum(now)]
+    seconds = [1.0, math.ceil(trains), 0.0]  # those held, those replaced, and how much longer those launched are billed
+    if job.minimum_charge is not None:
+        ends = 1.0
+        if before > 0 and left <= before:
+            ends = wait + left / old
+        elif sum(now) and left <= gain + 1e-9:
+            ends = waits + (left - before) / job.throughput[sum(now)]
+        seconds = [ends, min(trains, ends), max(job.minimum_charge - ends, 0.0)]
+    bill = 0.0
+    for had, has, price in zip((min(held[0], offered), held[1]), now, prices, strict=True):
+        billed = has * seconds[0] + max(had - has, 0) * seconds[1] + max(has - had, 0) * seconds[2]
+        bill += price * billed
+    return gain, max(waits - 1, 0.0), bill
 
 
 def best_of_all_plans(job: SpotJob, market: Market) -> float:
@@ -48,14 +84,9 @@ def best_of_all_plans(job: SpotJob, market: Market) -> float:
         for spot, on_demand in pairs:
             if spot > market.available[interval]:
                 continue
-            if spot > held[0] or on_demand > held[1]:
-                waits = job.launch
-            else:
-                waits = max(wait, 1 - job.shrink_fraction) if spot + on_demand < sum(held) else wait
-            waits = waits if spot + on_demand else 0.0
-            gain = max(1 - waits, 0.0) * job.throughput[spot + on_demand]
-            cost = spot * float(market.price[interval]) + on_demand * market.on_demand
-            then = best(interval + 1, (spot, on_demand), max(waits - 1, 0.0), done + gain, paid + cost)
+            prices, now = (float(market.price[interval]), market.on_demand), (spot, on_demand)
+            gain, left, bill = played(job, held, wait, now, int(market.available[interval]), prices, job.work - done)
+            then = best(interval + 1, now, left, done + gain, paid + bill)
             found = max(found, then)
         return found
 
@@ -76,7 +107,10 @@ def test_the_optimum_is_the_best_of_all_plans(on_grid: bool, data: st.DataObject
         data.draw(st.integers(1, max_nodes)), max_nodes, throughput, growth_fraction,
         data.draw(st.sampled_from([growth_fraction, 1.0])), value=data.draw(st.sampled_from([0.0, 5.0, 20.0])),
         launch_time=data.draw(st.sampled_from([None, 0.0, 0.2, 1.0, 1.2, 2.4])),
+        minimum_charge=data.draw(st.sampled_from([None, 0.0, 0.3, 1.0])),
     )  # fmt: skip
+    part = data.draw(st.sampled_from([None, 0.0, 0.5, 1.0]))
+    job = job if part is None else replace(job, hand_over_time=part * min(job.launch, 1.0))
     prices = data.draw(st.lists(st.floats(0.1, 1.2), min_size=intervals, max_size=intervals))
     counts = data.draw(st.lists(st.integers(0, 3), min_size=intervals, max_size=intervals))
     market = Market(np.array(prices), np.array(counts))

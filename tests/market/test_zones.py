@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,12 @@ def test_no_job_is_late_that_on_demand_nodes_complete_in_time(make: type[SpotPol
 def test_what_does_not_go_together_is_refused(traces: list[OfferTrace], values: dict[str, Any], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         backtest_zones([MaxSpot()], [job(4.0, 8)], traces, [0], LAST, **values)
+
+
+@pytest.mark.parametrize("terms", [{"hand_over_time": 0.1}, {"minimum_charge": 0.0}])
+def test_jobs_that_train_on_or_are_billed_by_the_second_are_refused(terms: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="jobs in several zones must have no hand_over_time and no minimum_charge"):
+        backtest_zones([MaxSpot()], [replace(job(4.0, 8), **terms)], [trace(EAST, [1] * 9)], [0], LAST)  # type: ignore[arg-type]
 
 
 def test_a_policy_sees_the_cheapest_offer_with_nodes() -> None:

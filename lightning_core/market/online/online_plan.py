@@ -108,7 +108,7 @@ class OnlinePlan:
             if batch.overhead == "total":
                 held = NodeCounts(spot, held.all - spot)
             elif spot < held.spot:  # nothing is lost, but the job continues on fewer nodes
-                held, waits = NodeCounts(spot, held.on_demand), 1.0 - float(batch.shrink_fraction[0])
+                held, waits = NodeCounts(spot, held.on_demand), float(batch.shrink_time[0])
         forecast = Forecast(forecast.prices, np.maximum(forecast.counts - reserved, 0))
         progress = np.array([done / float(batch.units[0])])
         spot_nodes, on_demand = (np.array([number], np.int64) for number in held)

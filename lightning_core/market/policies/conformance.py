@@ -77,6 +77,9 @@ def check_backtest(make: Make, world: World, seed: int = 0) -> None:
         require(bool(offered), "a job must not hold more spot nodes than are on offer")
         best = float(optimum(JobBatch([replace(job, overhead="total")], market, [0]))[0])  # launches earn no more
         require(float(ledger.utility[0]) <= best + EXACT, f"no policy can earn more than the optimum, {best:g}")
+    billed = replace(job, hand_over_time=0.2 * min(job.launch, 1.0), minimum_charge=0.1)
+    ledger = _play(make(), (billed, market), _noise(seed))
+    require(bool(ledger.on_time.all()), "a job that trains on while nodes are launched must be in time as well")
 
 
 def check_independence(make: Make, world: World, seed: int = 0) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.saved_state import StateError, decode, encode
 from lightning_core.market.observation import Observation
-from lightning_core.market.programs.node_pairs import NodePairs
+from lightning_core.market.programs.node_pairs import NodePairs, OnOffer
 from lightning_core.market.run_lengths import AGES, RunLengths
 from lightning_core.market.spot_job import EXACT, SpotJob
 
@@ -136,12 +136,11 @@ class SemiMarkov:
             plan = _plan(_Basis(interval, job, *terms, self.horizon_limit, KEPT // len(batch)))
             self._plans[row] = plan
         pairs, ages = plan.pairs, tuple(plan.basis.seen[2])
-        cost = pairs.costs(price, market.on_demand)
-        cost[pairs.numbers > int(observation.available[row])] = math.inf
+        offer = OnOffer(price, market.on_demand, observation.available[row])
         state = RunLengths(_levels(pairs.numbers, seen), len(pairs.numbers), ages).row
         wait = float(np.broadcast_to(observation.launching, len(batch))[row])
         done = max(plan.basis.left - left, 0.0) / plan.unit
-        worth = pairs.action_values(plan.after[interval - plan.basis.begins][state], cost, *held, wait, done)
+        worth = pairs.action_values(plan.after[interval - plan.basis.begins][state], offer, *held, wait, done)
         good = worth >= worth.max() - EXACT
         # On a tie it keeps what it has, else the fewest nodes win.
         stays = good & (pairs.numbers[:, None] == held[0]) & (pairs.numbers == held[1])
@@ -158,18 +157,17 @@ def _plan(basis: _Basis) -> _Plan:
     reach = min(work, intervals * job.throughput[-1])
     unit = max(reach / CELLS, EXACT)
     cells = math.ceil(reach / unit - 1e-6) + 1
-    pairs, runs = NodePairs(job, unit, np.array(basis.numbers)), RunLengths.of(basis.seen)
-    level = np.repeat(np.arange(runs.number), len(runs.ages))
-    cost = np.repeat(pairs.costs(price, on_demand)[None], len(level), 0)
-    gone = np.arange(len(pairs.numbers)) > level[:, None]  # spot nodes that are not on offer
-    cost[gone] = math.inf
-    lost = max(job.preemption_cost - job.launch, 0.0) * job.throughput[-1] / unit
-
     rest = np.maximum(work - np.arange(cells) * unit, 0.0)
     rest[-1] = work - reach
+    pairs, runs = NodePairs(job, rest, unit, np.array(basis.numbers)), RunLengths.of(basis.seen)
+    level = np.repeat(np.arange(runs.number), len(runs.ages))
+    offer = OnOffer(price, on_demand, pairs.numbers[level])
+    gone = np.arange(len(pairs.numbers)) > level[:, None]  # spot nodes that are not on offer
+    lost = max(job.preemption_cost - job.launch, 0.0) * job.throughput[-1] / unit
+
     # The safety net lets no job be late that need not be.
     penalty = job.value + job.deadline * job.max_nodes * on_demand
-    end = pairs.end(job, rest, on_demand) - np.where(rest > EXACT, penalty, 0.0)
+    end = pairs.end(rest, on_demand) - np.where(rest > EXACT, penalty, 0.0)
     worth = np.repeat(end[None], len(level), 0)
     keep = int(np.clip(basis.kept // worth.size, 1, max(math.ceil(ANEW * intervals), 1)))
     after = list[FloatArray]()
@@ -178,7 +176,7 @@ def _plan(basis: _Basis) -> _Plan:
         if at < keep:
             after.append(expected)
         if at:
-            worth = pairs.step_back(expected, cost)
+            worth = pairs.step_back(expected, offer)
             if lost > EXACT:
                 _lose(worth, gone, lost)
     return _Plan(basis, pairs, unit, after[::-1])

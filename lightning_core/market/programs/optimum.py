@@ -11,23 +11,17 @@ What preemptions lose is not counted: the optimum knows them beforehand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.observation import Forecast, Observation
-from lightning_core.market.programs.node_pairs import NodePairs
+from lightning_core.market.programs.node_pairs import NodePairs, OnOffer
+from lightning_core.market.programs.pair_labels import by_pair_labels, undominated
 from lightning_core.market.programs.progress_grid import exact_grid
 from lightning_core.market.programs.window_planner import WindowPlanner
-from lightning_core.market.spot_job import EXACT, SpotJob, intervals_after, value_at
-
-# Labels whose progress differs by less are the same.
-LABEL_TOLERANCE = 1e-12
-
-Labels = tuple[FloatArray, FloatArray]
-"""Work done and money paid, each of shape ``(labels,)``, of plans that no other one dominates."""
+from lightning_core.market.spot_job import EXACT, SpotJob
 
 
 def optimum(batch: JobBatch) -> FloatArray:
@@ -62,9 +56,9 @@ def optimum(batch: JobBatch) -> FloatArray:
 
 def _of_launches(batch: JobBatch, row: int) -> float:
     job, on_demand = batch.jobs[row], float(batch.on_demand[row])
-    pairs = NodePairs(job, 1.0)
-    waits = [*pairs.waits, *np.maximum(pairs.waits, 1.0 - job.shrink_fraction)]
-    unit = exact_grid(np.array(job.throughput), *(max(1.0 - wait, 0.0) for wait in waits))
+    waits = NodePairs(job, np.zeros(1), 1.0).waits
+    trains = [1.0 - waits, 1.0 - np.maximum(waits, job.shrink_time), job.overlap - waits]
+    unit = exact_grid(np.array(job.throughput), *np.maximum(np.concatenate(trains), 0.0).tolist())
     terms = batch.price[row], batch.available[row], on_demand
     return by_pair_labels(job, *terms) if unit is None else by_pairs(job, unit, *terms)
 
@@ -79,69 +73,14 @@ def by_pairs(job: SpotJob, unit: float, price: FloatArray, available: IntArray, 
         available: Spot nodes on offer, shape ``(D,)``.
         on_demand: Price of an on-demand node.
     """
-    pairs = NodePairs(job, unit)
     # Up to all of the work, or to the farthest cell that can be reached.
     cells = math.ceil(min(job.work, job.deadline * job.throughput[-1]) / unit - 1e-6)
     left = np.maximum(job.work - np.arange(cells + 1) * unit, 0.0)
-    worth = pairs.end(job, left, on_demand)
+    pairs = NodePairs(job, left, unit)
+    worth = pairs.end(left, on_demand)
     for interval in range(job.deadline - 1, -1, -1):
-        cost = pairs.costs(float(price[interval]), on_demand)
-        cost[pairs.numbers > available[interval]] = math.inf
-        worth = pairs.step_back(worth, cost)
+        worth = pairs.step_back(worth, OnOffer(float(price[interval]), on_demand, available[interval]))
     return float(worth[0, 0, 0, 0])
-
-
-def by_pair_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: float = 1.0) -> float:
-    """Return the highest utility of a job of any throughput where launches cost time; arguments as of by_pairs()."""
-    pairs = NodePairs(job, 1.0)
-    held: dict[tuple[int, int, int], Labels] = {(0, 0, 0): (np.zeros(1), np.zeros(1))}  # by spot, on-demand, stage
-    best = -math.inf
-    for interval in range(job.deadline):
-        after = dict[tuple[int, int, int], Labels]()
-        for spot, on_demand_nodes in np.argwhere(pairs.allowed).tolist():
-            if spot > available[interval]:
-                continue
-            cost = spot * float(price[interval]) + on_demand_nodes * on_demand
-            for stage, labels in _arrivals(pairs, held, spot, on_demand_nodes).items():
-                done, paid = labels[0], labels[1] + cost
-                ended = done >= job.work - EXACT
-                if ended.any():
-                    best = max(best, job.value - float(paid[ended].min()))
-                if not ended.all():
-                    after[spot, on_demand_nodes, stage] = _undominated(done[~ended], paid[~ended])
-        if not after:
-            return best
-        held = after
-    for (_, number, stage), (done, paid) in held.items():
-        wait = pairs.waits[stage] if number == job.max_nodes else job.launch
-        late = intervals_after(job.work - done, job.throughput[-1], wait)
-        worth = value_at(job.deadline + late, job.deadline, job.value, job.grace)
-        best = max(best, float((worth - late * job.max_nodes * on_demand - paid).max()))
-    return best
-
-
-def _arrivals(
-    pairs: NodePairs, held: Mapping[tuple[int, int, int], Labels], spot: int, on_demand: int
-) -> Mapping[int, Labels]:
-    """Return the labels of a pair after an interval, without its cost, by the stage of its start-up."""
-    found = dict[int, list[Labels]]()
-    for (spot_before, on_demand_before, stage), (done, paid) in held.items():
-        total = spot + on_demand
-        if spot > spot_before or on_demand > on_demand_before:
-            wait = float(pairs.waits[-1])
-        elif total < spot_before + on_demand_before:
-            wait = pairs.shrunk(float(pairs.waits[stage]))
-        else:
-            wait = float(pairs.waits[stage])
-        then = pairs.stage_after(wait) if total else 0
-        gain = float(pairs.gain(wait)[spot, on_demand])
-        found.setdefault(then, []).append((done + gain, paid))
-    return {stage: _union(several) for stage, several in found.items()}
-
-
-def _union(several: Iterable[Labels]) -> Labels:
-    done, paid = (np.concatenate(column) for column in zip(*several, strict=True))
-    return _undominated(done, paid)
 
 
 def by_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: float = 1.0) -> float:
@@ -172,7 +111,7 @@ def by_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: f
             if ended.any():
                 best = max(best, job.value - float(paid[ended].min()))
             if not ended.all():
-                after[number] = _undominated(done[~ended], paid[~ended])
+                after[number] = undominated(done[~ended], paid[~ended])
         labels = after
         if not labels:
             return best
@@ -180,12 +119,3 @@ def by_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: f
         rest = [job.worth_of_rest(job.work - one, held, on_demand) for one in done.tolist()]
         best = max(best, float((rest - paid).max()))
     return best
-
-
-def _undominated(done: FloatArray, paid: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the labels of which no other has done as much for as little."""
-    order = np.lexsort((-done, paid))
-    done, paid = done[order], paid[order]
-    farthest = np.maximum.accumulate(np.concatenate([[-math.inf], done[:-1]]))
-    kept = done > farthest + LABEL_TOLERANCE
-    return done[kept], paid[kept]

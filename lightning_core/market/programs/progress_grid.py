@@ -29,6 +29,7 @@ class Group(NamedTuple):
         same: Cells gained in an interval by the number of nodes, shape ``(N + 1,)``, if that is as before.
         up: The same if the number has grown.
         down: The same if it has shrunk.
+        meanwhile: Cells gained on so many nodes while others are launched, shape ``(N + 1,)``.
     """
 
     rows: IntArray
@@ -37,11 +38,12 @@ class Group(NamedTuple):
     same: IntArray
     up: IntArray
     down: IntArray
+    meanwhile: IntArray
 
     def gains(self, held: IntArray) -> IntArray:
         """Return the cells gained by 0, 1, .. nodes, given the number held before, shape ``(n, N + 1)``."""
         number, held = np.arange(len(self.same)), held[:, None]
-        return np.where(number > held, self.up, np.where(number < held, self.down, self.same))
+        return np.where(number > held, self.up + self.meanwhile[held], np.where(number < held, self.down, self.same))
 
     def cell(self, progress: FloatArray) -> IntArray:
         """Return the cell of a progress."""
@@ -74,7 +76,8 @@ def groups_of(batch: JobBatch) -> list[Group]:
     """Return the jobs of a batch by throughput and deadline, a few at a time."""
     found: dict[tuple[float, ...], list[int]] = {}
     for row, job in enumerate(batch.jobs):
-        found.setdefault((*job.throughput, job.launch, job.shrink_fraction, job.deadline), []).append(row)
+        terms = job.launch, job.overlap, job.shrink_time, job.deadline
+        found.setdefault((*job.throughput, *terms), []).append(row)
     groups = []
     for rows in found.values():
         one = group_of(batch.jobs[rows[0]])
@@ -92,14 +95,7 @@ def group_of(job: SpotJob, unit: float | None = None) -> Group:
         unit: Unit of progress; None for the coarsest exact one. Another one rounds the work of an interval.
     """
     throughput = np.array(job.throughput)
-    unit, rounded = (unit, 0.5) if unit else (grid_of(throughput, _growth_fraction(job), job.shrink_fraction), 1e-6)
-    cells = (
-        np.floor(part * throughput / unit + rounded).astype(np.int64)
-        for part in (1.0, _growth_fraction(job), job.shrink_fraction)
-    )
+    fractions = max(1.0 - job.launch, 0.0), 1.0 - job.shrink_time, job.overlap
+    unit, rounded = (unit, 0.5) if unit else (grid_of(throughput, *fractions), 1e-6)
+    cells = (np.floor(part * throughput / unit + rounded).astype(np.int64) for part in (1.0, *fractions))
     return Group(np.zeros(1, np.int64), job.deadline, unit, *cells)
-
-
-def _growth_fraction(job: SpotJob) -> float:
-    """Return the fraction that a launch leaves of its interval."""
-    return max(1.0 - job.launch, 0.0)

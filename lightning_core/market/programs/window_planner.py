@@ -7,7 +7,8 @@ fine one.
 
     f_t(Z, m) = max over n of  f_{t+1}(Z + mu(n, m) H(n), n) - cost_t(n)
 
-``mu`` depends only on whether n is above m, equal or below. With running maxima over larger and over smaller n, an
+``mu`` depends only on whether n is above m, equal or below. Where a job trains on while more nodes are launched, what
+it gains on m meanwhile is added; windows bill whole intervals. With running maxima over larger and over smaller n, an
 interval takes O(grid * nodes) for each job. Only progress that a job can still have is evaluated, and windows that end
 in the same interval share a table. The same recursion over all intervals to the deadline, with the recorded prices, is
 the offline optimum (:mod:`.optimum`).
@@ -216,6 +217,9 @@ def step_back(after: FloatArray, cost: FloatArray, group: Group) -> FloatArray:
         np.maximum(more[m], more[m + 1], out=more[m])
     for m in range(1, len(after)):
         np.maximum(fewer[m], fewer[m - 1], out=fewer[m])
+    columns, last = np.arange(after.shape[2]), after.shape[2] - 1
+    for m in np.flatnonzero(group.meanwhile[:-1]).tolist():  # a job that had m nodes trains on while more are launched
+        more[m + 1] = more[m + 1][:, np.minimum(columns + group.meanwhile[m], last)]
     np.maximum(best[:-1], more[1:], out=best[:-1])
     np.maximum(best[1:], fewer[:-1], out=best[1:])
     return best

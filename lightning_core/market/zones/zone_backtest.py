@@ -10,11 +10,12 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.control.offers import Offer
 from lightning_core.market.backtest import Playback, play_all
+from lightning_core.market.changeover import throughput_of
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
 from lightning_core.market.observation import ForecastProvider, SpotPolicy
 from lightning_core.market.online.node_counts import NodeCounts
-from lightning_core.market.safety_net import SafetyNet, throughput_of
+from lightning_core.market.safety_net import SafetyNet
 from lightning_core.market.spot_job import EXACT, SpotJob
 from lightning_core.market.zones.offer_trace import OfferTrace, any_of
 from lightning_core.market.zones.stays import expected_stay
@@ -67,6 +68,8 @@ def backtest_zones(
         ValueError: If the recordings or jobs do not go together, or a transfer takes longer than a launch with it.
     """
     batch = JobBatch(jobs, any_of(traces), starts)
+    if batch.by_second.any() or batch.overlap.any():
+        raise ValueError("jobs in several zones must have no hand_over_time and no minimum_charge")
     for name, cost in (("transfer", transfer), ("egress", egress)):
         if not 0 <= cost < np.inf:
             raise ValueError(f"{name} must be at least 0 and finite, got {cost}")
@@ -110,10 +113,10 @@ class _ZonePlayback(Playback):
                 self.has[0, row] = sum(has.spot for has in left)
                 self.done[row] = max(self.done[row] - cost[row], 0.0)
                 # Those that are left begin anew without them.
-                self.launching[row] = max(self.launching[row], 1.0 - self.rows.shrink_fraction[row])
+                self.launching[row] = max(self.launching[row], self.rows.shrink_time[row])
 
     def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> tuple[FloatArray, FloatArray, FloatArray]:
-        wait, throughput = net.wait(*chosen), throughput_of(self.rows, chosen.sum(0))
+        wait, throughput = net.change.wait(*chosen), throughput_of(self.rows, chosen.sum(0))
         paid, may_move = np.zeros(len(self.rows)), self._may_move(chosen, net)
         for row, stand in enumerate(self.standing):
             wanted = NodeCounts(*chosen[:, row].tolist())
