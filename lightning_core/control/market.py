@@ -30,7 +30,7 @@ from lightning_core.market.online.current_interval import CurrentInterval, Toll
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.quote_history import QuoteHistory
 from lightning_core.market.policies import SPOT_POLICIES
-from lightning_core.market.zones.node_places import NodePlaces, Outlook, dearest, mean_prices
+from lightning_core.market.zones.node_places import Leeway, NodePlaces, dearest, mean_prices
 
 Answers = list[Ask | PoolAnswer]
 
@@ -215,8 +215,8 @@ class MarketController:
         self._interval = CurrentInterval(number, now, *offer, plans.nodes, present, tolls)
         nodes = self._interval.begin(pool.nodes.warm)
         code = "nodes_planned" if nodes == plans.nodes else "nodes_kept"
-        outlook = self._plans.outlook(number, jobs)
-        self._want(nodes, Reason(code, self._told(plans.jobs, nodes, number)), answers, number, outlook)
+        leeway = self._plans.leeway(number, jobs)
+        self._want(nodes, Reason(code, self._told(plans.jobs, nodes, number)), answers, number, leeway)
 
     def _add_what_cannot_wait(
         self, interval: CurrentInterval, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
@@ -262,12 +262,12 @@ class MarketController:
         return left
 
     def _want(
-        self, nodes: NodeCounts, reason: Reason, answers: Answers, number: int, outlook: Outlook | None = None
+        self, nodes: NodeCounts, reason: Reason, answers: Answers, number: int, leeway: Leeway | None = None
     ) -> None:
-        """Want so many nodes from an interval on, if that is news; ``outlook``: where they are may change."""
+        """Want so many nodes from an interval on, if that is news; ``leeway``: where they are may change."""
         places: tuple[PlacedNodes, ...] = ()
         if self._quotes and (quote := self._quotes.at(number)).offers:
-            places = self._places.place(quote, self._quotes.counts(number), nodes, outlook, self.seconds)
+            places = self._places.place(quote, self._quotes.counts(number), nodes, leeway, self.seconds)
             if self._interval is not None:
                 self._interval.price, self._interval.on_demand = mean_prices(places, quote)
         if nodes != self._wanted[1:3] or places != self._wanted.places:

@@ -21,7 +21,7 @@ from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.start_up_times import StartUpTimes
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.programs.optimum import optimum
-from lightning_core.market.zones.node_places import Outlook
+from lightning_core.market.zones.node_places import Leeway
 
 # Intervals after the present one that plans look at, taken to be like it. A deadline after them is moved there.
 AHEAD = 10_000
@@ -180,7 +180,7 @@ class PlannedJobs:
             asks += planned.ask(status, work, money if is_short else None)
         return Plans(wanted, asks, holding)
 
-    def outlook(self, number: int, jobs: Mapping[str, JobStatus]) -> Outlook:
+    def leeway(self, number: int, jobs: Mapping[str, JobStatus]) -> Leeway:
         """Return what a move of nodes would mean for the jobs that hold some, from an interval on."""
         launch, left, may_move = self._start_up.seconds / self._seconds, 1.0, True
         for name, planned in self._jobs.items():
@@ -194,7 +194,7 @@ class PlannedJobs:
             # After this interval and two more launches, on-demand nodes still complete it in time.
             rest = planned.span.start + planned.span.deadline - number - 1 - 2 * launch - job.preemption_cost
             may_move &= rest * with_margin(job).throughput[-1] >= work
-        return Outlook(launch, left, may_move)
+        return Leeway(launch, left, may_move)
 
     def cannot_wait(
         self, market: Market, rest: Rest, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],

@@ -18,7 +18,7 @@ from lightning_core.market.zones.where import MoveCost, choose
 NONE = PlacedNodes("", "")
 
 
-class Outlook(NamedTuple):
+class Leeway(NamedTuple):
     """What the jobs with nodes can bear, in intervals."""
 
     launch: float = 0.0
@@ -41,19 +41,19 @@ class NodePlaces:
         self._wanted: tuple[PlacedNodes, ...] = ()
         self._homes: list[str] = []  # regions in which the checkpoints are
         self._lost: dict[str, int] = {}  # interval in which an offer has lost nodes, by its name
-        self._outlook = Outlook()
+        self._leeway = Leeway()
 
     def state(self) -> dict[str, Any]:
         """Return what is remembered as JSON values."""
         seen, wanted = (list(map(list, places)) for places in (self._seen, self._wanted))
         return {"seen": seen, "wanted": wanted, "homes": list(self._homes), "lost": dict(self._lost),
-                "outlook": list(self._outlook)}  # fmt: skip
+                "leeway": list(self._leeway)}  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
         self._seen, self._wanted = (places_from_lists(state[name]) for name in ("seen", "wanted"))
         self._homes, self._lost = list(state["homes"]), dict(state["lost"])
-        self._outlook = Outlook(*state["outlook"])
+        self._leeway = Leeway(*state["leeway"])
 
     def see(self, nodes: NodesSeen, interval: int) -> None:
         """Take in the nodes that there are in an interval."""
@@ -66,7 +66,7 @@ class NodePlaces:
         self._seen = nodes.places
 
     def place(
-        self, quote: Quoted, counts: Mapping[str, IntArray], wanted: NodeCounts, outlook: Outlook | None, seconds: float
+        self, quote: Quoted, counts: Mapping[str, IntArray], wanted: NodeCounts, leeway: Leeway | None, seconds: float
     ) -> tuple[PlacedNodes, ...]:
         """Choose where the wanted nodes are; empty where the quote has no offers.
 
@@ -74,20 +74,20 @@ class NodePlaces:
             quote: What is on offer.
             counts: Spot nodes of each offer in the intervals so far, by its name.
             wanted: Nodes wanted.
-            outlook: What the jobs can bear; None within an interval: as at its beginning, and what stands stays.
+            leeway: What the jobs can bear; None within an interval: as at its beginning, and what stands stays.
             seconds: Seconds of an interval.
         """
         if not quote.offers:
             self._wanted = ()
             return ()
-        self._outlook = outlook = outlook or self._outlook._replace(may_move=False)
+        self._leeway = leeway = leeway or self._leeway._replace(may_move=False)
         offers = [self._as_known(offer) for offer in quote.offers]
         held = [self._stands(offer) for offer in offers]
         within = min(wanted.spot, sum(offer.available for offer in offers))
         stays = [_stay(counts[offer.name], within, offer) for offer in offers]
-        cost = MoveCost(outlook.launch, quote.transfer / seconds, quote.egress)
-        nodes = choose(offers, stays, held, NodeCounts(within, wanted.on_demand), self._homes, cost, outlook.left,
-                       may_move=outlook.may_move)  # fmt: skip
+        cost = MoveCost(leeway.launch, quote.transfer / seconds, quote.egress)
+        nodes = choose(offers, stays, held, NodeCounts(within, wanted.on_demand), self._homes, cost, leeway.left,
+                       may_move=leeway.may_move)  # fmt: skip
         beyond = wanted.spot - within  # wanted, and nowhere on offer: where they would be looked for first
         first = max(range(len(offers)), key=lambda at: (nodes[at].spot, -at))
         self._wanted = tuple(

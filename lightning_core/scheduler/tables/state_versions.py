@@ -168,7 +168,7 @@ def _to_11(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _market_to_11(market: Mapping[str, Any]) -> dict[str, Any]:
     quotes = [[*quote, [], 0.0, 0.0] for quote in market["quotes"]]
-    places = {"seen": [], "wanted": [], "homes": [], "lost": {}, "outlook": [0.0, 1.0, False]}
+    places = {"seen": [], "wanted": [], "homes": [], "lost": {}, "leeway": [0.0, 1.0, False]}
     return {**market, "quotes": quotes, "wanted": [*market["wanted"], []], "places": places}
 
 
