@@ -259,6 +259,7 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "Selector after 500 jobs: shortfall from the best policy, relative to the mean policy",
             "{:.3f}",
         ),
+        "selector_printed_shortfall_ratio": ("... with the paper's step", "{:.3f}"),
         **{
             f"ahap_{mode}_over_{other.lower()}": (
                 f"Utility of AHAP {words} above {other} (the paper: {claimed} %)",
