@@ -16,7 +16,7 @@ import pytest
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, Perfect, SpotJob, backtest
 from lightning_core.market.observation import Forecast, Observation
-from lightning_core.market.policies import Ahanp, Ahap, AllOrNothing, NextLifetime, OnDemand
+from lightning_core.market.policies import Ahanp, Ahap, AllOrNothing, NextLifetime, OnDemand, UniformProgress
 from lightning_core.market.policies.ahap import Mode
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.programs.window_planner import WindowPlanner
@@ -195,6 +195,7 @@ def test_the_bound_of_theorem_1_does_not_hold() -> None:
         (12, 0, 0.0, 12, (12, 0)),  # spot nodes are kept
         (12, 0, 31.9, 11, (0, 12)),  # ... until they are preempted: then it is idle
         (12, 0, 32.0, 11, (0, 0)),
+        (0, 1, 33.5, 12, (0, 12)),
         (0, 12, 33.5, 0, (0, 12)),  # on demand it stays until it is ahead by two changes
         (0, 12, 33.5, 12, (0, 12)),  # ... whatever is on offer
         (0, 12, 33.6, 12, (12, 0)),
@@ -225,6 +226,7 @@ def test_uniform_progress_stays_on_the_on_demand_nodes_that_it_has_asked_for() -
         (0.25, 1.0, 0, 12, 3),
         (0.5, 2.0, 0, 12, 3),
         (0.5, 1.0, 12, 0, 1),  # those that it has it keeps
+        (0.5, 1.0, 1, 0, 1),
         (1.0, 1.0, 0, 0, 99),  # they cost as much: never
     ],
 )
@@ -242,9 +244,18 @@ def test_the_lifetime_that_spot_nodes_must_have(
 
 
 def test_spot_nodes_that_outlive_the_forecast_live_long_enough() -> None:
-    state = seen([0], counts=[12, 12, 0], job=replace(JOB, launch_time=3.0))
-    assert pair(NextLifetime(1).decide(state)) == [[12], [0]]
-    assert pair(NextLifetime(2).decide(state)) == [[0], [0]]
+    state = seen([0, 0], job=replace(JOB, launch_time=3.0))
+    state = replace(state, forecast=Forecast(np.full((2, 3), 0.5), np.array([[12, 12, 0], [12, 12, 12]])))
+    assert pair(NextLifetime(1).decide(state)) == [[12, 12], [0, 0]]
+    assert pair(NextLifetime(2).decide(state)) == [[0, 12], [0, 0]]
+    assert NextLifetime().horizon == 5
+
+
+def test_uniform_progress_buys_the_fewest_nodes_that_make_up_for_what_is_due() -> None:
+    """At the end of interval 4, 40 are due; a launch leaves 0.9 of it. 20 lacking are more than 12 nodes can do."""
+    decided = UniformProgress().decide(seen([40, 39.1, 39, 29.2, 20]))
+    assert pair(decided) == [[0] * 5, [0, 1, 2, 12, 12]]
+    assert pair(UniformProgress().decide(seen([40, 20], counts=[3]))) == [[3, 3], [0, 0]]
 
 
 # --------------------------------------------------------------------------------- utilities and weights, algorithm 2

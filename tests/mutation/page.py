@@ -18,6 +18,8 @@ PUBLISHED = {
     "lightning_core/market/backtest.py": "utility of the spot paper",
     "lightning_core/market/policies/ahanp.py": "AHANP",
     "lightning_core/market/policies/ahap.py": "AHAP",
+    "lightning_core/market/policies/next_lifetime.py": "next spot lifetime",
+    "lightning_core/market/policies/uniform_progress.py": "Uniform Progress",
     "lightning_core/market/selector.py": "online policy selection, algorithm 2",
     "lightning_core/placement/milp_model.py": "the integer program",
     "lightning_core/placement/predictor.py": "errors of predictors",
