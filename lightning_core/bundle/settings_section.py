@@ -17,6 +17,8 @@ from lightning_core.core.specs import Spec, parse_spec
 from lightning_core.scheduler.settings import Settings
 
 MARKET_KEYS = tuple(field.name for field in fields(MarketTerms))
+# Which of them are files, and which durations.
+MARKET_FILES, MARKET_DURATIONS = ("trace", "history", "feedback"), ("interval", "start")
 
 
 def read_settings(content: Mapping[str, Any], pool: PoolSection, folder: Path, problems: Problems) -> Settings | None:
@@ -94,14 +96,17 @@ def read_market(value: Any, folder: Path) -> dict[str, Any]:
         terms["policies"] = [str(_read_spec("spot policy", one)) for one in terms["policies"]]
     if isinstance(terms.get("forecaster"), Mapping):
         terms["forecaster"] = str(_read_spec("forecaster", terms["forecaster"]))
-    if terms.get("trace"):
-        terms["trace"] = str((folder / str(terms["trace"])).resolve())
-    if terms.get("interval") is not None:
-        terms["interval"] = parse_duration(terms["interval"])
+    for name in MARKET_FILES:
+        if terms.get(name):
+            terms[name] = str((folder / str(terms[name])).resolve())
+    for name in MARKET_DURATIONS:
+        if terms.get(name) is not None:
+            terms[name] = parse_duration(terms[name])
     try:
-        MarketTerms(**terms).market()
+        MarketTerms(**terms).check()
     except OSError as error:
-        raise ValueError(f"trace {terms['trace']}: {error.strerror}") from None
+        key = next((name for name in MARKET_FILES if terms.get(name) == str(error.filename)), "trace")
+        raise ValueError(f"{key} {terms[key]}: {error.strerror}") from None
     return terms
 
 
@@ -110,6 +115,7 @@ def market_to_dict(market: Mapping[str, Any]) -> dict[str, Any]:
     body = dict(market)
     if isinstance(body.get("policies"), tuple):
         body["policies"] = list(body["policies"])
-    if body.get("interval") is not None:
-        body["interval"] = exact_duration(body["interval"])
+    for name in MARKET_DURATIONS:
+        if body.get(name) is not None:
+            body[name] = exact_duration(body[name])
     return body

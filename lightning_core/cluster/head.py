@@ -28,6 +28,7 @@ from lightning_core.cluster.joined_head import join_cluster
 from lightning_core.core.events import Close, WorkersLost
 from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
+from lightning_core.run.feedback import leave_feedback, with_feedback
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import HEAD, read_head
@@ -83,6 +84,7 @@ def up(
         if recover_journal:
             _recover(folder)
         resumes = _unfinished(folder)
+        settings = with_feedback(folder, settings)
         with recorded_signals() as received:
             if ray_address is None:
                 head = new_head(settings.devices if cloud is None else 0, kind)
@@ -137,6 +139,7 @@ def down(folder: Path, *, now: bool = False) -> None:
             finally:
                 _end_actors(folder, head)
                 end_ray(head)
+            leave_feedback(folder)
             if received:
                 raise SignalReceivedError(received[0])
 
@@ -190,6 +193,7 @@ def _unfinished(folder: Path) -> bool:
         raise HeadError(f"{problem}; its jobs cannot resume; {HINT}; or move it away to start a new one") from None
     if scheduler.names(active=True) or scheduler.cloud.spent:
         return True
+    leave_feedback(folder, scheduler)
     old = folder / "old"
     old.mkdir(exist_ok=True)
     path.rename(archived := old / f"journal-{datetime.now():%Y%m%d-%H%M%S-%f}.db")

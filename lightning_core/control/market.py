@@ -21,7 +21,7 @@ from lightning_core.core.control import Ask, CloudTrouble, IntervalEnded, NodesS
 from lightning_core.core.control.cloud import wanted_from_list, wanted_to_list
 from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.control.pool_view import PoolView
-from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Tick
+from lightning_core.core.events import EarlierFeedback, EarlierRuns, Event, Report, SelectorFeedback, Tick
 from lightning_core.core.limits import check_seconds
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
@@ -137,7 +137,7 @@ class MarketController:
                 has_news = self._plans.awaits(name) or (not pool.is_active(name) and name in self._plans)
             case Quoted():
                 has_news = self._quotes.take(event, now, None if self._interval is None else self._interval.number)
-            case Tick() | SelectorFeedback() | EarlierRuns() | CloudTrouble():
+            case Tick() | SelectorFeedback() | EarlierFeedback() | EarlierRuns() | CloudTrouble():
                 has_news = False
             case _:
                 has_news = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_core.core.limits import (
@@ -14,6 +14,7 @@ from lightning_core.core.limits import (
     check_length,
     check_seconds,
 )
+from lightning_core.market.feedback_file import Rows, read_feedback
 from lightning_core.market.forecasters import make_live_forecaster
 from lightning_core.market.observation import SpotPolicy
 from lightning_core.market.policies.paper_pool import make_pool, pool_of
@@ -46,6 +47,11 @@ class MarketTerms:
         grace: Multiple of a job's deadline after which completion is worth nothing.
         kept_fraction: Fraction of an interval left for training when the number of nodes changes in it.
         forecaster: Spec of the forecaster that policies with a window look ahead by, one that knows no future.
+        start: Seconds of the recording that lie before the pool's first interval: its past, in which the selector plays
+            jobs before the first one is submitted.
+        history: Recording of that past, in a file of its own.
+        feedback: File that an earlier run has left (:mod:`~lightning_core.market.feedback_file`), with which the
+            selector begins; empty for none.
 
     Raises:
         ValueError: If one is out of its range.
@@ -62,6 +68,9 @@ class MarketTerms:
     grace: float = 1.5
     kept_fraction: float = 0.9
     forecaster: str = "last"
+    start: float = 0.0
+    history: str = ""
+    feedback: str = ""
 
     def __post_init__(self) -> None:
         listed = [self.policies] if isinstance(self.policies, str) else self.policies  # a file gives either
@@ -77,10 +86,10 @@ class MarketTerms:
         self._check_ranges()
 
     def _check_types(self) -> None:
-        for rule in ("trace", "pool", "forecaster"):
+        for rule in ("trace", "pool", "forecaster", "history", "feedback"):
             if not isinstance(text := getattr(self, rule), str):
                 raise ValueError(f"market {rule} must be text, got {text!r}")
-        for rule in ("price", "on_demand", "interval", "value", "grace", "kept_fraction"):
+        for rule in ("price", "on_demand", "interval", "value", "grace", "kept_fraction", "start"):
             if isinstance(number := getattr(self, rule), bool | str):
                 raise ValueError(f"market {rule} must be a number, got {number!r}")
 
@@ -111,20 +120,74 @@ class MarketTerms:
         if self.interval is not None and self.interval < MIN_INTERVAL:
             raise ValueError(f"market interval must be at least {MIN_INTERVAL} seconds, got {self.interval}")
         check_seconds("market interval", self.interval)
-        check_length("market trace", self.trace, MAX_PATH)
+        check_seconds("market start", self.start)
+        if self.start and self.history:
+            raise ValueError("market start and history must not both be given: either says what the past was")
+        for name in ("trace", "history", "feedback"):
+            check_length(f"market {name}", getattr(self, name), MAX_PATH)
         check_length("market pool", self.pool)
         make_live_forecaster(self.forecaster, INTERVAL)
 
     def market(self) -> Market:
-        """Return the recording.
+        """Return the recording, from the pool's first interval on.
+
+        Raises:
+            ValueError: If it cannot be parsed, or is no longer than ``start``.
+            OSError: If it cannot be read.
+        """
+        whole = self._read(self.trace, self.interval)
+        begins = self._begins(whole)
+        if begins >= len(whole):
+            seconds = len(whole) * whole.seconds
+            raise ValueError(f"market start must be before the end of the recording at {seconds:g} s, got {self.start}")
+        return replace(whole, price=whole.price[begins:], available=whole.available[begins:]) if begins else whole
+
+    def past(self) -> Market | None:
+        """Return how the market was before the pool's first interval; None if that is not recorded.
 
         Raises:
             ValueError: If it cannot be parsed.
             OSError: If it cannot be read.
         """
-        if not self.trace:
-            return shipped_trace(self.price, self.on_demand, self.interval)
-        return read_trace(Path(self.trace), self.price, self.on_demand, self.interval, self.pool)
+        if self.history:
+            return self._read(self.history, self.market().seconds)
+        whole = self._read(self.trace, self.interval)
+        begins = self._begins(whole)
+        return replace(whole, price=whole.price[:begins], available=whole.available[:begins]) if begins else None
+
+    def earlier_jobs(self) -> Rows:
+        """Return the utility of each policy for each job of an earlier run.
+
+        Raises:
+            ValueError: If they cannot be read, or are of other policies.
+        """
+        return read_feedback(Path(self.feedback), self.policies) if self.feedback else ()
+
+    @property
+    def knows_more(self) -> bool:
+        """Whether a past or the jobs of an earlier run are named."""
+        return bool(self.start or self.history or self.feedback)
+
+    def check(self) -> None:
+        """Read everything that the terms name.
+
+        Raises:
+            ValueError: If one cannot be parsed.
+            OSError: If one cannot be read.
+        """
+        self.market()
+        if self.history:
+            self.past()
+        self.earlier_jobs()
+
+    def _read(self, path: str, interval: float | None) -> Market:
+        if not path:
+            return shipped_trace(self.price, self.on_demand, interval)
+        return read_trace(Path(path), self.price, self.on_demand, interval, self.pool)
+
+    def _begins(self, whole: Market) -> int:
+        """Return the first interval of the pool in a recording."""
+        return round(self.start / whole.seconds)
 
     def make(self) -> dict[str, SpotPolicy]:
         """Return new policies, by their specs."""

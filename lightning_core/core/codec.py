@@ -20,6 +20,7 @@ from lightning_core.core.events import (
     Checkpoint,
     Close,
     DevicesUnavailable,
+    EarlierFeedback,
     EarlierRuns,
     Event,
     ExitCause,
@@ -39,6 +40,7 @@ from lightning_core.core.targets import Target, target_from_dict
 from lightning_core.core.validation import checked
 
 _PLAIN: dict[str, type[Any]] = {
+    "earlier_feedback": EarlierFeedback,
     "earlier_runs": EarlierRuns,
     "report": Report,
     "worker_exited": WorkerExited,
@@ -74,6 +76,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "cause": ExitCause,
     "devices": lambda devices: _tuple(devices),
     "utilities": tuple,
+    "played": lambda rows: tuple(map(tuple, rows)),
+    "jobs": lambda rows: tuple(map(tuple, rows)),
     "spot": lambda nodes: _tuple(nodes),
     "on_demand": lambda nodes: _tuple(nodes),  # or the price of one
     "part": CloudPart,

@@ -245,6 +245,26 @@ class SelectorFeedback:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierFeedback:
+    """Feedback for a selector that has had none: from before the pool began.
+
+    Args:
+        played: Utilities of each spot policy, in [0, 1], in the order of the market's policies, for each job that was
+            played in the past of the market; at most :data:`~lightning_core.core.limits.MAX_ITEMS` numbers.
+        jobs: The same for each job of earlier runs.
+
+    Raises:
+        ValueError: If there are more.
+    """
+
+    played: tuple[tuple[float, ...], ...]
+    jobs: tuple[tuple[float, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_at_most("numbers of earlier feedback", sum(map(len, (*self.played, *self.jobs))), MAX_ITEMS)
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierRuns:
     """Earlier runs of the same tasks that were found for jobs, right after they were submitted.
 
@@ -278,8 +298,8 @@ class EarlierRuns:
 
 
 Event = (
-    Submit | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost | Close | Command
-    | Ask | WallClock | NodesSeen | Quoted | CloudTrouble | PlanEvent | SelectorFeedback | Tick
+    Submit | EarlierFeedback | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost
+    | Close | Command | Ask | WallClock | NodesSeen | Quoted | CloudTrouble | PlanEvent | SelectorFeedback | Tick
 )  # fmt: skip
 
 

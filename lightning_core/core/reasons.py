@@ -113,6 +113,7 @@ WORDS = {
     "hung_first": "no step for {0:t}, not even a first one{text}",
     # spot policies
     "spot_policy": "{text}, with {0:.0%} of the weight after feedback from {1:# job}",
+    "spot_policy_known": "{text}, with {0:.0%} of the weight after feedback from {1:# job} and {2:# earlier one}",
     "launch_timed_out": "its workers were not ready in time ({text}); it is retried",
 }
 # The reason of a missed target has two parts, each with a code: what ended the job and how far it had come.

@@ -24,6 +24,9 @@ from lightning_core.core.arrays import FloatArray
 from lightning_core.core.saved_state import Stateful
 from lightning_core.market.spot_job import SpotJob
 
+# Utilities of jobs that are kept for later runs.
+MAX_NUMBERS = 20_000
+
 
 def normalised(utility: FloatArray, job: SpotJob, on_demand: float = 1.0) -> FloatArray:
     """Return a utility as a fraction of its range: 0 is to do nothing by the deadline, 1 is to complete free."""
@@ -53,7 +56,7 @@ class Selector(Stateful):
         ('calm', [1.0, 0.0])
     """
 
-    STATE = ("feedback_count", "earned", "totals", "_lead", "_hedged")
+    STATE = ("feedback_count", "earlier_count", "earned", "totals", "jobs_seen", "_lead", "_hedged")
 
     def __init__(self, names: Sequence[str], jobs: int | None = None, share: float = 0.0, seed: int = 0) -> None:
         if not names or len(set(names)) < len(names):
@@ -65,7 +68,11 @@ class Selector(Stateful):
         self.names = tuple(names)
         self.jobs, self.share, self.seed = jobs, share, seed
         self.feedback_count = 0
-        """Jobs that have given feedback."""
+        """Jobs that have given feedback, the earlier ones among them."""
+        self.earlier_count = 0
+        """Jobs of earlier runs, and such as were played in the past of the market."""
+        self.jobs_seen = np.zeros((0, len(names)))
+        """Feedback of the newest jobs, for later runs; what was played is not in it."""
         self.earned = 0.0
         """Expected utility of the draws, summed over jobs."""
         self.totals = np.zeros(len(names))
@@ -121,6 +128,22 @@ class Selector(Stateful):
         chosen = int(np.searchsorted(np.cumsum(self.weights), draw, side="right"))
         return self.names[min(chosen, len(self.names) - 1)]
 
+    def fits(self, utilities: Sequence[float]) -> bool:
+        """Return whether these are utilities of its policies."""
+        return len(utilities) == len(self.names) and all(0 <= one <= 1 for one in utilities)
+
+    def begin(self, played: Sequence[Sequence[float]], jobs: Sequence[Sequence[float]]) -> None:
+        """Take in feedback from before the first job.
+
+        Args:
+            played: Utilities of each policy for each job that was played in the past of the market.
+            jobs: The same for each job of earlier runs.
+        """
+        for utilities in (*played, *jobs):
+            self.update(np.array(utilities))
+        self.earlier_count = self.feedback_count
+        self.jobs_seen = np.array(jobs).reshape(-1, len(self.names))
+
     def update(self, utilities: FloatArray) -> None:
         """Take in a job's feedback.
 
@@ -131,8 +154,9 @@ class Selector(Stateful):
             ValueError: If they have another shape, or are not within 0 to 1.
         """
         utilities = np.asarray(utilities, float)
-        if utilities.shape != self.totals.shape or not ((utilities >= 0) & (utilities <= 1)).all():
+        if utilities.shape != self.totals.shape or not self.fits(utilities.tolist()):
             raise ValueError(f"utilities must be {len(self.names)} numbers from 0 to 1, got {utilities}")
+        self.jobs_seen = np.vstack([self.jobs_seen, utilities])[-(MAX_NUMBERS // len(self.names)) :]
         weights, step = self.weights, self.step
         before, self._lead = self._lead, self._lead + utilities
         had = float(weights @ utilities)

@@ -25,6 +25,7 @@ from lightning_core.core.control import Ask, Asker, CloudTrouble, DemandSeen, No
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
+    EarlierFeedback,
     EarlierRuns,
     Event,
     LaunchTimedOut,
@@ -37,11 +38,11 @@ from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
-from lightning_core.market.selector import Selector
 from lightning_core.scheduler.asking import levels, plans
 from lightning_core.scheduler.asking.cloud import CloudEvent
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
+from lightning_core.scheduler.selecting.feedback import draw_spot_policy, is_no_news
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import UNKNOWN
 
@@ -67,7 +68,7 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
         state.accept(row)
         if state.selector is not None:
             state.awaiting_feedback.pop(job.name, None)  # the name means another job now
-            table.spot_policies[row] = _spot_policy(state.selector, int(table.ordinal[row]))
+            table.spot_policies[row] = draw_spot_policy(state.selector, int(table.ordinal[row]))
         refusal = _refusal(state, job, available, size)
         if refusal is None:
             state.set_threshold(row)
@@ -126,12 +127,6 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reas
     if not job.is_launched and Asker.MARKET in state.controllers:
         return Reason("needs_launch")
     return settings.refusal(job.target)
-
-
-def _spot_policy(selector: Selector, number: int) -> Reason:
-    """Draw a spot policy by the selector's weights; return it with its weight."""
-    name = selector.choose(number)
-    return Reason("spot_policy", (float(selector.weights[selector.names.index(name)]), selector.feedback_count), name)
 
 
 def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> bool:
@@ -211,16 +206,6 @@ def changed_job(state: SchedulerState, row: int, event: Change, now: float) -> J
     return job
 
 
-def take_feedback(state: SchedulerState, feedback: SelectorFeedback) -> bool:
-    """Let the selector learn from a job that has ended; feedback that no job waits for changes nothing."""
-    selector = state.selector
-    if selector is None or state.awaiting_feedback.pop(feedback.job, None) is None:
-        return False
-    if len(feedback.utilities) == len(selector.names) and all(0 <= one <= 1 for one in feedback.utilities):
-        selector.update(np.array(feedback.utilities))
-    return False
-
-
 # ------------------------------------------------------------------------------------------- events that change nothing
 
 
@@ -256,8 +241,8 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return all(table.find_active(job.name) is not None for job in jobs)
         case EarlierRuns(found=found):
             return not any(_lacks_history(state, name) for name, _ in found)
-        case SelectorFeedback(job):
-            return state.selector is None or job not in state.awaiting_feedback
+        case SelectorFeedback() | EarlierFeedback():
+            return is_no_news(state, event)
         case NodesSeen() | CloudTrouble() | Quoted() | PlanGiven() | DemandSeen() | Close():
             return _is_known(state, event)
         case Cancel() | Pause():

@@ -40,6 +40,7 @@ from lightning_core.core.commands import (
 from lightning_core.core.control import Ask, Asker, CloudTrouble, DemandSeen, NodesSeen, PlanEvent, PlanGiven, Quoted
 from lightning_core.core.events import (
     Checkpoint,
+    EarlierFeedback,
     EarlierRuns,
     Event,
     LaunchTimedOut,
@@ -66,10 +67,10 @@ from lightning_core.scheduler.requests import (
     submit,
     take_ask,
     take_earlier_runs,
-    take_feedback,
 )  # fmt: skip
 from lightning_core.scheduler.retry_budgets import launch_timed_out, placements, pool_changed, worker_exited
 from lightning_core.scheduler.round import Round
+from lightning_core.scheduler.selecting.feedback import take_feedback
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
 from lightning_core.scheduler.status import job_forecast, job_status, judge
@@ -153,7 +154,7 @@ class Scheduler:
                 return take_ask(state, event, is_event=True)
             case PlanGiven() | DemandSeen():
                 return False
-            case SelectorFeedback():
+            case SelectorFeedback() | EarlierFeedback():
                 return take_feedback(state, event)
             case EarlierRuns():
                 return take_earlier_runs(state, event)
@@ -295,6 +296,11 @@ class Scheduler:
     def awaiting_feedback(self) -> Mapping[str, float]:
         """Jobs that have ended and whose feedback the selector lacks, with the end of each deadline."""
         return self._state.awaiting_feedback
+
+    def selector_feedback(self) -> tuple[tuple[str, ...], FloatArray] | None:
+        """Return the spot policies, and their utilities for each job that gave feedback; None without a market."""
+        selector = self._state.selector
+        return None if selector is None else (selector.names, selector.jobs_seen)
 
     def placements(self) -> list[Placement]:
         """Return the launched jobs that should have a worker on each of their devices."""

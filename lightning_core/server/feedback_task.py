@@ -1,19 +1,26 @@
-"""Feeds the spot policy selector: computes feedback from finished jobs in a thread and hands it to the scheduler."""
+"""Feeds the spot policy selector: what was known before the pool began, then feedback from jobs that have ended.
+
+It is computed in a thread and handed to the scheduler.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from lightning_core.core.events import Event, SelectorFeedback
+from lightning_core.control.market_terms import MarketTerms
+from lightning_core.core.events import EarlierFeedback, Event, SelectorFeedback
 from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
+from lightning_core.scheduler.selecting.earlier_feedback import earlier_feedback
 from lightning_core.server.host import EventNotPersistedError, Host
 
 log = logging.getLogger(__name__)
 
-# Seconds between two attempts to write feedback to a full journal.
-RETRY_INTERVAL = 1.0
+# Seconds between two attempts to write feedback to a full journal, and for which the first jobs wait for what was known
+# before.
+RETRY_INTERVAL, BEGIN_TIMEOUT = 1.0, 30.0
 
 
 class FeedbackTask:
@@ -30,6 +37,7 @@ class FeedbackTask:
         self._handle = handle
         self._on_done = on_done
         self._task: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
         self._replay: CounterfactualReplay | None = None
         try:
             self._replay = CounterfactualReplay.of(host.scheduler.settings)
@@ -38,6 +46,26 @@ class FeedbackTask:
             ValueError,
         ) as error:  # the market's recording is gone: jobs run, but the selector gets nothing
             log.warning("the selector of spot policies gets no feedback: %s", error)
+
+    def begin(self) -> None:
+        """Begin with what was known before the pool, unless it has had jobs."""
+        if self._replay is not None and self._replay.terms.knows_more and not self._host.scheduler.names():
+            self._beginning = asyncio.get_running_loop().create_task(self._begin(self._replay.terms))
+
+    async def begun(self) -> None:
+        """Return once the selector has what was known before; the first jobs are to be drawn by it."""
+        if self._beginning is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._beginning), BEGIN_TIMEOUT)
+
+    async def _begin(self, terms: MarketTerms) -> None:
+        try:
+            earlier = await asyncio.to_thread(earlier_feedback, terms)
+        except Exception:  # the pool works without
+            log.exception("the selector of spot policies begins without what was known before")
+            return
+        if earlier is not None:
+            await self._deliver(earlier)
 
     def start_if_due(self) -> None:
         """Start computing the feedback that is due, unless a computation is running."""
@@ -66,7 +94,7 @@ class FeedbackTask:
             self._task = None
             self._on_done()
 
-    async def _deliver(self, feedback: SelectorFeedback) -> None:
+    async def _deliver(self, feedback: SelectorFeedback | EarlierFeedback) -> None:
         while True:
             try:
                 await self._handle(feedback)

@@ -133,6 +133,7 @@ class SchedulerActor(PoolCalls):
             JoinRefusedError: If its name is taken, or its device is not one of the pool's.
         """
         await self._ready()
+        await self._wakeups.begun()
         reply = self._sessions.join(job, device, incarnation, connection)
         await self._commits.settled()
         return reply
@@ -151,6 +152,7 @@ class SchedulerActor(PoolCalls):
     async def submit(self, jobs: tuple[Job, ...]) -> None:
         """Add jobs."""
         await self._ready()
+        await self._wakeups.begun()
         await self._handle(Submit(jobs))
 
     async def launch(self, specs: Sequence[Spec]) -> None:
@@ -164,6 +166,7 @@ class SchedulerActor(PoolCalls):
             OSError: If the specs cannot be written; then no job is submitted.
         """
         await self._ready()
+        await self._wakeups.begun()
         async with self._launching:  # a slow disk must not block the event loop
             taken = set(self._host.scheduler.names(active=True))
             await self._handle(Submit(await asyncio.to_thread(store, specs, self._folder, taken)))

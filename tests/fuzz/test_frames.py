@@ -47,7 +47,7 @@ VALUES = st.recursive(
 )
 KINDS = ("report", "worker_exited", "cancel", "pause", "resume", "set_deadline", "set_devices", "set_location",
          "set_terms", "close", "tick", "launch_timed_out", "selector_feedback",
-         "earlier_runs")  # fmt: skip
+         "earlier_runs", "earlier_feedback")  # fmt: skip
 CALLS = ("join", "event", "wait", "job_forecast", "status", "prepare", "launch", "job", "about", "sudo")
 
 

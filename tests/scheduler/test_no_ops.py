@@ -14,6 +14,7 @@ from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
     DevicesUnavailable,
+    EarlierFeedback,
     EarlierRuns,
     Event,
     LaunchTimedOut,
@@ -67,6 +68,7 @@ def scheduler() -> Scheduler:
         Submit((JOB,)),
         Submit(()),
         SelectorFeedback("over", (0.5,)),
+        EarlierFeedback(((0.5,),)),
         EarlierRuns((), ()),
         EarlierRuns((RUN,), (("over", (0,)), ("stranger", (0,)))),
     ],

@@ -11,7 +11,17 @@ from lightning_core.cli.arguments import new_file
 if TYPE_CHECKING:
     from lightning_core.cli.on_market.market_options import MarketOptions
 
-NAMES = ("interval", "price", "spot_policy", "forecaster", "provision", "picture")
+NAMES = (
+    "interval",
+    "price",
+    "spot_policy",
+    "forecaster",
+    "market_start",
+    "market_history",
+    "feedback",
+    "provision",
+    "picture",
+)
 
 
 def add_terms(parser: argparse.ArgumentParser, market: str) -> None:
@@ -30,6 +40,14 @@ def add_terms(parser: argparse.ArgumentParser, market: str) -> None:
     parser.add_argument("--spot-policy", metavar="NAME", help=policy)
     forecaster = "on a market: forecaster of policies with a window, such as seasonal (default: last)"
     parser.add_argument("--forecaster", metavar="NAME", help=forecaster)
+    start = (
+        "with --market: time of the recording that is past when the pool begins, such as 7d; the first policies are "
+    )
+    parser.add_argument("--market-start", metavar="TIME", help=f"{start}chosen by it")
+    history = "with --market: recording of the past in a file of its own"
+    parser.add_argument("--market-history", type=Path, metavar="TRACE", help=history)
+    feedback = "with --market: feedback.json of an earlier run, or its folder: policies are chosen by its jobs as well"
+    parser.add_argument("--feedback", type=Path, metavar="FILE", help=feedback)
 
 
 def add_market(parser: argparse.ArgumentParser, what: str) -> None:
@@ -75,5 +93,5 @@ def market_of(arguments: argparse.Namespace, what: str) -> MarketOptions | None:
     return MarketOptions(
         arguments.market, arguments.quotes, arguments.interval, arguments.price, arguments.spot_policy,
         getattr(arguments, "ray", None), arguments.provision, getattr(arguments, "picture", None),
-        arguments.forecaster,
+        arguments.forecaster, arguments.market_start, arguments.market_history, arguments.feedback,
     )  # fmt: skip

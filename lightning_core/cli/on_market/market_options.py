@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.problems import BundleError, require
-from lightning_core.bundle.settings_section import market_to_dict, read_market
+from lightning_core.bundle.settings_section import MARKET_FILES, market_to_dict, read_market
 from lightning_core.cloud import parse_provision
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.control.market_terms import DEFAULT_POLICIES, MarketTerms
@@ -27,7 +27,7 @@ from lightning_core.storage.job_specs import SAVE_EVERY
 from lightning_core.storage.private_files import NotOursError, owner_only, read_own
 
 FILE, MAX_FILE_BYTES = "market.json", 2**20
-PATHS = ("trace", "picture")
+PATHS = ("trace", "picture", "history", "feedback")
 # Fraction of an interval between two checkpoints of a job that does not say how often to save.
 SAVE_FRACTION = 0.1
 
@@ -47,6 +47,10 @@ class MarketOptions:
         provision: What brings up nodes there (:func:`~lightning_core.cloud.parse_provision`).
         picture: File for a picture of the intervals, PNG, SVG or PDF.
         forecaster: Spec of the forecaster of policies with a window; None for that of the bundle, else the last value.
+        start: Time of the recording at which the pool begins, as a duration: what lies before is the past, from which
+            the selector learns.
+        history: Recording of that past in a file of its own.
+        feedback: What an earlier run has left for the selector: its ``feedback.json``, or its folder.
 
     Raises:
         ValueError: If they do not go together.
@@ -61,12 +65,20 @@ class MarketOptions:
     provision: str | None = None
     picture: Path | None = None
     forecaster: str | None = None
+    start: str | None = None
+    history: Path | None = None
+    feedback: Path | None = None
 
     def __post_init__(self) -> None:
         if (self.trace is None) == (self.quotes is None):
             raise ValueError("a market is either recorded (--market TRACE) or quoted (--quotes COMMAND)")
         if self.quotes is not None and self.price is not None:
             raise ValueError("--price is for a recording; the command of --quotes prints the price")
+        for flag, given in (
+            ("market-start", self.start), ("market-history", self.history), ("feedback", self.feedback)
+        ):  # fmt: skip
+            if self.quotes is not None and given is not None:
+                raise ValueError(f"--{flag} is for the selector of spot policies, which needs a recording (--market)")
         self._check_specs()
         self._check_provision()
         self._check_picture()
@@ -203,7 +215,8 @@ class MarketOptions:
             if self.interval is not None:
                 parse_duration(self.interval)
             return None
-        given = {"trace": str(self.trace.resolve()), "interval": self.interval, "price": self.price,
+        files = {name: path and str(path.resolve()) for name in MARKET_FILES for path in [getattr(self, name)]}
+        given = {**files, "interval": self.interval, "price": self.price, "start": self.start,
                  "policies": self.policy and [self.policy], "forecaster": self.forecaster}  # fmt: skip
         own = {key: value for key, value in given.items() if value is not None}
         return read_market(market_to_dict(base or {}) | own, Path())

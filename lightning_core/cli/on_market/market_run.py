@@ -12,6 +12,7 @@ from lightning_core.cli.on_market.market_options import MarketOptions
 from lightning_core.cloud.quotes import QuoteCommand
 from lightning_core.core.control import Asker
 from lightning_core.history.ledger import read_ledger
+from lightning_core.run.feedback import leave_feedback
 from lightning_core.run.follow import Watcher
 from lightning_core.scheduler.summary import Summary
 from lightning_core.storage.journals.journal import Journal
@@ -49,6 +50,7 @@ def run_on_market(
     ledger = read_ledger(run_dir / "journal.db")
     print_ledger(ledger)
     write_ledger(ledger, run_dir)
+    leave_feedback(run_dir)
     if options.picture is not None:
         draw(ledger, bundle, cloud.interval, options.picture)
     return summary

@@ -40,7 +40,16 @@ def market_of(arguments: argparse.Namespace) -> MarketOptions | None:
         ValueError: If an option goes with a market only, or with none.
     """
     if arguments.market is None:
-        for flag in ("interval", "price", "spot_policy", "forecaster", "nodes"):
+        for flag in (
+            "interval",
+            "price",
+            "spot_policy",
+            "forecaster",
+            "market_start",
+            "market_history",
+            "feedback",
+            "nodes",
+        ):
             if getattr(arguments, flag):
                 raise ValueError(f"--{flag.replace('_', '-')} needs a market: --market TRACE")
         return None
@@ -51,7 +60,8 @@ def market_of(arguments: argparse.Namespace) -> MarketOptions | None:
 
     return MarketOptions(
         arguments.market, None, arguments.interval, arguments.price, arguments.spot_policy,
-        forecaster=arguments.forecaster,
+        forecaster=arguments.forecaster, start=arguments.market_start, history=arguments.market_history,
+        feedback=arguments.feedback,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 11
+VERSION = 12
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -172,6 +172,14 @@ def _market_to_11(market: Mapping[str, Any]) -> dict[str, Any]:
     return {**market, "quotes": quotes, "wanted": [*market["wanted"], []], "places": places}
 
 
+def _to_12(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing is kept of the jobs that gave the selector feedback, and it knew nothing before them."""
+    if (selector := state["selector"]) is None:
+        return dict(state)
+    [policies] = selector["totals"]["shape"]
+    return {**state, "selector": {**selector, "earlier_count": 0, "jobs_seen": encode(np.zeros((0, policies)))}}
+
+
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-    1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10, 10: _to_11,
+    1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10, 10: _to_11, 11: _to_12,
 }  # fmt: skip

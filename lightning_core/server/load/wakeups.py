@@ -39,7 +39,12 @@ class Wakeups:
 
     def start(self) -> None:
         """Begin to keep time."""
+        self._feedback.begin()
         self._task = asyncio.get_running_loop().create_task(self._keep_time())
+
+    async def begun(self) -> None:
+        """Return once jobs can be submitted: the selector of spot policies has what was known before."""
+        await self._feedback.begun()
 
     def look(self) -> None:
         """Look whether the scheduler wants to be woken at another time; few events change that."""

@@ -1,0 +1,86 @@
+"""What the selector of spot policies begins with: the past of the market, and the jobs of earlier runs.
+
+Where it is recorded how the market was before the pool began, jobs like those of the paper (Kong et al., section 6: ten
+intervals, work that takes 45 to 90 % of what all nodes can do) are played there under each policy, from starts that are
+spread evenly over the past. What jobs of earlier runs have shown is read from the file that such a run leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lightning_core.control.market_terms import MarketTerms
+from lightning_core.core.events import EarlierFeedback
+from lightning_core.market import JobBatch, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.feedback_file import Rows, feedback_to_text
+from lightning_core.market.forecasters import make_forecaster
+from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.selector import normalised
+from lightning_core.scheduler.market_jobs import CounterfactualReplay
+from lightning_core.scheduler.scheduler import Scheduler
+
+# Jobs that are played in the past, their deadline in intervals, and the most nodes that one can use.
+PLAYED, DEADLINE, MAX_NODES = 24, 10, 12
+# Work of a job relative to what all its nodes do by the deadline, at least and at most.
+LEAST_WORK, MOST_WORK = 0.45, 0.9
+
+
+def earlier_feedback(terms: MarketTerms) -> EarlierFeedback | None:
+    """Return what the selector begins with; None if nothing is known.
+
+    Playing the past takes some seconds.
+
+    Raises:
+        ValueError: If a recording or a file of feedback is wrong.
+        OSError: If the recording cannot be read.
+    """
+    if len(terms.policies) == 1:  # there is nothing to choose
+        return None
+    past = terms.past()
+    played = () if past is None else play(terms, past)
+    jobs = terms.earlier_jobs()
+    return EarlierFeedback(played, jobs) if played or jobs else None
+
+
+def play(terms: MarketTerms, past: Market) -> Rows:
+    """Return the utility of each policy for each job that is played in the past; none if it is too short."""
+    most = min(int(past.available.max()), MAX_NODES)
+    last = len(past) - DEADLINE
+    if most < 1 or last < 0:
+        return ()
+    starts = np.unique(np.linspace(0, last, PLAYED).astype(np.int64)).tolist()
+    # Multiples of the golden ratio are spread evenly, and are not in step with the days of a market.
+    parts = LEAST_WORK + (MOST_WORK - LEAST_WORK) * np.modf(np.arange(1, len(starts) + 1) * (5**0.5 - 1) / 2)[0]
+    kept, grace = terms.kept_fraction, terms.grace
+    jobs = []
+    for part in parts.tolist():
+        job = SpotJob(part * DEADLINE * most, DEADLINE, 1, most, (), kept, kept, 0.0, grace)
+        jobs.append(replace(job, value=terms.value * on_demand_cost(job, past.on_demand)))
+    policies = list(terms.make().values())
+    forecasts = MarketForecaster(make_forecaster(terms.forecaster, past.seconds))
+    ledgers = backtest(policies, JobBatch(jobs, past, starts), forecasts)
+    columns = np.array([ledger.utility for ledger in ledgers]).T
+    rows = [normalised(row, job, past.on_demand) for row, job in zip(columns, jobs, strict=True)]
+    return tuple(map(tuple, np.array(rows).tolist()))
+
+
+def feedback_text(scheduler: Scheduler) -> str | None:
+    """Return the file that a run or pool which is over leaves; None without a selector, or before any job.
+
+    The newest jobs whose deadline is yet to come, so that they have given no feedback, are played as far as the market
+    is recorded.
+    """
+    known = scheduler.selector_feedback()
+    if known is None:
+        return None
+    policies, rows = known
+    try:
+        replay = CounterfactualReplay.of(scheduler.settings)
+        due = [] if replay is None else replay.due(scheduler, float("inf"))[-PLAYED:]
+        later = [] if replay is None else [replay.feedback(job).utilities for job in due]
+    except (OSError, ValueError):  # the market's recording is gone
+        later = []
+    rows = np.array([*rows.tolist(), *filter(None, later)])
+    return feedback_to_text(policies, rows) if len(rows) else None
