@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from lightning_core.cloud.provisioner import Provisioner
 from lightning_core.cloud.troubles import Troubles
 from lightning_core.core.control import CloudPart
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.storage.failpoints import reach
 
@@ -16,6 +18,16 @@ from lightning_core.storage.failpoints import reach
 REPEAT = 60.0
 # Seconds before a provisioner that has failed is asked again.
 RETRY = 5.0
+
+
+Places = tuple[PlacedNodes, ...]
+
+
+class Nodes(NamedTuple):
+    """Nodes, and how many of them are of each offer, in the order of the names, if that is known."""
+
+    counts: NodeCounts
+    places: Places = ()
 
 
 class AskedProvisioner:
@@ -34,25 +46,30 @@ class AskedProvisioner:
         self._make, self._troubles = make, troubles
         self._call: asyncio.Future[None] | None = None  # what has not returned
         self._since = self._again_at = float("-inf")
-        self._calls_for: NodeCounts | None = None
-        self._asked: NodeCounts | None = None
+        self._calls_for: Nodes | None = None
+        self._asked: Nodes | None = None
 
-    def bring(self, wanted: NodeCounts | None, there: NodeCounts, now: float) -> None:
+    def bring(
+        self, wanted: NodeCounts | None, there: NodeCounts, now: float, places: Places = (), there_in: Places = ()
+    ) -> None:
         """Ask for nodes if those that are wanted have changed, or others are there for long. Returns at once.
 
         Args:
             wanted: Nodes that should be there; None to leave those of an earlier provisioner until that is known.
             there: Nodes that are there and not about to leave.
             now: Monotonic time.
+            places: How many of the wanted nodes are of each offer; empty for any.
+            there_in: How many of those that are there are of each.
         """
+        where = there_in if places else ()
         try:
             if self._has_answered(now):
-                self._bring(wanted, there, now)
+                self._bring(None if wanted is None else Nodes(wanted, places), Nodes(there, where), now)
         except Exception as error:  # a provisioner may raise anything
             self._troubles.set(CloudPart.NODES, f"{type(error).__name__}: {error}")
             self._asked, self._again_at = None, now + RETRY
 
-    def _bring(self, wanted: NodeCounts | None, there: NodeCounts, now: float) -> None:
+    def _bring(self, wanted: Nodes | None, there: Nodes, now: float) -> None:
         if self.provisioner is None:
             if now > self._again_at:
                 self._begin(self._find, None, now)
@@ -90,19 +107,24 @@ class AskedProvisioner:
             self._asked, self._again_at = self._calls_for, now + REPEAT
         return True
 
-    def _begin(self, call: Callable[[], None], wanted: NodeCounts | None, now: float) -> None:
+    def _begin(self, call: Callable[[], None], wanted: Nodes | None, now: float) -> None:
         self._call = asyncio.ensure_future(asyncio.to_thread(call))
         self._since, self._calls_for = now, wanted
 
     def _find(self) -> None:
         self.provisioner = self._make()
 
-    def _ask(self, wanted: NodeCounts) -> None:
+    def _ask(self, wanted: Nodes) -> None:
         assert self.provisioner is not None  # else it is found first
         reach("provisioner.before_asking")
-        self.provisioner.scale_to(wanted)
+        if wanted.places:
+            self.provisioner.scale_to(wanted.counts, wanted.places)
+        else:
+            self.provisioner.scale_to(wanted.counts)
         reach("provisioner.asked")
 
 
-def _words(counts: NodeCounts) -> str:
-    return f"{counts.spot} spot and {counts.on_demand} on-demand nodes"
+def _words(nodes: Nodes) -> str:
+    counts = nodes.counts
+    where = ", ".join(f"{place.spot} and {place.on_demand} in {place.name}" for place in nodes.places)
+    return f"{counts.spot} spot and {counts.on_demand} on-demand nodes" + (f" ({where})" if where else "")

@@ -13,9 +13,13 @@ from lightning_core.cloud.provisioner import (
     MARKET_LABEL,
     MARKET_TYPES,
     POOL_LABEL,
+    by_place,
     drain,
     list_nodes,
+    list_zones,
+    place_labels,
 )
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
 
 log = logging.getLogger(__name__)
@@ -24,7 +28,7 @@ LABELLED = "labelled"
 
 
 class AutoscalerProvisioner:
-    """Has Ray's autoscaler bring up nodes, whose node types carry the market label.
+    """Has Ray's autoscaler bring up nodes, whose node types carry the market label, and those of zone and type.
 
     A request to it holds for the whole cluster. Several pools of one cluster share it (:mod:`.demands`) if each has
     node types with its own label ``lightning-core/pool``, and says so by the word ``labelled``; nothing else may make
@@ -53,21 +57,22 @@ class AutoscalerProvisioner:
                              "(RAY_enable_autoscaler_v2=1), or bring nodes up with --provision COMMAND")  # fmt: skip
         self._resource, self._leave, self._pool, self._labelled = resource, leave, pool, bool(words)
         self._wanted: NodeCounts | None = None
+        self._places: tuple[PlacedNodes, ...] = ()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lightning-core-demand", daemon=True)
         self._thread.start()
 
-    def scale_to(self, wanted: NodeCounts) -> None:
+    def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
         with self._lock:
-            self._wanted = wanted
-            demands.put(self._pool, self._resource, wanted, labelled=self._labelled)
+            self._wanted, self._places = wanted, tuple(places)
+            demands.put(self._pool, self._resource, wanted, places, labelled=self._labelled)
             self._request()
 
     def close(self) -> None:
         self._closed.set()
         with self._lock:
-            self._wanted = NodeCounts()
+            self._wanted, self._places = NodeCounts(), ()
             demands.remove(self._pool)
             self._request()
         self._thread.join()
@@ -78,7 +83,7 @@ class AutoscalerProvisioner:
             try:
                 with self._lock:
                     if self._wanted is not None and not self._closed.is_set():
-                        demands.put(self._pool, self._resource, self._wanted, labelled=self._labelled)
+                        demands.put(self._pool, self._resource, self._wanted, self._places, labelled=self._labelled)
                         self._request()
             except Exception as error:  # Ray raises many kinds; the next one may succeed
                 log.warning("the demand of the pool could not be renewed: %s", " ".join(str(error).split()))
@@ -90,9 +95,10 @@ class AutoscalerProvisioner:
         self._drain_surplus(several)
         bundles = [{demand.resource: 1} for demand in several for _ in range(demand.counts.all)]
         selectors = [
-            {MARKET_LABEL: market_type} | ({POOL_LABEL: demand.pool} if demand.labelled else {})
+            {MARKET_LABEL: market_type} | place_labels(*place) | ({POOL_LABEL: demand.pool} if demand.labelled else {})
             for demand in several
-            for market_type, number in zip(MARKET_TYPES, demand.counts, strict=True)
+            for place, counts in by_place(demand.counts, demand.places).items()
+            for market_type, number in zip(MARKET_TYPES, counts, strict=True)
             for _ in range(number)
         ]
         request_resources(bundles=bundles, bundle_label_selectors=selectors)
@@ -108,9 +114,29 @@ class AutoscalerProvisioner:
         others = [
             one for one in several if one.pool != self._pool and not one.labelled and one.resource == self._resource
         ]
-        wanted = self._wanted or NodeCounts()
-        for number, market_type in enumerate(MARKET_TYPES):
-            labelled, unlabelled = ([node for node in nodes if nodes[node] == market_type] for nodes in (ours, shared))
-            left = max(wanted[number] - len(labelled), 0) + sum(demand.counts[number] for demand in others)
-            for node in (*labelled[wanted[number] :], *unlabelled[left:]):
+        wanted = by_place(self._wanted or NodeCounts(), self._places)
+        zones = list_zones() if self._places else {}
+        kinds = {node: (*self._place(zones.get(node, ("", ""))), kind) for node, kind in (ours | shared).items()}
+        for *place, market_type in sorted(set(kinds.values())):
+            if market_type not in MARKET_TYPES:
+                continue
+            number, where = MARKET_TYPES.index(market_type), (place[0], place[1])
+            labelled, unlabelled = (
+                [node for node in nodes if kinds[node] == (*where, market_type)] for nodes in (ours, shared)
+            )
+            needed = wanted.get(where, NodeCounts())[number]
+            left = max(needed - len(labelled), 0) + sum(_demanded(demand, where, number) for demand in others)
+            for node in (*labelled[needed:], *unlabelled[left:]):
                 drain(ray.get_runtime_context().gcs_address, node, self._leave)
+
+    def _place(self, found: tuple[str, str]) -> tuple[str, str]:
+        """Return the offer that a node counts for, by its zone and type: an offer without a type takes any."""
+        offers = {(place.zone, place.type) for place in self._places}
+        return found if found in offers or (found[0], "") not in offers else (found[0], "")
+
+
+def _demanded(demand: Demand, where: tuple[str, str], number: int) -> int:
+    """Return the nodes of a place that another pool may need."""
+    if not demand.places or not where[0]:
+        return demand.counts[number]
+    return by_place(demand.counts, demand.places).get(where, NodeCounts())[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from lightning_core.cloud.user_command import UserCommandError, run_command
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
 
 log = logging.getLogger(__name__)
@@ -23,12 +25,13 @@ MAX_CLOSE_ATTEMPTS = 3
 class CommandProvisioner:
     """Runs a command with the newest request; the environment tells it how many nodes there should be.
 
-    ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` are the numbers of nodes, and
-    ``LIGHTNING_CORE_POOL_LABEL`` is what their label ``lightning-core/pool`` should be: without it a node is of every
-    pool of its cluster. The command is run again even if
-    the request is the same as the last, because nodes may have gone in between, and after a while if it failed. Of
-    several requests that arrive while it runs, only the newest is carried out. It should drain a node (``ray drain-
-    node``) before it takes it away, so that the job there can save.
+    ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` are the numbers of nodes. ``LIGHTNING_CORE_OFFERS`` says
+    how many of them are of each offer (:func:`offers_text`; empty for any); their zone and type should be the labels
+    ``ray.io/availability-zone`` and ``lightning-core/instance-type``. ``LIGHTNING_CORE_POOL_LABEL`` is what their label
+    ``lightning-core/pool`` should be: without it a node is of every pool of its cluster. The command is run again even
+    if the request is the same as the last, because nodes may have gone in between, and after a while if it failed. Of
+    several requests that arrive while it runs, only the newest is carried out. It should drain a node
+    (``ray drain-node``) before it takes it away, so that the job there can save.
 
     Args:
         command: The command and its arguments; no shell is involved.
@@ -45,21 +48,21 @@ class CommandProvisioner:
             raise ValueError("the command must not be empty")
         self.trouble = ""
         """Why the command failed last; empty if it succeeded."""
-        self._wanted = NodeCounts()
+        self._wanted, self._places = NodeCounts(), tuple[PlacedNodes, ...]()
         self._condition = threading.Condition()
         self._is_pending = self._closed = False
         self._thread = threading.Thread(target=self._run, name="lightning-core-provision", daemon=True)
         self._thread.start()
 
-    def scale_to(self, wanted: NodeCounts) -> None:
+    def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
         with self._condition:
-            self._wanted, self._is_pending = wanted, True
+            self._wanted, self._places, self._is_pending = wanted, tuple(places), True
             self._condition.notify()
 
     def close(self) -> None:
         """Request that there be no nodes; log an error if that fails, because they are still paid for."""
         with self._condition:
-            self._wanted, self._is_pending, self._closed = NodeCounts(), True, True
+            self._wanted, self._places, self._is_pending, self._closed = NodeCounts(), (), True, True
             self._condition.notify()
         self._thread.join((1 + MAX_CLOSE_ATTEMPTS) * (COMMAND_TIMEOUT + RETRY_SECONDS))
 
@@ -68,8 +71,8 @@ class CommandProvisioner:
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._is_pending)
-                wanted, closed, self._is_pending = self._wanted, self._closed, False
-            if self._execute(wanted):
+                wanted, places, closed, self._is_pending = self._wanted, self._places, self._closed, False
+            if self._execute(wanted, places):
                 if closed:
                     return
                 continue
@@ -82,11 +85,11 @@ class CommandProvisioner:
             with self._condition:
                 self._is_pending = True
 
-    def _execute(self, wanted: NodeCounts) -> bool:
+    def _execute(self, wanted: NodeCounts, places: Sequence[PlacedNodes]) -> bool:
         """Run the command and return whether it succeeded."""
         told = {
             "LIGHTNING_CORE_SPOT": str(wanted.spot), "LIGHTNING_CORE_ON_DEMAND": str(wanted.on_demand),
-            "LIGHTNING_CORE_POOL_LABEL": self._pool,
+            "LIGHTNING_CORE_POOL_LABEL": self._pool, "LIGHTNING_CORE_OFFERS": offers_text(places),
         }  # fmt: skip
         try:
             run_command(self._command, COMMAND_TIMEOUT, environment=told)
@@ -96,3 +99,14 @@ class CommandProvisioner:
             return False
         self.trouble = ""
         return True
+
+
+def offers_text(places: Sequence[PlacedNodes]) -> str:
+    """Return how many nodes of each offer there should be, as JSON with a version; empty if they may be anywhere.
+
+    Example::
+
+        >>> offers_text([PlacedNodes("us-east-1a", "p3.2xlarge", 2, 0)])
+        '{"version": 2, "offers": [{"zone": "us-east-1a", "type": "p3.2xlarge", "spot": 2, "on_demand": 0}]}'
+    """
+    return json.dumps({"version": 2, "offers": [place._asdict() for place in places]}) if places else ""

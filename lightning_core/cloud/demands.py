@@ -7,9 +7,12 @@ the sum of what all pools demand. A demand expires unless its pool renews it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from lightning_core.cloud.provisioner import wall_time
+from lightning_core.core.control.cloud import places_from_lists
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
 
 # Seconds after which a demand expires, and after which its pool renews it.
@@ -28,6 +31,7 @@ class Demand:
         on_demand: On-demand nodes.
         labelled: Whether the nodes of this pool carry the pool's label.
         until: Time on the wall at which it expires.
+        places: How many of the nodes are of each offer; empty for any.
     """
 
     pool: str
@@ -36,6 +40,10 @@ class Demand:
     on_demand: int
     labelled: bool
     until: float
+    places: tuple[PlacedNodes, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "places", places_from_lists(self.places))  # JSON has lists
 
     @property
     def counts(self) -> NodeCounts:
@@ -43,11 +51,13 @@ class Demand:
         return NodeCounts(self.spot, self.on_demand)
 
 
-def put(pool: str, resource: str, wanted: NodeCounts, *, labelled: bool) -> None:
+def put(
+    pool: str, resource: str, wanted: NodeCounts, places: Sequence[PlacedNodes] = (), *, labelled: bool
+) -> None:  # fmt: skip
     """Write what a pool of the joined Ray demands from now on."""
     from ray.experimental.internal_kv import _internal_kv_put
 
-    demand = Demand(pool, resource, *wanted, labelled, wall_time() + EXPIRES)
+    demand = Demand(pool, resource, *wanted, labelled, wall_time() + EXPIRES, tuple(places))
     _internal_kv_put(PREFIX + pool.encode(), json.dumps(asdict(demand)).encode(), overwrite=True, namespace=SPACE)
 
 

@@ -30,6 +30,13 @@ class Machine:
     since: float = field(default_factory=time.monotonic)
     ends_at: float | None = None
     """Time at which it is switched off; None while it stays."""
+    zone: str = ""
+    type: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its zone and its type."""
+        return self.zone, self.type
 
     @property
     def is_alive(self) -> bool:
@@ -73,7 +80,7 @@ class MachineNotes:
     def close(self, machine: Machine) -> None:
         """Write what a node cost into the invoice, once it has ended."""
         row = {"node": machine.number, "market_type": machine.market_type, "since": machine.since,
-               "until": time.monotonic()}  # fmt: skip
+               "until": time.monotonic(), "zone": machine.zone, "type": machine.type}  # fmt: skip
         with (self.folder / INVOICE).open("ab+") as file:
             file.seek(max(file.tell() - 1, 0))
             whole = file.read() in (b"", b"\n")  # else a provisioner was killed while it wrote the last line

@@ -1,19 +1,23 @@
 """Provisioners bring up the nodes of a pool, and return them.
 
-A node has one device and carries the label ``ray.io/market-type``: ``spot`` or ``on-demand``. A provisioner answers a
-request at once; nodes come when they come, and Ray says which ones there are. Importing a provisioner does not import
-Ray, which takes seconds and reads its token only once.
+A node has one device and carries the label ``ray.io/market-type``: ``spot`` or ``on-demand``. Where there are several
+offers, ``ray.io/availability-zone`` and ``lightning-core/instance-type`` say of which a node is. A provisioner answers
+a request at once; nodes come when they come, and Ray says which ones there are. Importing a provisioner does not
+import Ray, which takes seconds and reads its token only once.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
 
 MARKET_LABEL = "ray.io/market-type"
+ZONE_LABEL, TYPE_LABEL = "ray.io/availability-zone", "lightning-core/instance-type"
 # Labels with the name of the pool that asked for a node, and with what tells one node of a pool from the others.
 POOL_LABEL, NODE_LABEL = "lightning-core/pool", "lightning-core/node"
 SPOT = "spot"
@@ -27,8 +31,13 @@ LEAVE_SECONDS = 10.0
 class Provisioner(Protocol):
     """Brings up nodes and returns them."""
 
-    def scale_to(self, wanted: NodeCounts) -> None:
-        """Request that there be so many nodes; returns at once."""
+    def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
+        """Request that there be so many nodes; returns at once.
+
+        Args:
+            wanted: Nodes of each kind.
+            places: How many of them are of each offer; empty for any. It is given only where zones are quoted.
+        """
 
     def close(self) -> None:
         """Return all nodes."""
@@ -58,6 +67,31 @@ def list_nodes(resource: str = "device", pool: str = "", *, labelled: bool = Fal
         and (not pool or node["Labels"].get(POOL_LABEL, pool) == pool)
         and (not labelled or POOL_LABEL in node["Labels"])
     }
+
+
+def list_zones() -> dict[str, tuple[str, str]]:
+    """Return the zone and the type of each node of the joined Ray whose zone is labelled, by its id."""
+    import ray
+
+    listed: Any = ray.nodes  # it has no types
+    return {
+        node["NodeID"]: (node["Labels"][ZONE_LABEL], node["Labels"].get(TYPE_LABEL, ""))
+        for node in listed()
+        if node["Alive"] and ZONE_LABEL in node["Labels"]
+    }
+
+
+def place_labels(zone: str, its_type: str) -> dict[str, str]:
+    """Return the labels of the nodes of an offer; none without a zone."""
+    labels = {ZONE_LABEL: zone, TYPE_LABEL: its_type}
+    return {label: value for label, value in labels.items() if value}
+
+
+def by_place(wanted: NodeCounts, places: Sequence[PlacedNodes]) -> dict[tuple[str, str], NodeCounts]:
+    """Return the wanted nodes of each zone and type; of no zone and type if they may be anywhere."""
+    if not places:
+        return {("", ""): wanted}
+    return {(place.zone, place.type): NodeCounts(place.spot, place.on_demand) for place in places}
 
 
 def count_nodes(resource: str = "device") -> NodeCounts:

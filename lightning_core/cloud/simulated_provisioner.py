@@ -28,15 +28,20 @@ from lightning_core.cloud.provisioner import (
     ON_DEMAND,
     POOL_LABEL,
     SPOT,
+    by_place,
     drain_node,
     has_joined,
+    place_labels,
 )
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
+from lightning_core.core.control.offers import Offer, PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.node.processes import is_marked, started
 
 log = logging.getLogger(__name__)
 
+# Zone and type.
+Place = tuple[str, str]
 # Seconds between two looks at the nodes, and seconds that they may take to end by themselves once all are given back.
 POLL_SECONDS, CLOSE_SECONDS = 0.1, 5.0
 # Seconds for which the next node waits for one that has started and not joined the cluster.
@@ -59,6 +64,7 @@ def raylet_command(address: str, pool: str, resources: Mapping[str, float]) -> C
 
     def command(machine: Machine) -> Sequence[str]:
         labels = {MARKET_LABEL: machine.market_type, POOL_LABEL: pool, NODE_LABEL: machine.mark}
+        labels |= place_labels(machine.zone, machine.type)
         return [
             sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", "--block", "--num-cpus=1",
             f"--num-gpus={int(resources.get('GPU', 0))}", f"--resources={json.dumps(own)}",
@@ -96,7 +102,9 @@ class SimulatedProvisioner:
     ) -> None:
         self._notes, self._command, self._warn, self._joined = MachineNotes(folder), command, warn, joined
         self.notice, self._leave = notice, leave
-        self._wanted, self._offered = NodeCounts(), 10**6
+        # By zone and type; of an offer that is not there are no spot nodes. Without zones there is one, without a name.
+        self._wanted: dict[Place, NodeCounts] = {}
+        self._offered: dict[Place, int] | None = None
         self._is_asked = False  # until then, those of an earlier provisioner stay
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -109,17 +117,22 @@ class SimulatedProvisioner:
         self._thread = threading.Thread(target=self._run, name="lightning-core-nodes", daemon=True)
         self._thread.start()
 
-    def scale_to(self, wanted: NodeCounts) -> None:
+    def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
         with self._lock:
-            self._wanted, self._is_asked = wanted, True
+            self._wanted, self._is_asked = by_place(wanted, places), True
 
-    def offer(self, spot: int) -> None:
-        """Offer so many spot nodes from now on; of more, the newest are preempted."""
+    def offer(self, spot: int, offers: Sequence[Offer] = ()) -> None:
+        """Offer so many spot nodes from now on, or so many in each zone; of more, the newest are preempted."""
         with self._lock:
-            self._offered = spot
-            for machine in self._of(SPOT)[spot:]:
-                self.preempted += 1
-                self._end(machine, self.notice)
+            self._offered = {(one.zone, one.type): one.available for one in offers} if offers else {("", ""): spot}
+            for place in {machine.place for machine in self._of(SPOT)}:
+                for machine in self._of(SPOT, place)[self._most(place) :]:
+                    self.preempted += 1
+                    self._end(machine, self.notice)
+
+    def _most(self, place: Place) -> int:
+        """Return how many spot nodes there can be in a place."""
+        return 10**6 if self._offered is None else self._offered.get(place, 0)
 
     def present(self) -> NodeCounts:
         """Return the nodes that are up and not draining."""
@@ -152,8 +165,9 @@ class SimulatedProvisioner:
 
     # ------------------------------------------------------------------------------------------------ nodes
 
-    def _of(self, market_type: str) -> list[Machine]:
-        return [one for one in self._machines if one.market_type == market_type and one.ends_at is None]
+    def _of(self, market_type: str, place: Place | None = None) -> list[Machine]:
+        found = [one for one in self._machines if one.market_type == market_type and one.ends_at is None]
+        return found if place is None else [one for one in found if one.place == place]
 
     def _run(self) -> None:
         while not self._closed.wait(POLL_SECONDS):
@@ -172,14 +186,17 @@ class SimulatedProvisioner:
         for machine in ended:
             self._kill(machine)
         with self._lock:
-            missing = [one for one in MARKET_TYPES if self._is_asked and self._missing(one) > 0]
+            places = [*self._wanted, *({one.place for one in self._machines} - self._wanted.keys())]
+            kinds = [(one, place) for one in MARKET_TYPES for place in places if self._is_asked]
+            missing = [kind for kind in kinds if self._missing(*kind) > 0]
             if missing and not self._is_joining():
-                self._start(missing[0])
+                self._start(*missing[0])
 
-    def _missing(self, market_type: str) -> int:
+    def _missing(self, market_type: str, place: Place) -> int:
         """Return the number of missing nodes; give back the surplus ones."""
-        wanted = min(self._wanted.spot, self._offered) if market_type == SPOT else self._wanted.on_demand
-        present = self._of(market_type)
+        asked = self._wanted.get(place, NodeCounts())
+        wanted = min(asked.spot, self._most(place)) if market_type == SPOT else asked.on_demand
+        present = self._of(market_type, place)
         for machine in present[wanted:]:
             self._end(machine, self._leave)
         return wanted - len(present)
@@ -200,9 +217,9 @@ class SimulatedProvisioner:
                 log.warning("a simulated node cannot be looked up: %s", " ".join(str(error).split()))
                 return
 
-    def _start(self, market_type: str) -> None:
+    def _start(self, market_type: str, place: Place) -> None:
         self._number += 1
-        machine = Machine(self._number, market_type)
+        machine = Machine(self._number, market_type, zone=place[0], type=place[1])
         self._notes.write(machine)
         with (self._notes.folder / "nodes.log").open("ab") as output:
             process = subprocess.Popen(

@@ -16,7 +16,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,14 @@ from lightning_core.cloud import PROVISIONERS, parse_provision
 from lightning_core.cloud.asked_provisioner import AskedProvisioner
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.lease import Lease
-from lightning_core.cloud.provisioner import ON_DEMAND, SPOT, Provisioner, list_nodes
+from lightning_core.cloud.provisioner import ON_DEMAND, SPOT, Provisioner, list_nodes, list_zones
 from lightning_core.cloud.quotes import QUOTES_PER_INTERVAL, QuoteCommand, recorded_quote
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
 from lightning_core.cloud.troubles import Troubles
 from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.control import CloudPart, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.control.cloud import MAX_NODES
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.events import Event
 from lightning_core.market import Market
 from lightning_core.market.online.node_counts import NodeCounts
@@ -74,7 +76,7 @@ class ProvisionerActor:
         self._troubles = Troubles()
         self._provisioner = AskedProvisioner(self._make, self._troubles)
         self._simulated: SimulatedProvisioner | None = None
-        self._offers: int | None = None  # spot nodes on offer
+        self._offers: Quoted | None = None  # what is on offer
         self._seen: NodesSeen | None = None
         self._market: Market | None = None
         self._quoted = self._offered = -1  # newest interval of which the pool, and the simulated market, were told
@@ -132,8 +134,10 @@ class ProvisionerActor:
 
     async def _provision(self) -> None:
         """Have what is wanted be there."""
-        there = _counts(await asyncio.to_thread(self._listed))
-        self._provisioner.bring(self._target(), there, time.monotonic())
+        listed = await asyncio.to_thread(self._listed)
+        target, there_in = self._target(), await self._places(listed)
+        places = self._wanted.places if target is not None and target.all and self._wanted is not None else ()
+        self._provisioner.bring(target, _counts(listed), time.monotonic(), places, there_in)
         self._changed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_PAUSE):
@@ -150,7 +154,9 @@ class ProvisionerActor:
         listed = await asyncio.to_thread(self._listed)
         spot, on_demand = (tuple(sorted(one for one in listed if listed[one] == kind)) for kind in (SPOT, ON_DEMAND))
         most = MAX_NODES // 2  # a provisioner may bring any number
-        seen = NodesSeen(spot[:most], on_demand[:most], min(await self._warm(), MAX_NODES))
+        told = {node: listed[node] for node in (*spot[:most], *on_demand[:most])}
+        places = await self._places(told)
+        seen = NodesSeen(spot[:most], on_demand[:most], min(await self._warm(), MAX_NODES), places)
         if seen != self._seen:
             await self._tell(seen)
             self._seen = seen
@@ -228,10 +234,23 @@ class ProvisionerActor:
     def _listed(self) -> dict[str, str]:
         return list_nodes(self._spec.resource, self._spec.pool)
 
+    async def _places(self, listed: Mapping[str, str]) -> tuple[PlacedNodes, ...]:
+        """Return how many of the nodes are of each offer, in the order of the names; those of no offer are left out."""
+        if self._offers is None or not self._offers.offers:
+            return ()
+        zones, offers = await asyncio.to_thread(list_zones), {(one.zone, one.type) for one in self._offers.offers}
+        kinds = Counter[tuple[str, str, str]]()
+        for node in listed.keys() & zones.keys():
+            zone, its_type = zones[node]
+            found = (zone, its_type) if (zone, its_type) in offers else (zone, "")  # without a type it takes any
+            kinds[(*found, listed[node])] += found in offers
+        places = sorted({kind[:2] for kind, number in kinds.items() if number})
+        return tuple(PlacedNodes(*place, kinds[(*place, SPOT)], kinds[(*place, ON_DEMAND)]) for place in places)
+
     async def _offer(self, quote: Quoted) -> None:
-        self._offers = quote.available
+        self._offers = quote
         if self._simulated is not None:
-            await asyncio.to_thread(self._simulated.offer, quote.available)
+            await asyncio.to_thread(self._simulated.offer, quote.available, quote.offers)
 
     def _make(self) -> Provisioner:
         """Return the provisioner; it takes over the nodes of an earlier one."""
@@ -241,7 +260,7 @@ class ProvisionerActor:
             command = raylet_command(address, spec.pool, {spec.resource: 1})
             self._simulated = SimulatedProvisioner(self._folder / "nodes", command, spec.notice, spec.leave)
             if self._offers is not None:
-                self._simulated.offer(self._offers)
+                self._simulated.offer(self._offers.available, self._offers.offers)
             return self._simulated
         name, words = parse_provision(spec.provision)
         return PROVISIONERS[name](spec.pool, spec.resource, words)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from lightning_core.bundle.settings_section import read_market
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.machine_notes import MARK, Machine, MachineNotes
+from lightning_core.cloud.provisioner import SPOT, list_nodes, list_zones
 from lightning_core.cloud.ray_head import MARK as HEAD_MARK
 from lightning_core.cloud.ray_head import HeadError, joined
 from lightning_core.cluster.head import down, up
@@ -41,6 +42,8 @@ from tests.conftest import ROOT
 INTERVAL, NOTICE, LEAVE, LEASE, SAVE_EVERY = 10.0, 2.0, 2.0, 6.0, 1.0
 # Spot nodes on offer, interval by interval: each third one preempts one of two.
 OFFERS, MOST = [2, 2, 1], 2
+# What a command quotes of two zones, if it is there: then a job has one node.
+QUOTES, ZONES = "quotes.json", {"east": "us-east-1a", "west": "us-west-2b"}
 # Seconds that anything may take before it counts as hung.
 PATIENCE = 90.0
 MANAGER, PROVISIONER = "pool-manager", "pool-provisioner"
@@ -49,20 +52,33 @@ ACTORS = {"scheduler": POOL + SCHEDULER, "provisioner": PROVISIONER, "manager": 
 
 def bring_up(folder: Path) -> None:
     """Bring the pool up: the command that is killed."""
-    trace = folder / "market.csv"
-    if not trace.exists():
+    trace, quotes = folder / "market.csv", folder / QUOTES
+    market: dict[str, Any] = {"interval": INTERVAL, "kept_fraction": 0.8, "save_every": SAVE_EVERY}
+    section = {"trace": str(trace), "interval": INTERVAL, "policies": ["max-spot"]}
+    if quotes.exists():
+        market["policy"] = "max-spot"
+    elif not trace.exists():
         offer(folder, OFFERS)
-    terms = read_market({"trace": str(trace), "interval": INTERVAL, "policies": ["max-spot"]}, folder)
-    market = {"interval": INTERVAL, "kept_fraction": 0.8, "save_every": SAVE_EVERY}
+    terms = None if quotes.exists() else read_market(section, folder)
+    command = f"cat {quotes}" if terms is None else None
     settings = Settings("fifo", period=0.5, devices=2 * MOST, resident=2 * MOST, keep_all=True, market=terms,
                         controllers={str(Asker.MARKET): market})  # fmt: skip
-    cloud = CloudSpec("pool", "device", SIMULATED, INTERVAL, dict(terms), None, NOTICE, LEAVE, LEASE)
+    told = None if terms is None else dict(terms)
+    cloud = CloudSpec("pool", "device", SIMULATED, INTERVAL, told, command, NOTICE, LEAVE, LEASE)
     up(folder / "pool", settings, "cpu", None, cloud)
 
 
 def offer(folder: Path, offers: Sequence[int]) -> None:
     """Write how many spot nodes are on offer, again and again."""
     (folder / "market.csv").write_text("available,price\n" + "".join(f"{one},0.3\n" for one in [*offers] * 200))
+
+
+def quote(folder: Path, **available: int) -> None:
+    """Write how many spot nodes are on offer in each of two zones, of which the second one is dearer."""
+    offers = [{"zone": ZONES[side], "type": "small", "price": 0.3 + 0.1 * (side == "west"), "available": number}
+              for side, number in available.items()]  # fmt: skip
+    (folder / f"{QUOTES}.new").write_text(json.dumps({"version": 2, "offers": offers}))
+    (folder / f"{QUOTES}.new").rename(folder / QUOTES)
 
 
 def submit(folder: Path, name: str) -> None:
@@ -75,7 +91,8 @@ def submit(folder: Path, name: str) -> None:
         },
         "data": {"class_path": "benchmarks.live.numbered_training.Data"},
         "trainer": {"logger": False},
-        "deadline": "30m", "target": {"batches": 10000}, "min_devices": 1, "max_devices": MOST,
+        "deadline": "30m", "target": {"batches": 10000}, "min_devices": 1,
+        "max_devices": 1 if (folder / QUOTES).exists() else MOST,
         "save_every": f"{SAVE_EVERY:g}s",
     }  # fmt: skip
     bundle = folder / f"{name}.yaml"
@@ -385,6 +402,30 @@ def lost(folder: Path) -> Rented:
     return rented
 
 
+def zones(folder: Path) -> Rented:
+    """The zone that holds the node of a job has none any more: the job comes back in the other one."""
+    quote(folder, east=1, west=1)
+    with pool_in(folder) as rented, submitted(rented, "a"):
+        rented.wait("training on spot", lambda look: look.granted == 1 and len(spot_places(rented)) == 1)
+        first = rented.wait("training", lambda look: look.batches > 60 and look.granted == look.staying == 1)
+        rented.found["labels before"] = spot_places(rented)
+        quote(folder, east=0, west=1)
+        kill = Kill("zone", "training", time.monotonic())
+        rented.kills.append(kill)
+        rented.wait("moved", lambda look: spot_places(rented) not in ([], rented.found["labels before"]), kill.at)
+        rented.end(kill, first, lambda before, look: look.granted == 1 and look.batches > rented.looks[-20].batches)
+        rented.found["labels after"] = spot_places(rented)
+        cancel(rented, "a")
+        rented.wait("nothing", all_are_gone_now)
+    return rented
+
+
+def spot_places(rented: Rented) -> list[list[str]]:
+    """Return the labels of zone and type of the spot nodes that Ray has and that are not draining."""
+    zones, kinds = list_zones(), list_nodes("device")
+    return [list(zones[node]) for node, kind in kinds.items() if kind == SPOT and node in zones]
+
+
 def failpoints(folder: Path) -> Rented:
     """The provisioner crashes at its second request, each time that it is restarted."""
     with pool_in(folder, {"LC_FAILPOINT": "provisioner.asked:crash@2"}) as rented:
@@ -491,7 +532,7 @@ def _is_gcs(path: Path, temp: str) -> bool:
 STORIES: dict[str, Callable[[Path], Rented]] = {
     "nothing": partial(each, what=()),
     "quick": quick, "stopped": stopped, "failpoints": failpoints, "headless": headless, "half up": half_up,
-    "lost": lost,
+    "lost": lost, "zones": zones,
     **{name: partial(each, what=(name,)) for name in ALL},
     "scheduler and provisioner": partial(each, what=ALL[:2]), "all three": partial(each, what=ALL),
 }  # fmt: skip

@@ -190,3 +190,18 @@ def test_nodes_end_by_themselves_when_the_control_process_of_ray_is_killed(
     assert found["ended after"] < HEAD_TIMEOUT + STARTED
     record_property("figure", f"Ray's control process killed: each node ended within {found['ended after']:.0f} s, "
                     f"the last of its processes within {found['all ended after']:.0f} s")  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_a_job_whose_zone_has_no_nodes_any_more_comes_back_in_another(
+    folder: Path, record_property: Callable[[str, object], None]
+) -> None:
+    story = told("zones", folder)
+    story.check()
+    assert story.found["labels before"] == [["us-east-1a", "small"]]
+    assert story.found["labels after"] == [["us-west-2b", "small"]]
+    spot = [row["zone"] for row in story.invoice if row["market_type"] == "spot"]
+    assert spot == ["us-east-1a", "us-west-2b"]
+    [kill] = story.kills
+    record_property("figure", f"a zone without nodes: trains in the other one after {kill['recovered']:.0f} s")

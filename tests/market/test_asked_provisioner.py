@@ -12,6 +12,7 @@ import pytest
 from lightning_core.cloud.asked_provisioner import REPEAT, RETRY, AskedProvisioner
 from lightning_core.cloud.troubles import STAY, Troubles
 from lightning_core.core.control import CloudPart, CloudTrouble
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.limits import MAX_TEXT
 from lightning_core.market.online.node_counts import NodeCounts
 
@@ -246,3 +247,29 @@ def test_a_part_of_which_nothing_is_known_is_not_told_of() -> None:
     assert troubles.news(0.0) == []
     troubles.set(CloudPart.NODES, "")
     assert troubles.news(0.0) == [CloudTrouble(CloudPart.NODES, "")]
+
+
+def test_nodes_in_another_zone_are_not_those_that_are_wanted() -> None:
+    calls = list[tuple[NodeCounts, tuple[PlacedNodes, ...]]]()
+
+    class Zoned(Provisioner):
+        def scale_to(self, wanted: NodeCounts, places: Any = ()) -> None:
+            calls.append((wanted, tuple(places)))
+
+    east, west = (PlacedNodes("east", "", 1, 0),), (PlacedNodes("west", "", 1, 0),)
+
+    async def story() -> None:
+        asked = Asked(Zoned())
+        for wanted, there in ((east, ()), (east, east), (west, east), (west, east), ((), west)):
+            asked.now += REPEAT + 1
+            for _ in range(2):
+                asked.asked.bring(ONE, ONE, asked.now, wanted, there)
+                if (call := asked.asked._call) is not None:
+                    await asyncio.wait([call], timeout=0.05)
+            asked.told += [(asked.now, trouble.words) for trouble in asked.troubles.news(asked.now + STAY)]
+        assert calls == [(ONE, east), (ONE, west), (ONE, west), (ONE, ())]
+        one = "1 spot and 0 on-demand nodes"
+        words = f"{one} (1 and 0 in west) are wanted, and {one} (1 and 0 in east)"
+        assert any(words in told for _, told in asked.told)
+
+    asyncio.run(story())

@@ -15,7 +15,8 @@ from ray.experimental import internal_kv
 from lightning_core.cloud import autoscaler_provisioner, demands, provisioner
 from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
 from lightning_core.cloud.demands import EXPIRES, Demand
-from lightning_core.cloud.provisioner import MARKET_LABEL, POOL_LABEL
+from lightning_core.cloud.provisioner import MARKET_LABEL, POOL_LABEL, TYPE_LABEL, ZONE_LABEL
+from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
 from tests.waiting import until
 
@@ -41,6 +42,7 @@ class Cloud:
         monkeypatch.setattr(ray.autoscaler.sdk, "request_resources", self._request)
         monkeypatch.setattr(demands, "wall_time", lambda: self.now)
         monkeypatch.setattr(autoscaler_provisioner, "list_nodes", self._list)
+        monkeypatch.setattr(autoscaler_provisioner, "list_zones", self._zones)
         monkeypatch.setattr(autoscaler_provisioner, "drain", lambda address, node, leave: self.drained.append(node))
         monkeypatch.setattr(ray, "get_runtime_context", lambda: type("Context", (), {"gcs_address": "here"}))
 
@@ -54,6 +56,12 @@ class Cloud:
             for name, labels in self.nodes.items()
             if name not in self.drained and labels.get(POOL_LABEL, pool) == pool
             and (not labelled or POOL_LABEL in labels)
+        }  # fmt: skip
+
+    def _zones(self) -> dict[str, tuple[str, str]]:
+        return {
+            name: (labels[ZONE_LABEL], labels.get(TYPE_LABEL, ""))
+            for name, labels in self.nodes.items() if ZONE_LABEL in labels
         }  # fmt: skip
 
     def requested(self, **labels: str) -> int:
@@ -103,6 +111,29 @@ def test_pools_with_node_types_of_their_own_ask_for_those(cloud: Cloud, made: Ma
     assert cloud.requested(kind="spot", pool="one") == 2
     assert cloud.requested(kind="spot", pool="other") == cloud.requested(kind="on-demand", pool="other") == 1
     assert len(cloud.request) == 4
+
+
+def test_nodes_of_an_offer_are_asked_for_by_their_labels_and_others_are_drained(cloud: Cloud, made: Make) -> None:
+    one, spot = made("one"), {MARKET_LABEL: "spot"}
+    for name, zone, its_type in (
+        ("a1", "a", "small"),
+        ("a2", "a", "small"),
+        ("b1", "b", "small"),
+        ("b2", "b", "large"),
+    ):
+        cloud.nodes[name] = spot | {ZONE_LABEL: zone, TYPE_LABEL: its_type}
+    one.scale_to(NodeCounts(3, 1), [PlacedNodes("a", "", 1, 1), PlacedNodes("b", "large", 2, 0)])
+    assert cloud.request == [
+        {**spot, ZONE_LABEL: "a"}, {MARKET_LABEL: "on-demand", ZONE_LABEL: "a"},
+        *[{**spot, ZONE_LABEL: "b", TYPE_LABEL: "large"}] * 2,
+    ]  # fmt: skip
+    assert sorted(cloud.drained) == [
+        "a2",
+        "b1",
+    ]  # one too many of the first offer, and one of a type that is not wanted
+    assert demands.read()[0].places == (PlacedNodes("a", "", 1, 1), PlacedNodes("b", "large", 2, 0))
+    one.scale_to(NodeCounts(1, 0))
+    assert cloud.request == [spot]
 
 
 def test_what_a_pool_demanded_expires_when_it_no_longer_renews_it(cloud: Cloud, made: Make) -> None:

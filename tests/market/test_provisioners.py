@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ import pytest
 from lightning_core.cloud import PROVISIONERS, CommandProvisioner, conformance, parse_provision, simulated_provisioner
 from lightning_core.cloud.conformance import check_provisioner
 from lightning_core.cloud.machine_notes import Machine, MachineNotes
-from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner
+from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
+from lightning_core.core.control.offers import Offer, PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
 from tests.waiting import until
 
@@ -42,6 +43,18 @@ def test_a_command_conforms(file: Path) -> None:
     check_provisioner(lambda: CommandProvisioner(["sh", "-c", script]), lambda: count(file))
 
 
+def test_a_command_that_reads_offers_conforms(file: Path) -> None:
+    told = Path(f"{file}.offers")
+    script = f"""printf %s "$LIGHTNING_CORE_OFFERS" > {told}.new && mv {told}.new {told}
+    echo $LIGHTNING_CORE_SPOT $LIGHTNING_CORE_ON_DEMAND > {file}.new && mv {file}.new {file}"""
+
+    def offers() -> list[PlacedNodes]:
+        text = told.read_text() if told.is_file() else ""
+        return [PlacedNodes(**offer) for offer in json.loads(text)["offers"]] if text else []
+
+    check_provisioner(lambda: CommandProvisioner(["sh", "-c", script]), lambda: count(file), count_places=offers)
+
+
 SLEEPS = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
 
@@ -54,6 +67,12 @@ def living(folder: Path) -> list[Machine]:
 def kinds(folder: Path) -> NodeCounts:
     found = [one.market_type for one in living(folder)]
     return NodeCounts(found.count("spot"), found.count("on-demand"))
+
+
+def places(folder: Path) -> list[PlacedNodes]:
+    found = living(folder)
+    kinds = {place: [one.market_type for one in found if one.place == place] for place in {one.place for one in found}}
+    return sorted(PlacedNodes(*at, types.count("spot"), types.count("on-demand")) for at, types in kinds.items())
 
 
 def invoice(folder: Path) -> list[dict[str, Any]]:
@@ -85,7 +104,7 @@ def abandon(provisioner: SimulatedProvisioner) -> None:
 
 
 def test_simulated_nodes_conform(nodes: Path) -> None:
-    check_provisioner(lambda: simulated(nodes), lambda: kinds(nodes))
+    check_provisioner(lambda: simulated(nodes), lambda: kinds(nodes), count_places=lambda: places(nodes))
     rows = invoice(nodes)
     assert len({row["node"] for row in rows}) == len(rows)
     assert all(row["since"] < row["until"] for row in rows)
@@ -120,6 +139,30 @@ def test_no_more_spot_nodes_come_than_are_on_offer(nodes: Path) -> None:
     made.offer(2)
     until(lambda: kinds(nodes) == NodeCounts(2, 0))
     made.close()
+
+
+def test_spot_nodes_come_and_go_with_the_offer_of_their_zone(nodes: Path) -> None:
+    made = simulated(nodes)
+    made.offer(3, [Offer("a", available=1), Offer("b", "large", available=2)])
+    made.scale_to(
+        NodeCounts(4, 1), [PlacedNodes("a", "", 2, 1), PlacedNodes("b", "large", 1, 0), PlacedNodes("c", "", 1)]
+    )
+    until(lambda: places(nodes) == [PlacedNodes("a", "", 1, 1), PlacedNodes("b", "large", 1, 0)])
+    made.offer(2, [Offer("b", "large", available=2)])  # the first zone has none any more
+    until(lambda: places(nodes) == [PlacedNodes("a", "", 0, 1), PlacedNodes("b", "large", 1, 0)])
+    assert made.preempted == 1
+    made.close()
+    assert sorted((row["zone"], row["market_type"]) for row in invoice(nodes)) == [
+        ("a", "on-demand"), ("a", "spot"), ("b", "spot"),
+    ]  # fmt: skip
+
+
+def test_a_node_is_labelled_with_its_zone_and_type() -> None:
+    machine = Machine(1, "spot", zone="us-east-1a", type="p3.2xlarge")
+    [labels] = [word for word in raylet_command("here", "pool", {"device": 1})(machine) if word.startswith("--labels=")]
+    assert {"ray.io/availability-zone=us-east-1a", "lightning-core/instance-type=p3.2xlarge"} <= set(
+        labels.removeprefix("--labels=").split(",")
+    )
 
 
 def test_a_node_that_dies_is_replaced_and_was_paid_for_until_then(nodes: Path) -> None:
@@ -286,7 +329,7 @@ class Wrong:
     def __init__(self, file: Path, mistake: str) -> None:
         self.file, self.mistake = file, mistake
 
-    def scale_to(self, wanted: NodeCounts) -> None:
+    def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
         match self.mistake:
             case "slow":
                 time.sleep(0.2)

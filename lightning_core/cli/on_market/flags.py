@@ -60,7 +60,10 @@ def add_market(parser: argparse.ArgumentParser, what: str) -> None:
     add_terms(
         parser, f"recording of spot prices: a {what} on nodes that come and go, simulated here or real with --ray"
     )
-    quotes = 'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}'
+    quotes = (
+        'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}, or a list '
+        "of offers of several zones"
+    )
     parser.add_argument("--quotes", metavar="COMMAND", help=quotes)
     provision = (
         "on a market, with --ray: a provisioner with its options, or a command that is given the wanted number of "

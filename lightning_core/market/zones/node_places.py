@@ -90,11 +90,11 @@ class NodePlaces:
                        may_move=leeway.may_move)  # fmt: skip
         beyond = wanted.spot - within  # wanted, and nowhere on offer: where they would be looked for first
         first = max(range(len(offers)), key=lambda at: (nodes[at].spot, -at))
-        self._wanted = tuple(
+        self._wanted = tuple(sorted(
             PlacedNodes(offer.zone, offer.type, has.spot + beyond * (at == first), has.on_demand)
             for at, (offer, has) in enumerate(zip(offers, nodes, strict=True))
             if has.all or (beyond and at == first)
-        )
+        ))  # fmt: skip
         if wanted.all:
             regions = {offer.name: offer.region for offer in offers}
             self._homes = sorted({regions[place.name] for place in self._wanted})
