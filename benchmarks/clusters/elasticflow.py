@@ -57,11 +57,12 @@ def known(jobs: JobView, row: int, usable: tuple[tuple[int, ...], tuple[float, .
     """Return the present state of a job, extrapolated to ``now``."""
     speedup, holds, heard = jobs.speedup[row], round(float(jobs.held_devices[row])), float(jobs.reported_at[row])
     begun, move = int(jobs.batches[row]) > 0, float(jobs.resize_seconds[row])
-    left, lag = float(jobs.remaining[row]), 0.0
-    if holds and begun and heard <= jobs.trained_since[row]:
-        lag = max(min(float(jobs.trained_since[row]), now) + move - now, 0.0)
-    elif holds:
-        left = max(left - speedup.throughput(holds) * (now - heard), 1e-6)
+    left, arrives = float(jobs.remaining[row]), heard
+    if holds and begun and heard <= jobs.trained_since[row]:  # it is restarting
+        arrives = min(float(jobs.trained_since[row]), now) + move
+    if holds:
+        left = max(left - speedup.throughput(holds) * max(now - arrives, 0.0), 1e-6)
+    lag = max(arrives - now, 0.0)
     return Known(left, holds, lag, move if begun else 0.0, *usable, float(jobs.deadline[row]))
 
 

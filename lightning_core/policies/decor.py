@@ -10,7 +10,7 @@ smaller one suffices, and changes back only when it must. The throughput on an u
 it is tried while an error can be mended. A job does not get fewer devices
 
 - within ``min_dwell`` seconds of the last resize, nor if the smaller number would not last ``min_payback`` times as
-  long as the resize costs (measured);
+  long as the resize costs (measured); for as long as that, no job that is planned with it takes its devices either;
 - for a while after a resize that failed (the scheduler says so).
 
 A job of unknown throughput is tried at once, on devices that no other job holds. The work to a target loss is an
@@ -155,9 +155,10 @@ class Decor(Stateful):
             if 0 < share <= quantum:  # it may be early, but not on a smaller share
                 end = min(end, now + work / job.speedup.throughput(share))
             return Demand(work, end, sizes, throughputs, latest=job.deadline, weight=job.weight, share=share)
-        lag = (
-            max(min(job.trained_since, now) + job.resize_seconds - now, 0.0) if job.on_its_way else 0.0
-        )  # inf: it has not left its old devices yet
+        # Both count from when it was given its devices: counted from now, they would never be over.
+        since = min(job.trained_since, now)
+        lag = max(since + job.resize_seconds - now, 0.0) if job.on_its_way else 0.0
+        protected = max(since + self.min_payback * job.resize_seconds - now, 0.0)
         reserve = 0.5 * (job.deadline - end) + MAX_LATENESS * (job.deadline - job.submitted)
         return Demand(
             work,
@@ -170,7 +171,7 @@ class Decor(Stateful):
             arrival_delay=lag,
             start_seconds=job.resize_seconds if job.batches else 0.0,
             resize_seconds=job.resize_seconds,
-            protected_seconds=self.min_payback * job.resize_seconds,
+            protected_seconds=protected,
             min_dwell=self.min_dwell,
             max_lateness=min(0.5 * job.resize_seconds, reserve) if job.held_devices else 0.0,
             shrink_margin=0.25 * job.resize_seconds + 0.005 * max(end - now, 0.0),
@@ -201,10 +202,11 @@ class Decor(Stateful):
         return sizes[:there], throughputs[:there]
 
     def _work(self, job: JobRow, now: float) -> float:
-        """Return the batches left, less those estimated since the last report."""
-        if not job.exact or not job.reported_at or not job.held_devices or job.on_its_way:
+        """Return the batches left, less those estimated since the last report or since it was to train again."""
+        if not job.exact or not job.reported_at or not job.held_devices:
             return max(job.left, 1.0)
-        since = max(now - job.reported_at, 0.0)
+        begun = job.trained_since + job.resize_seconds if job.on_its_way else job.reported_at
+        since = max(now - begun, 0.0)
         if job.speedup.seconds < math.inf:
             since = min(since, self.settings.period)
         return max(job.left - job.speedup.throughput(job.held_devices) * since, 1.0)

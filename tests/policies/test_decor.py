@@ -370,14 +370,18 @@ def demand(policy: Decor, jobs: JobView, now: float, submitted: float = 0.0) -> 
     return policy._demand(job_rows(jobs, 0.7)[0], jobs.devices, jobs.quantum, now)
 
 
-@pytest.mark.parametrize(("trained_since", "reported_at", "work", "lag"), [(5, 18, 262, 0), (15, 14, 300, 7)])
+@pytest.mark.parametrize(
+    ("trained_since", "reported_at", "work", "lag", "protected"),
+    [(5, 18, 262, 0, 45), (15, 14, 300, 7, 55), (5, 5, 243, 0, 45), (-50, -60, 1, 0, 0)],
+)
 def test_the_demand_of_a_job_that_has_devices(
-    trained_since: float, reported_at: float, work: float, lag: float
+    trained_since: float, reported_at: float, work: float, lag: float, protected: float
 ) -> None:
     """Submitted at 10 with 100 s to its deadline: it should end at 10 + 0.9 * 100, and holds 2 devices of 19 batches/s.
 
     300 batches were left at 18 s, so 300 - 2 * 19 are at 20 s. It may be late by half of the 10 s behind its end and
-    0.2 % of its 100 s, as a resize costs 12 s. Where it has not reported from its devices, they train from 15 + 12 s.
+    0.2 % of its 100 s, as a resize costs 12 s. Where it has not reported from its devices, they train from 12 s after
+    it was given them. For five times as long as that no other job takes them.
     """
     policy = Decor(alpha=0.9, min_dwell=3.0, min_payback=5.0, min_saving=0.1)
     jobs = view(
@@ -386,7 +390,7 @@ def test_the_demand_of_a_job_that_has_devices(
     )  # fmt: skip
     assert demand(policy, jobs, 20.0, submitted=10.0) == Demand(
         work=work, end=100, sizes=(1, 2, 4), throughputs=(10, 19, 36), latest=110, weight=3, held=2, arrival_delay=lag,
-        start_seconds=12, resize_seconds=12, protected_seconds=60, min_dwell=3, max_lateness=5.2,
+        start_seconds=12, resize_seconds=12, protected_seconds=protected, min_dwell=3, max_lateness=5.2,
         shrink_margin=3.4, may_shrink=True, min_saving=0.1,
     )  # fmt: skip
 
