@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.market import SpotJob
@@ -13,7 +17,10 @@ from lightning_core.market.online.throughput_table import throughput_table
 
 # Fraction of a job's throughput that its plan does not count on: the safety net would else be exact to the second.
 THROUGHPUT_MARGIN = 0.05
-# Work that a job is planned with at most, where it is forecast: so many times what its nodes can do by its deadline.
+# Probability that a job with a loss to reach needs no more work than it is planned with, in steps of 0.05. Its plan and
+# its safety net go by the same work: planned with less than is guarded, jobs cost no less and are late more often.
+SURE = 0.95
+# Work that such a job is planned with at most: so many times what its nodes can do by its deadline.
 MAX_WORK = 2.0
 # Smallest fraction of an interval that is taken to be left for training when nodes start in it.
 MIN_FRACTION = 0.05
@@ -61,6 +68,27 @@ class JobModel:
             work, span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
             self.kept_fraction, value=0.0, preemption_cost=(start_up + save_every) / self.seconds,
         )  # fmt: skip
+
+
+def sure_work(batches: int, forecast: FloatArray) -> float | None:
+    """Return the work that a job is planned with that has a loss to reach; None while nothing is known of it.
+
+    Args:
+        batches: Batches done; a job that has not ended has at least one more to do.
+        forecast: Quantiles of its work at :data:`~lightning_core.core.arrays.LEVELS`, shape ``(20,)``; NaN for none.
+
+    Returns:
+        Batches from its beginning: between the two quantiles next to :data:`SURE`, halfway on a scale of logarithms.
+
+    Example::
+
+        >>> round(sure_work(0, np.linspace(100.0, 290.0, 20)))
+        285
+    """
+    if np.isnan(forecast).any():
+        return None
+    below = round(SURE * len(LEVELS)) - 1
+    return max(math.sqrt(forecast[below] * forecast[below + 1]), batches + 1.0)
 
 
 def with_margin(job: SpotJob) -> SpotJob:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
-from lightning_core.control.work import GUARDED, PLANNED, Work
+from lightning_core.control.job_model import SURE
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.control import Ask, Asker
 from lightning_core.core.reasons import Reason
@@ -67,12 +67,12 @@ class PlannedJob:
             made.spot_policy.restore(state["remembers"])
         return made
 
-    def ask(self, status: JobStatus, work: Work | None, left: float | None = None) -> list[Ask]:
+    def ask(self, status: JobStatus, work: float | None, left: float | None = None) -> list[Ask]:
         """Return what is asked of the job: as many devices as its plan holds nodes; nothing if that was asked for last.
 
         Args:
             status: The job.
-            work: The work that its nodes are for; None if it is unknown.
+            work: Batches from its beginning that its nodes are for; None if they are unknown.
             left: Money that is left, if it goes without the nodes that it needs because they cost more.
         """
         devices, reason = self.held.all, self._why(status, work) if left is None else Reason("no_money", (left,))
@@ -82,12 +82,12 @@ class PlannedJob:
         self.told = told
         return [Ask(status.name, Asker.MARKET, devices=devices, reason=reason)]
 
-    def _why(self, status: JobStatus, work: Work | None) -> Reason:
-        """Return why it holds its nodes: of forecast work, what they are for as well."""
+    def _why(self, status: JobStatus, work: float | None) -> Reason:
+        """Return why it holds its nodes; where its work is forecast, also how much of it they are for."""
         nodes = float(self.held.spot), float(self.held.on_demand)
         if status.target.work is not None or work is None or self.job is None:
             return Reason("nodes_held", nodes)
-        guarded = work.guarded - status.batches
-        if guarded > (self.span.start + self.span.deadline - self.decided) * self.job.throughput[-1]:
-            return Reason("nodes_held_in_doubt", (*nodes, self.job.work - status.batches, GUARDED))
-        return Reason("nodes_held_by_forecast", (*nodes, work.planned - status.batches, PLANNED, guarded, GUARDED))
+        intervals, left = self.span.start + self.span.deadline - self.decided, work - status.batches
+        if left > intervals * self.job.throughput[-1]:
+            return Reason("nodes_held_in_doubt", (*nodes, SURE))
+        return Reason("nodes_held_by_forecast", (*nodes, left, SURE))

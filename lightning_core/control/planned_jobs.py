@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from lightning_core.control.job_model import JobModel, min_size, with_margin
+from lightning_core.control.job_model import JobModel, min_size, sure_work, with_margin
 from lightning_core.control.planned_job import PlannedJob
-from lightning_core.control.work import Work, work_of
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask
 from lightning_core.core.control.pool_view import PoolView
@@ -246,10 +245,10 @@ class PlannedJobs:
         return min((time for time in times if time > now), default=None)
 
     def _must_have(
-        self, status: JobStatus, terms: Job, work: Work | None, planned: PlannedJob, market: Market, rest: Rest,
+        self, status: JobStatus, terms: Job, work: float | None, planned: PlannedJob, market: Market, rest: Rest,
         had: NodeCounts, pool: PoolView, *, is_new: bool,
     ) -> NodeCounts:  # fmt: skip
-        job = None if work is None else self._spot_job(terms, work.guarded, planned.span, pool)
+        job = None if work is None else self._spot_job(terms, work, planned.span, pool)
         if job is None:  # its throughput or its work is unknown: it must train somewhere for that to be measured
             return NodeCounts(0, min_size(terms)) if is_new else planned.held
         interval, done = rest.number - planned.span.start, float(_batches_done(status))
@@ -295,30 +294,28 @@ class PlannedJobs:
         return None if on_hold or status.paused else known
 
     def _decide(
-        self, job: _OpenJob, work: Work | None, pool: PoolView, market: Market, number: int, was: NodeCounts,
+        self, job: _OpenJob, work: float | None, pool: PoolView, market: Market, number: int, was: NodeCounts,
         reserved: int, *, preempted: bool,
     ) -> NodeCounts:  # fmt: skip
         status, terms, planned, _ = job
         span = planned.span
-        planned.job = spot_job = None if work is None else self._spot_job(terms, work.planned, span, pool)
-        if work is None or spot_job is None:  # one is unknown: it must train somewhere for that to be measured
+        planned.job = spot_job = None if work is None else self._spot_job(terms, work, span, pool)
+        if spot_job is None:  # one is unknown: it must train somewhere for that to be measured
             return NodeCounts(0, min_size(terms))
-        guarded = None if work.guarded == work.planned else self._spot_job(terms, work.guarded, span, pool)
         interval, done = number - span.start, float(_batches_done(status))
         return planned.plan.decide(
-            with_margin(spot_job), market, span.start, interval, done, was, reserved, preempted=preempted,
-            guarded=None if guarded is None else with_margin(guarded),
-        )  # fmt: skip
+            with_margin(spot_job), market, span.start, interval, done, was, reserved, preempted=preempted
+        )
 
     def _spot_job(self, terms: Job, work: float, span: JobSpan, pool: PoolView) -> SpotJob | None:
         return self._model.spot_job(terms, work, span, pool.throughputs(terms.name), self._start_up.seconds)
 
 
-def _work(status: JobStatus, terms: Job, pool: PoolView) -> Work | None:
+def _work(status: JobStatus, terms: Job, pool: PoolView) -> float | None:
     """Return the batches of a job from its beginning; None while nothing is known of them."""
     if (work := terms.target.work) is not None:
-        return Work(float(work), float(work))
-    return work_of(status.batches, pool.forecast_work(terms.name))
+        return float(work)
+    return sure_work(status.batches, pool.forecast_work(terms.name))
 
 
 def _by_deadline(jobs: Mapping[str, JobStatus]) -> list[JobStatus]:

@@ -144,10 +144,10 @@ WORDS |= {
     "closed": "{text}",
     "withdrawn": "asks nothing any more",
     "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",
-    "nodes_held_by_forecast": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it: planned for {2:,.0f} more "
-    "batches, {3:.0%} likely to be enough, with time kept for {4:,.0f}, {5:.0%}",
-    "nodes_held_in_doubt": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it: planned for {2:,.0f} more "
-    "batches, with too little time left to be {3:.0%} sure",
+    "nodes_held_by_forecast": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it, for {2:,.0f} more batches, "
+    "which are {3:.0%} likely to be enough",
+    "nodes_held_in_doubt": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it: by its forecast too little time "
+    "is left to be {2:.0%} sure",
 }
 WORDS["like"] = "like {text}, {0:.0%}"  # what a forecast rests on
 # Why the pool wants the nodes that it wants.

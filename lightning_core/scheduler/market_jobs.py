@@ -11,8 +11,8 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from lightning_core.control.job_model import sure_work
 from lightning_core.control.market_terms import MarketTerms
-from lightning_core.control.work import work_of
 from lightning_core.core.answers import State, Verdict
 from lightning_core.core.events import SelectorFeedback
 from lightning_core.market import JobBatch, Market, MarketForecaster, SpotJob, backtest
@@ -38,9 +38,10 @@ def batches_left(scheduler: Scheduler, name: str) -> float:
         return float(max(work - status.batches, 1))
     if status.state is State.ENDED:
         raise ValueError(f"job {name!r}: has ended: say how much work is left")
-    if (forecast := work_of(status.batches, scheduler.forecast_work(name))) is None or forecast.planned == math.inf:
+    planned = sure_work(status.batches, scheduler.forecast_work(name))
+    if planned is None or planned == math.inf:
         raise ValueError(f"job {name!r}: {status.target} is not forecast to be reached: say how much work is left")
-    return forecast.planned - status.batches
+    return planned - status.batches
 
 
 class ReplayableJob(NamedTuple):

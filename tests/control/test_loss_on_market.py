@@ -1,4 +1,4 @@
-"""A loss to reach on a market: the plan and its safety net go by quantiles of the work that is forecast."""
+"""A loss to reach on a market: the plan and its safety net go by a quantile of the work that is forecast."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.control.work import GUARDED, PLANNED, work_of
+from lightning_core.control.job_model import SURE, sure_work
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.events import Cell, Horizon, Report, Submit
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import LossTarget
 from lightning_core.history.history import History
-from lightning_core.market import LastValue, MarketForecaster, SpotJob
-from lightning_core.market.online.node_counts import NodeCounts
-from lightning_core.market.online.online_plan import OnlinePlan
-from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay as replayed
@@ -35,31 +31,16 @@ def job(deadline: float, **more: Any) -> Job:
     return Job("a", deadline, LossTarget("loss", 0.1), can=CAN, max_devices=4, sizes=(1, 2, 4), **more)
 
 
-def between(low: float, high: float) -> FloatArray:
-    """Quantiles that are ``low`` up to what is planned, and ``high`` above."""
-    return np.where(LEVELS < (PLANNED + GUARDED) / 2, low, high)
-
-
 def world(deadline: float, needs: int, forecast: FloatArray | None, counts: list[int]) -> World:
     forecasts = {} if forecast is None else {"a": forecast}
     return World({"a": job(deadline)}, market(counts), needs={"a": needs}, forecasts=forecasts)
 
 
-def test_work_is_two_quantiles_and_never_less_than_one_more_batch() -> None:
-    forecast = np.exp(LEVELS)
-    assert work_of(0, forecast) == pytest.approx((math.exp(PLANNED), math.exp(GUARDED)))
-    assert work_of(2, np.where(LEVELS < GUARDED, 2.5, math.inf)) == (3.0, math.inf)
-    assert work_of(0, np.full(20, math.nan)) is None
-
-
-def test_the_plan_goes_by_one_job_and_the_net_by_the_other() -> None:
-    """Of two nodes an interval for ten, 14 are planned; the net keeps time for 19, which needs on-demand nodes now."""
-    plan, trace = OnlinePlan(SPOT_POLICIES["max-spot"](), MarketForecaster(LastValue())), market([1] * 10)
-    planned, guarded = (SpotJob(work, 10, max_nodes=2, growth_fraction=1.0, shrink_fraction=1.0) for work in (14, 19))
-    assert plan.decide(planned, trace, 0, 0, 0.0, NodeCounts()) == NodeCounts(1, 0)
-    assert plan.decide(planned, trace, 0, 0, 0.0, NodeCounts(), guarded=guarded) == NodeCounts(1, 0)
-    assert plan.decide(planned, trace, 0, 1, 1.0, NodeCounts(1, 0), guarded=guarded) == NodeCounts(1, 1)
-    assert plan.decide(planned, trace, 0, 1, 1.0, NodeCounts(1, 0)) == NodeCounts(1, 0)
+def test_work_is_the_quantile_that_is_hardly_ever_exceeded_and_at_least_one_more_batch() -> None:
+    assert sure_work(0, np.exp(LEVELS)) == pytest.approx(math.exp(0.95))
+    assert sure_work(2, np.full(20, 2.5)) == 3.0
+    assert sure_work(0, np.where(LEVELS < 0.95, 2.5, math.inf)) == math.inf
+    assert sure_work(0, np.full(20, math.nan)) is None
 
 
 def test_nodes_follow_the_forecast_and_go_back_when_the_loss_is_reached() -> None:
@@ -67,10 +48,10 @@ def test_nodes_follow_the_forecast_and_go_back_when_the_loss_is_reached() -> Non
     made.live(run, 19.9)
     assert made.held == [(0, 1)]  # it trains on its fewest nodes until something is known of its work
     assert made.asked_for == (0, 1)
-    made.forecasts["a"] = between(200.0, 220.0)
+    made.forecasts["a"] = np.full(20, 200.0)
     made.live(run, 10.0)
     assert made.asked_for == (2, 0)  # 200 in 7 intervals: spot nodes, if there are some
-    made.forecasts["a"] = between(200.0, 330.0)
+    made.forecasts["a"] = np.full(20, 330.0)
     made.live(run, 10.0)
     assert made.asked_for == (2, 2)  # the net: 280 in 7 intervals of 40
     made.live(run, 40.0)
@@ -81,16 +62,16 @@ def test_nodes_follow_the_forecast_and_go_back_when_the_loss_is_reached() -> Non
     assert planned.work == 150  # what it would have cost otherwise goes by what it needed
     words = [str(ask.reason) for ask in made.told]
     assert words[0] == "0 spot and 1 on-demand nodes are held for it"
-    assert "time kept for" in words[1]
-    assert "2 spot and 0 on-demand nodes are held for it: planned for 180 more batches, 50% likely" in words[1]
+    assert words[1].startswith("2 spot and 0 on-demand nodes are held for it, for ")
+    assert words[1].endswith(" more batches, which are 95% likely to be enough")
 
 
 @pytest.mark.parametrize("worst", [500.0, math.inf])
 def test_a_forecast_that_leaves_no_time_is_told(worst: float) -> None:
-    made, run = world(100.0, 150, between(100.0, worst), [2] * 12), controller()
+    made, run = world(100.0, 150, np.where(LEVELS < 0.9, 100.0, worst), [2] * 12), controller()
     made.live(run, 15.0)
     assert made.asked_for.all == 4  # as fast as it can
-    assert str(made.told[-1].reason).endswith("with too little time left to be 90% sure")
+    assert str(made.told[-1].reason).endswith("by its forecast too little time is left to be 95% sure")
 
 
 def reported(scheduler: Scheduler, losses: list[float], **more: Any) -> None:
@@ -134,11 +115,11 @@ def test_a_journal_has_the_plan_of_a_loss_and_replays(tmp_path: Path) -> None:
     made.host.close()
     told = [ask.reason for ask in made.asks if ask.reason.code == "nodes_held_by_forecast"]
     assert len(told) > 3
-    _, _, planned, likely, guarded, sure = told[-1].numbers
-    assert (likely, sure) == (PLANNED, GUARDED)
-    assert 0 < planned < guarded < 200
+    _, _, left, sure = told[-1].numbers
+    assert sure == SURE
+    assert 0 < left < 200
     with Journal.open(path, read_only=True) as journal:
         again = replayed(journal, whole=True)
         assert repr(again.scheduler.status()) == repr(made.scheduler.status())
         assert again.scheduler.state()["controllers"] == made.scheduler.state()["controllers"]
-        assert "time kept for" in "\n".join(why(History.read(journal), "a"))
+        assert "likely to be enough" in "\n".join(why(History.read(journal), "a"))

@@ -19,6 +19,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
 from tests.conftest import ROOT
 from tests.faults.spot import BATCHES, COUNTS, DEADLINE, NOTICE, SAVE_EVERY
+from tests.faults.spot_loss import DEADLINE as DIGITS_DEADLINE
 from tests.faults.test_nodes import run_story
 
 
@@ -59,6 +60,28 @@ def test_a_training_meets_its_deadline_under_preemptions(
     )
     words += f"trains again {back:.1f} s after a loss"
     record_property("figure", words)
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_a_loss_is_reached_by_its_deadline_on_spot_nodes(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    found = run_story("tests.faults.spot_loss", tmp_path)
+    assert found["verdict"] == "met"
+    assert found["at"] < DIGITS_DEADLINE
+    assert sum(row["batches"] for row in found["rows"]) == found["batches"]
+    assert any(row["spot"] for row in found["rows"])
+    assert not found["rows"][3]["spot"]
+    # It begins without a forecast, and then is planned by it; at its end all nodes go back.
+    assert found["codes"][0] == "nodes_held"
+    assert {"nodes_held_by_forecast", "nodes_held_in_doubt"} & set(found["codes"])
+    assert any("forecast" in line or "likely to be enough" in line for line in found["why"])
+    assert found["wanted"][-1] == [0, 0]
+    cost = sum(row["cost"] for row in found["rows"])
+    record_property(
+        "figure", f"reached its loss {DIGITS_DEADLINE - found['at']:.0f} s before its deadline for {cost:.1f}"
+    )
 
 
 # Three spot nodes, for a while one, three again.

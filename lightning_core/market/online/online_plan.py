@@ -38,7 +38,6 @@ class OnlinePlan:
         reserved: int = 0,
         *,
         preempted: bool = False,
-        guarded: SpotJob | None = None,
     ) -> NodeCounts:
         """Return the nodes to hold in an interval.
 
@@ -52,7 +51,6 @@ class OnlinePlan:
             held: Nodes held in the interval before.
             reserved: Spot nodes that other jobs get in this interval.
             preempted: Whether held nodes have just been preempted and the lost work is not yet known.
-            guarded: The job as the safety net sees it, if that is with other work; it must be as late as the job.
         """
         if done >= job.work * (1 - EXACT):
             return NodeCounts()
@@ -63,7 +61,6 @@ class OnlinePlan:
             done -= job.preemption_cost * job.throughput[-1]
         observation = self._observe(batch.with_reserve(), interval, max(done, 0.0), held, reserved, preempted=preempted)
         spot, on_demand = self._policy.decide(observation)
-        batch = batch if guarded is None else JobBatch([guarded], market, [start])
         observation = self._observe(batch, interval, done, held, reserved, preempted=preempted)
         return _node_counts(SafetyNet(observation).constrain(spot, on_demand, guarded=True))
 
