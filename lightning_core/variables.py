@@ -33,6 +33,7 @@ KNOWN = {
     "SPOT": "for a provision command: requested spot nodes",
     "POOL_LABEL": "for a provision command: name of the pool, the label of its nodes",
     "ON_DEMAND": "for a provision command: requested on-demand nodes",
+    "OFFERS": "for a provision command: requested nodes of each offer, as JSON; empty if they may be anywhere",
 }
 
 
