@@ -25,7 +25,7 @@ from .job_record import JobRecord
 from .metric_logging import log_metrics, print_line, summary_line
 from .options import Options
 from .reporting.hang_watch import HangWatch, Phase
-from .reporting.horizon import horizon, seconds_left
+from .reporting.horizon import epoch_batches, horizon, seconds_left
 from .reporting.losses import Losses
 from .reporting.lr_watch import LearningRateWatch
 from .reporting.mailbox import Mailbox
@@ -80,9 +80,10 @@ class Fit:
                 asks_forecast=not launched or bool(trainer.loggers), listens=launched, hangs=self.hangs,
                 give_up=options.give_up,
             )  # fmt: skip
-        target, device = options.job.target, pl_module.device
+        self._target = target = options.job.target
+        device = pl_module.device
         self._last_batch = target.work or 0
-        self._rates = LearningRateWatch(self._name, self.mailbox, wanted=target.work is None)
+        self._rates = LearningRateWatch(self._name, self.mailbox, wanted=target.observes)
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
         self._has_ranks = trainer.world_size > 1
         resumed = options.incarnation > 1 if options.launched else record.resumed
@@ -115,6 +116,10 @@ class Fit:
     def begin_training(self, trainer: pl.Trainer) -> None:
         """Report where the training will end, which is known once the loaders are set up."""
         if self.mailbox is not None:
+            self._resolve_target(epoch_batches(trainer), self.mailbox)
+            if not self._target.observes and self._target.work is None:
+                log.warning("%s: its loader has no length: the work of %s is known after the first", self._name,
+                            self._target)  # fmt: skip
             self.mailbox.outbox.ends_by = time.monotonic() + seconds_left(trainer)
             self.mailbox.outbox.horizon = horizon(trainer, self._batches, 0, None)
             self._rates.begin(trainer, self._batches)
@@ -173,6 +178,7 @@ class Fit:
         outbox.progress = (self._batches, self._timer.batch(), losses.rejected)
         if self._new_epoch:
             self._new_epoch = False
+            self._resolve_target(epoch_batches(trainer) or self._per_epoch, mailbox)
             outbox.horizon = horizon(trainer, self._batches, trainer.fit_loop.epoch_loop.batch_idx + 1, self._per_epoch)
         self._rates.look(trainer, self._batches)
         if self._batches == self._last_batch:
@@ -185,6 +191,16 @@ class Fit:
         if forecast is not None and forecast is not self._logged:
             self._logged = forecast
             log_metrics(trainer, forecast)
+
+    def _resolve_target(self, epoch_batches: int | None, mailbox: Mailbox) -> None:
+        """Report how many batches an epoch has, if the target counts epochs."""
+        if epoch_batches is None or (target := self._target.resolved(epoch_batches)).work == self._target.work:
+            return
+        self._target, self._last_batch = target, target.work or 0
+        mailbox.outbox.epoch_batches = epoch_batches
+        mailbox.hurry()
+        if self._best is not None:
+            self._best.aim(target)
 
     def end_validation_batch(self) -> None:
         """Report a batch of validation."""

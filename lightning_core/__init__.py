@@ -13,16 +13,19 @@ if TYPE_CHECKING:
     from lightning_core.cluster.bundle import Bundle
     from lightning_core.core.answers import Verdict
     from lightning_core.core.jobs import Job
-    from lightning_core.core.targets import BatchTarget, LossTarget
+    from lightning_core.core.targets import BatchTarget, EpochTarget, LossTarget
     from lightning_core.errors import LightningCoreError
     from lightning_core.pool import Pool
 
 __version__ = "0.1.0"
-__all__ = ["BatchTarget", "Bundle", "Job", "LightningCoreError", "LossTarget", "Pool", "Verdict", "__version__"]
+__all__ = [
+    "BatchTarget", "Bundle", "EpochTarget", "Job", "LightningCoreError", "LossTarget", "Pool", "Verdict", "__version__",
+]  # fmt: skip
 
 # Where each public name is defined; the imports above say the same to type checkers.
 _MODULES = {
     "BatchTarget": "lightning_core.core.targets",
+    "EpochTarget": "lightning_core.core.targets",
     "Bundle": "lightning_core.cluster.bundle",
     "Job": "lightning_core.core.jobs",
     "LightningCoreError": "lightning_core.errors",

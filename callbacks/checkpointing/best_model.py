@@ -83,7 +83,7 @@ class BestModelSaver:
             return
         self._recent.append(value)
         target, recent = self._target, list(self._recent)
-        if target.work is not None:
+        if not target.observes:
             if not self._met:
                 mean = sum(recent[-self._window :]) / len(recent[-self._window :])
                 self._consider(mean, len(recent) >= self._window)
@@ -96,6 +96,10 @@ class BestModelSaver:
             self._consider(reached, full)
             if full and not self._met and target.is_met(0, recent, evaluated, self._window):
                 self._met, self.wanted = True, reached
+
+    def aim(self, target: Target) -> None:
+        """Take in the target anew: of one in epochs, the batches have become known."""
+        self._target = target
 
     def note_batches(self, batches: int) -> None:
         """Take in the number of batches done: the model that meets a target in batches is saved."""
@@ -144,7 +148,7 @@ class BestModelSaver:
     def _is_better(self, value: float) -> bool:
         if self._best is None:
             return True
-        grows = self._target.work is None and self._target.grows
+        grows = self._target.observes and self._target.grows
         return value > self._best if grows else value < self._best
 
 

@@ -31,14 +31,23 @@ def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None
             found.append((batches, f"max_steps={trainer.max_steps}"))
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
         accumulated = trainer.accumulate_grad_batches if automatic else 1
-        length = trainer.num_training_batches
-        if length != math.inf:
-            per_epoch = math.ceil(length / accumulated)
+        per_epoch = epoch_batches(trainer) or per_epoch
         if per_epoch is not None:
             later = max(trainer.max_epochs - trainer.current_epoch - 1, 0) * per_epoch
             batches = done + max(per_epoch - in_epoch // accumulated, 0) + later
             found.append((batches, f"max_epochs={trainer.max_epochs}"))
     return Horizon(*min(found, default=(None, "")))
+
+
+def epoch_batches(trainer: pl.Trainer) -> int | None:
+    """Return the batches of an epoch, in optimizer steps; None if the loaders have no length, or no batch.
+
+    Args:
+        trainer: Trainer whose loaders are set up.
+    """
+    accumulated = trainer.accumulate_grad_batches if trainer.lightning_module.automatic_optimization else 1
+    length = trainer.num_training_batches
+    return None if length == math.inf else math.ceil(length / accumulated) or None
 
 
 def seconds_left(trainer: pl.Trainer) -> float:

@@ -28,6 +28,7 @@ class Outbox:
         in_slow_phase: Whether the training does something other than its batches, which may take long.
         hang: Step that hangs; None if none does.
         learning_rates: Learning rates of the training, reported until a report with them has arrived.
+        epoch_batches: Batches of an epoch, for a target in epochs; reported as they are.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,8 @@ class Outbox:
         self.in_slow_phase = True
         self.hang: Hang | None = None
         self.learning_rates: LearningRates | None = None
+        self.epoch_batches: int | None = None
+        self._arrived_epoch: int | None = None
         self._arrived_rates: LearningRates | None = None
         self._cells: deque[Cell] = deque()
         self._began: tuple[int, float] | None = None
@@ -78,11 +81,13 @@ class Outbox:
             job, incarnation, self._number, version, batches, busy - busy_before, cells, rejected, began,
             self.evaluated, self.checkpoint, self._horizon_now(), self.bad_losses, self.in_slow_phase,
             self.hang, None if (rates := self.learning_rates) is self._arrived_rates else rates,
+            None if (epoch := self.epoch_batches) == self._arrived_epoch else epoch,
         )  # fmt: skip
 
     def note_arrival(self, report: Report) -> None:
         """Forget the cells of a report that has arrived, and that its learning rates are to be reported."""
         self._arrived_rates = report.learning_rates or self._arrived_rates
+        self._arrived_epoch = report.epoch_batches or self._arrived_epoch
         for _ in report.cells:
             self._cells.popleft()
         self._arrived += len(report.cells)
@@ -90,7 +95,7 @@ class Outbox:
     def start_over(self) -> None:
         """Number reports and cells from 1 and count busy seconds from now, as a new incarnation does."""
         self._number = 0
-        self._arrived_rates = None
+        self._arrived_rates = self._arrived_epoch = None
         self._before = self._arrived
         self._began = None if self.progress is None else self.progress[:2]
 

@@ -121,7 +121,7 @@ def _lines(run: PastRun) -> Iterator[str]:
 
 def _import(arguments: argparse.Namespace) -> int:
     target = parse_target(arguments.target) if arguments.target else None
-    if target is not None and target.work is not None:
+    if target is not None and not target.observes:
         raise ValueError(f"--target must name a metric, got {arguments.target!r}")
     terms = Terms(arguments.like, arguments.model, arguments.batch_size, target, arguments.tag)
     runs, problems = read_runs(arguments.path, terms)

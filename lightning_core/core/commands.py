@@ -208,7 +208,10 @@ class SetTerms:
         Raises:
             ValueError: If they do not fit the job.
         """
-        return replace(job, **self.terms())
+        terms = self.terms()
+        if isinstance(target := terms.get("target"), Target) and (known := job.target.epoch_batches) is not None:
+            terms["target"] = target.resolved(known)
+        return replace(job, **terms)
 
     @classmethod
     def between(cls, before: Job, after: Job, by: Asker = Asker.PERSON) -> SetTerms | None:

@@ -133,6 +133,7 @@ class Report:
         hang: Step that hangs, as it was noticed; None if none does.
         learning_rates: Learning rates of the training, once they are known and whenever they change; None if the
             scheduler has them, or they are constant or unknown.
+        epoch_batches: Batches of an epoch, for a target in epochs; None if the scheduler has it, or it is unknown.
     """
 
     job: str
@@ -151,6 +152,7 @@ class Report:
     in_slow_phase: bool = False
     hang: Hang | None = None
     learning_rates: LearningRates | None = None
+    epoch_batches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

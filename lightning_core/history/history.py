@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lightning_core.core.answers import Accepted, Alert, Answer
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
@@ -194,6 +195,8 @@ def _tell(
     """Tell the history of a job what was accepted of an event."""
     match event:
         case Report() if accepted.fault is None:
+            if event.epoch_batches is not None:
+                job.job = replace(job.job, target=job.job.target.resolved(event.epoch_batches))
             job.progressed(accepted, now, breaks)
         case Report():
             alert = next(one for one in answers if isinstance(one, Alert) and one.reason.code == "diverged_back")

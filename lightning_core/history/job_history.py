@@ -113,12 +113,12 @@ class JobHistory:
 
     def seen(self) -> FloatArray:
         """Return times and values as logged (or batches done) of all observations, shape ``(n, 2)``."""
-        return self.points.table()[:, [0, 2]] if self.job.target.work is None else self.progress.table()[:, [0, 1]]
+        return self.points.table()[:, [0, 2]] if self.job.target.observes else self.progress.table()[:, [0, 1]]
 
     def curve(self) -> FloatArray:
         """Return times and values of what counts against the target, the mean over the window, shape ``(n, 2)``."""
         seen = self.seen()
-        if self.window == 1 or self.evaluated or self.job.target.work is not None:
+        if self.window == 1 or self.evaluated or not self.job.target.observes:
             return seen
         ends, means = means_over(seen[:, 1], self.window, self.breaks)
         return np.column_stack([seen[ends, 0], means])

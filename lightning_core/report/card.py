@@ -57,7 +57,7 @@ def card(
     verdict = None if job_forecast is None else job_forecast.verdict
     colour = COLOURS[verdict] if verdict is not None else "#708090"
     lines = [("target", str(target))]
-    if points and target.work is None:
+    if points and target.observes:
         lines.append(("best so far" if not over else "best", target.show(_best(target, points, window))))
     if points:
         lines.append(("batches", f"{points[-1][0]:.0f}"))
@@ -102,10 +102,10 @@ def _chart(target: Target, points: Sequence[tuple[float, float]]) -> str:
     if not points:
         return ""
     kept = thin(np.array(points, float), POINTS)
-    goal = target.goal if target.work is None else None
+    goal = target.goal if target.observes else None
     values = kept[:, 1] if goal is None else np.append(kept[:, 1], goal)
     low, high = float(values.min()), float(values.max())
-    log = low > 0 and (target.work is not None or not target.grows)
+    log = low > 0 and (not target.observes or not target.grows)
     y = value_scale(low, high, BOTTOM, TOP, log=log)
     x = Scale(float(min(kept[0, 0], 0.0)), float(max(kept[-1, 0], 1.0)), LEFT, RIGHT)
     path = line((x(at), y(value)) for at, value in (np.vstack([kept, kept]) if len(kept) == 1 else kept).tolist())

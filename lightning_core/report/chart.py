@@ -95,7 +95,7 @@ class _Chart:
         goal = self.job.goal
         values = np.append(self.curve[:, 1], goal) if len(self.curve) else np.array([goal])
         low, high = float(values.min()), float(values.max())
-        if self.job.job.target.work is not None:
+        if not self.job.job.target.observes:
             return Scale(0.0, 1.08 * high, BOTTOM, TOP)
         return value_scale(low, high, BOTTOM, TOP, log=low > 0 and not self.job.job.target.grows)
 
@@ -177,9 +177,9 @@ class _Chart:
         origin = job.progress[0].time if job.progress else self.start
         until = min(max(end, time + 1e-3), self.start + 1.05 * self.x.high)
         times = np.linspace(time, max(until, time + 1e-3), FAN_POINTS)
-        if target.work is None and end == math.inf:
+        if target.observes and end == math.inf:
             values = np.full(len(times), value)
-        elif target.work is None and target.falling(value) > target.threshold > 0 and time > origin:
+        elif target.observes and target.falling(value) > target.threshold > 0 and time > origin:
             # In logarithms: a ratio of losses may be too large for a float.
             here, there = math.log(target.falling(value)), math.log(target.threshold)
             far = math.log(max(end - origin, time - origin + 1e-3) / (time - origin))

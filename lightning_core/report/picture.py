@@ -76,8 +76,8 @@ def _held(job: JobHistory, clock: FloatArray) -> FloatArray:
 def _distance(job: JobHistory) -> FloatArray:
     """Return times, and the loss over the target loss (or all batches over the batches done), shape ``(n, 2)``."""
     target = job.job.target
-    if target.work is not None:
-        distances = [(done.time, target.work / done.batches) for done in job.progress if done.batches]
+    if not target.observes:
+        distances = [(done.time, target.goal / done.batches) for done in job.progress if done.batches]
     else:
         goal, losses = target.threshold, [target.falling(point.value) for point in job.points]
         # For a target that is not above zero, the distance is measured in units of the distance of the first loss.

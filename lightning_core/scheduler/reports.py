@@ -45,6 +45,7 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     table.obeys[row] = report.version >= table.directives[row].version
     table.accept(row, report.checkpoint)
     sooner = table.set_horizon(row, report.horizon, now)
+    known = table.set_epoch_batches(row, report.epoch_batches)
     if report.learning_rates is not None:
         state.set_schedule(row, report.learning_rates)
     cells = _take_cells(state, row, report)
@@ -68,8 +69,9 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     if diverged and table.jobs[row].on_nan is not OnNan.CONTINUE:
         _diverged(state, row, now)
         return True
-    # A job with a known amount of work whose training will now end too early is judged at once.
-    return bool(sooner and table.exact[row] and table.goal[row] > table.ends_at[row])
+    # A job with a known amount of work whose training will now end too early is judged at once, and so is one whose
+    # work has become known.
+    return known or bool(sooner and table.exact[row] and table.goal[row] > table.ends_at[row])
 
 
 def answer_report(state: SchedulerState, report: Report, answers: list[Answer]) -> None:
@@ -91,7 +93,8 @@ def is_countable(report: Report) -> bool:
     batches, _, seconds = report.horizon or Horizon()
     since, cells, _ = report.bad_losses or BadLosses(0)
     counts = (report.number, report.batches, report.batches_at_start, report.rejected, report.busy, batches or 0,
-              seconds or 0.0, since, cells, *(report.hang or Hang(0.0)))  # fmt: skip
+              seconds or 0.0, since, cells, *(report.hang or Hang(0.0)),
+              1 if report.epoch_batches is None else report.epoch_batches - 1)  # fmt: skip
     in_range = all(0 <= count <= MAX_COUNT for count in counts)
     rates = report.learning_rates
     return in_range and is_valid(report.checkpoint) and (rates is None or rates.are_valid)
@@ -204,7 +207,7 @@ def _add_cell(table: JobTable, row: int, batches: int, value: float) -> None:
     table.last_position[row] = batches
     newest = list(recent)[-table.window :]
     table.loss[row] = target.falling(sum(newest) / len(newest))
-    if target.work is None and (table.evaluated[row] or len(newest) == table.window):
+    if target.observes and (table.evaluated[row] or len(newest) == table.window):
         # There is one: the newest.
         reached, best = (
             target.reached(batches, recent, bool(table.evaluated[row]), table.window),

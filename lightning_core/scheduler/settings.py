@@ -169,7 +169,7 @@ class Settings:
 
         Published estimators and policies require positive losses; those that do not say so.
         """
-        if target.work is not None or target.threshold > 0:
+        if not target.observes or target.threshold > 0:
             return None
         if getattr(POLICIES[self.policy], "positive_losses", False):
             return Reason("positive_losses", (target.threshold,), f"the policy {self.policy}")

@@ -114,7 +114,7 @@ class SchedulerState:
 
     def set_threshold(self, row: int) -> None:
         """Tell the estimator what the loss of a job must come down to."""
-        if (target := self.table.jobs[row].target).work is None:
+        if (target := self.table.jobs[row].target).observes:
             self.curves.aim(row, target.threshold)
 
     def set_schedule(self, row: int, learning_rates: LearningRates) -> None:

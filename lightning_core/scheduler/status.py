@@ -148,6 +148,8 @@ def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: 
     """Return how far a job has come: a code in :data:`lightning_core.core.reasons.REACHED`, and its numbers."""
     rows, target, batches = np.array([row]), table.jobs[row].target, float(table.batches[row])
     throughput = float(table.throughput(rows)[0])
+    if not target.observes and target.work is None:
+        return ("unseen" if batches else ""), ()
     if target.work is not None:
         more = max(target.work - batches, 1.0) / throughput
         if more < MAX_FORECAST:
@@ -244,7 +246,7 @@ def _values(table: JobTable, row: int) -> tuple[float | None, float | None, floa
     target, recent = table.jobs[row].target, table.recent[row]
     loss = None if isnan(mean := float(table.loss[row])) else mean
     value = target.reached(int(table.batches[row]), recent, bool(table.evaluated[row]), table.window)
-    if target.work is not None:
+    if not target.observes:
         return value, value, loss
     best = None if isnan(reached := float(table.best[row])) else reached
     return value, best, None if target.grows else value

@@ -195,7 +195,7 @@ class _Reader:
 
     def _named(self, job: Job, path: Path, throughput: float | None) -> Played:
         curve = next((known for known in self.curves if self._is(known, path)), None)
-        if job.target.work is None and (job.target.grows or job.target.threshold <= 0):
+        if job.target.observes and (job.target.grows or job.target.threshold <= 0):
             position, logged, lr = read_recording(path)
             loss = np.array([job.target.falling(value) for value in logged.tolist()])
             seconds = None if curve is None else curve.seconds_per_batch
@@ -224,7 +224,7 @@ class _Reader:
         curve = falling[int(draw.integers(len(falling)))]
         position, loss = curve.reports(MAX_CELLS)
         last = float(position[-1])
-        if job.target.work is None:
+        if job.target.observes:
             part = math.exp(draw.uniform(math.log(EARLIEST), math.log(LATEST)))
             mean = _trailing(loss, self.settings.window)
             lowest = float(mean[: max(int(part * len(mean)), 1)].min())
@@ -234,7 +234,7 @@ class _Reader:
                 loss = loss + (goal - lowest - ROUNDING * (abs(goal) + lowest))
         seconds = self._expected(job)
         passage = self._passage(job, position, loss)
-        if job.target.work is not None:
+        if not job.target.observes:
             position = position * (passage / position[-1])
             position, loss = _whole(position, loss)
             throughput = throughput or passage / seconds
@@ -249,7 +249,9 @@ class _Reader:
 
     def _passage(self, job: Job, position: FloatArray, loss: FloatArray) -> float:
         """Return the batches after which the target is reached; inf if it is not within the recording."""
-        if job.target.work is not None:
+        if not job.target.observes:
+            if job.target.work is None:
+                raise ValueError("the batches of an epoch are not known without training: add epoch_batches to target")
             return float(job.target.work)
         mean = _trailing(loss, self.settings.window)
         reached = np.flatnonzero(mean <= job.target.threshold)

@@ -77,7 +77,7 @@ def _writer() -> Callable[[str], Writer]:
 
 def _write_job(scalars: Writer, job: JobHistory, opened: float) -> None:
     target = job.job.target
-    if target.work is None:
+    if target.observes:
         for point in job.points:
             scalars.add_scalar(target.quantity, point.value, point.batches, opened + point.time)
 

@@ -22,6 +22,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import (
     TARGETS,
     BatchTarget,
+    EpochTarget,
     LossTarget,
     Target,
     parse_target,
@@ -95,6 +96,8 @@ class PerplexityTarget(Target):
 
 EXAMPLES: list[Target] = [
     BatchTarget(40),
+    EpochTarget(3),
+    EpochTarget(3, 20),
     LossTarget("loss", 0.5),
     LossTarget("nll", -2.0),
     LossTarget("val_acc", at_least=90.0, best=100.0, for_evaluations=2),
@@ -208,13 +211,15 @@ def test_every_target_passes_through_journal_scheduler_and_history(target: Targe
     change = SetTerms("a", target=target)
     assert decode_event(encode_event(change)) == change
     history.take(submit, 0.0, scheduler.handle(submit, 0.0), scheduler.accepted)
-    each = max(4, (target.work or 0) // 10)  # batches of a report
+    epoch = None if target.observes else target.epoch_batches or 1  # the training says what is not known
+    each = max(4, (target.resolved(epoch or 1).work or 0) // 10)  # batches of a report
     for number in range(1, 12):
         value = target.goal if number > 2 else target.logged(target.falling(target.goal) + 0.5)
         evaluated = target.evaluations > 1
         report = Report(
-            "a", 1, number, 1, each * number, float(number), (Cell(number, each * number, value),), evaluated=evaluated
-        )
+            "a", 1, number, 1, each * number, float(number), (Cell(number, each * number, value),), evaluated=evaluated,
+            epoch_batches=epoch,
+        )  # fmt: skip
         answers = scheduler.handle(report, float(number))
         history.take(report, float(number), answers, scheduler.accepted)
         scheduler.check()
@@ -222,7 +227,7 @@ def test_every_target_passes_through_journal_scheduler_and_history(target: Targe
         assert status_from_dict(json.loads(json.dumps(status_to_dict(status)))) == status
     assert status.verdict is Verdict.MET
     assert status.value is not None
-    assert target.reaches(status.value)
+    assert status.target.reaches(status.value)
     assert history.of("a").verdict is Verdict.MET
     assert history.of("a").reached == pytest.approx(status.value)
     assert len(history.of("a").curve())

@@ -82,9 +82,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no evaluation": ("acc>=0.9 for 0 evaluations", "for_evaluations must be a whole number from 1 to 1000, got 0"),
     "of batches": ("20 batches for 2 evaluations", f"{FORMS}, got '20 batches for 2 evaluations'"),
     "of every batch": ("loss<=1 for 2 evaluations", "got 2 of 'loss', the loss of every batch: remove it, or name"),
-    "a float": (0.35, "a LossTarget or a BatchTarget, got 0.35; did you mean 'loss<=0.35'?"),
-    "a mapping": ({"loss": 0.35}, "a LossTarget or a BatchTarget, got {'loss': 0.35}; a mapping is for bundle files"),
-    "a class": (LossTarget, "a LossTarget or a BatchTarget, got <class"),
+    "a float": (0.35, "a LossTarget, EpochTarget or BatchTarget, got 0.35; did you mean 'loss<=0.35'?"),
+    "a mapping": ({"loss": 0.35}, "EpochTarget or BatchTarget, got {'loss': 0.35}; a mapping is for bundle files"),
+    "a class": (LossTarget, "a LossTarget, EpochTarget or BatchTarget, got <class"),
 }
 
 

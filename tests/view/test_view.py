@@ -262,7 +262,7 @@ def test_a_forecast_without_an_upper_end_is_shown() -> None:
 
 def test_every_reason_has_words_that_render() -> None:
     for code in WORDS:
-        assert str(Reason(code, (1.0, 2.0, 3.0), "text"))
+        assert str(Reason(code, tuple(map(float, range(6))), "text"))
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,18 @@ from typing import Any
 from lightning_core.core.limits import check_length
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number
 from lightning_core.core.targets.batches import BatchTarget
+from lightning_core.core.targets.epochs import EpochTarget
 from lightning_core.core.targets.loss import LossTarget
 
 __all__ = [
-    "STEP_LOSS", "TARGETS", "BatchTarget", "LossTarget", "Target", "as_target", "is_loss", "parse_target",
-    "target_from_dict",
+    "STEP_LOSS", "TARGETS", "BatchTarget", "EpochTarget", "LossTarget", "Target", "as_target", "is_loss",
+    "parse_target", "target_from_dict",
 ]  # fmt: skip
 
 # Characters of a target in one line.
 MAX_LINE = 1000
 
-TARGETS: list[type[Target]] = [BatchTarget, LossTarget]
+TARGETS: list[type[Target]] = [BatchTarget, EpochTarget, LossTarget]
 """Every kind of target."""
 
 
@@ -78,8 +79,8 @@ def as_target(value: object) -> Target:
     hint = f"; did you mean '{STEP_LOSS}<={value}'?" if is_number(value) else ""
     if isinstance(value, Mapping):
         hint = "; a mapping is for bundle files"
-    kinds = " or a ".join(kind.__name__ for kind in reversed(TARGETS))
-    raise ValueError(f"target must be like {_forms()}, a {kinds}, got {shown}{hint}")
+    *kinds, last = (kind.__name__ for kind in reversed(TARGETS))
+    raise ValueError(f"target must be like {_forms()}, a {', '.join(kinds)} or {last}, got {shown}{hint}")
 
 
 def _forms() -> str:

@@ -25,8 +25,8 @@ class Target(ABC):
     """When a job counts as met.
 
     A new kind of target is a frozen dataclass derived from this class, in a file of its own, and a line in
-    :data:`lightning_core.core.targets.TARGETS`. Most kinds observe a number that the training logs; a kind whose amount
-    of work is known in advance overrides :attr:`work`.
+    :data:`lightning_core.core.targets.TARGETS`. Most kinds observe a number that the training logs; a kind that
+    counts batches overrides :attr:`observes` and :attr:`work`.
 
     Attributes:
         KEY: The key of :meth:`to_dict` that only this kind has.
@@ -78,9 +78,23 @@ class Target(ABC):
     # ------------------------------------------------------------------------------------------------ what is observed
 
     @property
+    def observes(self) -> bool:
+        """Whether values must be observed to tell if it is met; else batches are counted."""
+        return True
+
+    @property
     def work(self) -> int | None:
-        """Batches after which the target is met, if that is known in advance; None if values must be observed."""
+        """Batches after which the target is met; None if values must be observed, or the number is not known yet."""
         return None
+
+    @property
+    def epoch_batches(self) -> int | None:
+        """Batches of an epoch, where the target counts epochs and the training has said how many; else None."""
+        return None
+
+    def resolved(self, epoch_batches: int) -> Self:
+        """Return the target once it is known how many batches an epoch has."""
+        return self
 
     @property
     @abstractmethod

@@ -51,6 +51,10 @@ class BatchTarget(Target):
         return cls(positive_int(terms["batches"])) if terms.keys() == {"batches"} else None
 
     @property
+    def observes(self) -> bool:
+        return False
+
+    @property
     def work(self) -> int:
         return self.batches
 

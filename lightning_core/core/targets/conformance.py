@@ -89,10 +89,11 @@ def check_scale(target: Target) -> None:
     value = target.logged(target.falling(0.3))
     require(math.isclose(value, 0.3), f"logged(falling(0.3)) must be 0.3, got {value}")
     require(target.reaches(target.goal), f"the goal {target.goal} must reach itself")
-    if target.work is not None:
-        require(target.work >= 1, f"work must be at least 1 batch, got {target.work}")
-        require(math.isnan(target.threshold), f"threshold must be NaN where work is known, got {target.threshold}")
+    if not target.observes:
+        require((target.work or 1) >= 1, f"work must be at least 1 batch, got {target.work}")
+        require(math.isnan(target.threshold), f"threshold must be NaN where batches count, got {target.threshold}")
         return
+    require(target.work is None, f"work must be None where values are observed, got {target.work}")
     require(math.isfinite(target.goal), f"goal must be finite, got {target.goal}")
     falling = target.falling(target.goal)
     require(falling == target.threshold, f"threshold must be falling(goal), {falling}, got {target.threshold}")
@@ -106,13 +107,17 @@ def check_met(target: Target) -> None:
     """Check that a target is met by enough of what was done or observed, and by no less."""
     goal, batches = target.goal, target.work or 100
     require(target.evaluations >= 1, f"evaluations must be at least 1, got {target.evaluations}")
+    if not target.observes and target.work is None:
+        require(not target.is_met(10**12, [], True, WINDOW), "it must not be met while its work is unknown")
+        check_met(target.resolved(9))
+        return
     values = [goal] * max(WINDOW, target.evaluations)
     for evaluated in (True, False):
         met = target.is_met(batches, values, evaluated, WINDOW)
         require(met, f"{batches} batches and {len(values)} values at the goal must meet it (evaluated={evaluated})")
     value = target.reached(batches, values, True, WINDOW)
     require(value is not None and math.isclose(value, goal), f"reached() must be the goal {goal}, got {value}")
-    if target.work is not None:
+    if not target.observes:
         require(not target.is_met(batches - 1, values, True, WINDOW), f"{batches - 1} batches must not meet it")
         return
     require(not target.is_met(batches, [], True, WINDOW), "no evaluation must not meet it")

@@ -6,6 +6,7 @@ The rows of jobs that have long ended leave (:mod:`.past_jobs`), and the others 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from math import isclose
 
 import numpy as np
@@ -205,8 +206,8 @@ class JobTable:
         seen = self.recent[row] if same_metric else ()
         self.recent[row] = deque(seen, max(self.window, target.evaluations))
         self.jobs[row] = job
-        self.exact[row] = target.work is not None
-        self.goal[row] = target.threshold if target.work is None else target.work
+        self.exact[row] = not target.observes
+        self.goal[row] = target.threshold if target.work is None else target.work  # NaN: batches, not known how many
         self.begin[row] = self.submitted[row] + job.begin
         self.weight[row] = job.weight
         self.holds[row] = job.on_miss is OnMiss.HOLD
@@ -265,6 +266,14 @@ class JobTable:
         return checkpoint.batches < self.bad_losses[row].since - 1
 
     # ------------------------------------------------------------------------------------------------ times
+
+    def set_epoch_batches(self, row: int, batches: int | None) -> bool:
+        """Take in how many batches an epoch of a job has; return whether that changes the work of its target."""
+        job = self.jobs[row]
+        if batches is None or (target := job.target.resolved(batches)).work == job.target.work:
+            return False
+        self.set_terms(row, replace(job, target=target))
+        return True
 
     def set_horizon(self, row: int, horizon: Horizon | None, now: float) -> bool:
         """Record where a training ends by itself; return whether that is earlier than was known."""

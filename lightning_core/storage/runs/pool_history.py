@@ -53,7 +53,7 @@ class PoolHistory:
         try:
             for job in jobs:
                 target = job.target
-                key = (job.like, job.model, job.batch_size, target.observed, target.falling(0.0), target.work is None)
+                key = (job.like, job.model, job.batch_size, target.observed, target.falling(0.0), target.observes)
                 if key not in known:
                     similar = self._reader.similar(job, self._owner)
                     known[key] = tuple(run.for_job(job.batch_size, self._kind) for run in similar)

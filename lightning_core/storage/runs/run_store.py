@@ -110,7 +110,7 @@ class RunStore:
         if not (job.like or job.model):
             return []
         terms: list[Any] = list(values)
-        if job.target.work is None:
+        if job.target.observes:
             where, terms = f"{where} AND metric = ?", [*terms, metric_of(job.target)]
         if owner is not None:
             where, terms = f"{where} AND owner = ?", [*terms, owner]

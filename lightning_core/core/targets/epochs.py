@@ -1,0 +1,125 @@
+"""A target for a number of passes through the training data."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+from lightning_core.core.limits import MAX_COUNT, shown
+from lightning_core.core.targets.base import STEP_LOSS, Target, is_whole, line_int
+from lightning_core.core.validation import positive_int
+
+_LINE = re.compile(r"\s*(?P<epochs>\S+)\s+epochs?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTarget(Target):
+    """A number of epochs. How many batches those are is known once the training has said how long its loader is.
+
+    Args:
+        epochs: Number of epochs from the beginning of the run.
+        epoch_batches: Batches of an epoch; None until the training has said. Two targets that differ in it are equal.
+
+    Raises:
+        ValueError: If a number is not whole and at least 1, or there are more than 10**12 batches.
+
+    Example::
+
+        >>> target = EpochTarget(90)
+        >>> target.work, target.resolved(391).work
+        (None, 35190)
+    """
+
+    KEY: ClassVar[str] = "epochs"
+    KEYS: ClassVar[tuple[str, ...]] = ("epochs", "epoch_batches")
+    FORMS: ClassVar[tuple[str, ...]] = ("90 epochs",)
+    MAPPINGS: ClassVar[tuple[str, ...]] = ("{epochs: N}",)
+
+    epochs: int
+    epoch_batches: int | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "epoch_batches"):
+            if (value := getattr(self, name)) is None and name == "epoch_batches":
+                continue
+            if not is_whole(value, MAX_COUNT):
+                raise ValueError(f"target {name} must be a whole number from 1 to {MAX_COUNT}, got {shown(value)}")
+            object.__setattr__(self, name, int(value))
+        if (self.work or 0) > MAX_COUNT:
+            raise ValueError(f"target epochs must be at most {MAX_COUNT} batches, got {self.work}")
+
+    @classmethod
+    def from_line(cls, text: str) -> Self | None:
+        match = _LINE.fullmatch(text)
+        return None if match is None else cls(line_int(match["epochs"], "before epochs"))
+
+    @classmethod
+    def from_terms(cls, terms: Mapping[str, Any]) -> Self | None:
+        if terms.keys() == {"epochs", "for_evaluations"}:
+            raise ValueError("for_evaluations needs a metric, and this target counts epochs; remove it")
+        if "epochs" not in terms or not terms.keys() <= set(cls.KEYS):
+            return None
+        return cls(**{name: positive_int(value) for name, value in terms.items()})
+
+    @property
+    def observes(self) -> bool:
+        return False
+
+    @property
+    def work(self) -> int | None:
+        return None if self.epoch_batches is None else self.epochs * self.epoch_batches
+
+    def resolved(self, epoch_batches: int) -> Self:
+        return replace(self, epoch_batches=epoch_batches)
+
+    @property
+    def quantity(self) -> str:
+        return "batches"
+
+    @property
+    def observed(self) -> str:
+        """The step's loss, which is shown beside the batches."""
+        return STEP_LOSS
+
+    @property
+    def goal(self) -> float:
+        """Batches; epochs until it is known how many batches those are."""
+        return float(self.work or self.epochs)
+
+    @property
+    def grows(self) -> bool:
+        return True
+
+    @property
+    def threshold(self) -> float:
+        return math.nan
+
+    @property
+    def axis(self) -> str:
+        return "batches done" if self.work else "epochs"
+
+    def reached(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> float | None:
+        """Return the batches done."""
+        return float(batches)
+
+    def is_met(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> bool:
+        """Return whether all batches of all epochs are done."""
+        return self.work is not None and batches >= self.work
+
+    def show(self, value: float) -> str:
+        return f"{value:.0f}"
+
+    def describe_progress(self, batches: int, value: float | None) -> str:
+        if self.epoch_batches is None:
+            return f"{batches} batches / {self}"
+        return f"{batches / self.epoch_batches:.1f} / {self}"
+
+    def to_dict(self) -> dict[str, Any]:
+        known = {} if self.epoch_batches is None else {"epoch_batches": self.epoch_batches}
+        return {"epochs": self.epochs} | known
+
+    def __str__(self) -> str:
+        return f"{self.epochs} epochs"
