@@ -28,6 +28,7 @@ HEADINGS = {
     "saved": "Device-seconds saved",
     "cluster": "A published cluster trace",
     "spot": "Spot market",
+    "spot_first_jobs": "The first jobs of a pool on the spot market",
     "late": "One node under a deadline: the benchmark of Can't Be Late",
     "zones": "One node under a deadline in several zones",
     "spot_live": "Spot market, live",
@@ -41,6 +42,13 @@ LATE = {
     "up": "Uniform Progress as in its text",
     "up_code": "Uniform Progress as in its code",
     "optimum": "optimum in hindsight",
+}
+# What the selector of spot policies begins with.
+FIRST_JOBS = {
+    "nothing": "... above that, if the first policy is taken until there is feedback, as where nothing is known",
+    "past": "... if it has played jobs in the past of the market",
+    "earlier": "... if it has the feedback of ten jobs of an earlier run",
+    "both": "... if it has both",
 }
 # Plans over several zones, and what they are compared with.
 ZONES = {
@@ -270,6 +278,14 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         },
         "pool_112x1000_s": ("The paper's pool of 112 policies on 1,000 jobs, one core", "{:.3g} s"),
         "pool_alone_ratio": ("The same with separate tables for each policy (50 jobs), as a multiple", "{:.0f}"),
+    },
+    "spot_first_jobs": {
+        "uniform": ("Mean normalised utility of the first ten jobs, if the selector draws evenly at first", "{:.4f}"),
+        **{
+            f"{name}{end}": (f"{words}{of}", form)
+            for name, words in FIRST_JOBS.items()
+            for end, of, form in (("_gain", "", "{:+.4f}"), ("_gain_se", ": standard error", "{:.4f}"))
+        },
     },
     "late": {
         **{

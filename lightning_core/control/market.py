@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lightning_core.control.planned_jobs import AHEAD, PlannedJobs, Plans
@@ -116,6 +117,14 @@ class MarketController:
     def jobs(self) -> list[SpotJob]:
         """The jobs as the market sees them, at the throughput measured last."""
         return self._plans.jobs
+
+    def quoted(self, now: float) -> Market | None:
+        """Return the market as it was quoted, up to the interval of a scheduler time; None before the first quote."""
+        if not self._quotes:
+            return None
+        known = self._quotes.number(now) + 1
+        market = self._quotes.market(known - 1)
+        return replace(market, price=market.price[:known], available=market.available[:known])
 
     def reference_costs(self, market: Market | None = None) -> tuple[float, float] | None:
         """Return what the jobs would have cost on on-demand nodes alone, and at the offline optimum.

@@ -52,6 +52,7 @@ class MarketTerms:
         history: Recording of that past, in a file of its own.
         feedback: File that an earlier run has left (:mod:`~lightning_core.market.feedback_file`), with which the
             selector begins; empty for none.
+        quoted: Whether there is no recording: a command quotes the market as it goes on.
 
     Raises:
         ValueError: If one is out of its range.
@@ -71,6 +72,7 @@ class MarketTerms:
     start: float = 0.0
     history: str = ""
     feedback: str = ""
+    quoted: bool = False
 
     def __post_init__(self) -> None:
         listed = [self.policies] if isinstance(self.policies, str) else self.policies  # a file gives either
@@ -121,6 +123,8 @@ class MarketTerms:
             raise ValueError(f"market interval must be at least {MIN_INTERVAL} seconds, got {self.interval}")
         check_seconds("market interval", self.interval)
         check_seconds("market start", self.start)
+        if self.quoted and (self.trace or self.start):
+            raise ValueError("market trace and start are for a recorded market, and this one is quoted")
         if self.start and self.history:
             raise ValueError("market start and history must not both be given: either says what the past was")
         for name in ("trace", "history", "feedback"):
@@ -150,7 +154,9 @@ class MarketTerms:
             OSError: If it cannot be read.
         """
         if self.history:
-            return self._read(self.history, self.market().seconds)
+            return self._read(self.history, self.seconds)
+        if self.quoted:
+            return None
         whole = self._read(self.trace, self.interval)
         begins = self._begins(whole)
         return replace(whole, price=whole.price[:begins], available=whole.available[:begins]) if begins else None
@@ -164,6 +170,11 @@ class MarketTerms:
         return read_feedback(Path(self.feedback), self.policies) if self.feedback else ()
 
     @property
+    def seconds(self) -> float:
+        """Seconds of an interval."""
+        return (self.interval or INTERVAL) if self.quoted else self.market().seconds
+
+    @property
     def knows_more(self) -> bool:
         """Whether a past or the jobs of an earlier run are named."""
         return bool(self.start or self.history or self.feedback)
@@ -175,7 +186,8 @@ class MarketTerms:
             ValueError: If one cannot be parsed.
             OSError: If one cannot be read.
         """
-        self.market()
+        if not self.quoted:
+            self.market()
         if self.history:
             self.past()
         self.earlier_jobs()

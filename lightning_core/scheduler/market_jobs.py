@@ -11,9 +11,11 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from lightning_core.control import MarketController
 from lightning_core.control.job_model import sure_work
 from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.answers import State, Verdict
+from lightning_core.core.control import Asker
 from lightning_core.core.events import SelectorFeedback
 from lightning_core.market import JobBatch, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import make_forecaster
@@ -53,6 +55,8 @@ class ReplayableJob(NamedTuple):
     """The job as the market sees it; None if its throughput or work is unknown, or it outlived the recording."""
     start: int
     """Interval in which it began."""
+    market: Market | None
+    """The market, as far as it is known; None if nothing is."""
 
 
 class CounterfactualReplay:
@@ -60,22 +64,32 @@ class CounterfactualReplay:
 
     Args:
         terms: Terms of the market.
-        market: Recording of the market.
+        market: Recording of the market; None for what the pool was quoted.
     """
 
-    def __init__(self, terms: MarketTerms, market: Market) -> None:
-        self.terms, self.market = terms, market
+    def __init__(self, terms: MarketTerms, market: Market | None) -> None:
+        self.terms, self._market = terms, market
 
     @classmethod
     def of(cls, settings: Settings) -> CounterfactualReplay | None:
         """Return the replay of a pool; None if it has no market."""
         terms = settings.market_terms()
-        return None if terms is None else cls(terms, terms.market())
+        return None if terms is None else cls(terms, None if terms.quoted else terms.market())
 
     def due(self, scheduler: Scheduler, now: float) -> list[ReplayableJob]:
-        """Return the jobs whose feedback is due."""
+        """Return the jobs whose feedback is due.
+
+        Args:
+            scheduler: The pool's scheduler.
+            now: Scheduler time; infinite for all jobs that have ended, as far as the market is known.
+        """
         names = [name for name, over in scheduler.awaiting_feedback.items() if over <= now]
-        return [ReplayableJob(name, *self._observe(scheduler, name)) for name in names]
+        if not names:
+            return []
+        market = self._market or _quoted(scheduler, now)
+        if market is None:  # no job has trained before the first quote
+            return [ReplayableJob(name, None, 0, None) for name in names]
+        return [ReplayableJob(name, *self._observe(scheduler, name, market), market) for name in names]
 
     def next(self, scheduler: Scheduler) -> float | None:
         """Return when the next feedback is due, scheduler time; None if none is awaited."""
@@ -86,36 +100,41 @@ class CounterfactualReplay:
 
         A job of many intervals and nodes takes up to a second or two.
         """
-        name, job, start = replayable
-        if job is None:
+        name, job, start, market = replayable
+        if job is None or market is None:
             return SelectorFeedback(name, ())
-        job = replace(job, value=self.terms.value * on_demand_cost(job, self.market.on_demand))
+        job = replace(job, value=self.terms.value * on_demand_cost(job, market.on_demand))
         times = math.ceil(job.deadline / MAX_INTERVALS)
         if times > 1:
-            market = coarsen(self.market, start, times)
+            market = coarsen(market, start, times)
             scaled = tuple(times * one for one in job.throughput)
             job, start = replace(job, deadline=job.deadline // times, throughput=scaled), 0
-        else:
-            market = self.market
         policies = list(self.terms.make().values())
         forecasts = MarketForecaster(make_forecaster(self.terms.forecaster, market.seconds))
         ledgers = backtest(policies, JobBatch([job], market, [start]), forecasts)
         worth = (normalised(ledger.utility, job, market.on_demand) for ledger in ledgers)
         return SelectorFeedback(name, tuple(float(one[0]) for one in worth))
 
-    def _observe(self, scheduler: Scheduler, name: str) -> tuple[SpotJob | None, int]:
+    def _observe(self, scheduler: Scheduler, name: str, market: Market) -> tuple[SpotJob | None, int]:
         status, given, speed = scheduler.last(name), scheduler.job(name), scheduler.speedup(name)
-        interval = self.market.seconds
+        interval = market.seconds
         start = math.ceil((status.submitted_at + given.begin) / interval)
         deadline = math.floor(status.deadline / interval) - start
         # The batches of a job that did not reach its loss do not tell how many it would have needed.
         met = status.batches if status.verdict is Verdict.MET else 0
         work = given.target.work or met
-        if deadline < 1 or start + deadline > len(self.market) or not work or not speed.known:
+        if deadline < 1 or start + deadline > len(market) or not work or not speed.known:
             return None, start
         min_nodes, table = throughput_table(speed, interval)
         kept, grace = self.terms.kept_fraction, self.terms.grace
         return SpotJob(float(work), deadline, min_nodes, len(table) - 1, table, kept, kept, 0.0, grace), start
+
+
+def _quoted(scheduler: Scheduler, now: float) -> Market | None:
+    """Return the market as a pool was quoted it; None before the first quote."""
+    controller = scheduler.controllers.get(Asker.MARKET)
+    known = now if math.isfinite(now) else scheduler.now
+    return controller.quoted(known) if isinstance(controller, MarketController) else None
 
 
 def coarsen(market: Market, start: int, times: int) -> Market:

@@ -293,6 +293,11 @@ class Scheduler:
         return self._state.unavailable
 
     @property
+    def now(self) -> float:
+        """Scheduler time of the last event."""
+        return self._now
+
+    @property
     def awaiting_feedback(self) -> Mapping[str, float]:
         """Jobs that have ended and whose feedback the selector lacks, with the end of each deadline."""
         return self._state.awaiting_feedback

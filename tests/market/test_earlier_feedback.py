@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,9 +28,11 @@ from lightning_core.scheduler.tables.state_versions import migrated
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
+from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from tests.market.test_market_jobs import ended, job
+from tests.simulation.test_market import DELAYS, HOUR, Watched, drawn, elastic
 
 POLICIES = ("on-demand", "max-spot", "uniform-progress")
 # An interval of ten seconds; spot nodes cost a third, and now and then there is none.
@@ -81,6 +84,7 @@ def test_the_past_may_be_in_a_file_of_its_own(trace: Path, tmp_path: Path) -> No
         ({"start": 480.0}, "market start must be before the end of the recording at 480 s, got 480"),
         ({"start": -1.0}, "market start must be at least 0 seconds, got -1"),
         ({"start": 10.0, "history": "x.csv"}, "market start and history must not both be given"),
+        ({"quoted": True}, "market trace and start are for a recorded market, and this one is quoted"),
         ({"feedback": "none.json"}, "none.json: cannot be read: No such file"),
     ],
 )
@@ -225,6 +229,29 @@ def test_a_simulated_pool_begins_with_it_and_leaves_its_own(trace: Path, tmp_pat
     text = feedback_text(again.scheduler)
     assert text is not None
     assert len(json.loads(text)["utilities"]) == 6  # those of the run before are handed on
+
+
+def test_a_market_that_is_quoted_gives_the_feedback_of_one_that_is_recorded(tmp_path: Path) -> None:
+    recorded = drawn(3)
+    rows = "".join(
+        f"{count},{price!r}\n" for count, price in zip(recorded.available, recorded.price.tolist(), strict=True)
+    )
+    (tmp_path / "day.csv").write_text(f"available,price\n{rows}")
+    jobs = [elastic(f"j{k}", 5.0, 3.0, submitted=4 * HOUR * k) for k in range(3)]
+    told, chosen = list[Any](), list[Any]()
+    for market in ({"trace": str(tmp_path / "day.csv")}, {"quoted": True, "interval": recorded.seconds}):
+        terms = {**market, "policies": POLICIES}
+        controllers = {"market": {"interval": recorded.seconds, "policy": ""}}
+        settings = Settings("edf", period=60.0, devices=24, market=terms, controllers=controllers)
+        simulation = Watched(settings, jobs, DELAYS, tmp_path / f"{len(told)}.db", cloud=VirtualCloud(recorded, 60.0))
+        simulation.run()
+        told.append([(when, event) for when, event in simulation.told if isinstance(event, SelectorFeedback)])
+        with Journal.open(tmp_path / f"{len(told) - 1}.db", read_only=True) as journal:
+            chosen.append([status.spot_policy for status in replay(journal).scheduler.status()])
+    assert len(told[0]) == 2
+    assert all(len(event.utilities) == 3 for _, event in told[0])
+    assert told[0] == told[1]
+    assert chosen[0] == chosen[1]
 
 
 def test_a_pool_of_other_policies_does_without_what_a_folder_has(

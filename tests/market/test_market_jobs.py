@@ -269,9 +269,10 @@ def test_a_long_job_is_replayed_in_fewer_intervals() -> None:
     assert some.available.tolist() == [3, 0]
     assert some.price == pytest.approx([0.8, 1.0])
     assert (some.on_demand, some.seconds) == (2.0, 120.0)
-    replays = CounterfactualReplay(MarketTerms(policies=("chain", "max-spot", "on-demand")), MarketTerms().market())
+    recorded = MarketTerms().market()
+    replays = CounterfactualReplay(MarketTerms(policies=("chain", "max-spot", "on-demand")), recorded)
     speed = tuple(9.7 * n**0.9 for n in range(9))
-    feedback = replays.feedback(ReplayableJob("a", SpotJob(1e4, 300, 1, 8, speed, value=1.0), 7))
+    feedback = replays.feedback(ReplayableJob("a", SpotJob(1e4, 300, 1, 8, speed, value=1.0), 7, recorded))
     assert len(feedback.utilities) == 3
     assert feedback.utilities[0] > feedback.utilities[2]  # spot instances are cheaper here
 

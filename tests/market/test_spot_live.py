@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.run.differences import differences
+from lightning_core.scheduler.settings import Settings
 from tests.cli.test_cli import Said
 from tests.examples import examples
 from tests.waiting import until
@@ -96,7 +98,29 @@ def test_options_of_a_run_are_read_again(tmp_path: Path) -> None:
     asked = MarketOptions(Path("m.csv"), interval="20s", policy="chain", ray="auto", provision="sh up --key s3cret")
     asked.save(tmp_path)
     assert MarketOptions.load(tmp_path) == replace(asked, trace=Path("m.csv").resolve())
+    body = json.loads((tmp_path / "market.json").read_text())  # as an earlier release wrote it
     assert (tmp_path / "market.json").stat().st_mode & 0o077 == 0  # a command may have a key in it
+    new = ("forecaster", "start", "history", "feedback")
+    (tmp_path / "market.json").write_text(json.dumps({key: value for key, value in body.items() if key not in new}))
+    assert MarketOptions.load(tmp_path) == replace(asked, trace=Path("m.csv").resolve())
+
+
+def test_a_quoted_market_has_terms_if_something_says_how_policies_are_chosen(tmp_path: Path) -> None:
+    (tmp_path / "before.csv").write_text("available,price\n" + "3,0.4\n" * 12)
+    plain = MarketOptions(quotes="q", interval="20s")
+    assert plain.terms() is None
+    assert plain.terms({"trace": "m.csv"}) is None
+    assert plain.rented(Settings(devices=4)).controllers["market"]["policy"] == "semi-markov"
+    for options, base in (
+        (replace(plain, history=tmp_path / "before.csv"), None),
+        (plain, {"policies": ["max-spot", "ahap"], "trace": "m.csv", "start": 40.0}),
+    ):
+        terms = options.terms(base)
+        assert terms is not None
+        assert (terms["quoted"], terms["interval"], terms.get("trace")) == (True, 20.0, None)
+        settings = options.rented(Settings(devices=4, market=terms))
+        assert (settings.controllers["market"]["policy"], settings.controllers["market"]["interval"]) == ("", 20.0)
+        assert options.cloud(settings, "cpu", "pool").terms is None
 
 
 def test_nodes_given_to_another_job_are_not_preempted() -> None:

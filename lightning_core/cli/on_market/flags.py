@@ -44,9 +44,9 @@ def add_terms(parser: argparse.ArgumentParser, market: str) -> None:
         "with --market: time of the recording that is past when the pool begins, such as 7d; the first policies are "
     )
     parser.add_argument("--market-start", metavar="TIME", help=f"{start}chosen by it")
-    history = "with --market: recording of the past in a file of its own"
+    history = "on a market: recording of its past, by which the first policies are chosen"
     parser.add_argument("--market-history", type=Path, metavar="TRACE", help=history)
-    feedback = "with --market: feedback.json of an earlier run, or its folder: policies are chosen by its jobs as well"
+    feedback = "on a market: feedback.json of an earlier run, or its folder: policies are chosen by its jobs as well"
     parser.add_argument("--feedback", type=Path, metavar="FILE", help=feedback)
 
 

@@ -28,6 +28,8 @@ from lightning_core.storage.private_files import NotOursError, owner_only, read_
 
 FILE, MAX_FILE_BYTES = "market.json", 2**20
 PATHS = ("trace", "picture", "history", "feedback")
+# Terms of a recorded market, which do not count where a command quotes it.
+RECORDED = ("trace", "start")
 # Fraction of an interval between two checkpoints of a job that does not say how often to save.
 SAVE_FRACTION = 0.1
 
@@ -41,8 +43,8 @@ class MarketOptions:
         quotes: That command (:class:`~lightning_core.cloud.quotes.Quotes`).
         interval: Length of an interval, as a duration; None: as recorded, or 30 minutes.
         price: Price of a spot node, where none is recorded.
-        policy: Spec of the spot policy of all jobs; None: the selector chooses one for each, by the recording, and
-            without a recording each has the first one.
+        policy: Spec of the spot policy of all jobs; None: the selector chooses one for each. Without a recording it
+            does so if the bundle has a market, or ``history`` or ``feedback`` is given; else each has the first one.
         ray: Address of a Ray cluster; None to simulate the nodes on this machine.
         provision: What brings up nodes there (:func:`~lightning_core.cloud.parse_provision`).
         picture: File for a picture of the intervals, PNG, SVG or PDF.
@@ -74,11 +76,8 @@ class MarketOptions:
             raise ValueError("a market is either recorded (--market TRACE) or quoted (--quotes COMMAND)")
         if self.quotes is not None and self.price is not None:
             raise ValueError("--price is for a recording; the command of --quotes prints the price")
-        for flag, given in (
-            ("market-start", self.start), ("market-history", self.history), ("feedback", self.feedback)
-        ):  # fmt: skip
-            if self.quotes is not None and given is not None:
-                raise ValueError(f"--{flag} is for the selector of spot policies, which needs a recording (--market)")
+        if self.quotes is not None and self.start is not None:
+            raise ValueError("--market-start is for a recording; the past of a quoted market is --market-history")
         self._check_specs()
         self._check_provision()
         self._check_picture()
@@ -124,7 +123,7 @@ class MarketOptions:
             return None
         try:
             body = json.loads(read_own(run_dir, FILE, MAX_FILE_BYTES))
-            body |= {name: Path(body[name]) for name in PATHS if body[name] is not None}
+            body |= {name: Path(body[name]) for name in PATHS if body.get(name) is not None}
             if body["picture"] is not None and not body["picture"].parent.is_dir():
                 body["picture"] = run_dir / body["picture"].name
             return cls(**body)
@@ -176,12 +175,12 @@ class MarketOptions:
         Args:
             settings: Settings with the market and the devices of such a pool.
         """
-        recorded = settings.market_terms()
-        # Without a recording there is no selector that draws a policy for each job.
+        terms = settings.market_terms()
+        # Without terms there is no selector that draws a policy for each job.
         arguments = {
-            "interval": self.seconds(recorded), "policy": "" if recorded else self.policy or DEFAULT_POLICIES[0],
-            "kept_fraction": (recorded or MarketTerms()).kept_fraction, "save_every": self.save_every(settings),
-            "forecaster": recorded.forecaster if recorded else self.forecaster or MarketTerms().forecaster,
+            "interval": self.seconds(terms), "policy": "" if terms else self.policy or DEFAULT_POLICIES[0],
+            "kept_fraction": (terms or MarketTerms()).kept_fraction, "save_every": self.save_every(settings),
+            "forecaster": terms.forecaster if terms else self.forecaster or MarketTerms().forecaster,
         }  # fmt: skip
         return replace(settings, controllers={**settings.controllers, str(Asker.MARKET): arguments})
 
@@ -194,7 +193,7 @@ class MarketOptions:
             pool: Its name.
         """
         provision = SIMULATED if self.ray is None else self.provision or "autoscaler"
-        terms = None if settings.market is None else dict(settings.market)
+        terms = None if settings.market is None or self.quotes is not None else dict(settings.market)
         seconds = self.seconds(settings.market_terms())
         return CloudSpec(pool, "GPU" if kind == "gpu" else "device", provision, seconds, terms, self.quotes)
 
@@ -203,7 +202,9 @@ class MarketOptions:
         return min(SAVE_EVERY, SAVE_FRACTION * self.seconds(settings.market_terms()))
 
     def terms(self, base: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the terms of a recorded market, these options over those of a bundle; None if it is quoted.
+        """Return the terms of the market, these options over those of a bundle.
+
+        They are None if a command quotes it and nothing says how a policy is chosen for each job.
 
         Args:
             base: Terms of the bundle.
@@ -211,18 +212,21 @@ class MarketOptions:
         Raises:
             ValueError: If they do not fit, or the recording cannot be read.
         """
-        if self.trace is None:
-            if self.interval is not None:
-                parse_duration(self.interval)
-            return None
         files = {name: path and str(path.resolve()) for name in MARKET_FILES for path in [getattr(self, name)]}
         given = {**files, "interval": self.interval, "price": self.price, "start": self.start,
                  "policies": self.policy and [self.policy], "forecaster": self.forecaster}  # fmt: skip
         own = {key: value for key, value in given.items() if value is not None}
+        if self.quotes is not None:
+            if self.interval is not None:
+                parse_duration(self.interval)
+            base = {key: value for key, value in (base or {}).items() if key not in RECORDED}
+            if not (base or self.history or self.feedback):
+                return None
+            own |= {"quoted": True}
         return read_market(market_to_dict(base or {}) | own, Path())
 
     def seconds(self, terms: MarketTerms | None) -> float:
         """Return the seconds of an interval."""
         if terms is not None:
-            return terms.market().seconds
+            return terms.seconds
         return INTERVAL if self.interval is None else parse_duration(self.interval)

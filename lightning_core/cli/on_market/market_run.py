@@ -69,11 +69,11 @@ def _check_begun_here(run_dir: Path) -> None:
 
 def _say_market(options: MarketOptions, bundle: BundleSpec) -> None:
     terms = bundle.settings.market_terms()
-    if terms is not None:
+    if terms is not None and not terms.quoted:
         market = terms.market()
         print(f"{len(bundle.jobs)} jobs on a market of {len(market)} intervals of {market.seconds:g} s", flush=True)
         return
-    assert options.quotes is not None  # else it has terms
+    assert options.quotes is not None  # else it is recorded
     quote = QuoteCommand(options.quotes).ask()
     now = f"{quote.available} spot nodes at {quote.price:g}, on demand {quote.on_demand:g}"
     print(f"{len(bundle.jobs)} jobs on a market with intervals of {options.seconds(None):g} s; now {now}", flush=True)
