@@ -26,7 +26,7 @@ from tests.tiny import Line, Points
 
 
 class Stream(IterableDataset[list[torch.Tensor]]):
-    """Twelve batches, which nobody knows before they have come."""
+    """Twelve batches, whose number is not known in advance."""
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         return iter([[torch.ones(4, 1), torch.ones(4, 1)]] * 12)
