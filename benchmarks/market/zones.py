@@ -34,7 +34,7 @@ from lightning_core.market.zones.zone_backtest import backtest_zones
 HOURS, INTERVAL, LAUNCH, TRANSFER = 48.0, 0.5, 0.2, 0.02
 EGRESS = 10 * 0.02 / 3.06 / INTERVAL
 DEADLINES = {"quick": (52,), "default": (52, 70, 92), "full": (52, 70, 92)}
-STARTS = {"quick": 12, "default": 24, "full": 96}
+STARTS = {"quick": 12, "default": 16, "full": 96}
 POLICY, OTHERS = "semi-markov", ("uniform-progress", "max-spot")
 # Region whose zones are the three: that of most spot nodes.
 THREE = "us-west-2"
@@ -63,7 +63,7 @@ def measure(size: Size, traces: Path, seed: int) -> Figures:
     figures: Figures = {}
     late = jobs = 0
     for deadline in DEADLINES[size]:
-        policies = (POLICY,) if size == "quick" else (POLICY, *OTHERS)
+        policies = (POLICY, *OTHERS) if size == "full" else (POLICY,)
         for policy in policies:
             rows = play(SPOT_POLICIES[policy], deadline, offers, three, STARTS[size], seed)
             standings(f"{policy}, deadline {deadline} h", rows)
