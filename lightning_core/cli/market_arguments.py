@@ -78,8 +78,8 @@ def add_job(parser: argparse.ArgumentParser) -> None:
                        "60s; at most an interval (default: none)")  # fmt: skip
     group.add_argument("--overhead", choices=READINGS, help="hand-over: a job trains on while nodes are launched, and "
                        "both are billed, by the second; launches: it stands still for each launch; total: only for a "
-                       "larger total, as in the paper; these two bill whole intervals (default: hand-over, or launches "
-                       "with several recordings)")  # fmt: skip
+                       "larger total, as in the paper; these two bill whole intervals (default: "
+                       "hand-over)")  # fmt: skip
     group.add_argument("--value", type=float, metavar="V", help="value of completion in time (default: 1.5 times "
                        "the cost on on-demand nodes)")  # fmt: skip
     group.add_argument("--grace", type=float, default=1.5, metavar="TIMES", help="multiple of the deadline "
@@ -142,11 +142,8 @@ def read_job_of(arguments: argparse.Namespace, market: Market) -> SpotJob:
 
 def _billed(job: SpotJob, arguments: argparse.Namespace, market: Market) -> SpotJob:
     """Return a job with what changes of nodes cost it, and how they are billed."""
-    several = len(arguments.trace or ()) > 1
-    if several and arguments.overhead == READINGS[0]:
-        raise ValueError("--overhead hand-over needs one recording, got several")
-    if several or arguments.overhead in get_args(Overhead):
-        overhead: Overhead = arguments.overhead or "launches"
+    if arguments.overhead in get_args(Overhead):
+        overhead: Overhead = arguments.overhead
         for option in ("hand_over", "minimum_charge"):
             if getattr(arguments, option) is not None:
                 name = option.replace("_", "-")

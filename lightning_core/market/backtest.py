@@ -7,6 +7,7 @@ were alone; what they have in common, such as the tables of :mod:`.window_planne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,6 +66,18 @@ def play_all(playback: Playback, policies: Sequence[SpotPolicy], forecasts: Fore
         playback.play(interval, playback.requests(policies, interval, forecast), forecast)
     ledger, jobs = playback.ledger(), len(batch)
     return [ledger.of(slice(at, at + jobs)) for at in range(0, len(policies) * jobs, jobs)]
+
+
+class Settled(NamedTuple):
+    """What nodes do in an interval, and cost; columns of shape ``(rows,)``."""
+
+    wait: FloatArray
+    """Intervals until they train."""
+    throughput: FloatArray
+    """Work that they do in an interval."""
+    before: FloatArray
+    """Work that is done on the nodes that a job had before, while they are launched."""
+    paid: FloatArray
 
 
 class Playback:
@@ -128,9 +141,9 @@ class Playback:
         net = SafetyNet(Observation(rows, interval, done, spot, on_demand, now, done, done, self.launching))
         open_ = (done < rows.work - EXACT) & (interval < rows.deadline)
         chosen = np.where(open_, net.constrain(wanted[0], wanted[1], guarded=self.guarded), 0)
-        wait, throughput, paid = self.settle(interval, chosen, net)
+        wait, throughput, done_before, paid = self.settle(interval, chosen, net)
         left = np.where(open_, np.maximum(1.0 - wait, 0.0), 1.0)
-        done_before = np.where(open_, net.change.work_before(*chosen), 0.0)
+        done_before = np.where(open_, done_before, 0.0)
         lost = np.where(open_, self._lost(net.change, wait, throughput), 0.0)
         self.launching = np.where(open_, np.maximum(wait - 1.0, 0.0), self.launching)
         self.done = np.clip(done + done_before + left * throughput - lost, 0.0, rows.work)
@@ -142,11 +155,12 @@ class Playback:
     def lose(self, interval: int) -> None:
         """Take nodes away before an interval that are gone without being too few; none are in one zone."""
 
-    def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the wait until the chosen nodes train, the work that they do in an interval, and their cost."""
+    def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> Settled:
+        """Return what the chosen nodes do in an interval, and cost."""
         change = net.change
         wait, throughput = change.wait(*chosen), throughput_of(self.rows, chosen.sum(0))
-        return wait, throughput, change.bill(chosen[0], chosen[1], self._lost(change, wait, throughput))
+        paid = change.bill(chosen[0], chosen[1], self._lost(change, wait, throughput))
+        return Settled(wait, throughput, change.work_before(*chosen), paid)
 
     def _lost(self, change: Changeover, wait: FloatArray, throughput: FloatArray) -> FloatArray:
         """Return the work that a preemption loses, beside what the wait costs."""

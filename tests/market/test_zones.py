@@ -155,10 +155,14 @@ def random_zones(seed: int, count: int, intervals: int, most: int = 1) -> list[O
     return zones
 
 
-def test_one_zone_is_a_market() -> None:
+@pytest.mark.parametrize("terms", [{}, {"hand_over_time": 0.1}, {"hand_over_time": 0.05, "minimum_charge": 0.2}])
+def test_one_zone_is_a_market(terms: dict[str, float]) -> None:
     for seed in range(4):
-        zones = random_zones(seed, 1, 40, 3)
-        several = SpotJob(25.0, 16, max_nodes=3, value=40.0, launch_time=0.3)
+        # Of several nodes of a job that hands over, those that a preemption has left train on in zones alone.
+        nodes = 1 if terms else 3
+        zones = random_zones(seed, 1, 40, nodes)
+        base = SpotJob(8.0 * nodes, 16, max_nodes=nodes, value=40.0, launch_time=0.3)
+        several = replace(base, **terms)  # type: ignore[arg-type]
         starts, policies = [0, 7, 20], (OnDemand(), MaxSpot(), UniformProgress(), AllOrNothing())
         batch = JobBatch([several] * 3, zones[0].market, starts)
         for one, other in zip(
@@ -170,6 +174,16 @@ def test_one_zone_is_a_market() -> None:
                 np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-12)
 
 
+def test_a_job_trains_on_in_its_zone_while_a_cheaper_one_starts_a_node() -> None:
+    zones = [trace(EAST, [1] * 9, 0.5), trace(WEST, [0, 0, 1, 1, 1, 1, 1, 1, 1], 0.125)]
+    moved = job(6.0, 9, hand_over_time=0.25, minimum_charge=0.5)
+    [ledger] = backtest_zones([MaxSpot()], [moved], zones, [0], LAST, transfer=0.25, egress=0.1)
+    # In the third interval it trains on for a quarter, moves for another, and then trains on the new node.
+    assert ledger.progress[0].tolist() == pytest.approx([0.75, 1.75, 2.5, 3.5, 4.5, 5.5, 6.0, 6.0, 6.0])
+    expected = [0.5, 0.5, 0.5 * 0.25 + 0.125 + 0.1, 0.125, 0.125, 0.125, 0.0625, 0.0, 0.0]
+    assert ledger.paid[0].tolist() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("make", [SemiMarkov, MaxSpot, UniformProgress])
 def test_no_job_is_late_that_on_demand_nodes_complete_in_time(make: type[SpotPolicy]) -> None:
     for seed in range(12 if make is not SemiMarkov else 2):
@@ -177,7 +191,12 @@ def test_no_job_is_late_that_on_demand_nodes_complete_in_time(make: type[SpotPol
         loss = launch + 0.5 * (seed % 2)
         nodes = 1 if make is SemiMarkov else 1 + seed % 3
         work = nodes * (14 - launch - 0.1 - 3.0 * (seed % 3))
-        tight = SpotJob(work, 14, 1, nodes, (), 0.7, 0.8, launch_time=launch, preemption_cost=loss * (seed % 4 > 1))
+        hand_over = launch / 2 if seed % 2 and launch < 2 else None
+        tight = SpotJob(
+            work, 14, nodes if seed % 4 == 0 else 1, nodes, (), 0.7, 0.8, launch_time=launch,
+            preemption_cost=loss * (seed % 4 > 1), hand_over_time=hand_over,
+            minimum_charge=None if hand_over is None else 0.1,
+        )  # fmt: skip
         zones = random_zones(seed, 4, 60, nodes)
         [ledger] = backtest_zones(
             [make()], [tight] * 8, zones, list(range(0, 40, 5)), LAST, transfer=0.1, egress=0.3,
@@ -201,12 +220,6 @@ def test_no_job_is_late_that_on_demand_nodes_complete_in_time(make: type[SpotPol
 def test_what_does_not_go_together_is_refused(traces: list[OfferTrace], values: dict[str, Any], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         backtest_zones([MaxSpot()], [job(4.0, 8)], traces, [0], LAST, **values)
-
-
-@pytest.mark.parametrize("terms", [{"hand_over_time": 0.1}, {"minimum_charge": 0.0}])
-def test_jobs_that_train_on_or_are_billed_by_the_second_are_refused(terms: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="jobs in several zones must have no hand_over_time and no minimum_charge"):
-        backtest_zones([MaxSpot()], [replace(job(4.0, 8), **terms)], [trace(EAST, [1] * 9)], [0], LAST)  # type: ignore[arg-type]
 
 
 def test_a_policy_sees_the_cheapest_offer_with_nodes() -> None:

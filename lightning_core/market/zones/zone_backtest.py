@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.control.offers import Offer
-from lightning_core.market.backtest import Playback, play_all
+from lightning_core.market.backtest import Playback, Settled, play_all
 from lightning_core.market.changeover import throughput_of
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
@@ -37,6 +37,12 @@ class ZoneLedger(Ledger):
     moves: IntArray
     egress: FloatArray
     counts: IntArray
+
+
+def _speed(nodes: Sequence[NodeCounts], offers: Sequence[Offer]) -> float:
+    """Return the mean throughput of nodes, relative to the slowest type on offer; 1 of none."""
+    number = sum(has.all for has in nodes)
+    return sum(has.all * offer.throughput for has, offer in zip(nodes, offers, strict=True)) / number if number else 1.0
 
 
 def backtest_zones(
@@ -68,8 +74,6 @@ def backtest_zones(
         ValueError: If the recordings or jobs do not go together, or a transfer takes longer than a launch with it.
     """
     batch = JobBatch(jobs, any_of(traces), starts)
-    if batch.by_second.any() or batch.overlap.any():
-        raise ValueError("jobs in several zones must have no hand_over_time and no minimum_charge")
     for name, cost in (("transfer", transfer), ("egress", egress)):
         if not 0 <= cost < np.inf:
             raise ValueError(f"{name} must be at least 0 and finite, got {cost}")
@@ -103,7 +107,7 @@ class _ZonePlayback(Playback):
     def lose(self, interval: int) -> None:
         cost = np.maximum(self.preemption_cost - self.rows.launch, 0.0) * self.rows.fastest
         for row, stand in enumerate(self.standing):
-            if interval >= self.rows.deadline[row]:
+            if interval >= self.rows.deadline[row] or self.done[row] >= self.rows.work[row] - EXACT:
                 continue
             offers = self._at(row, interval)
             left = [NodeCounts(min(has.spot, offer.available), has.on_demand)
@@ -115,36 +119,81 @@ class _ZonePlayback(Playback):
                 # Those that are left begin anew without them.
                 self.launching[row] = max(self.launching[row], self.rows.shrink_time[row])
 
-    def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> tuple[FloatArray, FloatArray, FloatArray]:
-        wait, throughput = net.change.wait(*chosen), throughput_of(self.rows, chosen.sum(0))
-        paid, may_move = np.zeros(len(self.rows)), self._may_move(chosen, net)
+    def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> Settled:
+        rows, may_move = self.rows, self._may_move(chosen, net)
+        wait, throughput = net.change.wait(*chosen), throughput_of(rows, chosen.sum(0))
+        had = throughput_of(rows, np.minimum(self.has.sum(0), rows.max_nodes))
+        paid, before = np.zeros((2, len(rows)))
         for row, stand in enumerate(self.standing):
             wanted = NodeCounts(*chosen[:, row].tolist())
             if not wanted.all:
                 self.standing[row] = [NOTHING] * len(self.traces)
                 continue
             offers, homes = self._at(row, interval), self.homes[row]
-            work = (self.rows.work[row] - self.done[row]) / throughput[row]
-            left = min(work, float(self.rows.deadline[row] - interval))
-            cost = MoveCost(self.rows.launch[row] - self.transfer, self.transfer, self.egress,
-                            max(self.preemption_cost - self.rows.launch[row], 0.0))  # fmt: skip
+            left = min((rows.work[row] - self.done[row]) / throughput[row], float(rows.deadline[row] - interval))
+            cost = MoveCost(rows.launch[row] - self.transfer, self.transfer, self.egress,
+                            max(self.preemption_cost - rows.launch[row], 0.0))  # fmt: skip
             stays = [self._stay(row, interval, at, wanted.spot) for at in range(len(offers))]
             regions = {self.traces[at].at(0).region for at in homes}
             nodes = choose(offers, stays, stand, wanted, regions, cost, left, may_move=bool(may_move[row]))
             launched = [at for at, (has, new) in enumerate(zip(stand, nodes, strict=True)) if new != new.minimum(has)]
             abroad = bool(regions) and any(offers[at].region not in regions for at in launched)
+            throughput[row] *= _speed(nodes, offers)
+            had[row] *= _speed(stand, offers)
             if launched:
-                wait[row] = cost.launch + abroad * self.transfer
+                wait[row] = rows.launch[row] - self.transfer * (not abroad and self._is_sooner(row, throughput, had))
+                before[row] = self._trains_on(row, wait[row]) * had[row]
             self.moves[row] += bool(homes) and not homes.issuperset(launched)
             self.egress_paid[row] += abroad * self.egress
-            paid[row] = abroad * self.egress + sum(
-                has.cost(offer.price, offer.on_demand) for has, offer in zip(nodes, offers, strict=True)
-            )
-            throughput[row] *= sum(has.all * offer.throughput for has, offer in zip(nodes, offers, strict=True))
-            throughput[row] /= wanted.all
+            ends = self._ends(row, wait[row], throughput[row], before[row], had[row])
+            paid[row] = abroad * self.egress + self._bill(row, stand, nodes, offers, ends, wait[row], bool(launched))
             self.standing[row], self.counts[row, interval] = nodes, nodes
             self.homes[row] = frozenset(at for at, has in enumerate(nodes) if has.all)
-        return wait, throughput, paid
+        return Settled(wait, throughput, before, paid)
+
+    def _overlap(self, row: int, launch: float) -> float:
+        """Return the intervals for which the nodes that a job had stay while others are launched."""
+        rows = self.rows
+        if not rows.overlap[row] or self.has[:, row].sum() < rows.min_nodes[row]:
+            return 0.0
+        hand_over = self.batch.jobs[row % self.jobs].hand_over_time or 0.0
+        return float(min(max(launch - hand_over, 0.0), 1.0))
+
+    def _is_sooner(self, row: int, throughput: FloatArray, had: FloatArray) -> bool:
+        """Return whether a launch without a transfer gives no less work in its interval than the net counts on.
+
+        The net has the job train on for as long as the transfer would take.
+        """
+        rows = self.rows
+        return not rows.overlap[row] or bool(throughput[row] >= had[row] and rows.launch[row] <= 1.0)
+
+    def _trains_on(self, row: int, launch: float) -> float:
+        """Return the intervals for which a job trains on them: once they have started themselves."""
+        return max(self._overlap(row, launch) - float(self.launching[row]), 0.0)
+
+    def _ends(self, row: int, wait: float, throughput: float, before: float, had: float) -> float:
+        """Return the fraction of an interval for which a job's nodes are billed: where it counts, to the job's end."""
+        left = self.rows.work[row] - self.done[row]
+        if not self.rows.by_second[row] or before + max(1.0 - wait, 0.0) * throughput < left - EXACT:
+            return 1.0
+        on_old = self.launching[row] + left / max(had, EXACT)
+        return float(np.clip(on_old if before >= left - EXACT else wait + (left - before) / throughput, 0.0, 1.0))
+
+    def _bill(
+        self, row: int, stand: Sequence[NodeCounts], nodes: Sequence[NodeCounts], offers: Sequence[Offer], ends: float,
+        launch: float, launched: bool,
+    ) -> float:  # fmt: skip
+        """Return the cost of an interval, as :meth:`.changeover.Changeover.bill` has it in one zone."""
+        rows, bill = self.rows, 0.0
+        stays = self._overlap(row, launch) if launched else 0.0
+        stays = min(ends, stays) if rows.by_second[row] else float(stays > 0)
+        for had, has, offer in zip(stand, nodes, offers, strict=True):
+            new, surplus = (
+                NodeCounts(*(max(n, 0) for n in one.minus(other))) for one, other in ((has, had), (had, has))
+            )
+            bill += has.cost(offer.price, offer.on_demand) * ends + surplus.cost(offer.price, offer.on_demand) * stays
+            bill += new.cost(offer.price, offer.on_demand) * max(float(rows.minimum_charge[row]) - ends, 0.0)
+        return bill
 
     def zone_ledger(self) -> ZoneLedger:
         """Return the ledger of all rows."""
