@@ -17,7 +17,7 @@ from lightning_core.cli.arguments import add_pool, new_file
 from lightning_core.cli.market_arguments import add_job, add_market, read_job_of, read_market_of
 from lightning_core.cli.on_market.several_zones import add_moves, print_where, print_zone_backtest, read_zones
 from lightning_core.core.durations import format_duration
-from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, Perfect, SpotJob, backtest
 from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors, make_forecaster
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.policies import SPOT_POLICIES, OnDemand
@@ -102,7 +102,7 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> int:
     policy = SPOT_POLICIES.make(arguments.policy)
-    if arguments.forecaster.startswith("perfect"):
+    if isinstance(FORECASTERS.make(arguments.forecaster), Perfect):
         raise ValueError(f"forecaster must be one of {', '.join(CAUSAL)}, got 'perfect', which knows the future")
     zones = read_zones(arguments) if len(arguments.trace or ()) > 1 else None
     market = read_market_of(arguments) if zones is None else any_of(zones.traces)
@@ -152,6 +152,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
     if arguments.picture and len(arguments.trace or ()) > 1:
         raise ValueError("--picture draws one recording: give one --trace")
     named = make_pool(pool_of(arguments.policy or COMPARED))
+    FORECASTERS.make(arguments.forecaster)
     zones = read_zones(arguments) if len(arguments.trace or ()) > 1 else None
     market = read_market_of(arguments) if zones is None else any_of(zones.traces)
     job = read_job_of(arguments, market) if zones is None else zones.job
