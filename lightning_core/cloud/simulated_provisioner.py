@@ -139,6 +139,11 @@ class SimulatedProvisioner:
         with self._lock:
             return NodeCounts(len(self._of(SPOT)), len(self._of(ON_DEMAND)))
 
+    def billed(self) -> dict[str, str]:
+        """Return the market type of each node that runs, by its mark: also while it starts or leaves."""
+        with self._lock:
+            return {machine.mark: machine.market_type for machine in self._machines if machine.pid}
+
     def processes(self, market_type: str) -> list[int]:
         """Return the process ids of those nodes of one market type."""
         with self._lock:

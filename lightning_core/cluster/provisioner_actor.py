@@ -29,7 +29,7 @@ from lightning_core.cloud import PROVISIONERS, parse_provision
 from lightning_core.cloud.asked_provisioner import AskedProvisioner
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.lease import Lease
-from lightning_core.cloud.provisioner import ON_DEMAND, SPOT, Provisioner, list_nodes, list_zones
+from lightning_core.cloud.provisioner import ON_DEMAND, SPOT, Provisioner, list_marks, list_nodes, list_zones
 from lightning_core.cloud.quotes import QUOTES_PER_INTERVAL, QuoteCommand, recorded_quote
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
 from lightning_core.cloud.troubles import Troubles
@@ -104,6 +104,8 @@ class ProvisionerActor:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT):
                     await asyncio.to_thread(provisioner.close)
+        with suppress(RayError, ValueError, TimeoutError):  # the scheduler may be gone
+            await self._tell_nodes()  # what ends the bill
         return not (await self.held())[0].all
 
     # ------------------------------------------------------------------------------------------------ loops
@@ -151,16 +153,24 @@ class ProvisionerActor:
 
     async def _look(self) -> None:
         """Tell the scheduler what there is, if that has changed."""
+        await self._tell_nodes()
+        await asyncio.sleep(LOOK_PAUSE)
+
+    async def _tell_nodes(self) -> None:
         listed = await asyncio.to_thread(self._listed)
         spot, on_demand = (tuple(sorted(one for one in listed if listed[one] == kind)) for kind in (SPOT, ON_DEMAND))
         most = MAX_NODES // 2  # a provisioner may bring any number
         told = {node: listed[node] for node in (*spot[:most], *on_demand[:most])}
         places = await self._places(told)
-        seen = NodesSeen(spot[:most], on_demand[:most], min(await self._warm(), MAX_NODES), places)
+        billed, marks = await asyncio.to_thread(self._billed)
+        there = [tuple(marks.get(node, node) for node in several[:most]) for several in (spot, on_demand)]
+        others = {marks.get(node, node): kind for node, kind in billed.items()}
+        others = {name: kind for name, kind in others.items() if name not in (*there[0], *there[1])}
+        more = [tuple(sorted(name for name in others if others[name] == kind))[:most] for kind in (SPOT, ON_DEMAND)]
+        seen = NodesSeen(there[0], there[1], min(await self._warm(), MAX_NODES), places, *more)
         if seen != self._seen:
             await self._tell(seen)
             self._seen = seen
-        await asyncio.sleep(LOOK_PAUSE)
 
     async def _quote(self) -> None:
         """Tell the scheduler what is on offer."""
@@ -230,6 +240,16 @@ class ProvisionerActor:
                 return int(await manager.warm.remote())
         except (RayError, ValueError, TimeoutError):  # it is being restarted
             return 0
+
+    def _billed(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the market types of the nodes that are billed, and the marks of those that have one.
+
+        A simulated node is known by its mark from its launch on, any other by its id once it has joined.
+        """
+        billed = list_nodes(self._spec.resource, self._spec.pool, draining=True)
+        if self._simulated is not None:
+            billed |= self._simulated.billed()
+        return billed, list_marks()
 
     def _listed(self) -> dict[str, str]:
         return list_nodes(self._spec.resource, self._spec.pool)

@@ -35,12 +35,14 @@ class JobModel:
         kept_fraction: Largest fraction of an interval that is left for training when the number of nodes changes in it.
         save_every: Seconds of training between two checkpoints of a job that does not say.
         initial_throughput: Batches per second on one device until they have been measured; None if they are unknown.
+        minimum_charge: Seconds for which a node is billed at least.
     """
 
     seconds: float
     kept_fraction: float
     save_every: float
     initial_throughput: float | None
+    minimum_charge: float = 0.0
 
     def spot_job(
         self, terms: Job, work: float, span: JobSpan, throughputs: Mapping[int, float], start_up: float
@@ -67,6 +69,7 @@ class JobModel:
         return SpotJob(
             work, span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
             self.kept_fraction, value=0.0, preemption_cost=(start_up + save_every) / self.seconds,
+            minimum_charge=min(self.minimum_charge / self.seconds, 1.0),
         )  # fmt: skip
 
 

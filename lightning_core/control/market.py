@@ -28,6 +28,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.market import Market, SpotJob
 from lightning_core.market.online.current_interval import CurrentInterval, Toll
+from lightning_core.market.online.node_bill import NodeBill
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.quote_history import QuoteHistory
 from lightning_core.market.policies import SPOT_POLICIES
@@ -41,6 +42,8 @@ LOOKS = 40
 WHOLE = 0.05
 # Seconds for which nodes stay, in a pool that closes, for jobs that still save.
 LEAVE_SECONDS = 60.0
+# Seconds that nodes may be given back before the last moment.
+MONEY_TOLERANCE = 1e-6
 MIN_INTERVAL = 0.01
 
 
@@ -60,6 +63,8 @@ class MarketController:
         initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
             few on-demand nodes as it can train on.
         forecaster: Spec of the forecaster that policies with a window look ahead by, one that knows no future.
+        minimum_charge: Seconds for which a node is billed at least; else it is billed by the second.
+        leave: Seconds for which a node that is given back is still billed, at most: a budget keeps money for them.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -73,8 +78,14 @@ class MarketController:
         save_every: float = 300.0,
         initial_throughput: float | None = None,
         forecaster: str = "last",
+        minimum_charge: float = 0.0,
+        leave: float = 10.0,
     ) -> None:
         check_seconds("interval", interval, MIN_INTERVAL)
+        for name, seconds in (("minimum_charge", minimum_charge), ("leave", leave)):
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"{name} must be at least 0 seconds and finite, got {seconds}")
+            check_seconds(name, seconds)
         check_seconds("save_every", save_every)
         if policy:
             SPOT_POLICIES.make(policy)
@@ -83,9 +94,12 @@ class MarketController:
         if initial_throughput is not None and not 0 < initial_throughput < math.inf:
             raise ValueError(f"initial_throughput must be positive and finite, got {initial_throughput}")
         self.seconds = interval
-        self._plans = PlannedJobs(interval, policy, forecaster, kept_fraction, save_every, initial_throughput)
+        self._plans = PlannedJobs(
+            interval, policy, forecaster, kept_fraction, save_every, initial_throughput, minimum_charge
+        )
         self._quotes = QuoteHistory(interval, AHEAD)
         self._places = NodePlaces()
+        self._bill, self._leave = NodeBill(interval, minimum_charge), leave
         self._interval: CurrentInterval | None = None
         self._wanted = NodesWanted(0, 0, 0, Reason("no_nodes"))
         self._closing_since: float | None = None
@@ -98,7 +112,7 @@ class MarketController:
         return {
             "plans": self._plans.state(), **self._quotes.state(), "interval": interval,
             "wanted": wanted_to_list(self._wanted), "closing_since": self._closing_since, "wakeup": self._wakeup,
-            "places": self._places.state(),
+            "places": self._places.state(), "bill": self._bill.state(),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -109,6 +123,7 @@ class MarketController:
             self._interval = None if interval is None else CurrentInterval.of(interval)
             self._wanted = wanted_from_list(state["wanted"])
             self._places.restore(state["places"])
+            self._bill.restore(state["bill"])
             self._closing_since, self._wakeup = state["closing_since"], state["wakeup"]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"not the state of a market: {type(error).__name__}: {error}") from None
@@ -138,6 +153,12 @@ class MarketController:
             return None
         return self._plans.reference_costs(market or self._quotes.market(self._quotes.newest))
 
+    def open_row(self) -> IntervalEnded | None:
+        """Return the row of the interval in progress as it was when last looked at; None if nothing is billed in it."""
+        if self._interval is None or not self._bill.cost:
+            return None
+        return self._interval.record({}, 0, self._bill.cost)
+
     # ------------------------------------------------------------------------------------------------ events
 
     def handle(self, event: Event, now: float, pool: PoolView) -> Answers:
@@ -145,13 +166,16 @@ class MarketController:
             case Report(job=name):
                 has_news = self._plans.awaits(name) or (not pool.is_active(name) and name in self._plans)
             case Quoted():
+                self._bill.quote(event, now)
                 has_news = self._quotes.take(event, now, None if self._interval is None else self._interval.number)
+                has_news |= pool.money is not None  # it may last for less long
             case Tick() | SelectorFeedback() | EarlierFeedback() | EarlierRuns() | CloudTrouble():
                 has_news = False
             case _:
                 has_news = True
         if isinstance(event, NodesSeen):
             self._places.see(event, self._quotes.number(now))
+            self._bill.see(event, now)
         if not has_news and (self._wakeup is None or now < self._wakeup):
             return []
         answers: Answers = []
@@ -167,7 +191,11 @@ class MarketController:
         if self._interval is None:
             return begins
         # An interval that has ended may stay while a pool closes.
-        times = [(self._quotes.number(now) + 1) * self.seconds, now + self.seconds / LOOKS]
+        times = [(self._quotes.number(now) + 1) * self.seconds]
+        if pool.closing or pool.names():  # else its nodes only leave
+            times.append(now + self.seconds / LOOKS)
+        if (left := self._left(pool, [])) is not None:
+            times.append(self._bill.last_moment(now, left, NodeCounts(*self._wanted[1:3]), self._leave))
         times += [begins] if begins is not None else []
         return min((time for time in times if time > now), default=math.nextafter(now, math.inf))
 
@@ -179,11 +207,12 @@ class MarketController:
         jobs = {name: status for name in names if (status := pool.status(name)) is not None}
         present, number = NodeCounts(len(pool.nodes.spot), len(pool.nodes.on_demand)), self._quotes.number(now)
         interval = self._interval
+        self._bill.advance(now)
         if interval is not None:
-            interval.count(now, jobs.values(), present)
+            interval.count(now, jobs.values(), present, len(self._bill))
         self._plans.observe(now, jobs)
         if pool.closing or not any(status.state is not State.ENDED for status in jobs.values()):
-            self._end(now, pool, jobs, answers, number)
+            self._end(now, pool, jobs, present, answers, number)
             return
         self._closing_since = None
         if not self._quotes:
@@ -198,18 +227,19 @@ class MarketController:
             self._end_interval(jobs, answers, number)
             self._begin_interval(number, now, pool, jobs, present, answers, preempted=had != had.minimum(present))
         else:
-            request = interval.settle(now, present, pool.nodes.warm, self.seconds, pool.money)
+            request = interval.settle(now, present, pool.nodes.warm, self.seconds, self._left(pool, answers))
             if request is not None:
                 self._want(request, Reason("nodes_planned", self._told(len(jobs), request, number)), answers, number)
         if self._interval is not None:
             self._add_what_cannot_wait(self._interval, now, pool, jobs, present, answers)
+            self._stop_where_money_ends(self._interval, now, pool, jobs, answers)
 
     def _begin_interval(
         self, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts,
         answers: Answers, *, preempted: bool,
     ) -> None:  # fmt: skip
         """Have the plans decide; ``preempted``: nodes have just vanished, and the work they lost is not yet known."""
-        market, money = self._quotes.market(number, now, present), self._money(pool, answers)
+        market, money = self._quotes.market(number, now, present), self._left(pool, answers)
         prices = dearest(self._quotes.at(number))
         plans = self._plans.decide(market, number, now, pool, jobs, present, money, prices, preempted=preempted)
         self._set_interval(number, now, pool, jobs, present, plans, answers)
@@ -232,7 +262,12 @@ class MarketController:
         present: NodeCounts, answers: Answers,
     ) -> None:  # fmt: skip
         """Want on-demand nodes at once for jobs that cannot wait for the next interval: new ones, or after a loss."""
-        rest, money = interval.rest(now, present, self.seconds), self._money(pool, answers)
+        rest, money = interval.rest(now, present, self.seconds), self._left(pool, answers)
+        if money is not None:
+            requested = interval.requested
+            if rest.preempted:
+                requested = requested._replace(spot=min(requested.spot, present.spot))
+            money -= interval.rest_of_cost(requested, now, self.seconds)
         plans = self._plans.cannot_wait(self._quotes.market(interval.number), rest, now, pool, jobs, money)
         answers += plans.asks
         if plans.nodes.all:
@@ -241,34 +276,66 @@ class MarketController:
         elif rest.preempted:  # there may be others elsewhere
             self._want(NodeCounts(*self._wanted[1:3]), Reason("nodes_elsewhere"), answers, interval.number)
 
-    def _end(self, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], answers: Answers, number: int) -> None:
-        """Want no nodes any more: all jobs are over, or the pool closes and they have left."""
+    def _stop_where_money_ends(
+        self, interval: CurrentInterval, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], answers: Answers
+    ) -> None:  # fmt: skip
+        """Want no nodes any more once those that there are, or may come, cost all that is left until they have gone."""
+        left, wanted = self._left(pool, answers), NodeCounts(*self._wanted[1:3])
+        if left is None or not wanted.all:
+            return
+        if self._bill.last_moment(now, left, wanted, self._leave) <= now + MONEY_TOLERANCE:
+            answers += self._plans.give_up(pool, jobs, left)
+            interval.give_up()
+            self._want(NodeCounts(), Reason("money_ends", (left,)), answers, interval.number)
+
+    def _end(self, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts, answers: Answers,
+             number: int) -> None:  # fmt: skip
+        """Want no nodes any more: all jobs are over, or the pool closes and they have left.
+
+        The interval lasts for as long as nodes are billed.
+        """
         if pool.closing:
             self._closing_since = now if self._closing_since is None else self._closing_since
             busy = any(status.devices for status in jobs.values() if status.state is not State.ENDED)
             if busy and now - self._closing_since < LEAVE_SECONDS:
                 return
-        self._end_interval(jobs, answers, number)
+        else:
+            self._places.leave()
+        interval = self._interval
+        if interval is not None and (number > interval.number or not len(self._bill)):
+            self._end_interval(jobs, answers, number)
         self._want(NodeCounts(), Reason("pool_closes" if pool.closing else "no_nodes"), answers, number)
+        if len(self._bill) and self._quotes:
+            if self._interval is None:
+                self._set_interval(number, now, pool, jobs, present, Plans(NodeCounts(), [], 0), answers)
+            else:
+                self._interval.give_up()
+                self._interval.batches += self._plans.count_batches(jobs)
 
     def _end_interval(self, jobs: Mapping[str, JobStatus], answers: Answers, number: int) -> None:
         """Record the interval, and the later ones before ``number``, which passed unobserved."""
         if (interval := self._interval) is None:
             return
         self._interval = None
-        answers.append(interval.record(jobs, self._plans.count_batches(jobs)))
-        for passed in range(interval.number + 1, min(number, interval.number + AHEAD)):
-            quote = self._quotes.at(passed)
-            answers.append(interval.unobserved(passed, quote.price, quote.available, quote.on_demand))
+        answers.append(interval.record(jobs, self._plans.count_batches(jobs), self._bill.take(interval.number)))
+        last = min(number, interval.number + AHEAD) - 1
+        for passed in range(interval.number + 1, last + 1):
+            quote, cost = self._quotes.at(passed), self._bill.take(passed if passed < last else number - 1)
+            answers.append(interval.unobserved(passed, quote.price, quote.available, quote.on_demand, cost))
 
-    def _money(self, pool: PoolView, answers: Answers) -> float | None:
-        """Return the money that is left once the interval in progress is paid for; None for any."""
-        if (left := pool.money) is None:
+    def _left(self, pool: PoolView, answers: Answers) -> float | None:
+        """Return the money that is left for nodes once all that is billed is paid; None for any.
+
+        What a move to the other regions on offer would cost is kept back: nodes that are lost may have to go there.
+        """
+        if pool.money is None:
             return None
-        left -= sum(answer.cost for answer in answers if isinstance(answer, IntervalEnded))
-        if (interval := self._interval) is not None:
-            left -= interval.dearest(interval.requested)
-        return left
+        recorded = sum(answer.cost for answer in answers if isinstance(answer, IntervalEnded))
+        kept = 0.0
+        if self._quotes and self._places.homes:
+            quote = self._quotes.at(self._quotes.newest)
+            kept = quote.egress * len({offer.region for offer in quote.offers} - self._places.homes)
+        return pool.money - recorded - self._bill.cost - kept
 
     def _want(
         self, nodes: NodeCounts, reason: Reason, answers: Answers, number: int, leeway: Leeway | None = None
@@ -276,7 +343,10 @@ class MarketController:
         """Want so many nodes from an interval on, if that is news; ``leeway``: where they are may change."""
         places: tuple[PlacedNodes, ...] = ()
         if self._quotes and (quote := self._quotes.at(number)).offers:
+            homes = self._places.homes
             places = self._places.place(quote, self._quotes.counts(number), nodes, leeway, self.seconds)
+            if homes:  # checkpoints are moved to each region that is new
+                self._bill.charge(len(self._places.homes - homes) * quote.egress)
             if self._interval is not None:
                 self._interval.price, self._interval.on_demand = mean_prices(places, quote)
         if nodes != self._wanted[1:3] or places != self._wanted.places:

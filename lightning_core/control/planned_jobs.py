@@ -59,15 +59,16 @@ class PlannedJobs:
         save_every: Seconds of training between two checkpoints of a job that does not say.
         initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
             few on-demand nodes as it can train on.
+        minimum_charge: Seconds for which a node is billed at least.
     """
 
     def __init__(
         self, seconds: float, policy: str, forecaster: str, kept_fraction: float, save_every: float,
-        initial_throughput: float | None,
+        initial_throughput: float | None, minimum_charge: float = 0.0,
     ) -> None:  # fmt: skip
         self._seconds, self._policy = seconds, policy
         self._forecasts = make_live_forecaster(forecaster, seconds)
-        self._model = JobModel(seconds, kept_fraction, save_every, initial_throughput)
+        self._model = JobModel(seconds, kept_fraction, save_every, initial_throughput, minimum_charge)
         self._start_up = StartUpTimes()
         self._jobs: dict[str, PlannedJob] = {}
 
@@ -228,15 +229,26 @@ class PlannedJobs:
             work = _work(status, terms, pool)
             must = self._must_have(status, terms, work, planned, market, rest, had, pool, is_new=is_new)
             added = must.on_demand - planned.held.on_demand
-            is_short = money is not None and added * market.on_demand > money
+            cost = added * market.on_demand * (1.0 - rest.elapsed)
+            is_short = money is not None and cost > money
             if added > 0 and not is_short:
-                money = None if money is None else money - added * market.on_demand
+                money = None if money is None else money - cost
                 more += added
                 if not planned.held.all and not self._start_up.is_measuring(status.name):
                     self._start_up.request(status.name, now, _batches_done(status), node_present=False)
                 planned.held = must
             asks += planned.ask(status, work, money if is_short and is_new else None)
         return Plans(NodeCounts(0, more), asks, len(asks))
+
+    def give_up(self, pool: PoolView, jobs: Mapping[str, JobStatus], left: float) -> list[Ask]:
+        """Give all nodes up, because so much money is left; return what is asked of the jobs."""
+        asks = list[Ask]()
+        for name, planned in self._jobs.items():
+            if planned.held.all:
+                planned.held = NodeCounts()
+                self._start_up.cancel(name)
+                asks += planned.ask(jobs[name], None, left) if pool.is_active(name) else []
+        return asks
 
     def begins_at(self, pool: PoolView, now: float) -> float | None:
         """Return when the next job begins that has not; None if there is none."""

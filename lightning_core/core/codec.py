@@ -80,6 +80,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "jobs": lambda rows: tuple(map(tuple, rows)),
     "spot": lambda nodes: _tuple(nodes),
     "on_demand": lambda nodes: _tuple(nodes),  # or the price of one
+    "billed_spot": tuple,
+    "billed_on_demand": tuple,
     "part": CloudPart,
     "offers": lambda offers: tuple(Offer(*offer) for offer in offers),
     "places": places_from_lists,

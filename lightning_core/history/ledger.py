@@ -17,7 +17,7 @@ class Ledger:
     """What the intervals of a market have cost.
 
     Attributes:
-        rows: The intervals that have ended.
+        rows: The intervals, the last one up to the newest event if it is in progress; what it trained is not known yet.
         references: What the jobs would have cost on on-demand nodes alone, and at the offline optimum, at the measured
             throughput; None while that of a job is unknown.
     """
@@ -53,4 +53,5 @@ def read_ledger(path: Path) -> Ledger:
             raise ValueError(f"{path}: its pool is on no market")
         answers = (answer for entry in journal.entries() for answer in decode_answers(entry.answers))
         rows = [answer for answer in answers if isinstance(answer, IntervalEnded)]
+        rows += [row for row in [market.open_row()] if row is not None]
         return Ledger(rows, market.reference_costs())

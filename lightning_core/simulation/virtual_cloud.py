@@ -10,6 +10,7 @@ Rules
 4. A node that is to go takes no new work. It goes as soon as its job has left it, or when its time is up, and then a
    worker that is still on it is lost. As with live nodes, that counts as a preemption where there was a notice;
    without one only a process is seen to die.
+5. A node is billed from its launch, which is its request, to its end. The pool hears at once which nodes are billed.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ class Lease(NamedTuple):
     """Its id."""
     kind: str
     """``"spot"`` or ``"on-demand"``."""
+    launched: float
+    """Scheduler time of its launch, from which on it is billed."""
     since: float
-    """Scheduler time from which on it was up."""
+    """Scheduler time from which on it was up; inf if it never was."""
     until: float
     """Scheduler time at which it was gone; inf while it is there."""
 
@@ -51,6 +54,8 @@ class _Node:
 
     number: int
     is_spot: bool
+    launched: float
+    """Scheduler time of its request."""
     since: float | None = None
     """Scheduler time from which on it is up; None until then."""
     is_warm: bool = False
@@ -75,8 +80,7 @@ class _Node:
         return self.since is not None and not self.is_missed
 
     def lease(self, until: float) -> Lease:
-        assert self.since is not None  # one that never came is not paid for
-        return Lease(self.id, self.kind, self.since, until)
+        return Lease(self.id, self.kind, self.launched, math.inf if self.since is None else self.since, until)
 
 
 class VirtualCloud:
@@ -138,8 +142,8 @@ class VirtualCloud:
 
     @property
     def invoice(self) -> list[Lease]:
-        """The nodes that there were, in the order in which they came."""
-        there = [node.lease(math.inf) for node in self._nodes if node.since is not None]
+        """The nodes that there were, in the order in which they came; last those that never did."""
+        there = [node.lease(math.inf) for node in self._nodes]
         return sorted([*self._leases, *there], key=lambda lease: (lease.since, int(lease.node.rpartition("-")[2])))
 
     @property
@@ -185,7 +189,8 @@ class VirtualCloud:
         for is_spot, wanted in ((True, min(self._wanted.spot, self._offered)), (False, self._wanted.on_demand)):
             kept = [node for node in self._nodes if node.is_spot is is_spot and not node.goes]
             self._let_go(kept[wanted:], self._leave, "its node was given back")
-            new += [_Node(self._requested + 1 + k, is_spot) for k in range(wanted - len(kept))]
+            number, now = self._requested + 1, self._queue.now
+            new += [_Node(number + k, is_spot, now) for k in range(wanted - len(kept))]
             self._requested += max(wanted - len(kept), 0)
         if new:
             self._nodes += new
@@ -219,7 +224,9 @@ class VirtualCloud:
 
     def _let_go(self, nodes: Sequence[_Node], seconds: float, why: str) -> None:
         """Let nodes go after some seconds at the latest; one that has not come yet goes at once."""
-        self._nodes = [node for node in self._nodes if node.since is not None or node not in nodes]
+        never_came = [node for node in nodes if node.since is None]
+        self._leases += [node.lease(self._queue.now) for node in never_came]
+        self._nodes = [node for node in self._nodes if node not in never_came]
         go = [node for node in nodes if node.since is not None]
         if not go:
             return
@@ -278,8 +285,13 @@ class VirtualCloud:
         The nodes come first: the market may decide at any event, and must not count on nodes that have gone.
         """
         stay = [node for node in (*self._nodes, *self._gone) if node.is_seen]
-        spot, on_demand = (tuple(node.id for node in stay if node.is_spot is kind) for kind in (True, False))
-        seen = NodesSeen(spot, on_demand, sum(node.device is not None for node in stay))
+        others = [node for node in self._nodes if not node.is_seen]
+        spot, on_demand, *billed = (
+            tuple(node.id for node in several if node.is_spot is kind)
+            for several in (stay, others) for kind in (True, False)
+        )  # fmt: skip
+        warm = sum(node.device is not None for node in stay)
+        seen = NodesSeen(spot, on_demand, warm, billed_spot=billed[0], billed_on_demand=billed[1])
         goes = {node.device: "its node is draining" for node in self._nodes if node.is_missed}
         usable = {node.device for node in stay}
         unavailable = {

@@ -73,6 +73,7 @@ class World:
         self.began = time.monotonic()
         self.heard: list[Any] = []
         self.there: dict[str, str] = {}
+        self.leaving: dict[str, str] = {}
         self.warm = 0
         self.provisioner = Provisioner(self.there)
         self.scheduler = SimpleNamespace(nodes_wanted=Method(self._want), event=Method(self._hear))
@@ -86,6 +87,7 @@ class World:
         world = self
         monkeypatch.setattr(ProvisionerActor, "_scheduler", lambda _: world.scheduler)
         monkeypatch.setattr(ProvisionerActor, "_listed", lambda _: dict(world.there))
+        monkeypatch.setattr(ProvisionerActor, "_billed", lambda _: (world.there | world.leaving, {"s": "mark"}))
         monkeypatch.setattr(ProvisionerActor, "_make", lambda _: world.provisioner)
 
         async def warm(_: ProvisionerActor) -> int:
@@ -171,6 +173,22 @@ def test_what_is_wanted_is_asked_for_once_per_change_and_what_there_is_is_told(w
         assert set(world.requests[:-2]) <= {NodeCounts()}
         assert len(world.told(NodesSeen)) == seen  # what has not changed is not told again
         assert world.troubles(CloudPart.NODES) == [""]
+
+    run(story)
+
+
+def test_nodes_that_start_or_leave_are_told_as_billed(world: World) -> None:
+    """A node has one name on the bill from its launch on: its mark, if it has one."""
+
+    async def story() -> None:
+        world.leaving = {"mark": "spot", "leaving": "on-demand", "s": "spot"}
+        world.start()
+        await until_async(lambda: NodesSeen(billed_spot=("mark",), billed_on_demand=("leaving",)) in world.heard)
+        world.provisioner.brings = lambda _: {"s": "spot"}
+        world.want(1)
+        await until_async(lambda: NodesSeen(("mark",), (), 0, (), (), ("leaving",)) in world.heard)
+        world.leaving = {}
+        await until_async(lambda: world.told(NodesSeen)[-1] == NodesSeen(("mark",)))
 
     run(story)
 

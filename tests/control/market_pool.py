@@ -17,6 +17,7 @@ from lightning_core.server.host import Host
 
 MARKET: dict[str, Any] = {
     "interval": 10.0, "policy": "max-spot", "initial_throughput": 1.0, "save_every": 0.0, "kept_fraction": 1.0,
+    "leave": 0.0,
 }  # fmt: skip
 
 

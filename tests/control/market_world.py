@@ -34,7 +34,8 @@ def elastic(name: str, batches: int, deadline: float, **more: Any) -> Job:
 
 def controller(policy: str = "max-spot", **more: Any) -> MarketController:
     """A market with intervals of ten seconds, in which nothing is lost when the number of nodes changes."""
-    arguments: dict[str, Any] = {"interval": 10.0, "policy": policy, "kept_fraction": 1.0, "save_every": 0.0}
+    arguments: dict[str, Any] = {"interval": 10.0, "policy": policy, "kept_fraction": 1.0, "save_every": 0.0,
+                                 "leave": 0.0}  # fmt: skip
     return MarketController(**arguments | more)
 
 

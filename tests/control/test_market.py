@@ -28,10 +28,11 @@ def test_a_run_holds_its_planned_nodes_and_returns_them() -> None:
     # The first interval measures its throughput.
     assert world.held[:3] == [(0, 1), (2, 0), (0, 0)]
     assert world.rows[1].batches == pytest.approx(20, abs=2)
-    assert world.rows[1].cost == pytest.approx(0.8)
+    # Two spot nodes from half a second on, and for a second the on-demand node that they replace.
+    assert world.rows[1].cost == pytest.approx(9.5 * 0.08 + 1.0 * 0.1)
     assert world.batches["a"] == 100
     assert world.asked_for == (0, 0)
-    assert world.spent == pytest.approx(sum(row.spot * 0.4 + row.on_demand for row in world.rows))
+    assert world.spent == pytest.approx(sum(row.cost for row in world.rows))
     assert [row.number for row in world.rows] == list(range(len(world.rows)))
 
 
@@ -52,7 +53,6 @@ def test_nodes_are_released_once_their_replacement_is_ready() -> None:
 
 
 def test_a_late_replacement_takes_over_once_it_is_warm() -> None:
-    """The node before it is paid for by then."""
     world, run = World({"a": elastic("a", 300, 100.0)}, market([2] * 12), spot=1), controller()
     world.live(run, 16.0)
     assert (world.present, world.asked_for) == ((1, 1), (2, 1))
@@ -74,7 +74,8 @@ def test_a_replacement_that_comes_as_an_interval_ends_takes_over_in_the_next_one
     world.live(run, 1.0)
     assert world.present == (2, 0)
     world.live(run, 8.0)
-    assert (world.held[2], world.rows[2].cost) == ((2, 0), 0.8)  # it was not paid for again
+    assert world.held[2] == (2, 0)
+    assert world.rows[2].cost == pytest.approx(0.8 + 2.0 * 0.1)  # it was billed for two seconds more
 
 
 def test_a_pool_that_needs_fewer_nodes_gives_them_back_at_once() -> None:
@@ -92,9 +93,10 @@ def test_nodes_stay_if_no_replacement_comes() -> None:
     world.live(run, 14.0)
     assert world.asked_for == (2, 1)
     world.live(run, 2.0)
-    assert world.asked_for == (2, 1)  # no node has come: the old one stays, and is paid for
+    assert world.asked_for == (2, 1)  # no node has come: the old one stays
     world.live(run, 5.0)
-    assert (world.held[1], world.rows[1].cost) == ((0, 1), 1.0)
+    assert world.held[1] == (0, 1)
+    assert world.rows[1].cost == pytest.approx(1.0)
 
 
 def test_a_known_throughput_skips_the_learning_interval() -> None:
@@ -288,7 +290,7 @@ def test_a_job_that_cannot_wait_gets_on_demand_nodes_at_once() -> None:
     assert wanted(answers) == [(4, 4, "nodes_for_new")]
     world.live(run, 8.0)
     assert world.held[1] == (4, 4)
-    assert world.rows[1].cost == pytest.approx(4 * 0.4 + 4 * 1.0)
+    assert world.rows[1].cost == pytest.approx(4 * 0.4 + 4 * 1.0 * 0.7)  # they have come after three seconds
 
 
 def test_a_job_of_unknown_throughput_gets_its_fewest_devices_at_once() -> None:
@@ -390,10 +392,14 @@ def test_a_job_that_does_not_leave_a_pool_that_closes_keeps_nodes_for_a_minute()
         world.tell(run, Tick())
     assert world.now == pytest.approx(73.0, abs=0.5)
     assert looks < 300
-    assert run.wakeup() is None
-    # The intervals that passed meanwhile are paid for.
+    # The intervals that passed meanwhile are billed, and the last one until no node is there.
     assert [row.number for row in world.rows] == [0, 1, 2, 3, 4, 5, 6]
-    assert {row.cost for row in world.rows[1:]} == {1.6}
+    assert [row.cost for row in world.rows[1:]] == pytest.approx([1.6] * 6)
+    world.now += 0.5
+    world.tell(run, world.nodes)
+    assert run.wakeup() is None
+    assert world.rows[-1].number == 7
+    assert world.rows[-1].cost == pytest.approx((world.now - 70.0) * 0.16)
 
 
 def test_a_pool_that_was_closed_and_begins_again_goes_on() -> None:
@@ -476,20 +482,21 @@ def test_trouble_of_the_cloud_changes_nothing() -> None:
 # ------------------------------------------------------------------------------------------------ nodes
 
 
-def test_nodes_that_were_not_wanted_are_not_paid_for() -> None:
+def test_nodes_that_were_not_wanted_are_billed_as_surplus() -> None:
     world, run = World({"a": elastic("a", 300, 300.0)}, market([2] * 20)), controller(initial_throughput=1.0)
     world.live(run, 10.0)
     world.present = NodeCounts(2, 3)
     world.live(run, 11.0)
     assert world.held[1] == (2, 0)
-    assert world.rows[1].cost == pytest.approx(0.8)
+    assert world.rows[1].cost == pytest.approx(0.8 + 3 * 1.0)
     assert world.rows[1].surplus == pytest.approx(3.0)
 
 
 def test_nodes_that_do_not_come_are_not_paid_for_and_wanted_all_the_same() -> None:
     world, run = World({"a": elastic("a", 300, 300.0)}, market([4] * 20), spot=1), controller(initial_throughput=1.0)
     world.live(run, 21.0)
-    assert [(row.spot, row.on_demand, row.cost) for row in world.rows] == [(1, 0, 0.4)] * 2
+    assert world.held == [(1, 0)] * 2
+    assert [row.cost for row in world.rows] == pytest.approx([9.5 * 0.04, 0.4])
     assert world.asked_for == (4, 0)
     assert [(ask.job, ask.devices) for ask in world.told] == [("a", 4)]
 

@@ -85,6 +85,34 @@ def test_a_job_comes_back_in_the_other_zone_and_stays_there() -> None:
     assert sum(place.spot for place in world.wanted[-1].places) == world.wanted[-1].spot
 
 
+def test_a_move_to_another_region_pays_its_egress_once() -> None:
+    first, second = [], []
+    for egress in (0.0, 0.5):
+        counts = [4, 4, 4, 0, 0, 4, 4, 4, 4], [0, 0, 0, 4, 4, 4, 4, 4, 4]
+        world, run = zones(300, 200.0, *counts, egress=egress), fixed()
+        world.live(run, 90.0)
+        assert world.places == [(EAST,), (WEST,)]
+        assert not world.present.all
+        first.append(world.spent)
+        world.submit(run, elastic("b", 40, 30.0))  # its own checkpoints are nowhere yet
+        world.live(run, 30.0)
+        assert not world.is_active("b")
+        second.append(world.spent - first[-1])
+    assert first[1] - first[0] == pytest.approx(0.5)
+    assert second[1] == pytest.approx(second[0])
+
+
+def test_money_for_a_move_to_another_region_is_kept_back() -> None:
+    """The nodes of an interval cost 1.6: they are lost after three of them, when 1.2 of 6 are left."""
+    for egress, intervals in ((0.0, 3), (1.0, 3), (2.0, 2)):
+        world = zones(300, 200.0, [4] * 3 + [0] * 9, [0] * 3 + [2] * 9, egress=egress, money=6.0)
+        run = fixed()
+        world.live(run, 29.0)
+        assert sum(nodes.all for nodes in world.held) + world.present.all == 4 * intervals
+        world.live(run, 60.0)
+        assert world.spent <= 6.0
+
+
 def test_nodes_that_are_lost_within_an_interval_are_wanted_elsewhere_at_once() -> None:
     world, run = zones(300, 200.0, [4] * 20, [4] * 20), fixed()
     world.live(run, 14.0)

@@ -33,6 +33,10 @@ NAMES = tuple(f"n{k}" for k in range(MAX_NODES + 1))
     [
         (NodesSeen(), '{"kind":"nodes_seen"}'),
         (NodesSeen(("a", "b"), ("c",), 2), '{"kind":"nodes_seen","spot":["a","b"],"on_demand":["c"],"warm":2}'),
+        (
+            NodesSeen(("a",), billed_spot=("b",), billed_on_demand=("c", "d")),
+            '{"kind":"nodes_seen","spot":["a"],"billed_spot":["b"],"billed_on_demand":["c","d"]}',
+        ),
         (Quoted(0.4, 3), '{"kind":"quoted","price":0.4,"available":3}'),
         (Quoted(0.4, 3, 2.0, 7), '{"kind":"quoted","price":0.4,"available":3,"on_demand":2.0,"interval":7}'),
         (

@@ -241,8 +241,8 @@ MUTANTS = (
         "tests/market/test_spot_live.py::test_on_demand_nodes_meet_the_deadline_after_any_preemptions",
     ),
     Mutant(
-        "R27", "lightning_core/control/planned_jobs.py",
-        "is_short = money is not None and held.cost(*prices) > money", "is_short = False",
+        "R27", "lightning_core/control/market.py",
+        "if left is None or not wanted.all:", "if True:",
         "tests/control/test_budget.py::test_no_more_is_spent_than_may_be",
     ),
     Mutant(
@@ -251,6 +251,11 @@ MUTANTS = (
         "np.searchsorted(numbers, np.arange(number + 1), side=\"left\")",
         "tests/market/test_controller_on_recording.py"
         "::test_the_controller_holds_and_pays_on_a_recording_what_a_backtest_does",
+    ),
+    Mutant(
+        "R29", "lightning_core/market/online/node_bill.py",
+        "at = now / self._seconds if quote.interval is None", "at = now // self._seconds + 1 if quote.interval is None",
+        "tests/market/test_node_bill.py::test_a_price_holds_from_when_it_is_quoted",
     ),
 )  # fmt: skip
 

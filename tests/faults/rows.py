@@ -64,10 +64,17 @@ PROMISES = {
         "A job on a market ends in time if on-demand nodes could complete it, whatever is preempted, with notice or"
         " without"
     ),
-    "R27": Row("No more is spent on a market than its budget, over all jobs and all time"),
+    "R27": Row(
+        "No more is spent on a market than its budget, over all jobs and all time, if nodes that are given back end as"
+        " soon as they should and prices do not rise before that"
+    ),
     "R28": Row(
         "A backtest, virtual time and a live pool rent the same nodes for the same money, given the same market and"
         " progress, and a journal with a market replays"
+    ),
+    "R29": Row(
+        "The ledger of a market is what a cloud bills: each node by the second, from its launch to its end as far as"
+        " the pool is told of both, at the price of each second, and for the minimum at least"
     ),
     "S1": Row("No Ray is started without a token"),
     "S2": Row("Token and state files are private, and the token is in no log, report or journal"),

@@ -161,8 +161,9 @@ def test_a_selector_of_the_version_before_has_seen_no_earlier_jobs(trace: Path) 
     scheduler.handle(EarlierFeedback((), (GOOD,) * 20), 0.0)
     state = scheduler.state()
     old = {name: one for name, one in state["selector"].items() if name not in ("earlier_count", "jobs_seen")}
+    cloud = state["cloud"] | {"nodes": state["cloud"]["nodes"][:4]}
     again = Scheduler(settings(trace))
-    again.restore(dict(migrated({**state, "selector": old}, 11)))
+    again.restore(dict(migrated({**state, "selector": old, "cloud": cloud}, 11)))
     again.handle(Submit((job("a"),)), 1.0)
     assert (spot_policy(again).text, spot_policy(again).numbers[1:]) == ("max-spot", (20,))
     assert migrated({**Scheduler(Settings()).state()}, 11)["selector"] is None

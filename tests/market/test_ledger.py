@@ -44,6 +44,16 @@ def test_the_ledger_of_a_journal_is_that_of_its_pool(journal: Path, capsys: pyte
     assert said.out.count("\n") == len(ledger.rows) + 2
 
 
+def test_a_ledger_has_the_interval_in_progress(journal: Path) -> None:
+    """Of a run that was cut off after three quarters of an hour."""
+    simulated(drawn(1), elastic("a", 8.0, 10.0), path=journal, until=2700.0)
+    ledger = read_ledger(journal)
+    assert [row.number for row in ledger.rows] == [0, 1]
+    last = ledger.rows[-1]
+    assert 0.4 < last.cost / (last.spot * last.price + last.on_demand) < 0.6
+    assert last.batches == 0
+
+
 def test_a_pool_without_a_market_has_no_ledger(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Journal.create(journal, Settings()).close()
     said = Said(capsys, "market", "ledger", str(journal))

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.control import IntervalEnded, NodesSeen, NodesWanted, Quoted
@@ -27,6 +29,7 @@ from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from tests.examples import examples
 
 HOUR, INTERVAL, LEAVE = 3600.0, 1800.0, 10.0
 SIZES = (1, 2, 4)
@@ -77,22 +80,38 @@ class Watched(Simulation):
 def simulated(
     market: Market, *jobs: SimulatedJob, policy: str = "max-spot", path: Path | None = None, start_up: float = 60.0,
     notice: float = 0.0, warm_up: float = 0.0, heard: float = 0.0, delays: Delays = DELAYS,
-    controllers: dict[str, Any] | None = None, **arguments: Any,
+    controllers: dict[str, Any] | None = None, until: float = math.inf, **arguments: Any,
 ) -> tuple[Watched, Outcome, VirtualCloud]:  # fmt: skip
     cloud = VirtualCloud(market, start_up, notice, LEAVE, warm_up, heard)
     args = {"interval": market.seconds, "policy": policy, **arguments}
-    settings = Settings("edf", estimator="log_time", period=60.0, devices=2 * sum(one.job.max_devices for one in jobs),
-                        controllers={"market": args, **(controllers or {})})  # fmt: skip
-    simulation = Watched(settings, jobs, delays, path, check=True, cloud=cloud)
-    outcome = simulation.run()
+    terms = Settings("edf", estimator="log_time", period=60.0, devices=2 * sum(one.job.max_devices for one in jobs),
+                     controllers={"market": args, **(controllers or {})})  # fmt: skip
+    simulation = Watched(terms, jobs, delays, path, check=True, cloud=cloud)
+    outcome = simulation.run(until)
     return simulation, outcome, cloud
 
 
-def check_bill(simulation: Watched, outcome: Outcome, cloud: VirtualCloud) -> None:
-    """Check that no node outlives what was wanted, or what was on offer, and that the ledger adds up."""
-    prices = [(row.spot * row.price + row.on_demand, row.cost) for row in outcome.rows]
-    assert [cost for _, cost in prices] == pytest.approx([due for due, _ in prices])
+def invoiced(cloud: VirtualCloud, minimum_charge: float = 0.0) -> float:
+    """Return what the cloud bills by its own record: the seconds of each node at the price of each, and minimums."""
+    total, market = 0.0, cloud.recording
+    for lease in cloud.invoice:
+        times = [lease.launched, *(k * market.seconds for k in range(len(cloud.market) + 100)), lease.until]
+        times = sorted(time for time in times if lease.launched <= time <= lease.until)
+        bought = [(time, until - time) for time, until in pairwise(times)]
+        bought.append((lease.until, max(minimum_charge - (lease.until - lease.launched), 0.0)))
+        spot = lease.kind == "spot"
+        total += sum((market.price[int(at // market.seconds)] if spot else market.on_demand) * seconds
+                     for at, seconds in bought) / market.seconds  # fmt: skip
+    return float(total)
+
+
+def check_bill(simulation: Watched, outcome: Outcome, cloud: VirtualCloud, *, known: bool = True) -> None:
+    """Check that no node outlives what was wanted, or what was on offer, and that the ledger is the invoice.
+
+    The pool knows when nodes end, unless they go without notice and it hears of it later.
+    """
     assert outcome.paid == pytest.approx(sum(row.cost for row in outcome.rows))
+    assert outcome.paid == pytest.approx(invoiced(cloud), rel=1e-9) if known else outcome.paid > invoiced(cloud)
     assert [row.number for row in outcome.rows] == sorted({row.number for row in outcome.rows})
     invoice = cloud.invoice
     assert all(lease.until < math.inf for lease in invoice)  # all are given back
@@ -172,7 +191,7 @@ def test_a_job_that_does_not_leave_within_its_notice_is_preempted() -> None:
 def test_nodes_are_seen_before_there_is_a_worker_on_them() -> None:
     simulation, outcome, _ = simulated(flat([4, 4, 4, 4]), elastic("a", 6, 3), warm_up=90.0, initial_throughput=1.0)
     seen = [(now, len(event.spot), event.warm) for now, event in simulation.told if isinstance(event, NodesSeen)]
-    assert seen[:2] == [(60.0, 4, 0), (150.0, 4, 4)]
+    assert seen[:3] == [(0.0, 0, 0), (60.0, 4, 0), (150.0, 4, 4)]  # first they are billed, and start
     trained = [now for now, event in simulation.told if isinstance(event, Report) and event.batches]
     assert trained[0] == pytest.approx(150.0 + DELAYS.start + DELAYS.report_every, abs=DELAYS.report_every)
     assert [job.verdict for job in outcome.jobs] == [Verdict.MET]
@@ -196,7 +215,7 @@ def test_nodes_that_go_are_counted_on_until_the_pool_hears_of_it(notice: float) 
         reported = [now for now, event in simulation.told if isinstance(event, Report) and event.incarnation == 1]
         assert max(reported) <= INTERVAL
     assert [job.verdict for job in outcome.jobs] == [Verdict.MET]
-    check_bill(simulation, outcome, cloud)
+    check_bill(simulation, outcome, cloud, known=notice > 0)
 
 
 def test_a_worker_that_is_lost_while_it_starts_keeps_its_progress() -> None:
@@ -205,6 +224,35 @@ def test_a_worker_that_is_lost_while_it_starts_keeps_its_progress() -> None:
     simulation, outcome, _ = simulated(flat([4, 0, 4, 4]), elastic("a", 2, 12), delays=late, initial_throughput=1.0)
     assert [event.checkpoint for event in simulation.exits(ExitCause.LOST)] == [None]
     assert [job.verdict for job in outcome.jobs] == [Verdict.MET]
+
+
+def test_a_minimum_is_charged_for_nodes_that_end_before() -> None:
+    """Of an hour, on nodes that are preempted after half of one, and on those that are given back when it is done."""
+    market = flat([4, 0, 4, 4, 4, 4])
+    _, outcome, cloud = simulated(market, elastic("a", 5, 3), initial_throughput=1.0, minimum_charge=HOUR)
+    assert len({lease.until - lease.launched for lease in cloud.invoice}) > 1
+    assert outcome.paid == pytest.approx(invoiced(cloud, HOUR), rel=1e-9)
+    assert outcome.paid > 1.2 * invoiced(cloud)
+
+
+NODES = st.lists(st.integers(0, 4), min_size=3, max_size=5)
+SECONDS = st.sampled_from([0.0, 7.0, 400.0, 2500.0])
+
+
+@pytest.mark.promise("R29")
+@given(NODES, st.lists(st.floats(0.1, 1.5), min_size=8, max_size=8), SECONDS, SECONDS, st.sampled_from([0.0, 60.0]),
+       st.sampled_from([0.0, 60.0, 4000.0]), st.sampled_from(["max-spot", "ahanp"]))  # fmt: skip
+@settings(max_examples=examples(5), deadline=None)
+def test_the_ledger_is_the_invoice(
+    counts: list[int], prices: list[float], start_up: float, warm_up: float, notice: float, minimum: float, policy: str
+) -> None:
+    """Whatever nodes start slowly, overlap, are preempted or never come, and whatever prices do."""
+    market = Market(np.array(prices[: len(counts)]), np.array(counts), seconds=INTERVAL)
+    jobs = elastic("a", 1, 1.5), elastic("b", 1, 1, submitted=2000.0)
+    _, outcome, cloud = simulated(
+        market, *jobs, policy=policy, start_up=start_up, warm_up=warm_up, notice=notice, minimum_charge=minimum
+    )
+    assert outcome.paid == pytest.approx(invoiced(cloud, minimum), rel=1e-9)
 
 
 @pytest.mark.promise("R27")
@@ -261,13 +309,13 @@ def test_the_cost_is_close_to_that_of_the_backtest(policy: str, seed: int) -> No
 
 def test_a_cloud_goes_with_a_market_and_serves_one_simulation() -> None:
     job, cloud = elastic("a", 1, 1), VirtualCloud(flat([1]))
-    settings = Settings("edf", devices=8, controllers={"market": {"interval": INTERVAL, "policy": "max-spot"}})
-    for wrong in ((settings, None), (Settings("edf"), cloud)):
+    terms = Settings("edf", devices=8, controllers={"market": {"interval": INTERVAL, "policy": "max-spot"}})
+    for wrong in ((terms, None), (Settings("edf"), cloud)):
         with pytest.raises(ValueError, match="cloud: must be given where the settings have a market"):
             Simulation(wrong[0], [job], cloud=wrong[1])
-    Simulation(settings, [job], cloud=cloud)
+    Simulation(terms, [job], cloud=cloud)
     with pytest.raises(ValueError, match="each simulation needs one of its own"):
-        Simulation(settings, [job], cloud=cloud)
+        Simulation(terms, [job], cloud=cloud)
     with pytest.raises(ValueError, match="notice must be at least 0 seconds and finite, got -1"):
         VirtualCloud(flat([1]), notice=-1.0)
 

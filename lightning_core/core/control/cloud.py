@@ -29,19 +29,25 @@ class NodesSeen:
         on_demand: Ids of the on-demand nodes.
         warm: Number of the pool's devices that have a worker and whose nodes are not about to leave.
         places: How many of them are of each offer; those whose zone is not known are left out.
+        billed_spot: Ids of the other spot nodes that are billed: those that start, and those that are about to leave.
+        billed_on_demand: Ids of such on-demand nodes.
 
     Raises:
-        ValueError: If there are more than :data:`MAX_NODES`, or one is there twice.
+        ValueError: If there are more than :data:`MAX_NODES`, or as many others that are billed, or one is there twice.
     """
 
     spot: tuple[str, ...] = ()
     on_demand: tuple[str, ...] = ()
     warm: int = 0
     places: tuple[PlacedNodes, ...] = ()
+    billed_spot: tuple[str, ...] = ()
+    billed_on_demand: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        nodes = (*self.spot, *self.on_demand)
-        check_at_most("nodes", len(nodes), MAX_NODES)
+        there, others = (*self.spot, *self.on_demand), (*self.billed_spot, *self.billed_on_demand)
+        check_at_most("nodes", len(there), MAX_NODES)
+        check_at_most("other nodes that are billed", len(others), MAX_NODES)
+        nodes = (*there, *others)
         for node in nodes:
             check_length("the id of a node", node)
         if len(set(nodes)) < len(nodes):
@@ -153,15 +159,15 @@ class IntervalEnded(NamedTuple):
     available: int
     """Spot nodes on offer."""
     spot: int
-    """Spot nodes held and paid for: the largest number of requested ones present at once."""
+    """Spot nodes held: the largest number of requested ones present at once."""
     on_demand: int
-    """On-demand nodes held and paid for."""
+    """On-demand nodes held."""
     surplus: float
-    """Mean number of nodes present beyond those, draining while their replacements start."""
+    """Mean number of nodes billed beyond those: they start, train until their replacements do, or leave."""
     used: float
     """Mean number of devices that trained."""
     cost: float
-    """Cost of the interval."""
+    """What the interval cost: each node from its launch to its end, by the second, and minimum charges and egress."""
     batches: int
     """Batches trained in it."""
     incarnations: int

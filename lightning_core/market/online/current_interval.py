@@ -11,7 +11,7 @@ from lightning_core.core.control import IntervalEnded
 from lightning_core.core.saved_state import decode, encode
 from lightning_core.market.online.node_counts import NodeCounts
 
-# Fraction of an interval for which surplus nodes may stay, unpaid, while their replacements start.
+# Fraction of an interval for which surplus nodes may stay while their replacements start; then they are requested.
 HANDOVER_FRACTION = 0.5
 
 
@@ -58,12 +58,13 @@ class CurrentInterval:
         planned: Nodes that the plans of all jobs hold together.
         present: Nodes present when last seen.
         tolls: What faults had cost each job at its beginning, by name.
-        requested: Nodes to be paid for: the planned ones, and those that stay because a replacement is missing.
-        paid: The largest number of requested nodes present at once.
+        requested: Nodes to be held: the planned ones, and those that stay because a replacement is missing.
+        held: The largest number of requested nodes present at once.
         hands_over: Whether surplus nodes stay until their replacements are warm.
         seen: Scheduler time at which it was last seen.
         device_seconds: Seconds of training, summed over devices.
-        surplus_seconds: Seconds for which unpaid nodes were present, summed over nodes.
+        batches: Batches trained in it that are counted already: those of jobs that are over.
+        surplus_seconds: Seconds for which nodes beyond those held were billed, summed over nodes.
     """
 
     number: int
@@ -75,15 +76,16 @@ class CurrentInterval:
     present: NodeCounts
     tolls: dict[str, Toll]
     requested: NodeCounts = field(init=False)
-    paid: NodeCounts = field(init=False)
+    held: NodeCounts = field(init=False)
     hands_over: bool = False
     seen: float = field(init=False)
     device_seconds: float = 0.0
     surplus_seconds: float = 0.0
+    batches: int = 0
 
     def __post_init__(self) -> None:
         self.requested, self.seen = self.planned, self.began
-        self.paid = self.planned.minimum(self.present)
+        self.held = self.planned.minimum(self.present)
 
     def state(self) -> dict[str, Any]:
         """Return what is remembered as JSON values."""
@@ -93,7 +95,7 @@ class CurrentInterval:
     def of(cls, state: Mapping[str, Any]) -> CurrentInterval:
         """Return the interval whose state was saved."""
         body = {name: decode(value) for name, value in state.items()}
-        body |= {name: NodeCounts(*body[name]) for name in ("planned", "present", "requested", "paid")}
+        body |= {name: NodeCounts(*body[name]) for name in ("planned", "present", "requested", "held")}
         body["tolls"] = {name: Toll(*toll) for name, toll in body["tolls"].items()}
         later = {one.name: body.pop(one.name) for one in fields(cls) if not one.init}
         made = cls(**body)
@@ -130,7 +132,7 @@ class CurrentInterval:
             present: Nodes present now.
             warm: Devices with a worker on them.
             seconds: Seconds of an interval.
-            money: Money for the interval; None for any. Nodes that would cost more do not stay.
+            money: Money that is left; None for any. Nodes that would cost more until the interval ends do not stay.
         """
         if not self.hands_over:
             return None
@@ -138,8 +140,8 @@ class CurrentInterval:
         if planned.minimum(present) == planned and not stay.all:
             self.hands_over, self.requested = False, planned
             return planned
-        if now - self.began > HANDOVER_FRACTION * seconds:  # what stays from now on is paid for
-            if money is not None and self.dearest(planned.plus(stay)) > money:
+        if now - self.began > HANDOVER_FRACTION * seconds:  # what stays from now on is held
+            if money is not None and self.rest_of_cost(planned.plus(stay), now, seconds) > money:
                 self.hands_over, self.requested = False, planned
                 return planned
             self.requested = planned.plus(stay)
@@ -162,34 +164,40 @@ class CurrentInterval:
             self.planned, self.requested = self.planned.plus(more), self.requested.plus(more)
         return self.requested
 
-    def dearest(self, requested: NodeCounts) -> float:
-        """Return what the interval costs if so many nodes are requested from now on, and all of them come."""
-        return self.paid.maximum(requested).cost(self.price, self.on_demand)
+    def give_up(self) -> None:
+        """Request no nodes any more."""
+        self.planned = self.requested = NodeCounts()
+        self.hands_over = False
 
-    def count(self, now: float, jobs: Iterable[JobStatus], present: NodeCounts) -> None:
-        """Account for the time since it was last seen."""
-        self.paid = self.paid.maximum(present.minimum(self.requested))
+    def rest_of_cost(self, nodes: NodeCounts, now: float, seconds: float) -> float:
+        """Return what so many nodes cost from now to the end of the interval."""
+        left = min(max((self.number + 1) * seconds - now, 0.0) / seconds, 1.0)
+        return left * nodes.cost(self.price, self.on_demand)
+
+    def count(self, now: float, jobs: Iterable[JobStatus], present: NodeCounts, billed: int) -> None:
+        """Account for the time since it was last seen; ``billed``: the number of nodes that are."""
+        self.held = self.held.maximum(present.minimum(self.requested))
         used = sum(len(job.devices) for job in jobs if job.share > 0 and job.state is State.RUNNING)
         self.device_seconds += used * (now - self.seen)
-        self.surplus_seconds += max(present.all - self.paid.all, 0) * (now - self.seen)
+        self.surplus_seconds += max(billed - self.held.all, 0) * (now - self.seen)
         self.seen = now
 
-    def record(self, jobs: Mapping[str, JobStatus], batches: int) -> IntervalEnded:
+    def record(self, jobs: Mapping[str, JobStatus], batches: int, cost: float) -> IntervalEnded:
         """Return the record of the interval.
 
         Args:
             jobs: Statuses at its end, by name.
-            batches: Batches trained in it.
+            batches: Batches trained in it and not counted yet.
+            cost: What it cost.
         """
         pairs = [(self.tolls[name], Toll.of(job)) for name, job in jobs.items() if name in self.tolls]
         seconds = max(self.seen - self.began, 1e-9)
         return IntervalEnded(
-            self.number, self.price, self.available, self.paid.spot, self.paid.on_demand,
-            self.surplus_seconds / seconds, self.device_seconds / seconds, self.paid.cost(self.price, self.on_demand),
-            batches, *map(sum, zip(Toll(0, 0, 0), *(after.since(before) for before, after in pairs), strict=True)),
+            self.number, self.price, self.available, self.held.spot, self.held.on_demand,
+            self.surplus_seconds / seconds, self.device_seconds / seconds, cost, self.batches + batches,
+            *map(sum, zip(Toll(0, 0, 0), *(after.since(before) for before, after in pairs), strict=True)),
         )  # fmt: skip
 
-    def unobserved(self, number: int, price: float, available: int, on_demand: float) -> IntervalEnded:
-        """Return the record of a later interval that passed unobserved: its nodes were paid for, nothing is known."""
-        cost = self.paid.cost(price, on_demand)
-        return IntervalEnded(number, price, available, *self.paid, 0.0, 0.0, cost, 0, 0, 0, 0)
+    def unobserved(self, number: int, price: float, available: int, on_demand: float, cost: float) -> IntervalEnded:
+        """Return the record of a later interval that passed unobserved: its nodes are billed, nothing else is known."""
+        return IntervalEnded(number, price, available, *self.held, 0.0, 0.0, cost, 0, 0, 0, 0)

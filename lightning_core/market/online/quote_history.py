@@ -43,12 +43,12 @@ class QuoteHistory:
 
     def state(self) -> dict[str, Any]:
         """Return what is remembered as JSON values."""
-        quotes = [_to_list(quote) for quote in self._quotes.values()]
+        quotes = [quote_to_list(quote) for quote in self._quotes.values()]
         return {"quotes": quotes, "quoted_at": self._quoted_at if self._quotes else None}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
-        quotes = list(map(_of_list, state["quotes"]))
+        quotes = list(map(quote_from_list, state["quotes"]))
         self._quotes = {quote.interval: quote for quote in quotes if quote.interval is not None}
         self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]
 
@@ -123,12 +123,14 @@ class QuoteHistory:
         return number not in self._quotes and now - self._quoted_at > STALE * self._seconds
 
 
-def _to_list(quote: Quoted) -> list[Any]:
+def quote_to_list(quote: Quoted) -> list[Any]:
+    """Return a quote as JSON values, for a saved state."""
     offers = [list(astuple(offer)) for offer in quote.offers]
     return [quote.price, quote.available, quote.on_demand, quote.interval, offers, quote.egress, quote.transfer]
 
 
-def _of_list(value: Sequence[Any]) -> Quoted:
+def quote_from_list(value: Sequence[Any]) -> Quoted:
+    """Return what :func:`quote_to_list` wrote."""
     price, available, on_demand, interval, offers, egress, transfer = value
     made = tuple(Offer(*offer) for offer in offers)
     return Quoted(price, available, on_demand, interval, made, egress, transfer)

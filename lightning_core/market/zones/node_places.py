@@ -55,6 +55,15 @@ class NodePlaces:
         self._homes, self._lost = list(state["homes"]), dict(state["lost"])
         self._leeway = Leeway(*state["leeway"])
 
+    @property
+    def homes(self) -> frozenset[str]:
+        """The regions in which the checkpoints are."""
+        return frozenset(self._homes)
+
+    def leave(self) -> None:
+        """Forget where the checkpoints are: the jobs are over."""
+        self._homes = []
+
     def see(self, nodes: NodesSeen, interval: int) -> None:
         """Take in the nodes that there are in an interval."""
         now, wanted = _by_name(nodes.places), _by_name(self._wanted)

@@ -100,6 +100,8 @@ class Cloud:
                 list(self.nodes.on_demand),
                 self.nodes.warm,
                 list(map(list, self.nodes.places)),
+                list(self.nodes.billed_spot),
+                list(self.nodes.billed_on_demand),
             ],
             "wanted": wanted_to_list(self.wanted),
             "allowance": [self.allowance.money, list(self.allowance.reason)],
@@ -110,8 +112,10 @@ class Cloud:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
-        spot, on_demand, warm, places = state["nodes"]
-        self.nodes = NodesSeen(tuple(spot), tuple(on_demand), warm, places_from_lists(places))
+        spot, on_demand, warm, places, *billed = state["nodes"]
+        billed_spot, billed_on_demand = map(tuple, billed)
+        seen = places_from_lists(places)
+        self.nodes = NodesSeen(tuple(spot), tuple(on_demand), warm, seen, billed_spot, billed_on_demand)
         self.wanted = wanted_from_list(state["wanted"])
         money, reason = state["allowance"]
         self.allowance = Allowance(money, reason_from_list(reason))

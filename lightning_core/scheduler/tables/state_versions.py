@@ -20,7 +20,7 @@ from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 12
+VERSION = 13
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -180,6 +180,28 @@ def _to_12(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, "selector": {**selector, "earlier_count": 0, "jobs_seen": encode(np.zeros((0, policies)))}}
 
 
+def _to_13(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Nodes were not billed by the second: those that are there have been since the interval began."""
+    cloud = state["cloud"]
+    spot, on_demand, *rest = cloud["nodes"]
+    cloud = {**cloud, "nodes": [spot, on_demand, *rest, [], []]}
+    nodes = [(node, kind) for several, kind in ((spot, True), (on_demand, False)) for node in several]
+    controllers = [_market_to_13(one, nodes) if "quotes" in one else one for one in state["controllers"]]
+    return {**state, "cloud": cloud, "controllers": controllers}
+
+
+def _market_to_13(market: Mapping[str, Any], nodes: list[tuple[str, bool]]) -> dict[str, Any]:
+    began, quotes = None, [[float(quote[3]), quote] for quote in market["quotes"]]
+    if (interval := market["interval"]) is not None:
+        began = decode(interval["began"])
+        interval = {**interval, "held": interval["paid"], "batches": 0}
+        del interval["paid"]
+    billed = [[node, kind, began or 0.0] for node, kind in nodes]
+    bill = {"nodes": billed, "places": [], "quotes": quotes, "until": began, "costs": []}
+    return {**market, "interval": interval, "bill": bill}
+
+
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10, 10: _to_11, 11: _to_12,
+    12: _to_13,
 }  # fmt: skip
