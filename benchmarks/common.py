@@ -21,8 +21,9 @@ PATHS = {
     "curves": "folder of recorded loss curves",
     "traces": "folder of recorded traces",
     "plots": "write pictures to this folder",
+    "folder": "keep what is done in this folder, and go on from what is there",
 }
-INPUTS, OUTPUTS = ("--curves", "--traces", "--data"), ("--json", "--results", "--plots")
+INPUTS, OUTPUTS = ("--curves", "--traces", "--data"), ("--json", "--results", "--plots", "--folder")
 # The file of --json that stands for standard output.
 SCREEN = Path("-")
 

@@ -101,6 +101,11 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "live_cost_in_simulated": ("Live cost as a multiple of that: median", "{:.2f}"),
         "live_cost_in_simulated_min": ("... smallest", "{:.2f}"),
         "live_cost_in_simulated_max": ("... largest", "{:.2f}"),
+        "live_ledger_in_invoice_min": (
+            "Ledger as a multiple of the provisioner's record of nodes: smallest",
+            "{:.3f}",
+        ),
+        "live_ledger_in_invoice_max": ("... largest", "{:.3f}"),
         "live_cost_in_known": ("... of a backtest that knows throughput and start-up from the start: median", "{:.2f}"),
         "live_saved_pct": ("Saved against on-demand nodes alone: median", "{:.0f} %"),
     },

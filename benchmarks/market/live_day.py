@@ -16,6 +16,8 @@ from lightning_core.cloud.simulated_cloud import make_token
 make_token()  # Ray reads it once, at import
 
 from lightning_core.cli.on_market.market_options import MarketOptions  # noqa: E402
+from lightning_core.cloud.machine_notes import MachineNotes  # noqa: E402
+from lightning_core.cloud.provisioner import SPOT  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.control import MarketController  # noqa: E402
@@ -31,7 +33,7 @@ from lightning_core.storage.journals.journal import Journal  # noqa: E402
 from lightning_core.storage.journals.replay import replay  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_NODES, POLICY = 2, "chain"
+MAX_NODES, POLICY = 2, "semi-markov"
 HOURS, NOTICE = 2, 5.0
 # Part that remains of an interval in which the number of nodes changes, and seconds between two checkpoints.
 KEPT, SAVES = 0.8, 5.0
@@ -123,6 +125,25 @@ def seen_live(path: Path, market: Market) -> tuple[Ledger, SpotJob, list[float]]
     assert isinstance(controller, MarketController)
     [planned] = controller.jobs
     return read_ledger(path), planned, preempted_at
+
+
+def invoice_of(run_dir: Path, market: Market) -> float:
+    """Return what the nodes of a run cost by the provisioner's own record of when each began and ended.
+
+    Its clock is another one than the scheduler's: the first node is taken to have begun when the pool heard of it.
+    """
+    rows = MachineNotes(run_dir / "nodes").invoice()
+    with Journal.open(run_dir / "journal.db", read_only=True) as journal:
+        events = ((entry.now, decode_event(entry.event)) for entry in journal.entries())
+        first = next(now for now, event in events if isinstance(event, NodesSeen) and event != NodesSeen())
+    offset, cost = min(row["since"] for row in rows) - first, 0.0
+    for row in rows:
+        since, until = row["since"] - offset, row["until"] - offset
+        for number in range(int(since // market.seconds), int(until // market.seconds) + 1):
+            begins, ends = number * market.seconds, (number + 1) * market.seconds
+            price = market.price[min(number, len(market) - 1)] if row["market_type"] == SPOT else market.on_demand
+            cost += float(price) * (min(until, ends) - max(since, begins)) / market.seconds
+    return cost
 
 
 def moments(journal: Path, notices: Sequence[float], ends: Sequence[float]) -> Moments:

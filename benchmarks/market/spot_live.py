@@ -4,18 +4,21 @@ The nodes are processes of this machine. An interval of some seconds stands for 
 with a quarter of the lowest number in them, at most two. The policy decides in each interval by what was really
 trained. Nodes are preempted with some seconds' notice on even seeds, and without on odd ones. Each day is simulated
 in virtual time by the same scheduler, several times, with the delays and the throughput that were measured; beside it
-stand a backtest from the second interval on that knows both from the start, and on-demand nodes alone.
+stand a backtest from the second interval on that knows both from the start, and on-demand nodes alone. Costs are those
+of each node from its launch to its end, also of those that are there beside their replacement. The ledger is compared
+with the provisioner's own record of its nodes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +32,7 @@ from benchmarks.market.live_day import (
     SAVES,
     Moments,
     bundle_of,
+    invoice_of,
     market_of,
     moments,
     run_live,
@@ -39,6 +43,7 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.storage.atomic_files import write_whole
 
 # Seconds of an interval, intervals to the deadline, batches, and seeds. A node and a worker on it start in 6 to 15 s.
 SIZES: dict[Size, tuple[float, int, int, int]] = {
@@ -56,6 +61,8 @@ class Day(NamedTuple):
 
     on_time: bool
     cost: float
+    invoice: float
+    """The same by the provisioner's record of its nodes."""
     simulated: float
     """Mean cost of the days in virtual time."""
     smallest: float
@@ -76,26 +83,40 @@ class Day(NamedTuple):
     differs: list[str]
     """Where the decisions differ from those in virtual time, or what came of them, by interval."""
 
+    @classmethod
+    def of(cls, body: dict[str, Any]) -> Day:
+        """Return the day whose fields were written as JSON values."""
+        return cls(**body | {"moments": Moments(*body["moments"])})
+
     @property
     def is_close(self) -> bool:
         """Whether the live cost is close to the simulated one."""
         return abs(self.cost / self.simulated - 1) <= CLOSE
 
 
-def measure(size: Size) -> Figures:
-    """Run and simulate all seeds, print the tables and return the figures."""
+def measure(size: Size, folder: Path | None = None) -> Figures:
+    """Run and simulate all seeds, print the tables and return the figures; days that are in the folder are not run."""
     interval, intervals, batches, seeds = SIZES[size]
-    print_preemption_costs()
+    if size != "quick":
+        print_preemption_costs()
     days = list[Day]()
     for seed in range(seeds):
-        days.append(run_day(seed, interval, intervals, batches))
+        kept = None if folder is None else folder / f"{size}-{seed}.json"
+        if kept is not None and kept.exists():
+            days.append(Day.of(json.loads(kept.read_text())))
+        else:
+            days.append(run_day(seed, interval, intervals, batches))
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(kept, json.dumps(days[-1]._asdict(), indent=1) + "\n")
         print_day(seed, days[-1])
-    rows = [[seed, str(day.on_time), *day[1:12]] for seed, day in enumerate(days)]
+    rows = [[seed, str(day.on_time), *day[1:13]] for seed, day in enumerate(days)]
     print(f"\n{intervals} intervals of {interval:g} s, {batches} batches, at most {MAX_NODES} nodes, policy {POLICY}")
     header = [
         "seed",
         "on time",
         "cost",
+        "invoice",
         "simulated",
         "smallest",
         "largest",
@@ -114,6 +135,8 @@ def measure(size: Size) -> Figures:
     for words, several in (("the simulated cost", beside), ("that with all known from the start", known)):
         ends = f"{min(several):.3f} to {max(several):.3f}"
         print(f"live cost as a multiple of {words}: median {statistics.median(several):.3f}, {ends}")
+    ledger = [day.cost / day.invoice for day in days]
+    print(f"ledger as a multiple of the invoice: {min(ledger):.3f} to {max(ledger):.3f}")
     print(f"days within {CLOSE:.0%} of the simulated cost: {sum(day.is_close for day in days)} of {len(days)}")
     _print_moments([day.moments for day in days])
     return {
@@ -121,6 +144,8 @@ def measure(size: Size) -> Figures:
         "live_cost_in_simulated": statistics.median(beside),
         "live_cost_in_simulated_min": min(beside),
         "live_cost_in_simulated_max": max(beside),
+        "live_ledger_in_invoice_min": min(ledger),
+        "live_ledger_in_invoice_max": max(ledger),
         "live_cost_in_known": statistics.median(known),
         "live_close_pct": 100 * statistics.mean(day.is_close for day in days),
         "live_saved_pct": 100 * statistics.median(saved),
@@ -183,25 +208,30 @@ def run_day(seed: int, interval: float, intervals: int, batches: int) -> Day:
     market, notice = market_of(seed, interval, intervals), 0.0 if seed % 2 else NOTICE
     with tempfile.TemporaryDirectory(prefix="lc-") as folder:
         summary = run_live(Path(folder), market, bundle_of(Path(folder), interval * intervals, batches), notice)
-        return compare(Path(folder) / "run" / "journal.db", summary.jobs[0].verdict is Verdict.MET, market, notice)
+        return compare(Path(folder) / "run", summary.jobs[0].verdict is Verdict.MET, market, notice)
 
 
-def compare(journal: Path, on_time: bool, market: Market, notice: float) -> Day:
+def compare(run_dir: Path, on_time: bool, market: Market, notice: float) -> Day:
     """Simulate a day that was run live, and return what it was beside the simulation.
 
     Args:
-        journal: Its journal; that of the simulation is written beside it.
+        run_dir: Its folder; the journal of the simulation is written into it.
         on_time: Whether the job was on time.
         market: Its market.
         notice: Seconds from a preemption notice to the end of a node; 0 for none.
     """
+    journal = run_dir / "journal.db"
     run, planned, preempted_at = seen_live(journal, market)
     found = moments(journal, preempted_at if notice else [], [] if notice else preempted_at)
     beside, day = journal.with_name("virtual.db"), LiveDay(journal, market, notice)
-    day.play(day.measured.medians(), beside)
+    median = day.measured.medians()
+    day.play(median, beside)
     costs = day.costs(VIRTUAL_DAYS)
     live, virtual = decisions(journal), decisions(beside)
-    known = _backtest(planned, market, live[0], 0.0 if notice else SAVES / market.seconds)
+    hand_over = min((median.release + median.start) / market.seconds, planned.launch)
+    known = _backtest(
+        replace(planned, hand_over_time=hand_over), market, live[0], 0.0 if notice else SAVES / market.seconds
+    )
     lines = [
         "available " + " ".join(f"{count:3}" for count in market.available[: len(live)]),
         *(f"{name:10}" + " ".join(f"{one.held.spot}+{one.held.on_demand}" for one in several)
@@ -212,7 +242,7 @@ def compare(journal: Path, on_time: bool, market: Market, notice: float) -> Day:
     others = run.references
     assert others is not None  # its throughput was measured
     return Day(
-        on_time, run.cost, statistics.mean(costs), min(costs), max(costs), known, *others,
+        on_time, run.cost, invoice_of(run_dir, market), statistics.mean(costs), min(costs), max(costs), known, *others,
         sum(row.incarnations for row in run.rows), sum(row.failures for row in run.rows),
         sum(row.lost for row in run.rows), sum(row.batches for row in run.rows), lines, found,
         list(differences(live, virtual, planned.work)),
@@ -243,4 +273,4 @@ def _percents(parts: FloatArray) -> str:
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    main("market.spot_live", str(__doc__).partition("\n")[0], measure)
+    main("market.spot_live", str(__doc__).partition("\n")[0], measure, folder=None)

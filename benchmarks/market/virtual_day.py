@@ -129,6 +129,7 @@ class LiveDay:
         cloud = VirtualCloud(
             self._market, conditions.start_up, self._notice, LEAVE_SECONDS, conditions.warm_up, conditions.heard
         )
+        cloud.early = False  # live ones know their end in advance
         delays = Delays(release=conditions.release, start=conditions.start)
         return Simulation(self._settings, [given], delays, journal, cloud=cloud).run()
 

@@ -40,16 +40,18 @@ class BundleRunner:
         pool_manager: Actor of the pool manager.
         is_lost: Returns whether the control process of Ray is dead.
         watcher: Object that is shown the jobs.
+        give_back: Gives the nodes of a market back once all jobs have left: the scheduler still hears of their end.
 
     Attributes:
         busy: Jobs whose workers had not left in time; empty while the run lasts.
     """
 
     def __init__(
-        self, name: str, scheduler: Actor, pool_manager: Actor, is_lost: Callable[[], bool], watcher: Watcher | None
-    ) -> None:
+        self, name: str, scheduler: Actor, pool_manager: Actor, is_lost: Callable[[], bool], watcher: Watcher | None,
+        give_back: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._name, self._scheduler, self._pool_manager = name, scheduler, pool_manager
-        self._is_lost, self._watcher = is_lost, watcher
+        self._is_lost, self._watcher, self._give_back = is_lost, watcher, give_back
         self.busy: list[str] = []
 
     def run(self, bundle: BundleSpec, settings: Settings, run_dir: Path, before: BundleSpec | None) -> Summary:
@@ -84,6 +86,9 @@ class BundleRunner:
             summary = Summary.of(settings, now, jobs, run_dir, number, lost=lost, down=down)
             with owner_only():
                 write_whole(run_dir / "summary.json", summary.to_json())
+            if not lost:
+                self._give_back()
+                until = max(until, time.monotonic())
             call(scheduler, "close", until=until + CLOSE_TIMEOUT)
             return summary
         except RayTaskError as error:  # refused by the scheduler

@@ -238,13 +238,19 @@ class Cluster:
         if cloud is not None:
             cloud.save(run_dir)
             provisioner = start_provisioner(self.name, name, run_dir)
-        runner = BundleRunner(name, self.scheduler, self.pool_manager, self.is_lost, watcher)
+
+        def give_back() -> None:
+            nonlocal provisioner
+            if provisioner is not None:
+                self._give_back(provisioner)
+            provisioner = None
+
+        runner = BundleRunner(name, self.scheduler, self.pool_manager, self.is_lost, watcher, give_back)
         try:
             return runner.run(bundle, settings, run_dir, before)
         finally:
             self._killed = self._killed or bool(runner.busy)
-            if provisioner is not None:
-                self._give_back(provisioner)
+            give_back()
             if watcher is not None:
                 watcher.close()
             ray.kill(self.scheduler)

@@ -7,9 +7,9 @@ Rules
    their notice, before the market decides for it. The pool hears of it at once, as of a cloud whose preemptions are
    seen a moment before the clock strikes, or some seconds later, as where nodes are processes (``run --market``).
 3. The quote of an interval is told when the one before it begins; after the recording its last interval continues.
-4. A node that is to go takes no new work. It goes as soon as its job has left it, or when its time is up, and then a
-   worker that is still on it is lost. As with live nodes, that counts as a preemption where there was a notice;
-   without one only a process is seen to die.
+4. A node that is to go takes no new work. It goes as soon as its job has left it, unless the cloud lets it stay, or
+   when its time is up, and then a worker that is still on it is lost. As with live nodes, that counts as a preemption
+   where there was a notice; without one only a process is seen to die.
 5. A node is billed from its launch, which is its request, to its end. The pool hears at once which nodes are billed.
 """
 
@@ -94,6 +94,9 @@ class VirtualCloud:
         warm_up: Seconds from seeing a node until there is a worker on it.
         heard: Seconds until the pool hears that a node goes, or has gone without notice.
 
+    Attributes:
+        early: Whether a node that is to go does so as soon as its job has left it; else it stays for all of its time.
+
     Raises:
         ValueError: If a time is negative or not finite.
     """
@@ -108,6 +111,7 @@ class VirtualCloud:
                 raise ValueError(f"{name} must be at least 0 seconds and finite, got {value}")
         self.market = market
         self._start_up, self._notice, self._leave, self._warm_up, self._heard = start_up, notice, leave, warm_up, heard
+        self.early = True
         self._nodes: list[_Node] = []  # the newest last
         self._gone: list[_Node] = []  # those that have gone, and the pool has not heard of it
         self._requested = self._begun = 0  # nodes and intervals so far
@@ -258,7 +262,8 @@ class VirtualCloud:
             self._say()
 
     def _look_soon(self) -> None:
-        self._queue.at(self._queue.now, self._end_deserted, None)
+        if self.early:
+            self._queue.at(self._queue.now, self._end_deserted, None)
 
     def _end_deserted(self, _: None) -> None:
         """End the nodes that are to go and that no job is on any more."""

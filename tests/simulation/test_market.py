@@ -188,6 +188,18 @@ def test_a_job_that_does_not_leave_within_its_notice_is_preempted() -> None:
     assert {lease.until for lease in cloud.invoice if lease.since == 60.0} == {INTERVAL + 30.0}
 
 
+def test_a_node_of_a_cloud_that_lets_it_stay_is_billed_for_all_of_its_time() -> None:
+    cloud = VirtualCloud(flat([4] * 6), leave=LEAVE)
+    cloud.early = False
+    terms = {"interval": INTERVAL, "policy": "max-spot", "initial_throughput": 1.0}
+    outcome = Simulation(Settings("edf", devices=8, controllers={"market": terms}), [elastic("a", 2, 3)], DELAYS,
+                         cloud=cloud).run()  # fmt: skip
+    [until] = {lease.until for lease in cloud.invoice}
+    finished = outcome.jobs[0].finished_at or 0.0
+    assert until == pytest.approx(finished + LEAVE)
+    assert outcome.paid == pytest.approx(invoiced(cloud), rel=1e-9)
+
+
 def test_nodes_are_seen_before_there_is_a_worker_on_them() -> None:
     simulation, outcome, _ = simulated(flat([4, 4, 4, 4]), elastic("a", 6, 3), warm_up=90.0, initial_throughput=1.0)
     seen = [(now, len(event.spot), event.warm) for now, event in simulation.told if isinstance(event, NodesSeen)]
