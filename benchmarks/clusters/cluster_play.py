@@ -3,9 +3,12 @@
 - A job's first start is free, as in the durations of the trace. When it resumes on other devices it loses its model's
   restart time, while those devices are idle.
 - There is one process per device: a job that gives devices up leaves them, and pays when it resumes.
+- A job that can run on no number of devices counts as missed.
 - A job whose deadline has passed ends under every policy, so that no policy wastes devices on it.
 - All nodes form one pool: the tables of throughputs depend on the number of devices only.
-- Throughputs and restart costs are known to every policy. A job reports once per round.
+- Throughputs and restart costs are known to every policy. A job reports once per round, or less often.
+- A policy is asked when a job arrives or ends, when it asked to be, and once per round. So rounds may be seldom: what a
+  policy knows to come, it does in time.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from benchmarks.clusters.cluster_trace import HOUR, Wanted
 from lightning_core.core.answers import Answer, End, Grant, Verdict
@@ -42,12 +45,12 @@ class Contender:
     Args:
         policy: Name in :data:`lightning_core.policies.POLICIES`, or a policy of the benchmark.
         arguments: Arguments of the policy.
-        elastic: Whether it chooses numbers of devices; otherwise each job has as many as its user asked for.
+        sizes: Number of devices of a job: the policy's choice, what its user asked for, or that on which it is fastest.
     """
 
     policy: str | Callable[..., Policy]
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    elastic: bool = False
+    sizes: Literal["chosen", "asked", "fastest"] = "asked"
 
 
 class Played(NamedTuple):
@@ -118,6 +121,7 @@ class Counted(Simulation):
 
 def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: float = PERIOD) -> Played:
     """Play the whole trace under one policy."""
+    runs = [job for job in jobs if job.can_run(devices)]
     reports = REPORTS if period <= PERIOD else REPORTS_SELDOM
     with _named(contender.policy) as name:
         # All targets are numbers of batches: no loss is forecast, so the cheapest estimator will do.
@@ -126,7 +130,7 @@ def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: flo
         )
         simulation = Counted(
             settings,
-            [_simulated(job, devices, contender.elastic, reports) for job in jobs],
+            [_simulated(job, devices, contender.sizes, reports) for job in runs],
             Delays(report_every=period),
         )
         outcome = simulation.run()
@@ -139,7 +143,8 @@ def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: flo
         simulation.pool.device_lost / HOUR,
         outcome.rounds,
         outcome.deciding,
-        {job.name: str(job.verdict or Verdict.MISSED) for job in outcome.jobs},
+        {job.name: str(Verdict.MISSED) for job in jobs}
+        | {job.name: str(job.verdict or Verdict.MISSED) for job in outcome.jobs},
     )
 
 
@@ -157,8 +162,11 @@ def _named(policy: str | Callable[..., Policy]) -> Iterator[str]:
         del POLICIES[name]
 
 
-def _simulated(wanted: Wanted, devices: int, elastic: bool, reports: int) -> SimulatedJob:
-    fixed = wanted.fixed(devices)
+def _simulated(
+    wanted: Wanted, devices: int, sizes: Literal["chosen", "asked", "fastest"], reports: int
+) -> SimulatedJob:
+    elastic = sizes == "chosen"
+    fixed = wanted.fastest(devices) if sizes == "fastest" else wanted.fixed(devices)
     throughputs = (
         {n: throughput for n, throughput in wanted.throughputs.items() if n <= devices}
         if elastic

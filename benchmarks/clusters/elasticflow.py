@@ -1,6 +1,12 @@
 """ElasticFlow's policy for jobs with deadlines, as a policy of our scheduler.
 
-It knows all that ours knows: the throughputs, the progress of each job, and the cost of a restart.
+It knows all that ours knows: the throughputs, the progress of each job, and the cost of a restart. Two things differ
+from what its authors published (``ElasticFlow/scheduler/scheduler.py`` of pkusys/ElasticFlow):
+
+- Its admission is better. Theirs collects the events of 60 s and then admits all jobs that arrived in them or none;
+  here each job is decided on when it arrives.
+- Its filling is worse. Theirs goes back from the deadline to the step from which on a quota suffices, and uses the next
+  smaller quota before that step; here one quota holds all the time. The row that is filled backwards does as theirs.
 """
 
 from __future__ import annotations
@@ -66,7 +72,7 @@ def known(jobs: JobView, row: int, usable: tuple[tuple[int, ...], tuple[float, .
     return Known(left, holds, lag, move if begun else 0.0, *usable, float(jobs.deadline[row]))
 
 
-def plan_of_sizes(jobs: JobView, sizes: Sequence[int], finish: Sequence[float]) -> Plan:
+def plan_of_sizes(jobs: JobView, sizes: Sequence[int], finish: Sequence[float], again: float) -> Plan:
     """Allocate a number of devices to each job, 0 for none; jobs that keep their number first, growing ones last."""
     size, holds = np.array(sizes), np.round(jobs.held_devices)
     rank = np.where(size == 0, 3, np.where(size == holds, 0, np.where(size < holds, 1, 2)))
@@ -80,6 +86,7 @@ def plan_of_sizes(jobs: JobView, sizes: Sequence[int], finish: Sequence[float]) 
         numbers=np.zeros((n, 2)),
         work_conserving=False,
         size=np.maximum(size, [min(speed.sizes) for speed in jobs.speedup]),
+        replan_at=again,
     )
 
 
@@ -89,8 +96,17 @@ class Slots:
     def __init__(self, now: float, devices: int) -> None:
         self.times, self.free = [now], [devices]
 
-    def reserve(self, job: Known, quota: int) -> list[tuple[float, float, int]] | None:
-        """Return when the job has how many devices, up to ``quota`` or what is free; None if it would be late."""
+    def reserve(
+        self, job: Known, quota: int, at_first: int = 0, until: float = -math.inf
+    ) -> list[tuple[float, float, int]] | None:
+        """Return when the job has how many devices, up to a quota or what is free; None if it would be late.
+
+        Args:
+            job: Job to reserve for.
+            quota: Maximum number of devices.
+            at_first: The same of the steps that begin before ``until``.
+            until: Time from which on ``quota`` is the maximum.
+        """
         sizes, throughputs, times, free = job.sizes, job.throughputs, self.times, self.free
         left, before, lag, reserved = job.left, job.holds, job.lag, list[tuple[float, float, int]]()
         last, deadline = len(times) - 1, job.deadline
@@ -98,7 +114,8 @@ class Slots:
             if begin >= deadline:
                 break
             stop = deadline if at == last or times[at + 1] > deadline else times[at + 1]
-            k = bisect_right(sizes, free[at] if free[at] < quota else quota) - 1
+            most = at_first if begin < until else quota
+            k = bisect_right(sizes, free[at] if free[at] < most else most) - 1
             if k < 0:
                 before = 0
                 continue
@@ -117,12 +134,37 @@ class Slots:
             before = size
         return None
 
-    def reserve_min(self, job: Known, now: float) -> list[tuple[float, float, int]] | None:
-        """Return the reservation of the smallest quota with which it is on time; None if there is none."""
+    def reserve_min(self, job: Known, now: float, *, backwards: bool = False) -> list[tuple[float, float, int]] | None:
+        """Return the reservation of the smallest quota with which it is on time; None if there is none.
+
+        Args:
+            job: Job to reserve for.
+            now: Scheduler time.
+            backwards: Whether the quota holds only from the step on from which it suffices, counted from the deadline
+                and without restarts; before, it is the next smaller one.
+        """
+        smaller = 0
         for quota, throughput in zip(job.sizes, job.throughputs, strict=True):
-            if now + job.left / throughput <= job.deadline and (way := self.reserve(job, quota)) is not None:
-                return way
+            if now + job.left / throughput <= job.deadline:
+                until = self._suffices_from(job, quota) if backwards and smaller else -math.inf
+                if until > now and (way := self.reserve(job, quota, smaller, until)) is not None:
+                    return way
+                if (way := self.reserve(job, quota)) is not None:
+                    return way
+            smaller = quota
         return None
+
+    def _suffices_from(self, job: Known, quota: int) -> float:
+        """Return the latest step from which on this quota does all the work by the deadline; -inf if none does."""
+        left, stop = job.left, job.deadline
+        for begin, free in zip(reversed(self.times), reversed(self.free), strict=True):
+            if begin < stop:
+                if size := job.largest(min(quota, free)):
+                    left -= (stop - begin) * job.throughputs[job.sizes.index(size)]
+                if left <= 0:
+                    return begin
+                stop = begin
+        return -math.inf
 
     def claim(self, reserved: Sequence[tuple[float, float, int]]) -> None:
         """Subtract a reservation from the free devices."""
@@ -148,11 +190,15 @@ class ElasticFlowLike:
     - Idle devices go, one size at a time, to the admitted job whose GPU time falls most per device.
     - Needless restarts, which cost only seconds in the paper, are avoided: restarts are counted in the filling, a job
       keeps more than its share while no other job needs it, and it grows only if it then ends earlier.
+
+    Args:
+        backwards: Whether it fills as its authors' code does (:meth:`Slots.reserve_min`).
     """
 
     chooses_sizes = True
 
-    def __init__(self) -> None:
+    def __init__(self, backwards: bool = False) -> None:
+        self.backwards = backwards
         self._admitted: dict[int, bool] = {}
 
     def plan(self, jobs: JobView, now: float) -> Plan:
@@ -182,16 +228,16 @@ class ElasticFlowLike:
                 sizes[row] = what[row].holds
         self._spend(what, inside, sizes, free, now)
         ends = [job.end(size, now) if size else math.nan for job, size in zip(what, sizes, strict=True)]
-        return plan_of_sizes(jobs, sizes, ends)
+        changes = (when for way in reserved.values() for begin, end, _ in way for when in (begin, end) if when > now)
+        return plan_of_sizes(jobs, sizes, ends, min(changes, default=math.inf))
 
-    @staticmethod
     def _fill(
-        what: Sequence[Known], rows: Sequence[int], devices: int, now: float
+        self, what: Sequence[Known], rows: Sequence[int], devices: int, now: float
     ) -> dict[int, list[tuple[float, float, int]]]:
         """Return the reservations of the jobs that can be on time, in deadline order."""
         slots, reserved = Slots(now, devices), {}
         for row in sorted(rows, key=lambda row: (what[row].deadline, row)):
-            if (way := slots.reserve_min(what[row], now)) is not None:
+            if (way := slots.reserve_min(what[row], now, backwards=self.backwards)) is not None:
                 slots.claim(way)
                 reserved[row] = way
         return reserved

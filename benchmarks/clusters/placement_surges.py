@@ -183,7 +183,7 @@ def forecast_errors(traces: Path) -> Figures:
         errors = print_errors("... relative to what was planned", list(drawn.values()))
         figures = figures or {f"surges_{name}": error for name, error in errors.items()}
     try:
-        arrivals, wanted = real(find(traces)[0])
+        arrivals, wanted = real(find(traces)[0][0])
     except FileNotFoundError as error:
         print(f"\nreal arrivals: {error}")
         return figures

@@ -11,8 +11,8 @@ from lightning_core.core.reasons import index
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import NONE, JobTable
 
-# A round that a policy asks for comes no earlier than this fraction of a period.
-MIN_PERIOD = 0.1
+# A round that a policy asks for comes no earlier than this part of a second, or of a shorter period, after the last.
+MIN_GAP = 0.1
 
 
 class Round:
@@ -110,5 +110,5 @@ class Round:
         soonest = float(np.concatenate(times).min())
         if self.planned.any() or table.share[rows].any():
             period = self.settings.period
-            soonest = min(soonest, self.now + period, max(again, self.now + MIN_PERIOD * period))
+            soonest = min(soonest, self.now + period, max(again, self.now + MIN_GAP * min(period, 1.0)))
         return soonest if soonest < np.inf else None
