@@ -134,7 +134,7 @@ def groups(size: Size, traces: Path, devices: int, count: int | None, only: Sequ
     for pool, load, number in DRAWN:
         draws = [drawn(can, number, pool, load, seed) for seed in DRAWS]
         title = f"{number} jobs drawn, {pool} devices, load {load:g}"
-        found.append(Group(f"drawn_{pool}_{load:g}_", title, some, pool, seldom(draws[0]), draws))
+        found.append(Group(f"drawn_{pool}_{100 * load:.0f}_", title, some, pool, seldom(draws[0]), draws))
     return found
 
 
