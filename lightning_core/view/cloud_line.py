@@ -19,12 +19,21 @@ def cloud_line(cloud: Mapping[str, Any]) -> str:
         >>> nodes = {"spot": 2, "on_demand": 0, "wanted_spot": 2, "wanted_on_demand": 1}
         >>> cloud_line(nodes | {"reason": "the plans of 2 jobs", "spent": 3.5, "money": 16.5, "trouble": {}})
         'market: 2 spot and 0 on-demand nodes, of 2 and 1 wanted (the plans of 2 jobs); 3.5 spent, 16.5 left'
+
+    Where there are several zones, it says in which the nodes are and are wanted.
     """
-    there = f"{cloud['spot']} spot and {cloud['on_demand']} on-demand nodes"
-    wanted = f"of {cloud['wanted_spot']} and {cloud['wanted_on_demand']} wanted ({cloud['reason']})"
+    seen_in, wanted_in = _in_words(cloud, "seen_in"), _in_words(cloud, "wanted_in")
+    there = f"{cloud['spot']} spot and {cloud['on_demand']} on-demand nodes{seen_in}"
+    wanted = f"of {cloud['wanted_spot']} and {cloud['wanted_on_demand']} wanted{wanted_in} ({cloud['reason']})"
     left = "" if cloud["money"] is None else f", {cloud['money']:.4g} left"
     trouble = f"; {trouble_line(cloud)}" if cloud["trouble"] else ""
     return f"market: {there}, {wanted}; {cloud['spent']:.4g} spent{left}{trouble}"
+
+
+def _in_words(cloud: Mapping[str, Any], where: str) -> str:
+    """Return where nodes are, if that is known."""
+    places = cloud.get(where)
+    return f" in {clean(', '.join(places))}" if places else ""
 
 
 def trouble_line(cloud: Mapping[str, Any]) -> str:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightning_core.control import MarketController
+from lightning_core.core.codec import decode_answers
 from lightning_core.core.conformance import saved_and_restored
-from lightning_core.core.control import NodesSeen, Quoted
+from lightning_core.core.control import NodesSeen, NodesWanted, Quoted
 from lightning_core.core.control.offers import Offer, PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
+from lightning_core.view.cloud_line import cloud_line
+from tests.control.market_pool import MarketPool
 from tests.control.market_world import CACHES, World, controller, elastic
 
 EAST, WEST = "us-east-1a", "us-west-2b"
@@ -156,6 +163,47 @@ def test_no_more_is_spent_than_there_is_wherever_the_nodes_are() -> None:
     world, run = zones(100, 300.0, [1] * 40, [4] * 40, prices=prices, money=0.8), fixed()
     world.live(run, 9.0)
     assert not world.present.all
+
+
+class ZonePool(MarketPool):
+    """A pool on a market of two zones, whose nodes come where they are wanted, in a zone that has not lost them."""
+
+    lost = ""
+
+    def quote_zones(self, east: int, west: int) -> None:
+        self.tell(Quoted.of([Offer(EAST, "", 0.4, east), Offer(WEST, "", 0.4, west)], egress=0.1))
+
+    def see(self, spot: int, on_demand: int) -> None:
+        places = [place for place in self.scheduler._state.cloud.wanted.places if place.zone != self.lost]
+        spot, on_demand = sum(place.spot for place in places), sum(place.on_demand for place in places)
+        names = tuple(f"s{k}" for k in range(spot)), tuple(f"d{k}" for k in range(on_demand))
+        self.tell(NodesSeen(*names, warm=spot + on_demand, places=tuple(places)))
+
+
+@pytest.mark.promise("R28")
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_journal_with_zones_replays_and_a_pool_that_was_stopped_wants_the_same(stops: bool, tmp_path: Path) -> None:
+    made = ZonePool(path=tmp_path / "journal.db")
+    made.quote_zones(4, 4)
+    made.submit(elastic("a", 1000, 1200.0))
+    for lost, east, west in (("", 4, 4), (EAST, 4, 4), ("", 0, 4), (WEST, 4, 0)):
+        made.lost = lost
+        made.live(14.0)
+        made.quote_zones(east, west)
+        if stops:
+            made.host.close()
+            made.open()
+    where = f"in {EAST}: 4 spot and 0 on-demand"
+    line = cloud_line(made.scheduler.cloud.to_dict())
+    assert f"4 spot and 0 on-demand nodes {where}, of 4 and 0 wanted {where} (" in line
+    made.host.close()
+    with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
+        for again in (replay(journal), replay(journal, whole=True)):
+            assert again.scheduler.cloud.state() == made.scheduler.cloud.state()
+            assert again.scheduler.state()["controllers"] == made.scheduler.state()["controllers"]
+        answers = [answer for entry in journal.entries() for answer in decode_answers(entry.answers)]
+    zones = [[place.zone for place in one.places] for one in answers if isinstance(one, NodesWanted)]
+    assert [zone for zone, _ in groupby(zones)] == [[EAST], [WEST], [EAST]]
 
 
 def test_what_is_known_of_zones_is_saved_and_restored() -> None:
