@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         "--interval", type=int, default=INTERVAL, metavar="SECONDS", help=f"length of an interval (default {INTERVAL})"
     )
     parser.add_argument("--batches", type=int, default=700, help="batches to train (default 700)")
-    parser.add_argument("--policy", default="chain", metavar="NAME", help="spot policy (default chain)")
+    parser.add_argument("--policy", default="semi-markov", metavar="NAME", help="spot policy (default semi-markov)")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="new folder for journal, ledger and checkpoints")
     parser.add_argument(
         "--picture", type=Path, metavar="FILE", help="chart of the intervals (default: intervals.png in the run folder)"

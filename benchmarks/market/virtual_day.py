@@ -197,7 +197,7 @@ def _controller(scheduler: Scheduler) -> MarketController:
 
 def _decision(scheduler: Scheduler, interval: Mapping[str, Any]) -> Decision:
     jobs = _controller(scheduler).jobs
-    start_up = 1 - jobs[0].growth_fraction if jobs else math.nan
+    start_up = jobs[0].launch if jobs else math.nan
     return Decision(NodeCounts(*decode(interval["planned"])), sum(job.batches for job in scheduler.status()), start_up)
 
 

@@ -18,7 +18,7 @@ from lightning_core.scheduler.settings import Settings
 
 MARKET_KEYS = tuple(field.name for field in fields(MarketTerms))
 # Which of them are files, and which durations.
-MARKET_FILES, MARKET_DURATIONS = ("trace", "history", "feedback"), ("interval", "start")
+MARKET_FILES, MARKET_DURATIONS = ("trace", "history", "feedback"), ("interval", "start", "minimum_charge")
 
 
 def read_settings(content: Mapping[str, Any], pool: PoolSection, folder: Path, problems: Problems) -> Settings | None:
@@ -100,7 +100,7 @@ def read_market(value: Any, folder: Path) -> dict[str, Any]:
         if terms.get(name):
             terms[name] = str((folder / str(terms[name])).resolve())
     for name in MARKET_DURATIONS:
-        if terms.get(name) is not None:
+        if terms.get(name):
             terms[name] = parse_duration(terms[name])
     try:
         MarketTerms(**terms).check()
@@ -116,6 +116,6 @@ def market_to_dict(market: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(body.get("policies"), tuple):
         body["policies"] = list(body["policies"])
     for name in MARKET_DURATIONS:
-        if body.get(name) is not None:
+        if body.get(name):
             body[name] = exact_duration(body[name])
     return body

@@ -31,7 +31,9 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 
-COMPARED = ("on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap", "chain", "semi-markov")
+COMPARED = ("on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap", "semi-markov")
+# It takes swaps to be free: it is compared where they are.
+COMPARED_BY_TOTALS = (*COMPARED[:-1], "chain", COMPARED[-1])
 # Forecasters that use only the past.
 CAUSAL = tuple(name for name in FORECASTERS if name != "perfect")
 
@@ -151,7 +153,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--starts must be at least 1, got {arguments.starts}")
     if arguments.picture and len(arguments.trace or ()) > 1:
         raise ValueError("--picture draws one recording: give one --trace")
-    named = make_pool(pool_of(arguments.policy or COMPARED))
+    compared = COMPARED_BY_TOTALS if arguments.overhead == "total" else COMPARED
+    named = make_pool(pool_of(arguments.policy or compared))
     FORECASTERS.make(arguments.forecaster)
     zones = read_zones(arguments) if len(arguments.trace or ()) > 1 else None
     market = read_market_of(arguments) if zones is None else any_of(zones.traces)

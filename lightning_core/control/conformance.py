@@ -84,6 +84,9 @@ class MadeUpPool:
     def throughputs(self, name: str) -> Mapping[int, float]:
         return {1: 1.0} if self._batches(name) else {}
 
+    def resize_seconds(self, name: str) -> float | None:
+        return 0.5 if self._batches(name) > 2 else None
+
     def forecast_work(self, name: str) -> FloatArray:
         return np.full(len(LEVELS), np.nan)  # its jobs have targets in batches
 

@@ -22,8 +22,6 @@ THROUGHPUT_MARGIN = 0.05
 SURE = 0.95
 # Work that such a job is planned with at most: so many times what its nodes can do by its deadline.
 MAX_WORK = 2.0
-# Smallest fraction of an interval that is taken to be left for training when nodes start in it.
-MIN_FRACTION = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class JobModel:
 
     Args:
         seconds: Seconds of an interval.
-        kept_fraction: Largest fraction of an interval that is left for training when the number of nodes changes in it.
+        kept_fraction: Fraction of an interval that is left for training when nodes change, until that is measured.
         save_every: Seconds of training between two checkpoints of a job that does not say.
         initial_throughput: Batches per second on one device until they have been measured; None if they are unknown.
         minimum_charge: Seconds for which a node is billed at least.
@@ -42,11 +40,12 @@ class JobModel:
     kept_fraction: float
     save_every: float
     initial_throughput: float | None
-    minimum_charge: float = 0.0
+    minimum_charge: float
 
     def spot_job(
-        self, terms: Job, work: float, span: JobSpan, throughputs: Mapping[int, float], start_up: float
-    ) -> SpotJob | None:
+        self, terms: Job, work: float, span: JobSpan, throughputs: Mapping[int, float], start_up: float,
+        hand_over: float | None,
+    ) -> SpotJob | None:  # fmt: skip
         """Return a job as the market sees it; None while its throughput is unknown.
 
         Args:
@@ -55,6 +54,7 @@ class JobModel:
             span: The intervals in which it lives.
             throughputs: Expected batches per second by number of devices; empty while unknown.
             start_up: Seconds from requesting nodes to a batch.
+            hand_over: Seconds that it takes to save, move to other nodes and restore; None while unknown.
         """
         if not throughputs and self.initial_throughput is not None:
             throughputs = {size: size * self.initial_throughput for size in terms.sizes or (terms.max_devices,)}
@@ -64,12 +64,13 @@ class JobModel:
         min_nodes, table = throughput_table(speedup, self.seconds)
         if terms.target.work is None:  # no plan can do more, and it must be finite
             work = min(work, MAX_WORK * span.deadline * table[-1])
-        growth_fraction = min(max(1.0 - start_up / self.seconds, MIN_FRACTION), self.kept_fraction)
+        change = 1.0 - self.kept_fraction if hand_over is None else hand_over / self.seconds
+        launch = max(start_up / self.seconds, change)
         save_every = self.save_every if terms.save_every is None else terms.save_every
         return SpotJob(
-            work, span.deadline, min_nodes, len(table) - 1, table, growth_fraction,
-            self.kept_fraction, value=0.0, preemption_cost=(start_up + save_every) / self.seconds,
-            minimum_charge=min(self.minimum_charge / self.seconds, 1.0),
+            work, span.deadline, min_nodes, len(table) - 1, table, value=0.0,
+            preemption_cost=(start_up + save_every) / self.seconds, launch_time=launch,
+            hand_over_time=min(change, 1.0), minimum_charge=min(self.minimum_charge / self.seconds, 1.0),
         )  # fmt: skip
 
 

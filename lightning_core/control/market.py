@@ -57,13 +57,15 @@ class MarketController:
         interval: Seconds of an interval; the pool's first is the market's first.
         policy: Spec of a policy in :data:`~lightning_core.market.policies.SPOT_POLICIES`, of all jobs; empty for the
             one that is drawn for each.
-        kept_fraction: Largest fraction of an interval that is left for training when the number of nodes changes in it.
-            Where a job had no node, the measured time from the request to its first batch is subtracted instead.
+        kept_fraction: Fraction of an interval that is left for training when nodes change in it, until what a job takes
+            to move to other nodes is measured. Where a job had no node, the measured time from the request to its first
+            batch counts.
         save_every: Seconds of training between two checkpoints of a job that does not say.
         initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
             few on-demand nodes as it can train on.
         forecaster: Spec of the forecaster that policies with a window look ahead by, one that knows no future.
-        minimum_charge: Seconds for which a node is billed at least; else it is billed by the second.
+        minimum_charge: Seconds for which a node is billed at least, beyond that by the second. Plans count at most an
+            interval of it.
         leave: Seconds for which a node that is given back is still billed, at most: a budget keeps money for them.
 
     Raises:

@@ -45,13 +45,14 @@ class MarketTerms:
         seed: Seed of the draws among them.
         value: Value of a job that completes in time, relative to its cost on on-demand nodes alone.
         grace: Multiple of a job's deadline after which completion is worth nothing.
-        kept_fraction: Fraction of an interval left for training when the number of nodes changes in it.
+        kept_fraction: Fraction of an interval left for training when nodes change in it, until that is measured.
         forecaster: Spec of the forecaster that policies with a window look ahead by, one that knows no future.
         start: Seconds of the recording that lie before the pool's first interval: its past, in which the selector plays
             jobs before the first one is submitted.
         history: Recording of that past, in a file of its own.
         feedback: File that an earlier run has left (:mod:`~lightning_core.market.feedback_file`), with which the
             selector begins; empty for none.
+        minimum_charge: Seconds for which a node is billed at least; beyond that it is billed by the second.
         quoted: Whether there is no recording: a command quotes the market as it goes on.
 
     Raises:
@@ -72,6 +73,7 @@ class MarketTerms:
     start: float = 0.0
     history: str = ""
     feedback: str = ""
+    minimum_charge: float = 0.0
     quoted: bool = False
 
     def __post_init__(self) -> None:
@@ -91,7 +93,7 @@ class MarketTerms:
         for rule in ("trace", "pool", "forecaster", "history", "feedback"):
             if not isinstance(text := getattr(self, rule), str):
                 raise ValueError(f"market {rule} must be text, got {text!r}")
-        for rule in ("price", "on_demand", "interval", "value", "grace", "kept_fraction", "start"):
+        for rule in ("price", "on_demand", "interval", "value", "grace", "kept_fraction", "start", "minimum_charge"):
             if isinstance(number := getattr(self, rule), bool | str):
                 raise ValueError(f"market {rule} must be a number, got {number!r}")
 
@@ -122,6 +124,7 @@ class MarketTerms:
         if self.interval is not None and self.interval < MIN_INTERVAL:
             raise ValueError(f"market interval must be at least {MIN_INTERVAL} seconds, got {self.interval}")
         check_seconds("market interval", self.interval)
+        check_seconds("market minimum_charge", self.minimum_charge)
         check_seconds("market start", self.start)
         if self.quoted and (self.trace or self.start):
             raise ValueError("market trace and start are for a recorded market, and this one is quoted")

@@ -55,7 +55,7 @@ class PlannedJobs:
         seconds: Seconds of an interval.
         policy: Spec of the spot policy of all jobs; empty for the one that was drawn for each.
         forecaster: Spec of the forecaster of prices and counts.
-        kept_fraction: Largest fraction of an interval that is left for training when the number of nodes changes in it.
+        kept_fraction: Fraction of an interval that is left for training when nodes change, until that is measured.
         save_every: Seconds of training between two checkpoints of a job that does not say.
         initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
             few on-demand nodes as it can train on.
@@ -64,7 +64,7 @@ class PlannedJobs:
 
     def __init__(
         self, seconds: float, policy: str, forecaster: str, kept_fraction: float, save_every: float,
-        initial_throughput: float | None, minimum_charge: float = 0.0,
+        initial_throughput: float | None, minimum_charge: float,
     ) -> None:  # fmt: skip
         self._seconds, self._policy = seconds, policy
         self._forecasts = make_live_forecaster(forecaster, seconds)
@@ -320,7 +320,8 @@ class PlannedJobs:
         )
 
     def _spot_job(self, terms: Job, work: float, span: JobSpan, pool: PoolView) -> SpotJob | None:
-        return self._model.spot_job(terms, work, span, pool.throughputs(terms.name), self._start_up.seconds)
+        hand_over = pool.resize_seconds(terms.name)
+        return self._model.spot_job(terms, work, span, pool.throughputs(terms.name), self._start_up.seconds, hand_over)
 
 
 def _work(status: JobStatus, terms: Job, pool: PoolView) -> float | None:

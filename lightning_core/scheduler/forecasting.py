@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import fsum
+from math import fsum, isnan
 from typing import Any
 
 import numpy as np
@@ -109,11 +109,21 @@ def _columns_for_sizes(round: Round, speedups: Sequence[SpeedUp]) -> dict[str, A
 
 def _resize_costs(round: Round) -> FloatArray:
     """Return the seconds that a resize costs each job: measured, the mean of all known, or the default."""
-    table = round.table
-    known, costs = table.resize[: len(table)], table.resize[round.rows]
+    guess, costs = _mean_resize(round.table), round.table.resize[round.rows]
+    return np.where(np.isnan(costs), round.settings.resize if guess is None else guess, costs)
+
+
+def _mean_resize(table: JobTable) -> float | None:
+    """Return the mean of all known costs of a resize, in seconds; None if there is none."""
+    known = table.resize[: len(table)]
     others = [*known[~np.isnan(known)].tolist(), *table.past_resizes]
-    guess = fsum(others) / len(others) if others else round.settings.resize  # the same sum in any order
-    return np.where(np.isnan(costs), guess, costs)
+    return fsum(others) / len(others) if others else None  # the same sum in any order
+
+
+def resize_seconds(table: JobTable, row: int) -> float | None:
+    """Return the seconds that a job loses when it is moved or resized: its own, the mean of all known, or None."""
+    cost = float(table.resize[row])
+    return _mean_resize(table) if isnan(cost) else cost
 
 
 def between(quantiles: FloatArray, level: int) -> FloatArray:

@@ -108,7 +108,9 @@ class CounterfactualReplay:
         if times > 1:
             market = coarsen(market, start, times)
             scaled = tuple(times * one for one in job.throughput)
-            job, start = replace(job, deadline=job.deadline // times, throughput=scaled), 0
+            charge = None if job.minimum_charge is None else job.minimum_charge / times
+            job = replace(job, deadline=job.deadline // times, throughput=scaled, minimum_charge=charge)
+            start = 0
         policies = list(self.terms.make().values())
         forecasts = MarketForecaster(make_forecaster(self.terms.forecaster, market.seconds))
         ledgers = backtest(policies, JobBatch([job], market, [start]), forecasts)
@@ -126,8 +128,10 @@ class CounterfactualReplay:
         if deadline < 1 or start + deadline > len(market) or not work or not speed.known:
             return None, start
         min_nodes, table = throughput_table(speed, interval)
-        kept, grace = self.terms.kept_fraction, self.terms.grace
-        return SpotJob(float(work), deadline, min_nodes, len(table) - 1, table, kept, kept, 0.0, grace), start
+        kept, grace, charge = self.terms.kept_fraction, self.terms.grace, min(self.terms.minimum_charge / interval, 1.0)
+        job = SpotJob(float(work), deadline, min_nodes, len(table) - 1, table, kept, kept, 0.0, grace,
+                      minimum_charge=charge)  # fmt: skip
+        return job, start
 
 
 def _quoted(scheduler: Scheduler, now: float) -> Market | None:

@@ -74,6 +74,8 @@ class World:
     """Batches after which each job with a loss to reach has reached it."""
     forecasts: dict[str, FloatArray] = field(default_factory=dict)
     """What is forecast of them."""
+    resizes: dict[str, float] = field(default_factory=dict)
+    """Seconds that each job is known to lose when it is moved or resized."""
     knows_speed: bool = True
     """Whether the throughput of a job is known once it has trained."""
 
@@ -100,6 +102,9 @@ class World:
 
     def throughputs(self, name: str) -> Mapping[int, float]:
         return {size: float(size) for size in (1, 2, 4)} if self.batches.get(name) and self.knows_speed else {}
+
+    def resize_seconds(self, name: str) -> float | None:
+        return self.resizes.get(name)
 
     def forecast_work(self, name: str) -> FloatArray:
         return self.forecasts.get(name, np.full(len(LEVELS), np.nan))

@@ -161,12 +161,27 @@ def test_start_up_time_of_a_node_is_measured_and_charged() -> None:
     run = controller(initial_throughput=1.0)
     world.live(run, 1.0)
     [job] = run.jobs
-    assert job.growth_fraction == 1.0  # nothing is known of it
+    assert job.launch == 0.0  # nothing is known of it
     world.live(run, 10.0)
-    assert run.jobs[0].growth_fraction == pytest.approx(0.7, abs=0.06)  # until the first batch
+    assert run.jobs[0].launch == pytest.approx(0.3, abs=0.06)  # until the first batch
     world.warm_up = 4.0
     world.live(run, 60.0)
-    assert run.jobs[0].growth_fraction == pytest.approx(0.6, abs=0.06)  # nodes that came again
+    assert run.jobs[0].launch == pytest.approx(0.4, abs=0.06)  # nodes that came again
+
+
+def test_what_a_move_takes_is_measured_and_the_old_nodes_train_until_then() -> None:
+    jobs = {"a": elastic("a", 80, 100.0)}
+    world = World(jobs, market([0] * 10), warm_up=25.0)
+    run = controller("on-demand", initial_throughput=1.0, kept_fraction=0.9, minimum_charge=6.0)
+    world.live(run, 1.0)
+    [job] = run.jobs
+    assert (job.launch, job.hand_over_time, job.overlap) == pytest.approx((0.1, 0.1, 0.0))  # as it was told
+    assert job.minimum_charge == 0.6
+    world.resizes["a"] = 2.0
+    world.live(run, 39.0)
+    [job] = run.jobs
+    # A node starts for longer than an interval of ten seconds; the move takes two of them.
+    assert (job.launch, job.hand_over_time, job.overlap) == pytest.approx((2.5, 0.2, 1.0), abs=0.11)
 
 
 def test_unsaved_batches_count_as_work_left() -> None:
@@ -238,10 +253,10 @@ def test_start_up_is_timed_from_the_first_node() -> None:
     trace = market([0, 0, 4, 4, 4, 4, 4, 4, 4, 4])
     world, run = World({"a": elastic("a", 80, 100.0)}, trace, warm_up=3.0), controller(initial_throughput=1.0)
     world.live(run, 15.0)
-    assert run.jobs[0].growth_fraction == 1.0
+    assert run.jobs[0].launch == 0.0
     assert not world.present.all
     world.live(run, 20.0)
-    assert run.jobs[0].growth_fraction == pytest.approx(0.7, abs=0.06)
+    assert run.jobs[0].launch == pytest.approx(0.3, abs=0.06)
 
 
 def test_a_preemption_costs_a_start_and_unsaved_work() -> None:
@@ -540,6 +555,7 @@ def test_spot_nodes_that_are_lost_for_one_job_are_replaced_for_that_one() -> Non
         ),
         ({"policy": "ahap:omega=0"}, "omega must be at least 1 interval, got 0"),
         ({"forecaster": "perfect"}, "forecaster must be one of last, autoregressive, seasonal where nodes are held"),
+        ({"minimum_charge": -1.0}, "minimum_charge must be at least 0 seconds and finite, got -1.0"),
         ({"kept_fraction": 0.0}, "kept_fraction must be above 0 and at most 1, got 0.0"),
         ({"initial_throughput": 0.0}, "initial_throughput must be positive and finite, got 0.0"),
     ],

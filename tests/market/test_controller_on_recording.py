@@ -84,6 +84,9 @@ class Recorded:
     def throughputs(self, name: str) -> Mapping[int, float]:
         return {n: measured(self.spot_job.throughput[n] / self.market.seconds) for n in self._job.sizes}
 
+    def resize_seconds(self, name: str) -> float | None:
+        return None
+
     def forecast_work(self, name: str) -> FloatArray:
         return np.full(len(LEVELS), np.nan)  # its target is in batches
 
@@ -170,7 +173,8 @@ def test_the_controller_holds_and_pays_on_a_recording_what_a_backtest_does(
     counts[0], prices[0] = counts[1], prices[1]  # the pool begins with the job, and the first quote holds before it
     market = Market(np.array(prices), np.array(counts), seconds=1.0)
     job = SpotJob(float(RATE * work), DEADLINE, 1, MAX_NODES, tuple(float(RATE * n) for n in range(MAX_NODES + 1)),
-                  KEPT, KEPT, value=0.0, preemption_cost=preemption_cost, minimum_charge=0.0)  # fmt: skip
+                  KEPT, KEPT, value=0.0, preemption_cost=preemption_cost, hand_over_time=1.0 - KEPT,
+                  minimum_charge=0.0)  # fmt: skip
     lost = preemption_cost if loses else 0.0
     forecasts = MarketForecaster(make_forecaster(forecaster, market.seconds))
     [ledger] = backtest([SPOT_POLICIES.make(policy)], JobBatch([job], market, [START]), forecasts, preemption_cost=lost)

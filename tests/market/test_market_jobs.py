@@ -315,6 +315,8 @@ def test_batches_left_of_a_job() -> None:
         ({"interval": 0.0}, "interval must be positive and finite, got 0.0"),
         ({"grace": 1.0}, "grace must be above 1 and finite, got 1.0"),
         ({"kept_fraction": 0.0}, "kept_fraction must be above 0 and at most 1, got 0.0"),
+        ({"minimum_charge": "60s"}, "minimum_charge must be a number, got '60s'"),
+        ({"minimum_charge": -1.0}, "minimum_charge must be at least 0"),
         ({"colour": 1}, "market: .*unexpected keyword argument 'colour'"),
     ],
 )

@@ -230,13 +230,17 @@ def test_a_bundle_on_a_market_has_twice_the_devices_that_its_jobs_can_use(tmp_pa
     """New nodes are warm before old ones leave; the terms are those of a bundle with a market."""
     trace = tmp_path / "market.csv"
     trace.write_text("available,price\n4,0.3\n")
-    placed = MarketOptions(trace, interval="20s", policy="chain").apply(
-        Bundle.from_dict({**BUNDLE, "pool": {"devices": 3}})
-    )
+    options = MarketOptions(trace, interval="20s", policy="chain", minimum_charge="5s")
+    placed = options.apply(Bundle.from_dict({**BUNDLE, "pool": {"devices": 3}}))
     terms = placed.settings.market_terms()
     assert terms is not None
     assert (placed.settings.devices, terms.interval, terms.policies) == (8, 20.0, ("chain",))
+    assert terms.minimum_charge == options.rented(placed.settings).controllers["market"]["minimum_charge"] == 5.0
     assert Bundle.from_dict(placed.to_dict()) == placed
+    for asked in (MarketOptions(trace, interval="20s"), MarketOptions(quotes="./now.sh", interval="20s")):
+        longer = replace(asked, minimum_charge="60s")  # than an interval
+        settings = longer.apply(Bundle.from_dict(BUNDLE)).settings
+        assert longer.rented(settings).controllers["market"]["minimum_charge"] == 60.0
 
 
 def test_jobs_without_preemption_notices_save_several_times_an_interval(tmp_path: Path) -> None:
@@ -277,6 +281,7 @@ def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["--minimum-charge", "60s"], "--minimum-charge needs a run on a market: --market TRACE or --quotes COMMAND"),
         (["--interval", "20s"], "--interval needs a run on a market: --market TRACE or --quotes COMMAND"),
         (["--spot-policy", "chain"], "--spot-policy needs a run on a market: --market TRACE or --quotes"),
         (["--market", "m.csv", "--quotes", "q"], "a market is either recorded (--market TRACE) or quoted (--quotes"),

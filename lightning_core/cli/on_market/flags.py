@@ -16,6 +16,7 @@ NAMES = (
     "price",
     "spot_policy",
     "forecaster",
+    "minimum_charge",
     "market_start",
     "market_history",
     "feedback",
@@ -48,6 +49,8 @@ def add_terms(parser: argparse.ArgumentParser, market: str) -> None:
     parser.add_argument("--market-history", type=Path, metavar="TRACE", help=history)
     feedback = "on a market: feedback.json of an earlier run, or its folder: policies are chosen by its jobs as well"
     parser.add_argument("--feedback", type=Path, metavar="FILE", help=feedback)
+    charge = "on a market: time for which a node is billed at least, such as 60s (default: none)"
+    parser.add_argument("--minimum-charge", metavar="TIME", help=charge)
 
 
 def add_market(parser: argparse.ArgumentParser, what: str) -> None:
@@ -97,4 +100,5 @@ def market_of(arguments: argparse.Namespace, what: str) -> MarketOptions | None:
         arguments.market, arguments.quotes, arguments.interval, arguments.price, arguments.spot_policy,
         getattr(arguments, "ray", None), arguments.provision, getattr(arguments, "picture", None),
         arguments.forecaster, arguments.market_start, arguments.market_history, arguments.feedback,
+        arguments.minimum_charge,
     )  # fmt: skip

@@ -53,6 +53,7 @@ class MarketOptions:
             the selector learns.
         history: Recording of that past in a file of its own.
         feedback: What an earlier run has left for the selector: its ``feedback.json``, or its folder.
+        minimum_charge: Time for which a node is billed at least, as a duration; None for that of the bundle, else 0.
 
     Raises:
         ValueError: If they do not go together.
@@ -70,6 +71,7 @@ class MarketOptions:
     start: str | None = None
     history: Path | None = None
     feedback: Path | None = None
+    minimum_charge: str | None = None
 
     def __post_init__(self) -> None:
         if (self.trace is None) == (self.quotes is None):
@@ -181,6 +183,7 @@ class MarketOptions:
             "interval": self.seconds(terms), "policy": "" if terms else self.policy or DEFAULT_POLICIES[0],
             "kept_fraction": (terms or MarketTerms()).kept_fraction, "save_every": self.save_every(settings),
             "forecaster": terms.forecaster if terms else self.forecaster or MarketTerms().forecaster,
+            "minimum_charge": terms.minimum_charge if terms else self._minimum_charge(),
         }  # fmt: skip
         return replace(settings, controllers={**settings.controllers, str(Asker.MARKET): arguments})
 
@@ -214,16 +217,21 @@ class MarketOptions:
         """
         files = {name: path and str(path.resolve()) for name in MARKET_FILES for path in [getattr(self, name)]}
         given = {**files, "interval": self.interval, "price": self.price, "start": self.start,
-                 "policies": self.policy and [self.policy], "forecaster": self.forecaster}  # fmt: skip
+                 "policies": self.policy and [self.policy], "forecaster": self.forecaster,
+                 "minimum_charge": self.minimum_charge}  # fmt: skip
         own = {key: value for key, value in given.items() if value is not None}
         if self.quotes is not None:
-            if self.interval is not None:
-                parse_duration(self.interval)
+            for given_duration in filter(None, (self.interval, self.minimum_charge)):
+                parse_duration(given_duration)
             base = {key: value for key, value in (base or {}).items() if key not in RECORDED}
             if not (base or self.history or self.feedback):
                 return None
             own |= {"quoted": True}
         return read_market(market_to_dict(base or {}) | own, Path())
+
+    def _minimum_charge(self) -> float:
+        """Return the seconds for which a node of a quoted market is billed at least."""
+        return parse_duration(self.minimum_charge) if self.minimum_charge else MarketTerms().minimum_charge
 
     def seconds(self, terms: MarketTerms | None) -> float:
         """Return the seconds of an interval."""

@@ -45,6 +45,7 @@ def market_of(arguments: argparse.Namespace) -> MarketOptions | None:
             "price",
             "spot_policy",
             "forecaster",
+            "minimum_charge",
             "market_start",
             "market_history",
             "feedback",
@@ -61,7 +62,7 @@ def market_of(arguments: argparse.Namespace) -> MarketOptions | None:
     return MarketOptions(
         arguments.market, None, arguments.interval, arguments.price, arguments.spot_policy,
         forecaster=arguments.forecaster, start=arguments.market_start, history=arguments.market_history,
-        feedback=arguments.feedback,
+        feedback=arguments.feedback, minimum_charge=arguments.minimum_charge,
     )  # fmt: skip
 
 

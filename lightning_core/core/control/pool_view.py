@@ -45,6 +45,9 @@ class PoolView(Protocol):
     def throughputs(self, name: str) -> Mapping[int, float]:
         """Return its expected batches per second by number of devices; empty while unknown."""
 
+    def resize_seconds(self, name: str) -> float | None:
+        """Return the seconds that it loses when it is moved or resized; None while unknown."""
+
     def forecast_work(self, name: str) -> FloatArray:
         """Return the batches from its beginning that a job will need that has a loss to reach, as far as that is known.
 

@@ -1,5 +1,8 @@
 """Plans for the expected future: the count of spot nodes as a Markov chain, estimated from its own past.
 
+It takes nodes of either kind to replace each other for nothing, as in the paper (overhead ``"total"``): there it is the
+exact plan. Where launches are counted, :mod:`.semi_markov` is.
+
 A transition is as likely as it was frequent, with a prior that the count mostly stays. The price is assumed to stay.
 Against that chain the plan to the deadline is optimal, by backward induction over (interval, progress, nodes held,
 count): it optimizes the mean over all futures, where a policy with a single forecast believes it to the last interval.

@@ -8,7 +8,7 @@ from lightning_core.core.answers import JobStatus
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.control import NodesSeen
 from lightning_core.core.jobs import Job
-from lightning_core.scheduler.forecasting import forecast_work
+from lightning_core.scheduler.forecasting import forecast_work, resize_seconds
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.status import job_status
 
@@ -57,6 +57,9 @@ class View:
     def throughputs(self, name: str) -> Mapping[int, float]:
         speed = self._state.table.speedups[self._state.table.row_of[name]]
         return {size: speed.throughput(size) for size in speed.sizes} if speed.known else {}
+
+    def resize_seconds(self, name: str) -> float | None:
+        return resize_seconds(self._state.table, self._state.table.row_of[name])
 
     def forecast_work(self, name: str) -> FloatArray:
         return forecast_work(self._state.table, self._state.curves, self._state.table.row_of[name])
