@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lightning_core.core.speedup import SpeedUp
@@ -47,7 +47,8 @@ class Demand:
         resize_seconds: Seconds lost when their number changes.
         protected_seconds: Seconds for which no job planned with it takes its devices.
         min_dwell: Minimum seconds on a number of devices before it may have fewer.
-        max_lateness: Seconds that it may be late by forecast before it gets more devices.
+        max_lateness: Seconds that it may end after ``end`` by forecast before it gets more devices.
+        may_postpone: Whether it may keep too few devices for as long as more of them still end it in time.
         shrink_margin: Seconds that it must be early by forecast before it gets fewer.
         may_shrink: Whether it may have fewer devices if it ends in time on those.
         min_saving: Minimum part of its device-seconds that fewer devices must save; 0 for any.
@@ -67,6 +68,7 @@ class Demand:
     protected_seconds: float = 0.0
     min_dwell: float = 0.0
     max_lateness: float = 0.0
+    may_postpone: bool = True
     shrink_margin: float = 0.0
     may_shrink: bool = True
     min_saving: float = 0.0
@@ -163,17 +165,19 @@ def reserve_fewest(need: Demand, free: FreeDevices) -> Reservation | None:
         now = free.times[0]
         if free.min_until(need.end) >= need.share - EPSILON:
             return Reservation((Segment(now, need.end, need.share),), need.end, need.share * (need.end - now))
-    laid = _reserve_fewest(need, free, need.end)
+    laid = _reserve_fewest(need, free)
     if laid is None and need.latest > need.end:
-        laid = _reserve_fewest(need, free, need.latest)
+        # What is left until then is for what cannot be foreseen: nothing of it is planned away.
+        laid = _reserve_fewest(replace(need, end=need.latest, max_lateness=0.0, may_postpone=False), free)
     return laid
 
 
-def _reserve_fewest(need: Demand, free: FreeDevices, end: float) -> Reservation | None:
-    held, sizes, changed = None, range(len(need.sizes)), end
+def _reserve_fewest(need: Demand, free: FreeDevices) -> Reservation | None:
+    end, held, sizes = need.end, None, range(len(need.sizes))
+    changed = end
     if need.held in need.sizes:
         at = need.sizes.index(int(need.held))
-        held = _reserve_current(need, free, at, end)
+        held = _reserve_current(need, free, at)
         if held is not None:
             if need.arrival_delay or not need.may_shrink or len(held.segments) > 1:
                 return held
@@ -204,13 +208,15 @@ def _reserve_fewest(need: Demand, free: FreeDevices, end: float) -> Reservation 
     return best
 
 
-def _reserve_current(need: Demand, free: FreeDevices, at: int, end: float) -> Reservation | None:
+def _reserve_current(need: Demand, free: FreeDevices, at: int) -> Reservation | None:
     """Return the reservation on the current devices; or, if those are slightly too few, on more in the end."""
-    now, size = free.times[0], need.sizes[at]
+    now, end, size = free.times[0], need.end, need.sizes[at]
     latest = end + need.max_lateness
     if now + need.arrival_delay + need.work / need.throughputs[at] <= latest + EPSILON:
         laid = reserve(need, free, at, latest)
         return laid if laid is not None and laid.segments[0] == (now, laid.end, size) else None
+    if not need.may_postpone:
+        return None
     for more, rate in zip(need.sizes[at + 1 :], need.throughputs[at + 1 :], strict=True):
         # Stay on the current devices for as long as the rest can be done in time on more.
         seconds = (rate * (end - now - need.resize_seconds) - need.work - need.arrival_delay * need.throughputs[at]) / (

@@ -13,6 +13,9 @@ it is tried while an error can be mended. A job does not get fewer devices
   long as the resize costs (measured); for as long as that, no job that is planned with it takes its devices either;
 - for a while after a resize that failed (the scheduler says so).
 
+The time between its planned end and its deadline is a reserve for what cannot be foreseen. A job that has come to need
+it gets more devices at once.
+
 A job of unknown throughput is tried at once, on devices that no other job holds. The work to a target loss is an
 uncertain forecast: the job is planned with a quantile of it, without a ramp.
 
@@ -39,7 +42,7 @@ from lightning_core.planning.plan_rows import PlanRow, make_plan
 from lightning_core.planning.ramp import ControllerInput, Mode, RampController, RampKind, RampSettings
 from lightning_core.planning.reservations import Demand, Reservation, next_change, optimistic_throughputs
 
-# Part of a job's time by which it may end late where a resize would cost more.
+# Part of a job's time by which it may end after its planned end where a resize would cost more.
 MAX_LATENESS = 0.002
 # Untried sizes are estimated high as long as the time left allows for this many tries.
 MIN_TRIES = 5.0
@@ -159,7 +162,9 @@ class Decor(Stateful):
         since = min(job.trained_since, now)
         lag = max(since + job.resize_seconds - now, 0.0) if job.on_its_way else 0.0
         protected = max(since + self.min_payback * job.resize_seconds - now, 0.0)
-        reserve = 0.5 * (job.deadline - end) + MAX_LATENESS * (job.deadline - job.submitted)
+        tolerance = 0.5 * (job.deadline - end) + MAX_LATENESS * (job.deadline - job.submitted)
+        if self.settings.alpha < 1:  # it has a reserve: none of it is left to be late by once that is used up
+            tolerance = min(tolerance, job.deadline - end)
         return Demand(
             work,
             end,
@@ -173,20 +178,24 @@ class Decor(Stateful):
             resize_seconds=job.resize_seconds,
             protected_seconds=protected,
             min_dwell=self.min_dwell,
-            max_lateness=min(0.5 * job.resize_seconds, reserve) if job.held_devices else 0.0,
+            max_lateness=min(0.5 * job.resize_seconds, tolerance) if job.held_devices else 0.0,
             shrink_margin=0.25 * job.resize_seconds + 0.005 * max(end - now, 0.0),
+            may_postpone=not self._in_reserve(job, end),
             may_shrink=self._may_shrink(job, end, now),
             min_saving=self.min_saving,
         )
 
     def _may_shrink(self, job: JobRow, end: float, now: float) -> bool:
         """Return whether fewer devices would last, and the job is not using up its reserve."""
-        in_reserve = self.settings.alpha < 1 and end >= job.deadline
         return (
             now - job.trained_since >= self.min_dwell
             and end - now >= self.min_payback * job.resize_seconds
-            and not in_reserve
+            and not self._in_reserve(job, end)
         )
+
+    def _in_reserve(self, job: JobRow, end: float) -> bool:
+        """Return whether the time at which the job should have ended has passed."""
+        return self.settings.alpha < 1 and end >= job.deadline
 
     def _usable(self, job: JobRow, devices: int, left: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Return the numbers of devices that the job may have, and its throughput on each of them."""

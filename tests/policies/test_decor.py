@@ -423,6 +423,12 @@ def test_a_job_that_uses_its_reserve_keeps_its_devices(now: float, may: bool) ->
     need = demand(Decor(alpha=0.5), jobs, now)
     assert need is not None
     assert need.may_shrink is may
+    assert need.may_postpone is may
+    assert need.max_lateness == (0.25 if may else 0.0)  # before it, half of a resize
+    aimed_at_deadline = demand(Decor(alpha=1.0), jobs, now)
+    assert aimed_at_deadline is not None
+    assert aimed_at_deadline.may_postpone
+    assert aimed_at_deadline.max_lateness == pytest.approx(0.22)  # 0.2 % of 110 s
 
 
 def test_a_forecast_demands_the_share_at_which_it_ends_in_time() -> None:
