@@ -31,6 +31,7 @@ HEADINGS = {
     "spot_first_jobs": "The first jobs of a pool on the spot market",
     "late": "One node under a deadline: the benchmark of Can't Be Late",
     "zones": "One node under a deadline in several zones",
+    "loss_targets": "A loss to reach by a deadline on the spot market",
     "spot_live": "Spot market, live",
     "placement": "Edge and cloud",
 }
@@ -58,6 +59,14 @@ ZONES = {
     "three": "three zones of a region",
     "all": "all zones",
     "free": "all zones, if moves were free",
+}
+# What a job with a loss to reach is planned with on a market.
+LOSS_TARGETS = {
+    "history": "the same, with three earlier runs of its task known",
+    "median": "the median of the forecast",
+    "guess": "a guess, half of the training that was configured",
+    "bound": "all of the training that was configured",
+    "exact": "the work, known exactly",
 }
 ESTIMATORS = ("posterior", "least_squares", "weighted", "log_time", "kalman", "dkf")
 # Prices of the placement benchmark; what its plans are compared in; planners after a surge; what is forecast.
@@ -427,6 +436,30 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         },
         "late_jobs": ("Late jobs, all plans", "{:.0f}"),
         "recorded_jobs": ("Jobs played in recordings of AWS (0: in seeded markets)", "{:,.0f}"),
+    },
+    "loss_targets": {
+        **{
+            name: (words, form)
+            for place, market in (("a100", "A100 market"), ("aws", "zones of AWS"))
+            for hours in (18, 24, 36)
+            for end in (f"{place}_{hours}",)
+            for name, words, form in (
+                (
+                    f"ours_{end}",
+                    f"12 h of work in {hours} h, {market}: cost over on-demand, planned with the forecast (95 %); late",
+                    f"{{:.3f}}; {{ours_late_{end}:.0f}}",
+                ),
+                *(
+                    (
+                        f"{short}_less_ours_{end}",
+                        f"... planned with {what}: less that; late",
+                        f"{{:+.3f}} ± {{{short}_less_ours_se_{end}:.3f}}; {{{short}_late_{end}:.0f}}",
+                    )
+                    for short, what in LOSS_TARGETS.items()
+                ),
+            )
+        },
+        "jobs": ("Jobs", "{:.0f}"),
     },
     "placement": {
         **{
