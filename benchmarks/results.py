@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.labels import HEADINGS, LABELS, QUOTED, SIZES
+from benchmarks.papers.decor_page import decor_section
 from benchmarks.papers.page import section
 from lightning_core.storage.atomic_files import write_whole
 
@@ -111,7 +112,7 @@ def page(runs: list[Run]) -> str:
         for run in runs:
             if run["benchmark"] == benchmark and (block := _block(run)):
                 lines += ["", *block]
-    return "\n".join([*lines, *section(runs)]) + "\n"
+    return "\n".join([*lines, *decor_section(runs), *section(runs)]) + "\n"
 
 
 def _block(run: Run) -> list[str]:

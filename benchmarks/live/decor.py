@@ -8,6 +8,9 @@ each batch waits, as if for an accelerator. The time of a run is from its submis
 batches are done.
 
 d_c 1.0 is reported separately: it measures the machine, on which equal work varies by some per cent between runs.
+
+``--tables`` plays every cell of the paper's tables in virtual time, under ``decor`` as printed and as it is by default
+(:mod:`benchmarks.policies.decor_tables`).
 """
 
 from __future__ import annotations
@@ -21,15 +24,8 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.live.decor_runs import Bench, Run, Setting
-
-# The paper's mean |error| in per cent for its three models: ResNet-50, VGG-19, Inception v3 (tables I to IV).
-PAPER = {
-    ("cpu", 1.0, False): (3.78, 0.93, 0.79), ("cpu", 1.5, False): (0.43, 0.49, 0.43),
-    ("cpu", 1.8, False): (0.34, 0.47, 0.47), ("cpu", 1.5, True): (1.47, 2.30, 2.10),
-    ("cpu", 1.8, True): (1.01, 1.38, 1.16), ("devices", 1.0, False): (5.04, 2.53, 2.48),
-    ("devices", 1.5, False): (1.25, 0.30, 0.42), ("devices", 1.8, False): (0.83, 0.27, 0.93),
-    ("devices", 1.5, True): (2.13, 0.94, 1.40), ("devices", 1.8, True): (1.65, 0.80, 1.19),
-}  # fmt: skip
+from benchmarks.papers.decor_nn import PRINTED
+from benchmarks.policies.decor_tables import play_tables
 
 
 def _settings(kind: str, size: Size, models: Sequence[str]) -> Iterator[tuple[Setting, int]]:
@@ -49,8 +45,12 @@ def _settings(kind: str, size: Size, models: Sequence[str]) -> Iterator[tuple[Se
             yield Setting(kind, model, 1.5, neighbour=True), times
 
 
-def measure(size: Size, plots: Path | None = None, kinds: Sequence[str] = ("cpu", "devices")) -> Figures:
-    """Run all settings of a size, print the table and return its figures."""
+def measure(
+    size: Size, plots: Path | None = None, kinds: Sequence[str] = ("cpu", "devices"), tables: bool = False
+) -> Figures:
+    """Run all settings of a size, or play the paper's tables; print them and return the figures."""
+    if tables:
+        return play_tables()
     kinds = ("cpu",) if size == "quick" else kinds
     models = ("convolutions",) if size == "quick" else ("perceptron", "convolutions", "transformer")
     seconds = 10.0 if size == "quick" else 40.0
@@ -88,7 +88,12 @@ def _tables(runs: Sequence[Run]) -> None:
     for setting in dict.fromkeys(run.setting for run in runs):
         some = [run for run in runs if run.setting == setting]
         errors = [run.error for run in some]
-        theirs = PAPER.get((setting.kind, setting.tightness, setting.changed), ())
+        theirs = [
+            cell.error
+            for cell in PRINTED
+            if (cell.kind == "cpu", cell.tightness, cell.changed)
+            == (setting.kind == "cpu", setting.tightness, setting.changed)
+        ]
         plain = setting.alpha == 1.0 and not setting.neighbour
         rows.append([
             setting.kind, setting.model, setting.tightness, setting.alpha,
@@ -129,5 +134,6 @@ def _figures(runs: Sequence[Run]) -> Figures:
 
 if __name__ == "__main__":
     began = time.monotonic()
-    main("live.decor", __doc__.splitlines()[0], measure, plots=None)
+    flags = {"tables": "play each cell of the paper's tables in virtual time instead, a few minutes"}
+    main("live.decor", __doc__.splitlines()[0], measure, flags, plots=None)
     print(f"took {time.monotonic() - began:.0f} s")

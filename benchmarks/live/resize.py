@@ -159,6 +159,15 @@ def _timed(journal: Path, incarnations: Path, offset: float) -> list[Timed]:
     return found
 
 
+def _has_ray_train() -> bool:
+    try:
+        import ray.train  # noqa: F401
+    except ImportError as error:
+        print(f"Ray Train is left out: {error}")
+        return False
+    return True
+
+
 def _ray_train(folder: Path) -> float:
     folder.mkdir()
     command = [sys.executable, "-m", "benchmarks.live.ray_train", str(folder)]
@@ -173,6 +182,7 @@ def _median(timed: Sequence[Timed], ranks: int | None = None) -> float:
 def measure(size: Size) -> Figures:
     """Resize warm and cold, check the samples, and return the times."""
     resizes = {"quick": 4, "default": 10, "full": 20}[size]
+    compared = size == "full" and _has_ray_train()
     torch.set_num_threads(1)
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as temp:
@@ -184,7 +194,7 @@ def measure(size: Size) -> Figures:
             if size != "quick":
                 figures |= _compare_losses(warm, resizes)
         cold = cold_resizes(folder / "cold", 2 if size == "quick" else 6)
-        theirs = [Timed(2, _ray_train(folder / f"elastic{n}")) for n in range(3)] if size == "full" else []
+        theirs = [Timed(2, _ray_train(folder / f"elastic{n}")) for n in range(3)] if compared else []
     timed: list[Timed] = resized["resizes"]
     if min(np.diff(resized["beside"][::2]), default=1) <= 0:
         raise RuntimeError("the other job must train on the device that becomes free, and did not")

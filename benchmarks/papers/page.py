@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Sequence
 
 from benchmarks.papers import on_estimators, on_policies
+from benchmarks.papers.markdown import head, row, wrapped
 from benchmarks.papers.on_estimators import PARTS
 from benchmarks.papers.printed import PAPERS, PRINTED
 from benchmarks.papers.record import Record, Run
@@ -58,9 +57,9 @@ def section(runs: Sequence[Run]) -> list[str]:
         return []
     found = [*on_estimators.findings(record), *on_policies.findings(record)]
     return [
-        "", f"## {HEADING}", "", *_wrapped(INTRODUCTION), "",
-        *_head(["the paper says", "where", "measured", "verdict"]),
-        *(_row([one.says, one.where, one.measured, one.verdict]) for one in found),
+        "", f"## {HEADING}", "", *wrapped(INTRODUCTION), "",
+        *head(["the paper says", "where", "measured", "verdict"]),
+        *(row([one.says, one.where, one.measured, one.verdict]) for one in found),
         *_losses_ahead(record), *_data_needed(record), *_jobs_met(record), *_ablations(record), *_first_come(record),
     ]  # fmt: skip
 
@@ -73,9 +72,9 @@ def _losses_ahead(record: Record) -> list[str]:
     ]
     return [
         "", "### Loss ahead", "",
-        *_wrapped("Median relative error of the loss at the 500th cell, by the part seen, "
-                  f"{_of(record, 'extrapolation', 'dkf_error_mixed_1')}:"), "",
-        *_head(["estimator", *(f"{kind}, {part} %" for kind, part in cases)]), *map(_row, rows),
+        *wrapped("Median relative error of the loss at the 500th cell, by the part seen, "
+                 f"{_of(record, 'extrapolation', 'dkf_error_mixed_1')}:"), "",
+        *head(["estimator", *(f"{kind}, {part} %" for kind, part in cases)]), *map(row, rows),
     ]  # fmt: skip
 
 
@@ -90,14 +89,14 @@ def _data_needed(record: Record) -> list[str]:
     columns = ["pure, median", "mixed, median", "pure, mean", "mixed, mean"]
     return [
         "", "### Data needed", "",
-        *_wrapped(
+        *wrapped(
             "LARA's measure, |forecast - truth| / truth, with 2 to 50 % seen of "
             f"{record('extrapolation', 'lara_recordings'):.0f} recordings and no error counted above 10, "
             f"{_of(record, 'extrapolation', 'lara_engression_s')}. Engression has its package's defaults, as in LARA, "
             "which does not say to what it was fitted. Fitted to the losses it falls too fast: a forecast of the data "
             "needed that comes too early is wrong by 1 at most, and the loss ahead is far off."
         ), "",
-        *_head(["estimator", *columns, "error of the loss ahead, mixed, 10 % seen", "ms a forecast"]), *map(_row, rows),
+        *head(["estimator", *columns, "error of the loss ahead, mixed, 10 % seen", "ms a forecast"]), *map(row, rows),
     ]  # fmt: skip
 
 
@@ -109,14 +108,14 @@ def _jobs_met(record: Record) -> list[str]:
         columns.append(f"here: {title}, ceiling {record('core', f'papers_{cell}_ceiling'):.2f}")
     rows = []
     for name, reading in [pair for policy in PAPERS for pair in _readings(policy)] + [(OURS, OURS)]:
-        row = [name]
+        cells = [name]
         for cell in CELLS:
-            row += [str(one.met.get(reading, "")) for one in printed[cell]]
+            cells += [str(one.met.get(reading, "")) for one in printed[cell]]
             met, doubt, part = (
                 record("core", f"papers_{cell}_{what}_{_row_of(name)}") for what in ("met", "se", "fraction")
             )
-            row.append(f"{met:.2f} ± {doubt:.2f} ({part:.2f})")
-        rows.append(row)
+            cells.append(f"{met:.2f} ± {doubt:.2f} ({part:.2f})")
+        rows.append(cells)
     changes = [
         f"{policy} {record('core', f'papers_change_{policy} as printed'):+.3f} ± "
         f"{record('core', f'papers_change_se_{policy} as printed'):.3f}"
@@ -124,14 +123,14 @@ def _jobs_met(record: Record) -> list[str]:
     ]
     return [
         "", "### Jobs met", "",
-        *_wrapped(
+        *wrapped(
             "What the text of the papers prints of their bundles, and what is met here: mean ± standard error over "
             f"{record('core', 'papers_bundles'):.0f} bundles (part of the ceiling), "
             f"{_of(record, 'core', 'papers_bundles')}. LaiRA prints no number of its own for figure 2(a), only that it "
             "is best. As printed rather than as read here, by pairs of bundles and as parts of the ceiling: "
             f"{', '.join(changes)}."
         ), "",
-        *_head(["policy", *columns]), *map(_row, rows),
+        *head(["policy", *columns]), *map(row, rows),
     ]  # fmt: skip
 
 
@@ -156,9 +155,9 @@ def _ablations(record: Record) -> list[str]:
     columns = [", ".join(cell.split("_")) + " jobs" for cell in ABLATED]
     return [
         "", "### LaiRA without its parts", "",
-        *_wrapped("Part of the ceiling met, and switches per job, with 12 bundles a column, "
-                  f"{_of(record, 'core', 'ablation_ucb_10_worth')}:"), "",
-        *_head(["LaiRA", *columns]), *map(_row, rows),
+        *wrapped("Part of the ceiling met, and switches per job, with 12 bundles a column, "
+                 f"{_of(record, 'core', 'ablation_ucb_10_worth')}:"), "",
+        *head(["LaiRA", *columns]), *map(row, rows),
     ]  # fmt: skip
 
 
@@ -172,26 +171,12 @@ def _first_come(record: Record) -> list[str]:
         rows.append([f"recorded bundles, {title}", *(f"{part:.2f}" for part in parts)])
     return [
         "", "### First come, first served beside the others", "",
-        *_wrapped("Part of the jobs met that can be met: the example's evening, "
-                  f"{_of(record, 'evening', 'met_file_fifo')}, and the bundles above."), "",
-        *_head(["jobs", *EVENING.values()]), *map(_row, rows),
+        *wrapped("Part of the jobs met that can be met: the example's evening, "
+                 f"{_of(record, 'evening', 'met_file_fifo')}, and the bundles above."), "",
+        *head(["jobs", *EVENING.values()]), *map(row, rows),
     ]  # fmt: skip
-
-
-def _wrapped(text: str) -> list[str]:
-    """Return the lines of a paragraph; code stays on one."""
-    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
-    return [line.replace("\0", " ") for line in textwrap.wrap(whole, 118, break_on_hyphens=False)]
 
 
 def _of(record: Record, benchmark: str, figure: str) -> str:
     run = record.run(benchmark, figure)
     return f"`{run['command']}`, {run['size']}, {run['day']}"
-
-
-def _head(columns: Sequence[str]) -> list[str]:
-    return [_row(columns), "|" + "---|" * len(columns)]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
