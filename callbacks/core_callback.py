@@ -35,7 +35,8 @@ class CoreCallback(pl.Callback):
         job: Name of the job, unique in its pool.
         deadline: Time limit counted from the start of ``fit``, such as ``"2 hours"``, ``"02:30:00"``, a number of
             seconds or a ``timedelta``; or the point in time by which the target should be met, such as ``"18:00"``,
-            ``"2026-11-23T18:00"`` or a ``datetime``, in the machine's time zone unless it names one.
+            ``"2026-11-23T18:00"`` or a ``datetime``, in the machine's time zone unless it names one. None for none: a
+            best-effort job trains on what jobs with deadlines leave.
         target: When the job counts as met: a target, or its one-line form such as ``"val_acc>=0.9"``.
         pool: ``"auto"`` joins the pool that runs on this machine, or forecasts without a pool if there is none;
             ``"local"`` never joins a pool; anything else is the address of a pool.
@@ -64,7 +65,7 @@ class CoreCallback(pl.Callback):
 
     Raises:
         ValueError: If a value is out of range, or a time is past.
-        MisconfigurationException: If the deadline or the target is missing.
+        MisconfigurationException: If the target is missing.
 
     .. note::
         A batch is an optimizer step, gradient accumulation included; with manual optimization it is a call of

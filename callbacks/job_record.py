@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypedDict
 from lightning_core.core.answers import JobForecast
 from lightning_core.core.durations import format_duration
 from lightning_core.core.jobs import Job
+from lightning_core.core.limits import Deadline
 from lightning_core.core.targets import Target, target_from_dict
 from lightning_core.core.validation import checked
 from lightning_core.scheduler.settings import Settings
@@ -82,7 +83,7 @@ class Entry(TypedDict):
     deadline: str
     target: dict[str, Any]
     began_at: float
-    ends_at: float
+    ends_at: Deadline
     evaluated_in: str
     batches: list[int]
     values: list[float]
@@ -96,7 +97,7 @@ class JobRecord:
         job: Job as its user wants it.
         deadline: Deadline as it was written, by which a resumed script recognises it.
         began_at: Wall-clock time from which the deadline counts, in seconds since the epoch.
-        ends_at: Wall-clock time of the deadline, in seconds since the epoch.
+        ends_at: Wall-clock time of the deadline, in seconds since the epoch; inf for none.
         evaluated_in: Stage in which the target's metric is evaluated; empty if it is new after each batch.
         curve: Loss curve so far.
         job_forecast: Last forecast.
@@ -186,7 +187,9 @@ class JobRecord:
         begin = max(self.job.begin - passed, 0.0)
         deadline = max(left, MIN_DEADLINE)
         self.job = replace(self.job, deadline=deadline, begin=begin if begin < deadline else 0.0)
-        if left > 0:
+        if left == math.inf:
+            inform(f"{name}: resumed; it has no deadline")
+        elif left > 0:
             whole = format_duration(self.ends_at - self.began_at)
             inform(f"{name}: resumed with its deadline: {format_duration(left)} of {whole} left")
         else:

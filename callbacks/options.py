@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -102,7 +103,7 @@ class JobTerms:
 
     Args:
         name: Name of the job.
-        deadline: Deadline, a duration or a point in time.
+        deadline: Deadline, a duration or a point in time; None for none.
         target: Target of the job.
         begin: Earliest start, a duration or a point in time; None for none.
         weight: Weight of the job.
@@ -112,7 +113,7 @@ class JobTerms:
 
     Raises:
         ValueError: If a value is out of range, or a time is past.
-        MisconfigurationException: If the deadline or the target is missing.
+        MisconfigurationException: If the target is missing.
     """
 
     def __init__(
@@ -128,8 +129,6 @@ class JobTerms:
     ) -> None:
         if target is None:
             raise MisconfigurationException("CoreCallback needs a target, such as 'train_loss<=0.35'")
-        if deadline is None:
-            raise MisconfigurationException("CoreCallback needs a deadline, such as '2h'")
         if on_miss not in tuple(OnMiss):
             raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {on_miss!r}")
         if on_nan not in (OnNan.CONTINUE, OnNan.STOP):
@@ -139,7 +138,7 @@ class JobTerms:
         self._wall_times: dict[str, WallTime] = {}
         self.job = Job(
             check_name(name),
-            self._seconds("deadline", deadline, now),
+            math.inf if deadline is None else self._seconds("deadline", deadline, now),
             as_target(target),
             begin=0.0 if begin is None else self._seconds("begin", begin, now),
             weight=weight,
@@ -151,6 +150,8 @@ class JobTerms:
     @property
     def deadline_text(self) -> str:
         """The deadline as it was written, by which a resumed script recognises it."""
+        if self.job.is_best_effort:
+            return "none"
         return self._wall_times["deadline"].text if "deadline" in self._wall_times else f"{self.job.deadline:g}s"
 
     def job_now(self) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,7 +33,7 @@ TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
-REQUIRED_TERMS = {"deadline": "1h30m", "target": "{loss: 0.35}"}  # each with an example
+REQUIRED_TERMS = {"target": "{loss: 0.35}"}  # each with an example
 
 _CAPABILITIES = frozenset({Capability.TIME_SLICE, Capability.HOLD, Capability.RELEASE})
 
@@ -117,6 +118,8 @@ class _Terms:
             if self.section.get(key) is None:
                 at = self.problems.at(key) if key in self.section else self.problems
                 at.add(f"{key} is missing; expected one such as {example}")
+        if "deadline" in self.section and self.section["deadline"] is None:
+            self.problems.at("deadline").add("is empty; expected one such as 1h30m, or no such key for no deadline")
 
     def check_begin(self, begin: float | None, deadline: float | None) -> None:
         """Add a problem if the job may not begin before its deadline."""
@@ -158,7 +161,7 @@ def _is_named_mapping(name: Any, section: Any, problems: Problems) -> bool:
         problems.add(f"a name is {NAME_RULE}, got {name!a}{quote}")  # !a shows letters that only look alike by code
     elif not isinstance(section, Mapping):
         given = "empty" if section is None else f"got {section!r}"
-        problems.add(f"{given}; expected a mapping with deadline, target and a config")
+        problems.add(f"{given}; expected a mapping with target, deadline and a config")
     else:
         return True
     return False
@@ -197,7 +200,7 @@ def read_job(
 
     terms = _Terms(section, problems, submitted)
     terms.check_required()
-    deadline, begin = terms.read_moment("deadline"), terms.read_moment("begin", 0.0)
+    deadline, begin = terms.read_moment("deadline", math.inf), terms.read_moment("begin", 0.0)
     terms.check_begin(begin, deadline)
     min_devices, max_devices = terms.read_devices()
     location = terms.read_location(locations)

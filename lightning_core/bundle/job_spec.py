@@ -109,7 +109,9 @@ class JobSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return the job as in a bundle file, with its config inline."""
         job = self.job
-        terms: dict[str, Any] = {"deadline": exact_duration(job.deadline), "target": job.target.to_dict()}
+        terms: dict[str, Any] = {"target": job.target.to_dict()}
+        if not job.is_best_effort:
+            terms["deadline"] = exact_duration(job.deadline)
         if job.begin:
             terms["begin"] = exact_duration(job.begin)
         terms |= {key: when.text for key, when in self.clock.items()}

@@ -45,7 +45,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     cancel = command("cancel", _cancel, "cancel a job; a launched one is saved first")
     for one in (why, logs, deadline, devices, pause, resume, cancel):
         one.add_argument("job", metavar="JOB")
-    deadline.add_argument("when", nargs="+", metavar="WHEN", help="such as 45m, 2 hours, 02:30:00 or 18:00")
+    deadline.add_argument("when", nargs="+", metavar="WHEN", help="such as 45m, 2 hours, 02:30:00, 18:00 or none")
     number = "number of devices, or the next smaller one that it can train on; auto: as planned, as if never set"
     devices.add_argument("number", type=_number_or_auto, metavar="N", help=number)
     pause.add_argument("--release", action="store_true", help="save it and free its memory too")
@@ -139,6 +139,8 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 def _deadline(arguments: argparse.Namespace) -> int:
     when = " ".join(arguments.when)
+    if when == "none":
+        return _steer(arguments, lambda pool: pool.set_deadline(arguments.job, None), "has no deadline any more")
     try:
         parsed = parse_when(when)
         seconds = seconds_until(parsed, now := datetime.now())

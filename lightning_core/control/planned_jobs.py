@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -296,8 +297,10 @@ class PlannedJobs:
         if known is None and now < status.submitted_at + terms.begin:
             return None
         span = JobSpan(number, 1, status.batches) if known is None else known.span
-        # The deadline may have been changed since.
-        last = min(int(status.deadline // self._seconds), number + AHEAD)
+        # The deadline may have been changed since. Without one there is always time to wait for spot nodes.
+        last = number + AHEAD
+        if status.deadline < math.inf:
+            last = min(int(status.deadline // self._seconds), last)
         span = span._replace(deadline=max(last - span.start, 1))
         if known is None:
             drawn = self._policy or ("" if status.spot_policy is None else status.spot_policy.text)

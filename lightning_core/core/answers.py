@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from lightning_core.core.control import Ask, PoolAnswer
+from lightning_core.core.limits import Deadline
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import Target
 
@@ -189,8 +190,8 @@ class JobStatus:
     throughput: float | None
     busy: float
     submitted_at: float
-    deadline: float
-    """Deadline in scheduler time, not seconds from submission."""
+    deadline: Deadline
+    """Deadline in scheduler time, not seconds from submission; inf for none."""
     finish: tuple[float, float, float] | None
     """Forecast end in scheduler time: early, likely and late."""
     finished_at: float | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields
 from typing import Any
@@ -111,7 +112,17 @@ def job_to_dict(job: Job) -> dict[str, Any]:
     for name in _OFTEN_UNSET:
         if not body[name]:
             del body[name]
-    return body | {"target": job.target.to_dict(), "can": sorted(job.can)}
+    return body | {"target": job.target.to_dict(), "can": sorted(job.can), "deadline": seconds_or_none(job.deadline)}
+
+
+def seconds_or_none(deadline: float) -> float | None:
+    """Return a deadline as JSON has it, which knows no infinity: None for none."""
+    return None if deadline == math.inf else deadline
+
+
+def deadline_from(value: float | None) -> float:
+    """Return the deadline that :func:`seconds_or_none` wrote."""
+    return math.inf if value is None else value
 
 
 def job_from_dict(value: dict[str, Any]) -> Job:
@@ -124,6 +135,7 @@ def job_from_dict(value: dict[str, Any]) -> Job:
     """
     body = dict(value)
     body = _terms_from_dict(body | {"can": frozenset(map(Capability, body["can"]))})
+    body["deadline"] = deadline_from(body["deadline"])
     return Job(**body | {key: tuple(body.get(key, ())) for key in ("sizes", "throughputs")})
 
 
@@ -147,6 +159,8 @@ def encode_event(event: Event) -> str:
             terms["target"] = event.target.to_dict()
         return _text({"kind": "set_terms", "job": event.job, "terms": terms, "by": event.by})
     body = {f.name: value for f in fields(event) if (value := getattr(event, f.name)) != f.default}
+    if isinstance(event, SetDeadline):
+        body["deadline"] = seconds_or_none(event.deadline)
     if isinstance(event, Quoted) and event.offers:
         body["offers"] = [astuple(offer) for offer in event.offers]
     return _text({"kind": _KIND[type(event)], **body})
@@ -169,6 +183,8 @@ def event_from_dict(body: dict[str, Any]) -> Event:
         return checked(Submit(tuple(map(job_from_dict, body["jobs"]))), Submit)  # type: ignore[no-any-return]
     if "by" in body and kind != "close":
         body["by"] = Asker(body["by"])
+    if kind == "set_deadline":
+        body["deadline"] = deadline_from(body["deadline"])
     if kind == "set_terms":
         terms = SetTerms(body["job"], by=body["by"], **_terms_from_dict(body["terms"]))
         return checked(terms, SetTerms)  # type: ignore[no-any-return]
@@ -291,7 +307,7 @@ def status_to_dict(status: JobStatus) -> dict[str, Any]:
         "like": None if status.like is None else list(status.like),
         "alert": alert,
     }
-    return body | {"target": status.target.to_dict()} | reasons
+    return body | {"target": status.target.to_dict(), "deadline": seconds_or_none(status.deadline)} | reasons
 
 
 def status_from_dict(value: dict[str, Any]) -> JobStatus:
@@ -302,6 +318,7 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
             "state": State(value["state"]),
             "verdict": None if value["verdict"] is None else Verdict(value["verdict"]),
             "target": target_from_dict(value["target"]),
+            "deadline": deadline_from(value["deadline"]),
             "reason": reason_from_list(value["reason"]),
             "grant_reason": reason_from_list(value["grant_reason"]),
             "fault": None if value["fault"] is None else reason_from_list(value["fault"]),

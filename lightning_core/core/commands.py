@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning_core.core.control.asks import Ask, Asked, Asker, check_devices
 from lightning_core.core.jobs import Job, OnMiss, OnNan, check_term
+from lightning_core.core.limits import Deadline
 from lightning_core.core.targets import Target
 
 
@@ -72,16 +73,16 @@ class SetDeadline:
 
     Args:
         job: Name of the job.
-        deadline: Seconds from now.
+        deadline: Seconds from now; inf for none.
         by: Who asked.
         from_submission: Whether ``deadline`` counts from the job's submission instead; it may then be past.
 
     Raises:
-        ValueError: If the deadline is not positive and finite.
+        ValueError: If the deadline is not positive.
     """
 
     job: str
-    deadline: float
+    deadline: Deadline
     by: Asker = Asker.PERSON
     from_submission: bool = False
 

@@ -1,4 +1,4 @@
-"""A job: its target, its deadline, and the terms under which it trains."""
+"""A job: its target, its deadline if it has one, and the terms under which it trains."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lightning_core.core.limits import (
     MAX_DEVICES,
     MAX_NAME,
     MIN_SECONDS,
+    Deadline,
     check_at_most,
     check_factor,
     check_length,
@@ -70,11 +71,11 @@ class Capability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training run with a target and a deadline.
+    """A training run with a target, and with a deadline or none: then it is a best-effort job.
 
     Args:
         name: Name, unique among the jobs of its pool that have not ended.
-        deadline: Seconds from submission.
+        deadline: Seconds from submission; inf for none.
         target: When it counts as met; also as one line, such as ``"val_acc>=0.9"``.
         begin: Seconds from submission before which it does not start.
         weight: Number of jobs of weight 1 that it counts for when not all can meet their deadlines.
@@ -103,7 +104,7 @@ class Job:
     """
 
     name: str
-    deadline: float
+    deadline: Deadline
     target: Target
     begin: float = 0.0
     weight: float = 1.0
@@ -140,6 +141,11 @@ class Job:
         self._check_devices()
         if not self.is_launched:
             self._check_script()
+
+    @property
+    def is_best_effort(self) -> bool:
+        """Whether it has no deadline: it trains on devices that no job with a deadline needs."""
+        return self.deadline == math.inf
 
     @property
     def is_launched(self) -> bool:
@@ -187,7 +193,7 @@ def _is_count(value: int | None) -> bool:
 
 # What each term must be on its own, and in words.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "deadline": (_is_positive, "positive and finite"),
+    "deadline": (lambda value: value > 0, "positive"),
     "begin": (lambda value: 0 <= value < math.inf, "at least 0 and finite"),
     "weight": (_is_positive, "positive and finite"),
     "work": (lambda value: value is None or _is_positive(value), "positive and finite"),
@@ -205,6 +211,11 @@ def _check_span(name: str, value: float | None) -> None:
     check_seconds(name, value, MIN_SECONDS)
 
 
+def _check_deadline(name: str, value: float) -> None:
+    if value != math.inf:
+        _check_span(name, value)
+
+
 def _check_count(name: str, value: int | None) -> None:
     check_at_most(name, value, MAX_COUNT)
 
@@ -215,7 +226,7 @@ def _unbounded(name: str, value: Any) -> None:
 
 # The bounds of numbers that are valid but for their size.
 _BOUNDS: dict[str, Callable[[str, Any], None]] = {
-    "deadline": _check_span,
+    "deadline": _check_deadline,
     "begin": check_seconds,
     "weight": check_factor,
     "work": _check_span,

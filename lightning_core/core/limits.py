@@ -7,8 +7,10 @@ the range in which sums and ratios of floats mean something.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+Deadline = Annotated[float, "inf for none"]
+"""Seconds, or inf for a job without a deadline: the only number that need not be finite."""
 MAX_DEVICES = 1024
 """Devices of a pool."""
 MAX_CORES = 4096

@@ -116,6 +116,12 @@ WORDS = {
     "spot_policy_known": "{text}, with {0:.0%} of the weight after feedback from {1:# job} and {2:# earlier one}",
     "launch_timed_out": "its workers were not ready in time ({text}); it is retried",
 }
+WORDS |= {
+    # best-effort jobs
+    "best_effort": "no deadline: has an equal part of what jobs with deadlines leave",
+    "best_effort_waits": "no deadline: waits for devices that no job with a deadline needs",
+    "target_met_best_effort": "target met",
+}
 # The reason of a missed target has two parts, each with a code: what ended the job and how far it had come.
 ENDED_BY = {
     "training_ended": "its training ended{text}",

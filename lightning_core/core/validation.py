@@ -15,7 +15,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, shown
+from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, Deadline, shown
 
 # Largest integer that is accepted: beyond it, floats cannot tell neighbouring integers apart.
 MAX_INTEGER = 2**53
@@ -65,9 +65,12 @@ def _check_of(kind: Any) -> Check:
     if origin in (tuple, list, frozenset):
         return _check_items(kind, origin, _check_of(get_args(kind)[0]))
     if is_typeddict(kind):
-        return _check_mapping({name: _check_of(hint) for name, hint in get_type_hints(kind).items()})
+        hints = get_type_hints(kind, include_extras=True)
+        return _check_mapping({name: _check_of(hint) for name, hint in hints.items()})
     if kind in _PLAIN:
         return _PLAIN[kind]
+    if kind is Deadline:
+        return _check_deadline
     return _check_instance(origin or kind)
 
 
@@ -138,7 +141,7 @@ def _fields_of(kind: Any) -> tuple[tuple[str, Check], ...]:
         names = kind._fields
     else:
         return ()
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return tuple((name, _check_of(hints[name])) for name in names)
 
 
@@ -166,6 +169,10 @@ def _check_float(value: Any) -> str | None:
     else:
         right = isinstance(value, int) and not isinstance(value, bool | Enum) and abs(value) <= MAX_INTEGER
     return None if right else f"expected a finite number, got {shown(value)}"
+
+
+def _check_deadline(value: Any) -> str | None:
+    return None if value == math.inf else _check_float(value)
 
 
 _PLAIN: dict[Any, Check] = {Any: _check_any_value, str: _check_text, int: _check_int, float: _check_float}

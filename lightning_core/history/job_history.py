@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -280,7 +281,7 @@ class JobHistory:
 
 
 def _since(job: JobHistory, time: float) -> str:
-    return format_duration(time - job.submitted)
+    return "none" if time == math.inf else format_duration(time - job.submitted)
 
 
 def _words(value: object) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.plans import JobView
 from lightning_core.planning.chance import chances, quantile
 
@@ -38,7 +39,7 @@ def trusted_chances(jobs: JobView, now: float, history: FloatArray) -> FloatArra
         now: Scheduler time.
         history: Part of the belief in each forecast that rests on earlier runs, which is doubted less; in [0, 1].
     """
-    slack = np.maximum(jobs.deadline - now, 1e-9)
+    slack = np.clip(jobs.deadline - now, 1e-9, MAX_FORECAST)  # without a deadline: if ever
     seen, available = jobs.position, jobs.throughput * slack
     if len(jobs.ends_at):
         available = np.minimum(available, np.maximum(jobs.ends_at - jobs.position, 0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -240,18 +241,21 @@ class Pool:
         """
         return follow_changes(self.look, poll)
 
-    def set_deadline(self, job: str, deadline: float | str) -> None:
-        """Give a job another deadline.
+    def set_deadline(self, job: str, deadline: float | str | None) -> None:
+        """Give a job another deadline, or none.
 
         Args:
             job: Name of the job.
             deadline: Seconds from now, or text: a duration from now such as ``"45m"``, or a time such as ``"18:00"`` or
-                ``"2026-11-23T18:00"``.
+                ``"2026-11-23T18:00"``. None for none: it then trains on what jobs with deadlines leave.
 
         Raises:
             ValueError: If the deadline is not positive, or has passed.
         """
-        seconds = seconds_until(parse_when(deadline), datetime.now()) if isinstance(deadline, str) else float(deadline)
+        if isinstance(deadline, str):
+            seconds = seconds_until(parse_when(deadline), datetime.now())
+        else:
+            seconds = math.inf if deadline is None else float(deadline)
         self.send(SetDeadline(job, seconds))
 
     def set_devices(self, job: str, devices: int | None) -> None:

@@ -58,9 +58,10 @@ class _Chart:
         self.job, self.label, self.key = job, label, key
         self.start = job.submitted
         self.end = max((last if job.ended is None else job.ended) - self.start, 1e-3)
-        deadline = job.deadline - self.start
+        deadline = job.deadline - self.start  # inf without one
         # A deadline long after the end would squeeze the rest: then an arrow points to it.
-        self.x = Scale(0.0, max(1.04 * self.end, min(1.05 * deadline, 1.8 * self.end)), LEFT, RIGHT)
+        room = 0.0 if deadline == math.inf else min(1.05 * deadline, 1.8 * self.end)
+        self.x = Scale(0.0, max(1.04 * self.end, room), LEFT, RIGHT)
         self.raw, self.curve = job.seen(), job.curve()
         if not len(self.curve):  # fewer observations than the window
             self.curve = self.raw
@@ -122,7 +123,7 @@ class _Chart:
             found.append(f'<path class="raw" d="{self._path(self.raw, RAW_POINTS)}"/>')
         if len(self.curve):
             found.append(f'<path class="curve" d="{self._path(self.curve, CURVE_POINTS)}"/>')
-        for held in self.job.deadlines[:-1][-MAX_DEADLINES:]:
+        for held in [held for held in self.job.deadlines[:-1] if held[1] < math.inf][-MAX_DEADLINES:]:
             found.append(f'<path class="deadline old" d="M{number(self.x(held[1] - self.start))} {TOP}V{BOTTOM}"/>')
         return found
 
@@ -134,6 +135,8 @@ class _Chart:
 
     def _deadlines(self) -> list[str]:
         at = self.job.deadline - self.start
+        if at == math.inf:
+            return []
         words = f"deadline {format_duration(at)}"
         if at > self.x.high:
             return [f'<text class="mark" x="{RIGHT}" y="{TOP - 10}" text-anchor="end">{words} →</text>']

@@ -41,6 +41,9 @@ def plan_bundle(
         work, origin = expected_work(spec, runs, kept)
         # The scheduler gives a job as many devices as the pool has, up to its maximum.
         size = min(job.max_devices, bundle.settings.devices)
+        if job.is_best_effort:
+            lines.append(f"{job.name}: has no deadline: trains on devices that the others leave")
+            continue
         requests.append(JobRequest(job.name, work, job.deadline, size, job.weight, job.begin))
         if work is not None:
             lines.append(f"{job.name}: needs {format_duration(work)} of {format_duration(job.deadline)} ({origin})")

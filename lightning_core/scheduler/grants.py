@@ -156,7 +156,7 @@ def _reasons(round: Round, plan: Plan, served: BoolArray) -> tuple[IntArray, Flo
     """Return why each job holds what it holds: codes, shape ``(n,)``, and their numbers, shape ``(n, 2)``."""
     table, settings, rows, excluded = round.table, round.settings, round.rows, round.excluded
     codes = np.where(served, plan.codes, plan.waiting)
-    codes[served & (plan.share == 0) & ~round.late] = index("left_over")
+    codes[served & (plan.share == 0) & ~round.late & ~round.best_effort] = index("left_over")
     numbers = plan.numbers
     if settings.locations or round.unavailable or excluded.any():
         numbers = numbers.copy()

@@ -8,6 +8,7 @@ from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
+from lightning_core.planning.best_effort import TURN, share_what_is_left
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import NONE, JobTable
 
@@ -30,9 +31,10 @@ class Round:
         devices: Number of devices that the policy may count on.
         begun: Whether a job may train yet: its begin time, and the delay after a fault, have passed.
         excluded: Whether a job must hold nothing now.
-        planned: Whether the policy plans a job: it is not excluded, and its deadline has not passed.
+        planned: Whether the policy plans a job: it is not excluded, and has a deadline that has not passed.
         evicted: Whether a job must leave its devices.
         judged: Whether a job is given a verdict. One that a person has stopped is judged as if it went on alone now.
+        best_effort: Whether a job has no deadline.
         late: Whether a job goes on, or is held, after its deadline.
         paused: Whether a person has paused a job.
         told_none: Whether a job was told to hold no devices.
@@ -51,6 +53,7 @@ class Round:
         rows = self.rows
         self.begun = table.wakes(rows) <= now
         self.late = table.late[rows]
+        self.best_effort = np.isinf(table.deadline[rows])
         self.paused = table.paused[rows]
         self.told_none = table.told_size[rows] == NONE
         self.excluded = self.paused | ~self.begun | (self.late & table.holds[rows]) | self.told_none
@@ -58,39 +61,57 @@ class Round:
         if closing:
             self.excluded |= table.launched[rows]
             self.evicted |= table.launched[rows]
-        self.planned = ~self.excluded & ~self.late
-        self.judged = self.planned | (~self.late & (self.paused | self.told_none))
+        self.planned = ~self.excluded & ~self.late & ~self.best_effort
+        self.judged = ~self.late & (~self.excluded | self.paused | self.told_none)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def plan(self, policy: Policy, view: JobView) -> Plan:
-        """Return the policy's plan; behind it, shortest work first, come the jobs whose deadline has passed."""
+        """Return the policy's plan, then what best-effort jobs have of what it leaves; last come the late jobs.
+
+        Those whose deadline has passed come shortest work first.
+        """
         if self.planned.all():
             return policy.plan(view, self.now)
-        late = np.flatnonzero(~self.planned & ~self.excluded)
+        late = np.flatnonzero(self.late & ~self.excluded)
         late = late[np.argsort(view.work[late], kind="stable")]  # NaN last
-        among, behind = np.flatnonzero(self.planned), np.concatenate([late, np.flatnonzero(self.excluded)])
+        among, best = np.flatnonzero(self.planned), np.flatnonzero(self.best_effort & ~self.excluded & ~self.late)
         n = len(view)
         share, finish, numbers = np.zeros(n), np.full(n, np.nan), np.zeros((n, 2))
         codes = np.full(n, index("late_goes_on"))
         waiting = codes.copy()
-        if not len(among):
-            return Plan(behind, share, finish, codes, waiting, numbers)
-        part = policy.plan(view.only(among), self.now)
+        codes[best], waiting[best] = index("best_effort"), index("best_effort_waits")
+        order, conserves, replan_at = among, True, np.inf
         size = capped = None
-        if part.size is not None:
-            # Such a plan leaves nothing over: a job that goes on late asks for the fewest devices that it can use.
-            share[late] = 1.0
-            size = np.array([speed.sizes[0] for speed in view.speedup], np.int64)
-            size[among] = part.size
-        if part.capped is not None:
-            capped = np.zeros(n, np.bool_)
-            capped[among] = part.capped
-        share[among], finish[among], numbers[among] = part.share, part.finish, part.numbers
-        codes[among], waiting[among] = part.codes, part.waiting
-        order = np.concatenate([among[part.order], behind])
-        return Plan(order, share, finish, codes, waiting, numbers, part.work_conserving, size, capped, part.replan_at)
+        if len(among):
+            part = policy.plan(view.only(among), self.now)
+            order, conserves, replan_at = among[part.order], part.work_conserving, part.replan_at
+            share[among], finish[among], numbers[among] = part.share, part.finish, part.numbers
+            codes[among], waiting[among] = part.codes, part.waiting
+            if part.capped is not None:
+                capped = np.zeros(n, np.bool_)
+                capped[among] = part.capped
+            if part.size is not None:
+                # Such a plan leaves nothing over: a job that goes on late asks for the fewest devices that it can use.
+                share[late] = 1.0
+                size = np.array([speed.sizes[0] for speed in view.speedup], np.int64)
+                size[among] = part.size
+        if len(best):
+            asked = share[among] * (view.size if size is None else size)[among]
+            served = self.table.busy_before[self.rows] + self.table.busy[self.rows]
+            trains = self.table.share[self.rows] > 0
+            rest = share_what_is_left(
+                view.only(best), max(view.devices - float(asked.sum()), 0.0), served[best], trains[best], self.now,
+                max(self.settings.stay, TURN * self.settings.resize),
+            )  # fmt: skip
+            best = best[rest.order]
+            share[best] = rest.share
+            if len(view.speedup):
+                size = np.array([speed.sizes[0] for speed in view.speedup], np.int64) if size is None else size
+                size[best] = rest.size
+        order = np.concatenate([order, best, late, np.flatnonzero(self.excluded)])
+        return Plan(order, share, finish, codes, waiting, numbers, conserves, size, capped, replan_at)
 
     def expected_finish(self, plan: Plan, view: JobView) -> FloatArray:
         """Return when each job is expected to reach its target: as planned, or alone from now if it is not planned."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import merge
+from math import inf
 from operator import itemgetter
 from typing import Any
 
@@ -130,13 +131,15 @@ class SchedulerState:
         end = End(table.jobs[row].name, table.directives[row].version + 1, verdict, reason)
         table.end(row, now, end)
         self.answers.append(end)
-        if self.selector is not None:
+        if self.selector is not None and table.deadline[row] < inf:
             self.awaiting_feedback[end.job] = max(float(table.deadline[row]), now)
 
     def end_met(self, row: int, now: float) -> None:
         """End a job whose target is reached."""
         spare = float(self.table.deadline[row] - now)
-        if spare >= 0:
+        if spare == inf:
+            self.end(row, now, Verdict.MET, Reason("target_met_best_effort"))
+        elif spare >= 0:
             self.end(row, now, Verdict.MET, Reason("target_met", (spare,)))
         else:
             self.end(row, now, Verdict.MISSED, Reason("target_met_late", (-spare,)))
@@ -194,7 +197,7 @@ class SchedulerState:
         slots = settings.slots_per_device
         _holds(slots is None or max(resident) <= slots, f"too many jobs are resident: {resident}")
         rows = table.active_rows()
-        if len(waits := rows[~table.late[rows]]):
+        if len(waits := rows[~table.late[rows] & np.isfinite(table.deadline[rows])]):
             _holds(next_round is not None, "jobs are active and no round is due")
             _holds(next_round is None or next_round <= float(np.min(table.deadline[waits])), "a deadline is slept over")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite, isnan
+from math import inf, isfinite, isinf, isnan
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def judge(round: Round, view: JobView, finish: FloatArray) -> list[VerdictChange
     judged = np.flatnonzero(round.judged)
     rows, exact, finish = round.rows[judged], view.exact[judged], finish[judged]
     deadline = table.due(rows, now)
-    spare = deadline - now
+    spare = np.minimum(deadline - now, MAX_FORECAST)
     table.spare[rows] = spare
     table.finish[rows] = finish
     enough = np.where(table.evaluated[rows], min(MIN_EVALUATIONS, settings.judge_after), settings.judge_after)
@@ -223,7 +223,7 @@ def job_forecast(status: JobStatus, now: float) -> JobForecast:
     if status.finish is None:
         return JobForecast(status.verdict, str(status.reason), status.share, None, None, alert=alert)
     early, likely, late = (max(end - now, 0.0) for end in status.finish)
-    spare = status.deadline - status.finish[1]
+    spare = None if status.deadline == inf else status.deadline - status.finish[1]
     return JobForecast(status.verdict, str(status.reason), status.share, likely, spare, early, late, alert)
 
 
@@ -258,9 +258,9 @@ def _finish(table: JobTable, row: int, now: float) -> tuple[float, float, float]
     low, mid, high = (float(column[row]) for column in (table.work_low, table.work_mid, table.work_high))
     if table.belief[row] == UNKNOWN or not mid < MAX_FORECAST:
         return None
-    if not isfinite(finish):
-        finish = now + mid  # not planned: the end that it would have alone
     share = float(table.share[row]) or 1.0
+    if not isfinite(finish):  # not planned: the end that it would have alone, or, of a best-effort job, at its share
+        finish = now + (mid / share if isinf(table.deadline[row]) else mid)
     # A bad case without an end is one of many years: what is said of a job goes out as JSON, which has no infinity.
     high = min(high, MAX_FORECAST)
     return finish - min((mid - low) / share, finish - now), finish, finish + (high - mid) / share

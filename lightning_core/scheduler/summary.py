@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lightning_core.core.answers import JobStatus, Verdict
+from lightning_core.core.codec import seconds_or_none
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.settings import Settings
 
@@ -135,7 +136,7 @@ def _job(job: JobStatus) -> dict[str, Any]:
         "batches": job.batches,
         "reason": str(job.reason),
         "target": str(job.target),
-        "deadline": job.deadline - job.submitted_at,
+        "deadline": seconds_or_none(job.deadline - job.submitted_at),
         "busy": job.busy,
         "rejected_losses": job.rejected,
         "restarts": job.restarts,

@@ -49,6 +49,8 @@ MAX_CELLS = 1000
 EARLIEST, LATEST = 0.06, 0.7
 # Fraction of its fair share of the pool's time that a job of unknown duration needs.
 LOAD = 0.8
+# Seconds that count as the deadline of a job that has none, for the work that is drawn for it.
+NO_DEADLINE = 3600.0
 # Relative margin with which a scaled curve reaches its target.
 ROUNDING = 1e-9
 # Config that is read in place of the job's.
@@ -260,7 +262,8 @@ class _Reader:
     def _expected(self, job: Job) -> float:
         """Return the expected seconds of work alone on its devices."""
         size = min(job.max_devices, self.settings.devices)
-        return job.work or LOAD * (job.deadline - job.begin) * min(self.part / size, 1.0)
+        due = NO_DEADLINE if job.is_best_effort else job.deadline
+        return job.work or LOAD * (due - job.begin) * min(self.part / size, 1.0)
 
 
 def _trailing(loss: FloatArray, window: int) -> FloatArray:

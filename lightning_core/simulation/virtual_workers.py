@@ -68,7 +68,8 @@ class Worker:
         self.job = job
         self.name = job.name
         self.launched = Capability.RELEASE in job.can and job.device is None
-        self.deadline = given.submitted + job.deadline
+        # Without a deadline a training ends when its recording is over.
+        self.deadline = given.submitted + (0.0 if job.is_best_effort else job.deadline)
         self.goal = math.inf if job.target.work is None else float(job.target.work)
         self.positions = [int(position) for position in given.position]
         self.values = [job.target.logged(float(loss)) for loss in given.loss]  # as its training logs them

@@ -7,6 +7,7 @@ after what the columns that were left out would have shown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group
@@ -248,10 +249,15 @@ def bar_of(now: float, job: JobStatus, width: int) -> Text:
     until = now if job.finished_at is None else job.finished_at
     start, style = job.submitted_at, "" if job.verdict is None else STYLES.get(job.verdict, "dim")
     # A job that goes on after its deadline must still fit.
-    unit = max((job.deadline - start) / (DEADLINE * width), (until - start) / (width - 1.5), 1e-9)
+    span = (job.deadline if job.deadline < inf else until if job.finish is None else job.finish[2]) - start
+    unit = max(span / (DEADLINE * width), (until - start) / (width - 1.5), 1e-9)
 
     def position(time: float) -> int:
         return int(min(max(time - start, 0.0) / unit, width - 1))
+
+    def mark_deadline() -> None:
+        if job.deadline < inf:
+            cells[position(job.deadline)] = ("┃", "bold")
 
     cells: list[tuple[str, str]] = [("·", "dim")] * width
     for at in range(position(job.deadline), width):
@@ -262,13 +268,13 @@ def bar_of(now: float, job: JobStatus, width: int) -> Text:
             cells[at] = ("▒", style)
         for at in range(position(until)):
             cells[at] = ("━", "")
-        cells[position(job.deadline)] = ("┃", "bold")
+        mark_deadline()
         beyond = (likely - start) / unit >= width
         cells[position(likely)] = ("»" if beyond else "◆", f"bold {style}".strip())
     else:
         for at in range(position(until)):
             cells[at] = ("━", "")
-        cells[position(job.deadline)] = ("┃", "bold")
+        mark_deadline()
     if job.state is State.ENDED and job.verdict is not None:
         cells[position(until)] = (SYMBOLS[job.verdict], style)
     elif job.finish is None or position(until) != position(job.finish[1]):

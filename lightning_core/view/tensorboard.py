@@ -94,7 +94,7 @@ def _write_job(scalars: Writer, job: JobHistory, opened: float) -> None:
         add("verdict", belief.verdict.number, belief.time)
     for made in job.forecasts:
         deadline = [deadline for since, deadline in job.deadlines if since <= made.time][-1]
-        if made.likely < math.inf:
+        if made.likely < math.inf and deadline < math.inf:
             add("spare", deadline - made.likely, made.time)
 
 

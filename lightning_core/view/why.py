@@ -81,7 +81,10 @@ def _away(history: History, job: JobHistory) -> list[Row]:
 def _terms(job: JobHistory) -> str:
     """Return target and deadline as submitted, and every other term that is not the default."""
     first = job.terms
-    parts = [str(first.target), f"deadline {format_duration(first.deadline)}"]
+    parts = [
+        str(first.target),
+        "no deadline" if first.is_best_effort else f"deadline {format_duration(first.deadline)}",
+    ]
     if first.begin:
         parts.append(f"not before {format_duration(first.begin)}")
     if first.weight != 1:

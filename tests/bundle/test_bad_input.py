@@ -126,14 +126,13 @@ FROM_FILES = {
     "jobs empty": Row("jobs: {}", ["b.yaml:1:1: jobs: expected a mapping of at least one job, got {}"]),
     "jobs scalars": Row("jobs: [a, b]", [r"b.yaml:1:1: jobs: expected a mapping of .* one job, got \['a', 'b'\]"]),
     "job null": Row(
-        "jobs:\n  a:\n", ["b.yaml:2:3: jobs.a: empty; expected a mapping with deadline, target and a config"]
+        "jobs:\n  a:\n", ["b.yaml:2:3: jobs.a: empty; expected a mapping with target, deadline and a config"]
     ),
-    "job scalar": Row("jobs: {a: 1}", ["b.yaml:1:8: jobs.a: got 1; expected a mapping with deadline"]),
+    "job scalar": Row("jobs: {a: 1}", ["b.yaml:1:8: jobs.a: got 1; expected a mapping with target"]),
     "job without terms": Row(
         "jobs:\n  a: {seed_everything: 1}\n",
         [
             r"b.yaml:2:3: jobs.a: model is missing",
-            r"b.yaml:2:3: jobs.a: deadline is missing; expected one such as 1h30m",
             r"b.yaml:2:3: jobs.a: target is missing; expected one such as \{loss: 0.35\}",
         ],
     ),
@@ -168,7 +167,7 @@ FROM_FILES = {
     "a date": Row(jobs(deadline="2026-11-21"), ["jobs.a.deadline: a date needs a time of day .* got '2026-11-21'"]),
     "eleven years": Row(jobs(deadline="4018d"), ["jobs.a.deadline: duration must be at most 10 years, got '4018d'"]),
     "half a unit": Row(jobs(deadline="2h30"), ["jobs.a.deadline: must be a duration .* got '2h30'"]),
-    "null": Row(jobs(deadline=""), ["b.yaml:4:5: jobs.a.deadline: deadline is missing"]),
+    "null": Row(jobs(deadline=""), ["b.yaml:4:5: jobs.a.deadline: is empty; expected one such as 1h30m, or no such"]),
     "begins too late": Row(jobs(begin="9s"), ["b.yaml:6:5: jobs.a.begin: must be before the deadline 9s, got '9s'"]),
     "begins no time": Row(jobs(begin="soon"), ["jobs.a.begin: must be a duration such .* got 'soon'"]),
     "works no time": Row(jobs(work="0s"), ["jobs.a.work: duration must be positive, got '0s'"]),
@@ -427,7 +426,6 @@ FROM_FILES = {
             r"b.yaml:3:20: jobs.a.deadline: duration must be positive",
             r"b.yaml:3:34: jobs.a.target: target loss must be finite",
             r"b.yaml:4:3: jobs.b: model is missing",
-            r"b.yaml:4:3: jobs.b: deadline is missing",
             r"b.yaml:4:3: jobs.b: target is missing",
             r"b.yaml:5:3: jobs.b b: a name is .* got 'b b'",
         ],

@@ -306,7 +306,6 @@ def test_a_callback_can_fit_twice() -> None:
     ("arguments", "error"),
     [
         ({"deadline": "60s"}, "needs a target"),
-        ({"target": BatchTarget(1)}, "needs a deadline"),
         ({"target": BatchTarget(1), "deadline": -60}, "deadline: duration must be positive, got -60"),
         ({"target": BatchTarget(1), "deadline": "soon"}, "deadline: must be a duration such as .*, got 'soon'"),
         ({"target": BatchTarget(1), "deadline": datetime(2020, 1, 1)}, "deadline: a time must be in the future, got"),

@@ -278,7 +278,7 @@ def test_nothing_that_trains_is_imported() -> None:
         (("throughput: 2", "throughput: 0"), "late.throughput: must be positive and finite batches a second, got 0"),
         (("throughput: 2", "throughput: fast"), "jobs.late.throughput: must be a number, got 'fast'"),
         (("throughput: 2", "thruput: 2"), "unknown key 'thruput'; did you mean 'throughput'?"),
-        (("deadline: 60s, ", ""), "jobs.late: deadline is missing"),
+        (("deadline: 60s, ", "deadline: , "), "jobs.late.deadline: is empty; expected one such as 1h30m"),
         (("policy: edf", "policy: edt"), "policy: policy must be one of"),
         (("period: 1s", "preiod: 1s"), "unknown key 'preiod'; did you mean 'period'?"),
         (("late: {", "late: 3 #"), "jobs.late: got 3; expected a mapping"),

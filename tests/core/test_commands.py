@@ -119,9 +119,9 @@ def test_a_term_out_of_its_range_is_refused_at_once(terms: dict[str, float]) -> 
         SetTerms("a", **terms)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_deadline_is_positive_and_finite(deadline: float) -> None:
-    with pytest.raises(ValueError, match="deadline must be positive and finite"):
+@pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan")])
+def test_a_deadline_is_positive(deadline: float) -> None:
+    with pytest.raises(ValueError, match="deadline must be positive, got"):
         SetDeadline("a", deadline)
 
 

@@ -328,9 +328,9 @@ def test_wrong_settings_name_the_rule_and_the_value(wrong: dict[str, object], wo
         Settings(**wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_deadline_must_be_positive_and_finite(deadline: float) -> None:
-    with pytest.raises(ValueError, match="deadline must be positive and finite, got"):
+@pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), -float("inf")])
+def test_a_deadline_must_be_positive(deadline: float) -> None:
+    with pytest.raises(ValueError, match="deadline must be positive, got"):
         Job("a", deadline, BatchTarget(1))
 
 

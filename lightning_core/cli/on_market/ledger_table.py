@@ -37,7 +37,8 @@ def draw(ledger: Ledger, bundle: BundleSpec, seconds: float, path: Path) -> None
     names = ("available", "spot", "on_demand", "failures")
     columns = {name: [getattr(row, name) for row in ledger.rows] for name in names}
     columns["numbers"] = [row.number for row in ledger.rows]
-    deadline = max(job.deadline for job in jobs) / seconds
+    deadlines = [job.deadline for job in jobs if not job.is_best_effort]
+    deadline = max(deadlines, default=seconds * len(ledger.rows)) / seconds
     references = ledger.references
     title = f"paid {ledger.cost:.3g}"
     if references is not None:

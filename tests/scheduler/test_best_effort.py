@@ -1,0 +1,153 @@
+"""Jobs without a deadline: they take what jobs with deadlines leave, equally, and have nothing to miss."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+
+import numpy as np
+import pytest
+
+from lightning_core.core.answers import Grant, Verdict
+from lightning_core.core.codec import decode_event, encode_event, status_from_dict, status_to_dict
+from lightning_core.core.commands import SetDeadline
+from lightning_core.core.events import Report, Submit, Tick
+from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.core.targets import BatchTarget
+from lightning_core.core.validation import checked
+from lightning_core.planning.best_effort import share_what_is_left
+from lightning_core.policies import POLICIES
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.simulation.scenario import SimulatedJob
+from lightning_core.simulation.simulation import Simulation
+from tests.views import view
+
+RESIZABLE = frozenset(Capability) - {Capability.TIME_SLICE}
+
+
+def job(name: str, deadline: float = inf, batches: int = 100, devices: int = 1) -> Job:
+    return Job(name, deadline, BatchTarget(batches), min_devices=devices, max_devices=devices)
+
+
+def elastic(name: str, deadline: float = inf, batches: int = 1000) -> Job:
+    return Job(name, deadline, BatchTarget(batches), max_devices=4, can=RESIZABLE, sizes=(1, 2, 4),
+               throughputs=(1.0, 1.9, 3.6))  # fmt: skip
+
+
+def played(one: Job, throughput: float = 10.0) -> SimulatedJob:
+    work = one.target.work
+    assert work is not None
+    cells = [*range(5, work, 5), work]
+    return SimulatedJob(one, cells, [1.0] * len(cells), throughput)
+
+
+def grants(policy: str, devices: int, *jobs: Job) -> dict[str, Grant]:
+    """Return the first grants of jobs."""
+    answers = Scheduler(Settings(policy, devices=devices)).handle(Submit(jobs), 0.0)
+    return {answer.job: answer for answer in answers if isinstance(answer, Grant)}
+
+
+def test_no_deadline_is_null_where_it_is_written() -> None:
+    submit = Submit((job("a"),))
+    assert json.loads(encode_event(submit))["jobs"][0]["deadline"] is None
+    events = [submit, SetDeadline("a", inf), SetDeadline("a", inf, from_submission=True)]
+    assert [decode_event(encode_event(event)) for event in events] == events
+    assert job("a").is_best_effort
+    assert not job("a", 9.0).is_best_effort
+    scheduler = Scheduler(Settings("edf"))
+    scheduler.handle(submit, 0.0)
+    [status] = scheduler.status()
+    assert status.deadline == inf
+    assert status_from_dict(json.loads(json.dumps(status_to_dict(status), allow_nan=False))) == status
+    with pytest.raises(ValueError, match="weight: expected a finite number, got inf"):
+        checked(Submit((job("a"),)), Submit) and checked(_with_infinite_weight(), Job)
+
+
+def _with_infinite_weight() -> Job:
+    one = job("a")
+    object.__setattr__(one, "weight", inf)
+    return one
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"fixed"}))
+def test_it_never_takes_from_a_job_with_a_deadline_and_ends_once_there_is_room(policy: str) -> None:
+    urgent, free = played(job("urgent", 40.0, 300)), played(job("free", inf, 200))
+    alone = Simulation(Settings(policy), [urgent]).run().summary.jobs[0]
+    both = {one.name: one for one in Simulation(Settings(policy), [free, urgent]).run().summary.jobs}
+    assert both["urgent"].finished_at == alone.finished_at
+    assert both["urgent"].verdict is both["free"].verdict is Verdict.MET
+    assert str(both["free"].reason) == "target met"
+    assert both["free"].finished_at == pytest.approx(alone.finished_at + 20.0, abs=1.5)
+
+
+def test_devices_that_are_left_are_shared_equally() -> None:
+    given = grants("edf", 3, job("a"), job("b"), job("urgent", 50.0), job("c"))
+    assert {name: one.share for name, one in given.items()} == {"urgent": 1.0, "a": 0.5, "b": 0.5, "c": 1.0}
+    assert str(given["a"].reason) == "no deadline: has an equal part of what jobs with deadlines leave"
+    full = grants("edf", 1, job("a"), job("urgent", 50.0))
+    assert full["urgent"].share == 1.0
+    assert "a" not in full or str(full["a"].reason).startswith("no deadline: waits for devices")
+
+
+def test_a_part_of_a_device_that_is_left_is_shared_too() -> None:
+    jobs = view(work=[5.0, 5.0, 5.0], deadline=[inf] * 3)
+    rest = share_what_is_left(jobs, 0.6, np.zeros(3), np.zeros(3, bool), 0.0, 10.0)
+    assert rest.share.tolist() == pytest.approx([0.2] * 3)
+    rest = share_what_is_left(jobs, 0.05, np.zeros(3), np.zeros(3, bool), 0.0, 10.0)
+    assert rest.share.tolist() == pytest.approx([0.025, 0.025, 0.0])  # less is not worth a switch
+    assert not share_what_is_left(jobs, 0.0, np.zeros(3), np.zeros(3, bool), 0.0, 10.0).share.any()
+
+
+def test_jobs_of_several_devices_take_turns() -> None:
+    """Each has the devices for as long as the other, to within a turn of 20 s; none begins again every second."""
+    jobs = [played(job(name, inf, 1000, devices=2)) for name in ("a", "b")]
+    simulation = Simulation(Settings("edf", devices=2), jobs)
+    outcome = simulation.run(until=100.0)
+    done = [one.busy for one in outcome.summary.jobs]
+    assert sum(done) > 90.0
+    assert abs(done[0] - done[1]) <= 21.0
+    assert 2 <= outcome.switches <= 8
+
+
+def test_a_job_that_has_waited_for_long_does_not_keep_the_devices_for_as_long() -> None:
+    jobs = view(work=[5.0, 5.0], deadline=[inf] * 2, size=[2, 2], devices=2, speedup=[SpeedUp((2,))] * 2)
+    turn, now = 10.0, 100_000.0
+    trains, served = np.array([True, False]), np.array([50_000.0, 100.0])
+    assert share_what_is_left(jobs, 2.0, served, trains, now, turn).order.tolist() == [1, 0]
+    served[1] = served[0] + 5.0  # both have been served equally, so the one that trains stays
+    assert share_what_is_left(jobs, 2.0, served, trains, now, turn).order.tolist() == [0, 1]
+
+
+def test_a_job_that_can_be_resized_has_the_most_devices_of_its_part() -> None:
+    assert {name: len(one.devices) for name, one in grants("decor", 8, elastic("a")).items()} == {"a": 4}
+    several = grants("decor", 5, elastic("a"), elastic("b"))
+    assert {name: len(one.devices) for name, one in several.items()} == {"a": 2, "b": 2}
+    beside = grants("decor", 4, elastic("urgent", 700.0), elastic("a"))  # it needs 2 of 4
+    assert {name: len(one.devices) for name, one in beside.items()} == {"urgent": 2, "a": 2}
+
+
+def test_a_deadline_comes_and_goes() -> None:
+    scheduler = Scheduler(Settings("edf"))
+    scheduler.handle(Submit((job("a"), job("b", 50.0))), 0.0)
+    [grant, other] = [one for one in scheduler.handle(SetDeadline("a", 20.0), 1.0) if isinstance(one, Grant)]
+    assert {grant.job: grant.share, other.job: other.share} == {"a": 1.0, "b": 0.0}
+    scheduler.handle(SetDeadline("b", inf), 2.0)
+    scheduler.handle(Report("a", 1, number=1, version=2, batches=100, busy=8.0), 9.0)
+    assert scheduler.status()[1].share == 1.0
+    assert scheduler.wakeup() is not None
+    assert scheduler.status()[1].verdict is not Verdict.MISSED
+
+
+def test_a_forecast_has_no_seconds_to_spare_and_nothing_is_slept_over() -> None:
+    scheduler = Scheduler(Settings("edf"))
+    scheduler.handle(Submit((job("a"),)), 0.0)
+    scheduler.handle(Report("a", 1, number=1, version=1, batches=20, busy=4.0), 4.0)
+    scheduler.handle(Tick(), 5.0)
+    [status] = scheduler.status()
+    assert status.verdict is Verdict.FEASIBLE
+    assert status.finish == pytest.approx((21.0,) * 3, abs=1.0)
+    restored = Scheduler(Settings("edf"))
+    restored.restore(json.loads(json.dumps(scheduler.state(), allow_nan=False)))
+    assert restored.status() == scheduler.status()
