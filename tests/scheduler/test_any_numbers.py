@@ -29,7 +29,7 @@ TARGETS: st.SearchStrategy[Target] = st.one_of(
     st.builds(BatchTarget, st.integers(1, 10**12)),
     st.builds(LossTarget, st.just("acc"), at_least=st.floats(-1e299, 0.9), best=st.floats(1.0, 1e299)),
 )
-DEADLINES = st.floats(1e-9, MAX_SECONDS)
+DEADLINES = st.floats(1e-9, MAX_SECONDS) | st.just(math.inf)
 COUNTS = st.integers(0, 10**12) | st.sampled_from([-1, 2**53, 2**70])
 REPORTS = st.lists(st.tuples(COUNTS, FLOATS, LOSSES | FLOATS, FLOATS), min_size=1, max_size=25)
 PAIRS = [(policy, "") for policy in sorted(POLICIES)] + [("triage", name) for name in sorted(ESTIMATORS)]

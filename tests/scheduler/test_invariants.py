@@ -83,7 +83,7 @@ class Teller:
 
     def job(self, name: str, devices: int) -> Job:
         kind, terms = self.dice(16), self.dice(256)
-        deadline = (0.5, 3.0, 12.0, 30.0, 60.0, 60.0, 400.0)[terms % 7]
+        deadline = (0.5, 3.0, 12.0, 30.0, 60.0, math.inf, 400.0)[terms % 7]
         target: Target = BatchTarget(20 * (1 + terms)) if terms % 2 else LossTarget("loss", 0.01 * (1 + terms % 90))
         script = kind in (0, 1, 12, 13)
         most = 1 if kind < 12 else kind - 10
@@ -92,7 +92,7 @@ class Teller:
             name,
             deadline,
             target,
-            begin=deadline / 4 if kind == 9 else 0.0,
+            begin=min(deadline, 60.0) / 4 if kind == 9 else 0.0,
             weight=4.0 if kind % 5 == 4 else 1.0,
             min_devices=most if kind % 2 else 1,
             max_devices=most,
@@ -165,7 +165,7 @@ class Teller:
         by, new = tuple(Asker)[self.dice(3)], self.job(name, devices)
         match self.dice(4):
             case 0:
-                return SetDeadline(name, (0.5, 20.0)[self.dice(2)], by, from_submission=bool(self.dice(2)))
+                return SetDeadline(name, (0.5, 20.0, math.inf)[self.dice(3)], by, from_submission=bool(self.dice(2)))
             case 1:
                 return SetDevices(name, self.dice(devices + 2), by)
             case 2:
