@@ -80,7 +80,8 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
     from lightning_core.core.durations import parse_when
 
     arguments: dict[str, Any] = {"job": environment[f"{PREFIX}JOB"]}
-    arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_when(text) and text)
+    if environment.get(f"{PREFIX}DEADLINE"):
+        arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_when(text) and text)
     arguments["target"] = _value(environment, "TARGET", parse_target)
     for name, parse in (
         ("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss), ("ON_NAN", _on_nan), ("ON_REFUSED", _on_refused),

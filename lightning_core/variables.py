@@ -13,7 +13,7 @@ MAX_VALUE_LENGTH = 4096
 KNOWN = {
     # Read when a Trainer is made (lightning_core.autojoin).
     "JOB": "name of the script's job; if it is not set, the script joins no pool",
-    "DEADLINE": "deadline of the job",
+    "DEADLINE": "deadline of the job, if it has one",
     "TARGET": "target of the job",
     "WEIGHT": "weight of the job",
     "ON_MISS": "action when the deadline passes: continue, stop or hold",

@@ -36,6 +36,13 @@ def test_without_a_job_variable_nothing_is_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
+def test_a_job_need_not_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_environment(monkeypatch, DEADLINE="")
+    [callback] = autojoin.callbacks()
+    assert isinstance(callback, CoreCallback)
+    assert callback._terms.job_now().is_best_effort
+
+
 def test_an_unchanged_trainer_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, WEIGHT="2.5", ON_MISS="stop")
     [callback] = autojoin.callbacks()
@@ -60,7 +67,6 @@ def test_targets_are_read_from_the_environment(text: str, target: Target) -> Non
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"DEADLINE": ""}, "LIGHTNING_CORE_DEADLINE must be set if LIGHTNING_CORE_JOB is"),
         ({"TARGET": ""}, "LIGHTNING_CORE_TARGET must be set if LIGHTNING_CORE_JOB is"),
         ({"DEADLINE": "soon"}, "LIGHTNING_CORE_DEADLINE: must be a duration such as .*, got 'soon'"),
         ({"DEADLINE": "2020-01-01T18:00"}, "deadline: a time must be in the future, got '2020-01-01T18:00'"),

@@ -152,6 +152,19 @@ def test_a_file_of_one_job_and_other_devices() -> None:
 # ---------------------------------------------------------------------------------------------------- the command
 
 
+def test_a_job_without_a_deadline_waits_for_those_that_have_one(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(BUNDLE.replace("deadline: 60s, ", ""))
+    assert main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out"]) == 3
+    told = capsys.readouterr().out
+    jobs = json.loads(Path("out/summary.json").read_text())["jobs"]
+    assert (jobs["late"]["deadline"], jobs["late"]["verdict"], jobs["late"]["reason"]) == (None, "met", "target met")
+    assert jobs["soon"]["finished_at"] < jobs["late"]["finished_at"]
+    assert "∞" in told
+    assert main(["report", "out"]) == 0
+    assert "target met" in Path("out/report.html").read_text()
+    assert main(["replay", "out"]) == 0
+
+
 def test_one_policy_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text(BUNDLE)
     assert main(["simulate", "bundle.yaml", "--curves", "curves", "--run-dir", "out"]) == 3
@@ -423,6 +436,7 @@ def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -
             "kept_fraction": 0.9,
             "save_every": 120.0,
             "forecaster": "last",
+            "minimum_charge": 0.0,
         }
         assert journal.settings().devices == 12
     capsys.readouterr()

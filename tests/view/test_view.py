@@ -6,6 +6,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,15 @@ def test_the_progress_bar_of_a_job() -> None:
     assert bar(ended, 500.0).index("✓") == int(70 * 0.156)
     late = bar(replace(job, finish=None), 400.0)  # it goes on after its deadline: both must be seen
     assert late.index("┃") < late.index("●") < 20
+
+
+def test_a_job_without_a_deadline_has_a_bar_to_its_forecast_end() -> None:
+    job = replace(some_jobs()[0], submitted_at=0.0, deadline=inf, finish=(60.0, 80.0, 120.0), finished_at=None)
+    line = bar(job, 50.0)
+    assert "┃" not in line
+    assert [line.index(sign) for sign in "●◆"] == [int(t * 0.13) for t in (50, 80)]
+    assert "●" in bar(replace(job, finish=None), 50.0)
+    assert "/ ∞" in shown(50.0, [job], 220)
 
 
 def test_a_metric_that_grows_is_shown_as_it_was_logged() -> None:
