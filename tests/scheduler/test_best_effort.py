@@ -11,7 +11,7 @@ import pytest
 from lightning_core.core.answers import Grant, Verdict
 from lightning_core.core.codec import decode_event, encode_event, status_from_dict, status_to_dict
 from lightning_core.core.commands import SetDeadline
-from lightning_core.core.events import Report, Submit, Tick
+from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
@@ -52,7 +52,7 @@ def grants(policy: str, devices: int, *jobs: Job) -> dict[str, Grant]:
 def test_no_deadline_is_null_where_it_is_written() -> None:
     submit = Submit((job("a"),))
     assert json.loads(encode_event(submit))["jobs"][0]["deadline"] is None
-    events = [submit, SetDeadline("a", inf), SetDeadline("a", inf, from_submission=True)]
+    events: list[Event] = [submit, SetDeadline("a", inf), SetDeadline("a", inf, from_submission=True)]
     assert [decode_event(encode_event(event)) for event in events] == events
     assert job("a").is_best_effort
     assert not job("a", 9.0).is_best_effort
@@ -79,6 +79,7 @@ def test_it_never_takes_from_a_job_with_a_deadline_and_ends_once_there_is_room(p
     assert both["urgent"].finished_at == alone.finished_at
     assert both["urgent"].verdict is both["free"].verdict is Verdict.MET
     assert str(both["free"].reason) == "target met"
+    assert alone.finished_at is not None
     assert both["free"].finished_at == pytest.approx(alone.finished_at + 20.0, abs=1.5)
 
 
