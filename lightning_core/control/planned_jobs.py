@@ -25,6 +25,8 @@ from lightning_core.market.zones.node_places import Leeway
 
 # Intervals after the present one that plans look at, taken to be like it. A deadline after them is moved there.
 AHEAD = 10_000
+# Without a deadline there is always time to wait for spot nodes: they are held whenever they are on offer.
+BEST_EFFORT_POLICY = "max-spot"
 # Jobs that have ended and are kept, for what they would have cost otherwise.
 MAX_ENDED = 1000
 
@@ -297,12 +299,16 @@ class PlannedJobs:
         if known is None and now < status.submitted_at + terms.begin:
             return None
         span = JobSpan(number, 1, status.batches) if known is None else known.span
-        # The deadline may have been changed since. Without one there is always time to wait for spot nodes.
-        last = number + AHEAD
-        if status.deadline < math.inf:
-            last = min(int(status.deadline // self._seconds), last)
+        # The deadline may have been changed since.
+        is_best_effort = status.deadline == math.inf
+        last = number + AHEAD if is_best_effort else min(int(status.deadline // self._seconds), number + AHEAD)
         span = span._replace(deadline=max(last - span.start, 1))
-        if known is None:
+        if is_best_effort and (known is None or known.policy != BEST_EFFORT_POLICY):
+            known = self._jobs[name] = PlannedJob(
+                BEST_EFFORT_POLICY, self._forecasts, status.submitted_at, span,
+                NodeCounts() if known is None else known.held,
+            )  # fmt: skip
+        elif known is None:
             drawn = self._policy or ("" if status.spot_policy is None else status.spot_policy.text)
             known = self._jobs[name] = PlannedJob(drawn, self._forecasts, status.submitted_at, span)
         known.span = span

@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from lightning_core.core.answers import Verdict
@@ -128,7 +129,9 @@ def _count(number: int, noun: str) -> str:
 
 def _intro(history: History) -> str:
     many, devices = _count(len(history.jobs), "training job"), _count(history.settings.devices, "device")
-    first = f"{many} shared {devices}; each had a target and a deadline."
+    due = sum(job.deadline < math.inf for job in history.jobs)
+    said = "a target and a deadline" if due == len(history.jobs) else f"a target, and {due:,} of them a deadline"
+    first = f"{many} shared {devices}; each had {said}."
     if len(history.jobs) > MAX_CARDS:
         first += f" {outcomes(history, range(len(history.jobs)))}."
     start = min((job.submitted for job in history.jobs), default=0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -76,6 +77,16 @@ def test_a_replacement_that_comes_as_an_interval_ends_takes_over_in_the_next_one
     world.live(run, 8.0)
     assert world.held[2] == (2, 0)
     assert world.rows[2].cost == pytest.approx(0.8 + 2.0 * 0.1)  # it was billed for two seconds more
+
+
+@pytest.mark.parametrize("policy", ["on-demand", "semi-markov"])
+def test_a_job_without_a_deadline_waits_for_spot_nodes(policy: str) -> None:
+    jobs = {"a": elastic("a", 150, inf)}
+    world, run = World(jobs, market([0, 0, 0, 4, 4, 0, 0, 4, 4, 4, 4])), controller(policy, initial_throughput=1.0)
+    world.live(run, 110.0)
+    assert not any(nodes.on_demand for nodes in world.held)
+    assert world.batches["a"] >= 150
+    assert not world.present.all
 
 
 def test_a_pool_that_needs_fewer_nodes_gives_them_back_at_once() -> None:
