@@ -29,6 +29,7 @@ HEADINGS = {
     "cluster": "A published cluster trace",
     "spot": "Spot market",
     "spot_first_jobs": "The first jobs of a pool on the spot market",
+    "spot_events": "Plans that decide on events, in virtual time on recorded markets",
     "late": "One node under a deadline: the benchmark of Can't Be Late",
     "zones": "One node under a deadline in several zones",
     "loss_targets": "A loss to reach by a deadline on the spot market",
@@ -68,6 +69,8 @@ LOSS_TARGETS = {
     "bound": "all of the training that was configured",
     "exact": "the work, known exactly",
 }
+# Markets of the benchmark of decisions on events, with the intervals of the plans.
+EVENTS = {"aws": "one node of AWS, intervals of 1 h", "a100": "four A100 cards, intervals of 2 h"}
 ESTIMATORS = ("posterior", "least_squares", "weighted", "log_time", "kalman", "dkf")
 # Prices of the placement benchmark; what its plans are compared in; planners after a surge; what is forecast.
 EDGE_PRICES = {"edge_pays": "Edge at 0.8 of the cloud's price", "as_published": "Edge at the paper's 1.5"}
@@ -410,6 +413,26 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             for name, words in FIRST_JOBS.items()
             for end, of, form in (("_gain", "", "{:+.4f}"), ("_gain_se", ": standard error", "{:.4f}"))
         },
+    },
+    "spot_events": {
+        f"{market}_{hours}_{name}": (
+            words.format(where=f"{where}, {hours} h for 24 h of work"),
+            form.replace("NAME", f"{market}_{hours}"),
+        )
+        for hours in (26, 35)
+        for market, where in EVENTS.items()
+        for name, words, form in (
+            ("intervals", "Cost over on-demand, {where}: decided in intervals", "{:.3f}"),
+            ("events", "... on events within them too", "{:.3f}"),
+            ("events_less", "... less the first", "{:+.3f} ± {NAME_events_less_se:.3f}"),
+            ("short", "... in intervals as short as quotes are apart", "{:.3f}"),
+            ("late", "... late jobs, all three", "{:.0f}"),
+            (
+                "moves_intervals",
+                "... starts on other nodes: in intervals; on events",
+                "{:.1f}; {NAME_moves_events:.1f}",
+            ),
+        )
     },
     "late": {
         **{

@@ -2,8 +2,9 @@
 
 At the beginning of an interval each job's spot policy decides, from what has really been trained, how many spot and
 on-demand nodes the job should hold, and the pool wants all of them together. The job is asked to train on that many
-devices, and trains on fewer until they are there. A node that is lost within an interval is handled as any lost node;
-whether an on-demand node must replace it at once is up to the safety net, without a forecast.
+devices, and trains on fewer until they are there. A policy may decide on events too: when nodes are lost within an
+interval, or others are on offer. Published policies do not; there a lost node is handled as any lost node, and whether
+an on-demand node must replace it at once is up to the safety net, without a forecast.
 
 Each of several jobs has a plan of its own. The pool is as large as all plans together want; the pool's policy says
 which job trains where, and which one goes without if not all nodes have come.
@@ -16,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from lightning_core.control.planned_jobs import AHEAD, PlannedJobs, Plans
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, CloudTrouble, IntervalEnded, NodesSeen, NodesWanted, PoolAnswer, Quoted
@@ -27,7 +30,7 @@ from lightning_core.core.limits import check_seconds
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.market import Market, SpotJob
-from lightning_core.market.online.current_interval import CurrentInterval, Toll
+from lightning_core.market.online.current_interval import CurrentInterval, Rest, Toll
 from lightning_core.market.online.node_bill import NodeBill
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.quote_history import QuoteHistory
@@ -42,6 +45,8 @@ LOOKS = 40
 WHOLE = 0.05
 # Seconds for which nodes stay, in a pool that closes, for jobs that still save.
 LEAVE_SECONDS = 60.0
+# Relative change of a price at which plans that decide on events do so.
+PRICE_MOVE = 0.1
 # Seconds that nodes may be given back before the last moment.
 MONEY_TOLERANCE = 1e-6
 MIN_INTERVAL = 0.01
@@ -170,7 +175,8 @@ class MarketController:
             case Quoted():
                 self._bill.quote(event, now)
                 has_news = self._quotes.take(event, now, None if self._interval is None else self._interval.number)
-                has_news |= pool.money is not None  # it may last for less long
+                # Money may last for less long, or plans may decide anew.
+                has_news |= pool.money is not None or self._decides_on_events(now)
             case Tick() | SelectorFeedback() | EarlierFeedback() | EarlierRuns() | CloudTrouble():
                 has_news = False
             case _:
@@ -233,7 +239,10 @@ class MarketController:
             if request is not None:
                 self._want(request, Reason("nodes_planned", self._told(len(jobs), request, number)), answers, number)
         if self._interval is not None:
-            self._add_what_cannot_wait(self._interval, now, pool, jobs, present, answers)
+            rest = self._interval.rest(now, present, self.seconds)
+            if decided := self._decides_on_events(now) and self._has_changed(self._interval, rest):
+                self._decide_within(self._interval, rest, now, pool, jobs, present, answers)
+            self._add_what_cannot_wait(self._interval, rest, now, pool, jobs, present, answers, decided=decided)
             self._stop_where_money_ends(self._interval, now, pool, jobs, answers)
 
     def _begin_interval(
@@ -259,23 +268,69 @@ class MarketController:
         leeway = self._plans.leeway(number, jobs)
         self._want(nodes, Reason(code, self._told(plans.jobs, nodes, number)), answers, number, leeway)
 
-    def _add_what_cannot_wait(
-        self, interval: CurrentInterval, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
+    def _decides_on_events(self, now: float) -> bool:
+        """Return whether plans may decide within the interval in progress."""
+        interval = self._interval
+        is_current = interval is not None and interval.number == self._quotes.number(now)
+        return is_current and self._plans.decide_on_events(self._quotes.number(now))
+
+    def _has_changed(self, interval: CurrentInterval, rest: Rest) -> bool:
+        """Return whether plans should decide anew: nodes were lost or are no longer on offer, or terms are others.
+
+        More nodes, or a price that has moved far, count while no on-demand nodes are held. That these are swapped waits
+        for the next interval: many new spot nodes are gone by then. While nodes are replaced, only a loss counts.
+        """
+        if rest.preempted:
+            return True
+        quote = self._quotes.news(interval.number)
+        if quote is None or interval.hands_over:
+            return False
+        price = self._quotes.at(interval.number).price
+        are_other = quote.available > interval.available or abs(quote.price - price) > PRICE_MOVE * price
+        held = interval.requested
+        return quote.available < held.spot or (are_other and not held.on_demand)
+
+    def _decide_within(
+        self, interval: CurrentInterval, rest: Rest, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
         present: NodeCounts, answers: Answers,
     ) -> None:  # fmt: skip
-        """Want on-demand nodes at once for jobs that cannot wait for the next interval: new ones, or after a loss."""
-        rest, money = interval.rest(now, present, self.seconds), self._left(pool, answers)
+        """Have the plans that decide on events do so for the rest of the interval."""
+        number, was = interval.number, interval.planned
+        self._quotes.accept(number)
+        quote, market = self._quotes.at(number), self._quotes.market(number, now, present)
+        if rest.preempted:  # no more is on offer than that, whatever was quoted before
+            known = self._places.available(quote) if quote.offers else present.spot
+            market.available[number:] = np.minimum(market.available[number:], known)
+        plans = self._plans.decide(market, number, now, pool, jobs, present, self._left(pool, answers), dearest(quote),
+                                   rest.elapsed, preempted=rest.preempted)  # fmt: skip
+        answers += plans.asks
+        interval.replan(now, plans.nodes, quote.price, int(market.available[number]), quote.on_demand)
+        if plans.nodes != was or rest.preempted:
+            nodes = interval.begin(pool.nodes.warm)
+            self._want(nodes, Reason("nodes_replanned", self._told(plans.jobs, nodes, number)), answers, number)
+
+    def _add_what_cannot_wait(
+        self, interval: CurrentInterval, rest: Rest, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
+        present: NodeCounts, answers: Answers, *, decided: bool,
+    ) -> None:  # fmt: skip
+        """Want on-demand nodes at once for jobs that cannot wait for the next interval: new ones, or after a loss.
+
+        Where plans have ``decided`` on the events of this moment, only the others are asked.
+        """
+        money = self._left(pool, answers)
         if money is not None:
             requested = interval.requested
             if rest.preempted:
                 requested = requested._replace(spot=min(requested.spot, present.spot))
             money -= interval.rest_of_cost(requested, now, self.seconds)
-        plans = self._plans.cannot_wait(self._quotes.market(interval.number), rest, now, pool, jobs, money)
+        market = self._quotes.market(interval.number)
+        plans = self._plans.cannot_wait(market, rest, now, pool, jobs, money, decided=decided)
         answers += plans.asks
         if plans.nodes.all:
             reason = Reason("nodes_replaced" if rest.preempted else "nodes_for_new")
+            rest = rest._replace(preempted=rest.preempted and not decided)
             self._want(interval.add(rest, plans.nodes), reason, answers, interval.number)
-        elif rest.preempted:  # there may be others elsewhere
+        elif rest.preempted and not decided:  # there may be others elsewhere
             self._want(NodeCounts(*self._wanted[1:3]), Reason("nodes_elsewhere"), answers, interval.number)
 
     def _stop_where_money_ends(

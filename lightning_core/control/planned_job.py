@@ -44,6 +44,11 @@ class PlannedJob:
         self.spot_policy = SPOT_POLICIES.make(self.policy)
         self.plan = OnlinePlan(self.spot_policy, self.forecasts)
 
+    @property
+    def on_events(self) -> bool:
+        """Whether its policy decides within an interval too, when what is on offer or there has changed."""
+        return bool(getattr(self.spot_policy, "decides_on_events", False))
+
     def is_of(self, status: JobStatus) -> bool:
         """Return whether a status is of this job, and not of another one of its name."""
         return status.submitted_at == self.submitted_at

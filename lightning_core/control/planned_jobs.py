@@ -144,9 +144,10 @@ class PlannedJobs:
 
     def decide(
         self, market: Market, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
-        present: NodeCounts, money: float | None = None, dearest: tuple[float, float] | None = None, *, preempted: bool,
+        present: NodeCounts, money: float | None = None, dearest: tuple[float, float] | None = None,
+        elapsed: float = 0.0, *, preempted: bool,
     ) -> Plans:  # fmt: skip
-        """Have each plan decide at the beginning of an interval.
+        """Have each plan decide at the beginning of an interval, or those that decide on events within it.
 
         Args:
             market: The market; nothing after this interval is looked at.
@@ -157,10 +158,11 @@ class PlannedJobs:
             present: Nodes that are up and not draining.
             money: Money that is left; None for any. A job whose nodes would cost more goes without.
             dearest: Highest price of a spot and of an on-demand node; None for those of the market.
+            elapsed: Fraction of the interval that is over; not 0: plans that do not decide on events stay.
             preempted: Whether nodes have just vanished, so that the work they lost is not yet known.
         """
         open_jobs, free = self._open_jobs(number, now, pool, jobs, present)
-        for name in self._jobs.keys() - {job.status.name for job in open_jobs}:
+        for name in () if elapsed else self._jobs.keys() - {job.status.name for job in open_jobs}:
             self._jobs[name].held = NodeCounts()  # it is held, or over
         prices = dearest or (float(market.price[number]), market.on_demand)
         wanted, asks, holding = NodeCounts(), list[Ask](), 0
@@ -169,11 +171,15 @@ class PlannedJobs:
             lost = preempted and had != planned.held
             was = planned.held if lost else had
             work = _work(status, job.terms, pool)
-            held = self._decide(job, work, pool, market, number, was, wanted.spot, preempted=lost)
-            is_short = money is not None and held.cost(*prices) > money
+            if elapsed and (not planned.on_events or planned.decided < number):  # it keeps its intervals, or is new
+                held = planned.held
+            else:
+                held = self._decide(job, work, pool, market, number, was, wanted.spot, elapsed, preempted=lost)
+            cost = (1.0 - elapsed) * held.cost(*prices)
+            is_short = money is not None and cost > money
             held = NodeCounts() if is_short else held
-            money = None if money is None else money - held.cost(*prices)
-            planned.held, planned.decided = held, number
+            money = money if money is None or is_short else money - cost
+            planned.held, planned.decided = held, planned.decided if elapsed else number
             if not held.all:
                 self._start_up.cancel(status.name)
             elif not had.all and not self._start_up.is_measuring(status.name):
@@ -201,7 +207,7 @@ class PlannedJobs:
 
     def cannot_wait(
         self, market: Market, rest: Rest, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
-        money: float | None = None,
+        money: float | None = None, *, decided: bool = False,
     ) -> Plans:  # fmt: skip
         """Return the on-demand nodes to add within an interval: for jobs that cannot wait for the next one.
 
@@ -214,6 +220,7 @@ class PlannedJobs:
             pool: The pool.
             jobs: Statuses of the jobs, by name.
             money: As of :meth:`decide`.
+            decided: Whether plans that decide on events have just done so.
         """
         left, more, asks = rest.present, 0, list[Ask]()
         for status in _by_deadline(jobs):
@@ -227,7 +234,7 @@ class PlannedJobs:
                 planned.held, planned.decided = NodeCounts(), rest.number
             had = planned.held.minimum(left)
             left = left.minus(had)  # the nodes that are left belong to the most urgent job
-            if not is_new and (had == planned.held or not rest.preempted):
+            if not is_new and (had == planned.held or not rest.preempted or (decided and planned.on_events)):
                 continue
             work = _work(status, terms, pool)
             must = self._must_have(status, terms, work, planned, market, rest, had, pool, is_new=is_new)
@@ -242,6 +249,10 @@ class PlannedJobs:
                 planned.held = must
             asks += planned.ask(status, work, money if is_short and is_new else None)
         return Plans(NodeCounts(0, more), asks, len(asks))
+
+    def decide_on_events(self, number: int) -> bool:
+        """Return whether the plan of a job decides anew within an interval for which it has decided."""
+        return any(one.on_events and not one.ended and one.decided == number for one in self._jobs.values())
 
     def give_up(self, pool: PoolView, jobs: Mapping[str, JobStatus], left: float) -> list[Ask]:
         """Give all nodes up, because so much money is left; return what is asked of the jobs."""
@@ -316,7 +327,7 @@ class PlannedJobs:
 
     def _decide(
         self, job: _OpenJob, work: float | None, pool: PoolView, market: Market, number: int, was: NodeCounts,
-        reserved: int, *, preempted: bool,
+        reserved: int, elapsed: float, *, preempted: bool,
     ) -> NodeCounts:  # fmt: skip
         status, terms, planned, _ = job
         span = planned.span
@@ -325,7 +336,7 @@ class PlannedJobs:
             return NodeCounts(0, min_size(terms))
         interval, done = number - span.start, float(_batches_done(status))
         return planned.plan.decide(
-            with_margin(spot_job), market, span.start, interval, done, was, reserved, preempted=preempted
+            with_margin(spot_job), market, span.start, interval, done, was, reserved, elapsed, preempted=preempted
         )
 
     def _spot_job(self, terms: Job, work: float, span: JobSpan, pool: PoolView) -> SpotJob | None:

@@ -160,6 +160,7 @@ WORDS["like"] = "like {text}, {0:.0%}"  # what a forecast rests on
 WORDS |= {
     "no_nodes": "no job needs a node",
     "nodes_planned": "the plans of {0:# job}, for {1:.4g} an interval",
+    "nodes_replanned": "the plans of {0:# job} within the interval, for {1:.4g} an interval",
     "nodes_kept": "the plans of {0:# job}, and the nodes that stay until their replacements are ready",
     "nodes_elsewhere": "spot nodes were lost, and are wanted where there may be others",
     "nodes_replaced": "nodes were lost, and a job cannot wait for the next interval",

@@ -44,6 +44,7 @@ class Observation:
         launching: Intervals of start-up still to come of the nodes that were launched; 0 once they train.
         lowest, highest: Bounds of the progress under all policies that are backtested side by side, so that they can
             share what they compute for the interval.
+        elapsed: Fraction of the interval that is over, where the policy decides on events.
     """
 
     batch: JobBatch
@@ -55,6 +56,7 @@ class Observation:
     lowest: FloatArray
     highest: FloatArray
     launching: FloatArray = field(default_factory=lambda: np.zeros(1))
+    elapsed: float = 0.0
 
     @property
     def held(self) -> IntArray:
@@ -92,7 +94,9 @@ class Observation:
 class SpotPolicy(Protocol):
     """Decides how many spot and on-demand nodes each job of a batch should hold in an interval.
 
-    A policy may have state, built from the intervals that it was shown; interval 0 starts anew.
+    A policy may have state, built from the intervals that it was shown; interval 0 starts anew. Live, one whose
+    attribute ``decides_on_events`` is true is asked within an interval too, where what is on offer has changed or nodes
+    were lost; without it the policy keeps its intervals, as published ones do.
     """
 
     @property

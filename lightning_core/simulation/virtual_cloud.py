@@ -96,6 +96,8 @@ class VirtualCloud:
 
     Attributes:
         early: Whether a node that is to go does so as soon as its job has left it; else it stays for all of its time.
+        ahead: Whether an interval is quoted when the one before it begins. Else what is on offer is quoted as of now,
+            as by a command, and the market's intervals need not be those of the plans.
 
     Raises:
         ValueError: If a time is negative or not finite.
@@ -111,7 +113,7 @@ class VirtualCloud:
                 raise ValueError(f"{name} must be at least 0 seconds and finite, got {value}")
         self.market = market
         self._start_up, self._notice, self._leave, self._warm_up, self._heard = start_up, notice, leave, warm_up, heard
-        self.early = True
+        self.early = self.ahead = True
         self._nodes: list[_Node] = []  # the newest last
         self._gone: list[_Node] = []  # those that have gone, and the pool has not heard of it
         self._requested = self._begun = 0  # nodes and intervals so far
@@ -167,12 +169,12 @@ class VirtualCloud:
         number, self._begun = self._begun, self._begun + 1
         self._offered = int(self.market.available[self._row(number)])
         staying = [node for node in self._nodes if node.is_spot and not node.goes]
+        if not self.ahead:
+            self._tell(self._quote(number, None))
         self._let_go(staying[self._offered :], self._notice, "its node was preempted")
         self._say()
-        for quoted in (0, 1) if number == 0 else (number + 1,):
-            row = self._row(quoted)
-            price, available = float(self.market.price[row]), int(self.market.available[row])
-            self._tell(Quoted(price, available, self.market.on_demand, quoted))
+        for quoted in () if not self.ahead else (0, 1) if number == 0 else (number + 1,):
+            self._tell(self._quote(quoted, quoted))
         self._balance()
         self._say()
 
@@ -181,6 +183,11 @@ class VirtualCloud:
         self._wanted = NodeCounts(wanted.spot, wanted.on_demand)
         self._balance()
         self._say()
+
+    def _quote(self, number: int, interval: int | None) -> Quoted:
+        row = self._row(number)
+        price, available = float(self.market.price[row]), int(self.market.available[row])
+        return Quoted(price, available, self.market.on_demand, interval)
 
     def _row(self, interval: int) -> int:
         return min(interval, len(self.market) - 1)

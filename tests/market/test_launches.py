@@ -17,7 +17,10 @@ from lightning_core.core.saved_state import StateError
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import LiveMarketForecaster
 from lightning_core.market.observation import Observation
+from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.policies import SPOT_POLICIES, MaxSpot, OnDemand, SemiMarkov
+from lightning_core.market.programs.node_pairs import NodePairs, OnOffer
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.programs.pair_labels import by_pair_labels
 from lightning_core.market.run_lengths import AGES, LASTS, RunLengths
@@ -271,6 +274,29 @@ def test_a_swap_that_does_not_pay_for_its_launch_is_not_made() -> None:
     assert decided(late, job, 0)[-3:] == [(0, 1), (0, 1), (1, 0)]
     free = replace(job, launch_time=0.0)
     assert decided(flat([0] * 8 + [1] * 20, price=0.5), free, 0)[8] == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("length", "launched", "kept"),
+    [(1.0, 3.0 + 0.8 - 0.4, 3.0 + 1.0 - 0.4), (0.5, 3.0 + 0.3 - 0.2, 3.0 + 0.5 - 0.2), (0.1, 3.0 - 0.1 - 0.04, 3.06)],
+)
+def test_the_rest_of_an_interval_is_billed_and_trained_as_such(length: float, launched: float, kept: float) -> None:
+    """A unit of work is worth one, three are done; a launch takes a fifth of an interval, more than a tenth is left."""
+    job = SpotJob(10.0, 11, max_nodes=1, growth_fraction=1.0, shrink_fraction=1.0, value=0.0, launch_time=0.2)
+    pairs, offer = NodePairs(job, np.arange(10.0, -1.0, -1.0), 1.0), OnOffer(0.4, 1.0, np.array(1))
+    after = np.broadcast_to(np.arange(11.0), (1, 2, 2, 11))
+    for held, expected in ((0, launched), (1, kept)):
+        worth = pairs.action_values(after, offer, held, 0, 0.0, 3.0, length)
+        assert worth[:, 0] == pytest.approx([3.0, expected])
+        assert worth[0, 1] == pytest.approx(launched - 0.6 * length)  # an on-demand node is launched, either way
+
+
+def test_nodes_that_will_be_gone_are_not_launched_for_the_end_of_an_interval() -> None:
+    """Spot nodes stay for an interval each time, and a launch takes a fifth of one."""
+    job = SpotJob(5.0, 30, max_nodes=1, growth_fraction=1.0, shrink_fraction=1.0, value=0.0, launch_time=0.2)
+    market, plan = flat([1, 0] * 40), OnlinePlan(SemiMarkov(), LAST)
+    assert plan.decide(job, market, 40, 0, 0.0, NodeCounts(), elapsed=0.0) == (1, 0)
+    assert plan.decide(job, market, 40, 0, 0.0, NodeCounts(), elapsed=0.9) == (0, 0)
 
 
 def semi_markov_market(seed: int, intervals: int = 900) -> Market:

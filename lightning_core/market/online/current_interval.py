@@ -61,6 +61,7 @@ class CurrentInterval:
         requested: Nodes to be held: the planned ones, and those that stay because a replacement is missing.
         held: The largest number of requested nodes present at once.
         hands_over: Whether surplus nodes stay until their replacements are warm.
+        decided: Scheduler time at which the nodes were planned.
         seen: Scheduler time at which it was last seen.
         device_seconds: Seconds of training, summed over devices.
         batches: Batches trained in it that are counted already: those of jobs that are over.
@@ -78,13 +79,14 @@ class CurrentInterval:
     requested: NodeCounts = field(init=False)
     held: NodeCounts = field(init=False)
     hands_over: bool = False
+    decided: float = field(init=False)
     seen: float = field(init=False)
     device_seconds: float = 0.0
     surplus_seconds: float = 0.0
     batches: int = 0
 
     def __post_init__(self) -> None:
-        self.requested, self.seen = self.planned, self.began
+        self.requested, self.seen, self.decided = self.planned, self.began, self.began
         self.held = self.planned.minimum(self.present)
 
     def state(self) -> dict[str, Any]:
@@ -115,6 +117,11 @@ class CurrentInterval:
         self.hands_over = first != planned
         return first
 
+    def replan(self, now: float, planned: NodeCounts, price: float, available: int, on_demand: float) -> None:
+        """Take in what the plans hold from now on, at these prices, with so many spot nodes on offer."""
+        self.decided, self.planned, self.requested = now, planned, planned
+        self.price, self.available, self.on_demand = price, available, on_demand
+
     def _stay(self, present: NodeCounts, warm: int) -> NodeCounts:
         """Return the surplus nodes that stay: one of the other kind for each planned node that is missing or cold."""
         kept, cold = self.planned.minimum(present), max(present.all - warm, 0)
@@ -140,7 +147,7 @@ class CurrentInterval:
         if planned.minimum(present) == planned and not stay.all:
             self.hands_over, self.requested = False, planned
             return planned
-        if now - self.began > HANDOVER_FRACTION * seconds:  # what stays from now on is held
+        if now - self.decided > HANDOVER_FRACTION * seconds:  # what stays from now on is held
             if money is not None and self.rest_of_cost(planned.plus(stay), now, seconds) > money:
                 self.hands_over, self.requested = False, planned
                 return planned

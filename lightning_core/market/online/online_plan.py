@@ -6,6 +6,8 @@ safety net checks it, and no job gets more nodes than complete it in the interva
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from lightning_core.market.job_batch import JobBatch
@@ -36,6 +38,7 @@ class OnlinePlan:
         done: float,
         held: NodeCounts,
         reserved: int = 0,
+        elapsed: float = 0.0,
         *,
         preempted: bool = False,
     ) -> NodeCounts:
@@ -50,6 +53,8 @@ class OnlinePlan:
             done: Work done, in the job's units.
             held: Nodes held in the interval before.
             reserved: Spot nodes that other jobs get in this interval.
+            elapsed: Fraction of the interval that is over. The safety net decides as at its beginning, with as much
+                less work done as the most nodes would do in that time: so it counts on no more than the rest of it.
             preempted: Whether held nodes have just been preempted and the lost work is not yet known.
         """
         if done >= job.work * (1 - EXACT):
@@ -60,7 +65,8 @@ class OnlinePlan:
         if preempted:
             done -= job.preemption_cost * job.throughput[-1]
         observation = self._observe(batch.with_reserve(), interval, max(done, 0.0), held, reserved, preempted=preempted)
-        spot, on_demand = self._policy.decide(observation)
+        spot, on_demand = self._policy.decide(replace(observation, elapsed=elapsed))
+        done -= elapsed * job.throughput[-1]
         observation = self._observe(batch, interval, done, held, reserved, preempted=preempted)
         return _node_counts(SafetyNet(observation).constrain(spot, on_demand, guarded=True))
 

@@ -36,6 +36,7 @@ class QuoteHistory:
         self._seconds, self._ahead = seconds, ahead
         self._quotes: dict[int, Quoted] = {}  # by interval
         self._quoted_at = -math.inf
+        self._news: Quoted | None = None  # the newest quote of an interval that had begun, until it is accepted
 
     def __bool__(self) -> bool:
         """Return whether there was a quote."""
@@ -44,13 +45,15 @@ class QuoteHistory:
     def state(self) -> dict[str, Any]:
         """Return what is remembered as JSON values."""
         quotes = [quote_to_list(quote) for quote in self._quotes.values()]
-        return {"quotes": quotes, "quoted_at": self._quoted_at if self._quotes else None}
+        news = None if self._news is None else quote_to_list(self._news)
+        return {"quotes": quotes, "quoted_at": self._quoted_at if self._quotes else None, "news": news}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
         quotes = list(map(quote_from_list, state["quotes"]))
         self._quotes = {quote.interval: quote for quote in quotes if quote.interval is not None}
         self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]
+        self._news = None if state["news"] is None else quote_from_list(state["news"])
 
     @property
     def newest(self) -> int:
@@ -76,9 +79,19 @@ class QuoteHistory:
             holds_from = min(number + has_begun, MAX_INTERVALS)
             self._quotes[holds_from] = replace(quote, interval=holds_from)
             self._quoted_at = now
+            self._news = replace(quote, interval=number) if has_begun else None
         for old in [one for one in self._quotes if one < number - BEFORE]:
             del self._quotes[old]
         return is_first
+
+    def news(self, number: int) -> Quoted | None:
+        """Return the newest quote that came after the plans for an interval were made; None if none did."""
+        return self._news if self._news is not None and self._news.interval == number else None
+
+    def accept(self, number: int) -> None:
+        """Have plans for an interval go by its newest quote from now on."""
+        if (quote := self.news(number)) is not None:
+            self._quotes[number], self._news = quote, None
 
     def at(self, number: int) -> Quoted:
         """Return what was quoted for an interval: the newest quote up to it."""

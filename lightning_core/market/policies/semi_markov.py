@@ -86,6 +86,7 @@ class SemiMarkov:
     """
 
     horizon = 0
+    decides_on_events = True
 
     def __init__(self, window: int = 20_000, horizon_limit: int = 600, others: Sequence[IntArray] = ()) -> None:
         for name, value in (("window", window), ("horizon_limit", horizon_limit)):
@@ -140,7 +141,8 @@ class SemiMarkov:
         state = RunLengths(_levels(pairs.numbers, seen), len(pairs.numbers), ages).row
         wait = float(np.broadcast_to(observation.launching, len(batch))[row])
         done = max(plan.basis.left - left, 0.0) / plan.unit
-        worth = pairs.action_values(plan.after[interval - plan.basis.begins][state], offer, *held, wait, done)
+        worth = pairs.action_values(plan.after[interval - plan.basis.begins][state], offer, *held, wait, done,
+                                    1.0 - observation.elapsed)  # fmt: skip
         good = worth >= worth.max() - EXACT
         # On a tie it keeps what it has, else the fewest nodes win.
         stays = good & (pairs.numbers[:, None] == held[0]) & (pairs.numbers == held[1])

@@ -198,9 +198,10 @@ class NodePairs:
         return (self.numbers[:, None] > spot) | (self.numbers > on_demand)
 
     def action_values(
-        self, after: FloatArray, offer: OnOffer, spot: int, on_demand: int, wait: float, cell: float
-    ) -> FloatArray:
-        """Return the worth of holding each pair in an interval, shape ``(M, M)``.
+        self, after: FloatArray, offer: OnOffer, spot: int, on_demand: int, wait: float, cell: float,
+        length: float = 1.0,
+    ) -> FloatArray:  # fmt: skip
+        """Return the worth of holding each pair in an interval, or for the rest of it, shape ``(M, M)``.
 
         Args:
             after: Worth by what is held in the interval, shape ``(stages, M, M, cells)``.
@@ -209,6 +210,7 @@ class NodePairs:
             on_demand: See there.
             wait: Start-up still to come, in intervals.
             cell: Progress, in cells.
+            length: Fraction of the interval that is left. A launch that takes longer delays the next one.
         """
         job, launches, held = self.job, self.launches(spot, on_demand), spot + on_demand
         less = max(wait, job.shrink_time)
@@ -217,7 +219,8 @@ class NodePairs:
         had = float(self._throughput[min(held, job.max_nodes)])
         before = np.where(hands_over, max(job.overlap - wait, 0.0) * had, 0.0)
         stage = np.clip(np.ceil(waits - 1e-9).astype(np.int64) - 1, 0, self.stages - 1)
-        at = cell + before + np.maximum(1.0 - waits, 0.0) * self.work
+        trains = length - waits if self.stages == 1 else np.maximum(length - waits, 0.0)
+        at = np.maximum(cell + before + trains * self.work, 0.0)
         last = after.shape[-1] - 1
         below = np.minimum(np.floor(at + 1e-9).astype(np.int64), last)
         part = np.clip(at - below, 0.0, 1.0)
@@ -225,11 +228,11 @@ class NodePairs:
         low, high = (after[stage, row, column, np.minimum(below + more, last)] for more in (0, 1))
         worth: FloatArray = (1.0 - part) * low + part * high
 
-        ends: FloatArray = np.ones(self.total.shape)
+        ends: FloatArray = np.full(self.total.shape, length)
         if self._by_second and self._done:
             left = float(np.interp(cell, np.arange(last + 1), self.left)) - before
             ends = waits + np.maximum(left, 0.0) / np.maximum(self.work, EXACT)
-            ends = np.where(ends <= 1.0 + EXACT, ends, 1.0)
+            ends = np.where(ends <= length + EXACT, ends, length)
         kept = min(spot, int(offer.available))
         more = np.maximum(self.numbers[:, None] - kept, 0) * offer.price
         more = more + np.maximum(self.numbers - on_demand, 0) * offer.on_demand

@@ -109,6 +109,10 @@ class NodePlaces:
             self._homes = sorted({regions[place.name] for place in self._wanted})
         return self._wanted
 
+    def available(self, quote: Quoted) -> int:
+        """Return the spot nodes on offer, as far as is known since the quote was told."""
+        return sum(self._as_known(offer).available for offer in quote.offers)
+
     def _as_known(self, offer: Offer) -> Offer:
         """Return an offer as it is now: with the nodes that are there, and no others after a loss."""
         there = _by_name(self._seen).get(offer.name, NONE).spot

@@ -20,7 +20,7 @@ from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 13
+VERSION = 14
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -201,7 +201,19 @@ def _market_to_13(market: Mapping[str, Any], nodes: list[tuple[str, bool]]) -> d
     return {**market, "interval": interval, "bill": bill}
 
 
+def _to_14(state: Mapping[str, Any]) -> dict[str, Any]:
+    """No quote had come within an interval, and its nodes were planned when it began."""
+    controllers = [_market_to_14(one) if "quotes" in one else one for one in state["controllers"]]
+    return {**state, "controllers": controllers}
+
+
+def _market_to_14(market: Mapping[str, Any]) -> dict[str, Any]:
+    if (interval := market["interval"]) is not None:
+        interval = {**interval, "decided": interval["began"]}
+    return {**market, "interval": interval, "news": None}
+
+
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10, 10: _to_11, 11: _to_12,
-    12: _to_13,
+    12: _to_13, 13: _to_14,
 }  # fmt: skip
