@@ -15,11 +15,12 @@ from lightning_core.control import Budget, Calendar
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
-from lightning_core.core.validation import positive_int
+from lightning_core.core.validation import positive_int, read_number
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
-POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar", "budget")
+POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar", "budget",
+             "best_effort")  # fmt: skip
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
@@ -61,6 +62,8 @@ class PoolSection(NamedTuple):
     """Hours at which nothing trains; see :class:`~lightning_core.control.calendar.Calendar`."""
     budget: float | None = None
     """Money that the pool may spend on a market; None for any."""
+    best_effort: float = 0.0
+    """Part of the devices' time that is kept for jobs without a deadline."""
 
 
 def with_quantum(settings: Settings, kind: Kind) -> Settings:
@@ -73,6 +76,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
                                 locations=pool.locations, keep_all=pool.keep_all,
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
+                                best_effort=pool.best_effort,
                                 controllers=controllers_of(pool.calendar, pool.budget, pool.locations)),
                         pool.kind)  # fmt: skip
 
@@ -115,9 +119,23 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     shared = bool("share_history" in section and problems.at("share_history").read(read_bool, section["share_history"]))
     calendar = problems.at("calendar").read(read_calendar, section.get("calendar", ())) or ()
     budget = problems.at("budget").read(read_budget, section["budget"]) if "budget" in section else None
+    best_effort = problems.at("best_effort").read(read_part, section.get("best_effort", 0.0)) or 0.0
     return PoolSection(
-        kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar, budget
+        kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar, budget,
+        best_effort,
     )  # fmt: skip
+
+
+def read_part(value: Any) -> float:
+    """Read a part of a whole.
+
+    Raises:
+        ValueError: If it is not at least 0 and below 1.
+    """
+    part = read_number(value)
+    if not 0 <= part < 1:
+        raise ValueError(f"must be at least 0 and below 1, got {shown(value)}")
+    return part
 
 
 def controllers_of(
@@ -224,6 +242,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         pool["keep"] = KEEP_ALL
     if settings.keep_ended != KEEP_ENDED:
         pool["keep_ended"] = FOREVER if settings.keep_ended is None else exact_duration(settings.keep_ended)
+    if settings.best_effort:
+        pool["best_effort"] = settings.best_effort
     if settings.share_history:
         pool["share_history"] = True
     if (calendar := settings.controllers.get(Asker.CALENDAR)) is not None:

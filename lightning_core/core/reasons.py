@@ -119,6 +119,7 @@ WORDS = {
 WORDS |= {
     # best-effort jobs
     "best_effort": "no deadline: has an equal part of what jobs with deadlines leave",
+    "best_effort_turn": "no deadline: has its turn of the part of the pool that is kept for such jobs",
     "best_effort_waits": "no deadline: waits for devices that no job with a deadline needs",
     "target_met_best_effort": "target met",
 }

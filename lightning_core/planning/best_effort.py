@@ -1,9 +1,10 @@
 """Best-effort jobs: those without a deadline share what jobs with deadlines leave, equally over time.
 
-They are served last. Where whole devices are left, jobs of one device share them side by side, and jobs of several take
-turns. Whose turn it is goes by lag, as in fair queueing: the device-seconds that a job would have had if all had been
-served equally since their submission, less those that it has had. A job that trains keeps its devices until another one
-lags behind it by a turn. A job that can be resized has the most devices that its equal part allows.
+They are served last, unless a part of the pool is kept for them. Where whole devices are left, jobs of one device share
+them side by side, and jobs of several take turns. Whose turn it is goes by lag, as in fair queueing: the device-seconds
+that a job would have had if all had been served equally since their submission, less those that it has had. A job that
+trains keeps its devices until another one lags behind it by a turn. A job that can be resized has the most devices that
+its equal part allows.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class Leftovers(NamedTuple):
 
 
 def share_what_is_left(
-    jobs: JobView, left: float, served: FloatArray, trains: BoolArray, now: float, turn: float
+    left: float, jobs: JobView, served: FloatArray, trains: BoolArray, now: float, turn: float
 ) -> Leftovers:
     """Share devices among best-effort jobs.
 
     Args:
-        jobs: The jobs without a deadline, ``m`` of them.
         left: Devices that the others do not ask for, at least 0.
+        jobs: The jobs without a deadline, ``m`` of them.
         served: Seconds that each has trained, shape ``(m,)``.
         trains: Whether each trains now, shape ``(m,)``.
         now: Scheduler time.
@@ -63,6 +64,23 @@ def share_what_is_left(
         lag = np.clip(lag, -MAX_TURNS * turn, MAX_TURNS * turn) + np.where(trains, turn, 0.0)
         order = np.argsort(-lag, kind="stable")
     return Leftovers(order, share[order], size[order])
+
+
+def is_owed_a_turn(jobs: JobView, served: FloatArray, trains: BoolArray, now: float, turn: float, part: float) -> bool:
+    """Return whether best-effort jobs have had so much less than their part of the pool that one has a turn first.
+
+    A turn begins once they are owed all of it, and ends when they are owed nothing.
+
+    Args:
+        jobs: The jobs without a deadline, ``m`` of them.
+        served: Seconds that each has trained, shape ``(m,)``.
+        trains: Whether each trains now, shape ``(m,)``.
+        now: Scheduler time.
+        turn: Seconds of a turn.
+        part: Part of the time of the pool's devices that is kept for them together, at least 0 and below 1.
+    """
+    owed = part * jobs.devices * (now - float(jobs.submitted.min())) - float((served * jobs.size).sum())
+    return bool(owed > (0.0 if trains.any() else turn * float(jobs.size.min())))
 
 
 def _sizes(jobs: JobView, left: float, now: float, turn: float) -> IntArray:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
-from lightning_core.planning.best_effort import TURN, share_what_is_left
+from lightning_core.planning.best_effort import TURN, is_owed_a_turn, share_what_is_left
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import NONE, JobTable
 
@@ -84,10 +86,15 @@ class Round:
         codes[best], waiting[best] = index("best_effort"), index("best_effort_waits")
         order, conserves, replan_at = among, True, np.inf
         size = capped = None
+        kept_part = self.settings.best_effort if len(best) else 0.0
         if len(among):
-            part = policy.plan(view.only(among), self.now)
+            seen = view.only(among)
+            if kept_part:  # of the time until a deadline, that part is not theirs
+                seen = replace(seen, deadline=self.now + (1.0 - kept_part) * (seen.deadline - self.now))
+            part = policy.plan(seen, self.now)
             order, conserves, replan_at = among[part.order], part.work_conserving, part.replan_at
-            share[among], finish[among], numbers[among] = part.share, part.finish, part.numbers
+            share[among], numbers[among] = part.share, part.numbers
+            finish[among] = self.now + (part.finish - self.now) / (1.0 - kept_part) if kept_part else part.finish
             codes[among], waiting[among] = part.codes, part.waiting
             if part.capped is not None:
                 capped = np.zeros(n, np.bool_)
@@ -101,15 +108,18 @@ class Round:
             asked = share[among] * (view.size if size is None else size)[among]
             served = self.table.busy_before[self.rows] + self.table.busy[self.rows]
             trains = self.table.share[self.rows] > 0
-            rest = share_what_is_left(
-                view.only(best), max(view.devices - float(asked.sum()), 0.0), served[best], trains[best], self.now,
-                max(self.settings.stay, TURN * self.settings.resize),
-            )  # fmt: skip
+            turn = max(self.settings.stay, TURN * self.settings.resize)
+            known = view.only(best), served[best], trains[best], self.now, turn
+            rest = share_what_is_left(max(view.devices - float(asked.sum()), 0.0), *known)
+            has_turn = bool(kept_part) and is_owed_a_turn(*known, kept_part)
             best = best[rest.order]
             share[best] = rest.share
             if len(view.speedup):
                 size = np.array([speed.sizes[0] for speed in view.speedup], np.int64) if size is None else size
                 size[best] = rest.size
+            if has_turn and len(among):
+                share[best[0]], codes[best[0]] = 1.0, index("best_effort_turn")
+                order, best = np.concatenate([best[:1], order]), best[1:]
         order = np.concatenate([order, best, late, np.flatnonzero(self.excluded)])
         return Plan(order, share, finish, codes, waiting, numbers, conserves, size, capped, replan_at)
 

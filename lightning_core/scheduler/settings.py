@@ -58,6 +58,8 @@ class Settings:
         keep_all: Whether the journal keeps all events, for audits; otherwise old ones are thinned to what reports and
             ``why`` need.
         keep_ended: Seconds for which logs, spec and resume checkpoints of a job are kept after its end; None for ever.
+        best_effort: Part of the time of all devices that is kept for jobs without a deadline, together, while there are
+            any; at least 0 and below 1. With 0 they have what the others leave.
         share_history: Whether jobs are given the earlier runs of other users of the pool's machine too.
         controllers: Arguments of each controller, by its name in :data:`lightning_core.control.CONTROLLERS`.
         market: Arguments of :class:`~lightning_core.control.market_terms.MarketTerms`, from which each job gets a
@@ -87,6 +89,7 @@ class Settings:
     keep_all: bool = False
     keep_ended: float | None = KEEP_ENDED
     market: Mapping[str, Any] | None = None
+    best_effort: float = 0.0
     share_history: bool = False
     controllers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -124,6 +127,8 @@ class Settings:
 
     def _check_bounds(self) -> None:
         """Check what nothing but its size makes wrong."""
+        if not 0 <= self.best_effort < 1:
+            raise ValueError(f"best_effort must be at least 0 and below 1, got {self.best_effort}")
         if self.period < MIN_PERIOD:
             raise ValueError(f"period must be at least {MIN_PERIOD} seconds, got {self.period}")
         if self.quantum < MIN_QUANTUM:

@@ -94,11 +94,11 @@ def test_devices_that_are_left_are_shared_equally() -> None:
 
 def test_a_part_of_a_device_that_is_left_is_shared_too() -> None:
     jobs = view(work=[5.0, 5.0, 5.0], deadline=[inf] * 3)
-    rest = share_what_is_left(jobs, 0.6, np.zeros(3), np.zeros(3, bool), 0.0, 10.0)
+    rest = share_what_is_left(0.6, jobs, np.zeros(3), np.zeros(3, bool), 0.0, 10.0)
     assert rest.share.tolist() == pytest.approx([0.2] * 3)
-    rest = share_what_is_left(jobs, 0.05, np.zeros(3), np.zeros(3, bool), 0.0, 10.0)
+    rest = share_what_is_left(0.05, jobs, np.zeros(3), np.zeros(3, bool), 0.0, 10.0)
     assert rest.share.tolist() == pytest.approx([0.025, 0.025, 0.0])  # less is not worth a switch
-    assert not share_what_is_left(jobs, 0.0, np.zeros(3), np.zeros(3, bool), 0.0, 10.0).share.any()
+    assert not share_what_is_left(0.0, jobs, np.zeros(3), np.zeros(3, bool), 0.0, 10.0).share.any()
 
 
 def test_jobs_of_several_devices_take_turns() -> None:
@@ -116,9 +116,9 @@ def test_a_job_that_has_waited_for_long_does_not_keep_the_devices_for_as_long() 
     jobs = view(work=[5.0, 5.0], deadline=[inf] * 2, size=[2, 2], devices=2, speedup=[SpeedUp((2,))] * 2)
     turn, now = 10.0, 100_000.0
     trains, served = np.array([True, False]), np.array([50_000.0, 100.0])
-    assert share_what_is_left(jobs, 2.0, served, trains, now, turn).order.tolist() == [1, 0]
+    assert share_what_is_left(2.0, jobs, served, trains, now, turn).order.tolist() == [1, 0]
     served[1] = served[0] + 5.0  # both have been served equally, so the one that trains stays
-    assert share_what_is_left(jobs, 2.0, served, trains, now, turn).order.tolist() == [0, 1]
+    assert share_what_is_left(2.0, jobs, served, trains, now, turn).order.tolist() == [0, 1]
 
 
 def test_a_job_that_can_be_resized_has_the_most_devices_of_its_part() -> None:
@@ -152,3 +152,29 @@ def test_a_forecast_has_no_seconds_to_spare_and_nothing_is_slept_over() -> None:
     restored = Scheduler(Settings("edf"))
     restored.restore(json.loads(json.dumps(scheduler.state(), allow_nan=False)))
     assert restored.status() == scheduler.status()
+
+
+@pytest.mark.parametrize("policy", ["edf", "triage", "lara", "decor"])
+def test_a_part_of_the_pool_is_kept_for_them(policy: str) -> None:
+    jobs = [played(job("urgent", 1000.0, 7000)), played(job("free", inf, 9000))]
+    for part, least, most in ((0.0, 0.0, 0.0), (0.2, 0.15, 0.21)):
+        outcome = Simulation(Settings(policy, best_effort=part), jobs).run(until=300.0)
+        urgent, free = outcome.summary.jobs
+        assert least <= free.busy / 300.0 <= most
+        assert urgent.busy + free.busy > 290.0
+    assert outcome.switches < 20
+
+
+@pytest.mark.parametrize("policy", ["edf", "triage", "lara"])
+def test_jobs_with_deadlines_are_planned_with_the_rest(policy: str) -> None:
+    scheduler = Scheduler(Settings(policy, best_effort=0.2))
+    scheduler.handle(Submit((job("urgent", 100.0, 850), job("free"))), 0.0)
+    scheduler.handle(Report("urgent", 1, number=1, version=1, batches=50, busy=5.0), 5.0)
+    scheduler.handle(Tick(), 6.0)
+    assert scheduler.status()[0].verdict is Verdict.AT_RISK  # 80 s of work in 94 s, of which a fifth is not its own
+
+
+@pytest.mark.parametrize("part", [-0.1, 1.0, float("nan")])
+def test_a_part_is_below_one(part: float) -> None:
+    with pytest.raises(ValueError, match="best_effort must be at least 0 and below 1, got"):
+        Settings(best_effort=part)
