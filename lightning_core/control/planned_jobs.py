@@ -145,7 +145,7 @@ class PlannedJobs:
     def decide(
         self, market: Market, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus],
         present: NodeCounts, money: float | None = None, dearest: tuple[float, float] | None = None,
-        elapsed: float = 0.0, *, preempted: bool,
+        elapsed: float | None = None, *, preempted: bool,
     ) -> Plans:  # fmt: skip
         """Have each plan decide at the beginning of an interval, or those that decide on events within it.
 
@@ -158,12 +158,15 @@ class PlannedJobs:
             present: Nodes that are up and not draining.
             money: Money that is left; None for any. A job whose nodes would cost more goes without.
             dearest: Highest price of a spot and of an on-demand node; None for those of the market.
-            elapsed: Fraction of the interval that is over; not 0: plans that do not decide on events stay.
+            elapsed: Fraction of the interval that is over, if plans have decided for it already: those that do not
+                decide on events stay, and new jobs are left alone. None at its beginning.
             preempted: Whether nodes have just vanished, so that the work they lost is not yet known.
         """
         open_jobs, free = self._open_jobs(number, now, pool, jobs, present)
-        for name in () if elapsed else self._jobs.keys() - {job.status.name for job in open_jobs}:
+        for name in self._jobs.keys() - {job.status.name for job in open_jobs}:
             self._jobs[name].held = NodeCounts()  # it is held, or over
+        if elapsed is not None:
+            open_jobs = [job for job in open_jobs if job.planned.decided == number]
         prices = dearest or (float(market.price[number]), market.on_demand)
         wanted, asks, holding = NodeCounts(), list[Ask](), 0
         for job in open_jobs:
@@ -171,15 +174,14 @@ class PlannedJobs:
             lost = preempted and had != planned.held
             was = planned.held if lost else had
             work = _work(status, job.terms, pool)
-            if elapsed and (not planned.on_events or planned.decided < number):  # it keeps its intervals, or is new
-                held = planned.held
-            else:
-                held = self._decide(job, work, pool, market, number, was, wanted.spot, elapsed, preempted=lost)
-            cost = (1.0 - elapsed) * held.cost(*prices)
+            held, rest = planned.held, 1.0 if elapsed is None else 1.0 - elapsed
+            if elapsed is None or planned.on_events:
+                held = self._decide(job, work, pool, market, number, was, wanted.spot, 1.0 - rest, preempted=lost)
+            cost = rest * held.cost(*prices)
             is_short = money is not None and cost > money
             held = NodeCounts() if is_short else held
             money = money if money is None or is_short else money - cost
-            planned.held, planned.decided = held, planned.decided if elapsed else number
+            planned.held, planned.decided = held, number
             if not held.all:
                 self._start_up.cancel(status.name)
             elif not had.all and not self._start_up.is_measuring(status.name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 
 from lightning_core.control import MarketController
 from lightning_core.control.conformance import check_controller, random_events
-from lightning_core.core.answers import Verdict
+from lightning_core.core.answers import JobStatus, Verdict
 from lightning_core.core.arrays import IntArray
 from lightning_core.core.conformance import saved_and_restored
-from lightning_core.core.control import NodesWanted, Quoted
+from lightning_core.core.control import Ask, NodesWanted, Quoted
+from lightning_core.core.events import Tick
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
 from lightning_core.market.observation import Observation
@@ -142,6 +145,36 @@ def test_while_nodes_are_replaced_only_a_loss_counts_and_the_news_once_they_are(
     world.spot = 4
     world.live(second, 1.5)
     assert world.asked_for == (3, 0)
+
+
+class Mixed(World):
+    """A world in which the job ``b`` keeps its intervals."""
+
+    def status(self, name: str) -> JobStatus | None:
+        policy = Reason("its_turn", (), "keeps" if name == "b" else "follows")
+        return None if (status := super().status(name)) is None else replace(status, spot_policy=policy)
+
+
+@pytest.mark.parametrize("after", [0.0, 3.0])
+def test_a_job_whose_policy_keeps_its_intervals_does_so_beside_one_that_does_not(after: float) -> None:
+    world = Mixed({"a": elastic("a", 300, 400.0), "b": elastic("b", 300, 500.0)})
+    run = controller("", initial_throughput=1.0)
+    world.tell(run, offered(0.4, 8))
+    world.live(run, 10.0)
+    world.tell(run, Tick())
+    world.live(run, after)
+    world.tell(run, offered(0.4, 2))
+    assert world.asked_for == (6, 0)
+    assert [(ask.job, ask.devices) for ask in world.told] == [("a", 4), ("b", 4), ("a", 2)]
+
+
+def test_a_job_that_comes_with_a_loss_is_asked_for_once() -> None:
+    world, run = begun("follows", 2)
+    world.spot, world.present = 0, NodeCounts()
+    answers = world.submit(run, elastic("b", 60, 17.0))
+    asks = [(answer.job, answer.devices) for answer in answers if isinstance(answer, Ask)]
+    assert asks == [("a", 1), ("b", 4)]
+    assert world.asked_for == (0, 5)
 
 
 def test_the_policy_of_the_project_decides_on_events_and_passes_the_suite_and_published_ones_do_not() -> None:
