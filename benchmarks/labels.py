@@ -413,6 +413,10 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             for name, words in FIRST_JOBS.items()
             for end, of, form in (("_gain", "", "{:+.4f}"), ("_gain_se", ": standard error", "{:.4f}"))
         },
+        "plans_gain": (
+            "All jobs under semi-markov: what it is worth that their plans know the past of the market",
+            "{:+.4f} ± {plans_gain_se:.4f}",
+        ),
     },
     "spot_events": {
         f"{market}_{hours}_{name}": (

@@ -9,6 +9,9 @@ each after the end of the one before and with its feedback. They are given a pol
 - has the feedback of ten jobs of an earlier run, from before the pool (``earlier jobs``);
 - or has both.
 
+The past is of use to the plans as well: ``semi-markov`` learns from it how long nodes stay. The same jobs are all given
+that policy, once without the past and once with it.
+
 A figure is the mean normalised utility of the ten jobs: 0 is to do nothing by the deadline, 1 is to complete free.
 Pools are paired: each seed is one place in the recording, with one set of jobs, for all starts.
 """
@@ -28,12 +31,14 @@ from lightning_core.control.market_terms import DEFAULT_POLICIES, MarketTerms
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.policies.paper_pool import make_pool
 from lightning_core.market.selector import Selector, normalised
 from lightning_core.scheduler.selecting.earlier_feedback import play
 
 SEEDS: Mapping[Size, int] = {"quick": 10, "default": 40, "full": 100}
 JOBS = 10
 UNIFORM, NOTHING, PAST, EARLIER, BOTH = STARTS = ("uniform", "nothing known", "the past", "earlier jobs", "both")
+PLANNED, PLANNED_PAST = "semi-markov", "semi-markov, with the past"
 TERMS = MarketTerms(policies=DEFAULT_POLICIES)
 
 
@@ -59,13 +64,18 @@ def utilities(trace: Trace, seed: int) -> dict[str, float]:
     slack = min(len(present) - JOBS * DEADLINE, 3 * JOBS * DEADLINE)
     starts = np.sort(draw.integers(0, slack + 1, JOBS)) + DEADLINE * np.arange(JOBS)
     before = np.sort(draw.integers(0, len(past) - DEADLINE + 1, JOBS))
-    jobs = rows_of(present, some_jobs(trace, draw), starts.tolist())
+    first_jobs = some_jobs(trace, draw)
+    jobs = rows_of(present, first_jobs, starts.tolist())
     earlier = rows_of(past, some_jobs(trace, draw), before.tolist())
     played = play(TERMS, past)
     known: dict[str, tuple[Sequence[Sequence[float]], FloatArray]] = {
         NOTHING: ((), earlier[:0]), PAST: (played, earlier[:0]), EARLIER: ((), earlier), BOTH: (played, earlier),
     }  # fmt: skip
-    found = {UNIFORM: earned(Selector(TERMS.policies), jobs, evenly=True)}
+    planned = {
+        name: float(rows_of(of, first_jobs, begin.tolist(), ("semi-markov",)).mean())
+        for name, of, begin in ((PLANNED, present, starts), (PLANNED_PAST, market, begins + starts))
+    }
+    found = planned | {UNIFORM: earned(Selector(TERMS.policies), jobs, evenly=True)}
     for start, (rows, feedback) in known.items():
         selector = Selector(TERMS.policies)
         selector.begin(rows, feedback.tolist())
@@ -101,9 +111,10 @@ def some_jobs(trace: Trace, draw: np.random.Generator) -> list[SpotJob]:
     return jobs
 
 
-def rows_of(market: Market, jobs: Sequence[SpotJob], starts: Sequence[int]) -> FloatArray:
-    """Return the normalised utility of each policy for each job, shape ``(jobs, policies)``."""
-    ledgers = backtest(list(TERMS.make().values()), JobBatch(jobs, market, starts), MarketForecaster(LastValue()))
+def rows_of(market: Market, jobs: Sequence[SpotJob], starts: Sequence[int], policies: Sequence[str] = ()) -> FloatArray:
+    """Return the normalised utility of each policy for each job, shape ``(jobs, policies)``; of all by default."""
+    made = list(make_pool(policies or TERMS.policies).values())
+    ledgers = backtest(made, JobBatch(jobs, market, starts), MarketForecaster(LastValue()))
     columns = np.array([ledger.utility for ledger in ledgers]).T
     return np.array([normalised(row, job, market.on_demand) for row, job in zip(columns, jobs, strict=True)])
 
@@ -128,6 +139,9 @@ def show(trace: Trace, pools: Sequence[Mapping[str, float]]) -> None:
         above = [paired(each, column(pools, other)) for other in (UNIFORM, NOTHING)]
         rows.append([start, f"{each.mean():.4f} ± {spread(each):.4f}", *(f"{m:+.4f} ± {s:.4f}" for m, s in above)])
     table(["begins with", "utility", f"above {UNIFORM}", f"above {NOTHING}"], rows)
+    planned, with_past = (column(pools, name) for name in (PLANNED, PLANNED_PAST))
+    gain = "{:+.4f} ± {:.4f}".format(*paired(with_past, planned))
+    print(f"{PLANNED} for all jobs: {planned.mean():.4f} ± {spread(planned):.4f}; with the past {gain}")
 
 
 def figures_of(pools: Sequence[Mapping[str, float]]) -> Figures:
@@ -136,7 +150,8 @@ def figures_of(pools: Sequence[Mapping[str, float]]) -> Figures:
     for name, start in {"nothing": NOTHING, "past": PAST, "earlier": EARLIER, "both": BOTH}.items():
         gain, error = paired(column(pools, start), column(pools, UNIFORM))
         figures |= {f"{name}_gain": gain, f"{name}_gain_se": error}
-    return figures
+    gain, error = paired(column(pools, PLANNED_PAST), column(pools, PLANNED))
+    return figures | {"plans_gain": gain, "plans_gain_se": error}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,16 @@ import numpy as np
 
 from lightning_core.control.planned_jobs import AHEAD, PlannedJobs, Plans
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.control import Ask, CloudTrouble, IntervalEnded, NodesSeen, NodesWanted, PoolAnswer, Quoted
+from lightning_core.core.control import (
+    Ask,
+    CloudTrouble,
+    IntervalEnded,
+    NodesSeen,
+    NodesWanted,
+    PoolAnswer,
+    Quoted,
+    QuotedBefore,
+)
 from lightning_core.core.control.cloud import wanted_from_list, wanted_to_list
 from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.control.pool_view import PoolView
@@ -177,6 +186,10 @@ class MarketController:
                 has_news = self._quotes.take(event, now, None if self._interval is None else self._interval.number)
                 # Money may last for less long, or plans may decide anew.
                 has_news |= pool.money is not None or self._decides_on_events(now)
+            case QuotedBefore():
+                has_news = False
+                if not self._quotes:
+                    self._plans.begin(event)
             case Tick() | SelectorFeedback() | EarlierFeedback() | EarlierRuns() | CloudTrouble():
                 has_news = False
             case _:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from lightning_core.control.job_model import JobModel, min_size, sure_work, with_margin
 from lightning_core.control.planned_job import PlannedJob
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.control import Ask
+from lightning_core.core.control import Ask, QuotedBefore
 from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.market import JobBatch, Market, SpotJob
@@ -74,18 +76,25 @@ class PlannedJobs:
         self._model = JobModel(seconds, kept_fraction, save_every, initial_throughput, minimum_charge)
         self._start_up = StartUpTimes()
         self._jobs: dict[str, PlannedJob] = {}
+        self._before: QuotedBefore | None = None
 
     # ------------------------------------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
         """Return what is remembered as JSON values."""
         jobs = {name: planned.state() for name, planned in self._jobs.items()}
-        return {"jobs": jobs, "start_up": self._start_up.state()}
+        before = None if self._before is None else list(map(list, astuple(self._before)))
+        return {"jobs": jobs, "start_up": self._start_up.state(), "before": before}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
         self._jobs = {name: PlannedJob.of(planned, self._forecasts) for name, planned in state["jobs"].items()}
         self._start_up.restore(state["start_up"])
+        self._before = None if state["before"] is None else QuotedBefore(*map(tuple, state["before"]))
+
+    def begin(self, before: QuotedBefore) -> None:
+        """Begin with the market as it was before the pool's first interval: policies and forecasters learn from it."""
+        self._before = before
 
     @property
     def names(self) -> list[str]:
@@ -280,7 +289,8 @@ class PlannedJobs:
         if job is None:  # its throughput or its work is unknown: it must train somewhere for that to be measured
             return NodeCounts(0, min_size(terms)) if is_new else planned.held
         interval, done = rest.number - planned.span.start, float(_batches_done(status))
-        return planned.plan.must_have(with_margin(job), market, planned.span.start, interval, done, had, rest.elapsed)
+        seen = self._seen(market, planned.span)
+        return planned.plan.must_have(with_margin(job), *seen, interval, done, had, rest.elapsed)
 
     def _open_jobs(
         self, number: int, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts
@@ -338,8 +348,23 @@ class PlannedJobs:
             return NodeCounts(0, min_size(terms))
         interval, done = number - span.start, float(_batches_done(status))
         return planned.plan.decide(
-            with_margin(spot_job), market, span.start, interval, done, was, reserved, elapsed, preempted=preempted
+            with_margin(spot_job),
+            *self._seen(market, span),
+            interval,
+            done,
+            was,
+            reserved,
+            elapsed,
+            preempted=preempted,
         )
+
+    def _seen(self, market: Market, span: JobSpan) -> tuple[Market, int]:
+        """Return the market with what was before the pool, and the interval of it in which a job began."""
+        if self._before is None:
+            return market, span.start
+        price, available = astuple(self._before)
+        whole = replace(market, price=np.append(price, market.price), available=np.append(available, market.available))
+        return whole, len(price) + span.start
 
     def _spot_job(self, terms: Job, work: float, span: JobSpan, pool: PoolView) -> SpotJob | None:
         hand_over = pool.resize_seconds(terms.name)

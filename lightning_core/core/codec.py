@@ -10,7 +10,17 @@ from typing import Any
 
 from lightning_core.core.answers import Accepted, Alert, Answer, End, Grant, JobStatus, State, Verdict, VerdictChanged
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
-from lightning_core.core.control import Ask, Asked, Asker, CloudPart, CloudTrouble, NodesSeen, Quoted, WallClock
+from lightning_core.core.control import (
+    Ask,
+    Asked,
+    Asker,
+    CloudPart,
+    CloudTrouble,
+    NodesSeen,
+    Quoted,
+    QuotedBefore,
+    WallClock,
+)
 from lightning_core.core.control.cloud import PoolAnswer, places_from_lists, pool_answer_from_dict, pool_answer_to_dict
 from lightning_core.core.control.day_plan import DemandSeen, PlanGiven, plan_from_list, rates_from_list
 from lightning_core.core.control.offers import Offer
@@ -61,6 +71,7 @@ _PLAIN: dict[str, type[Any]] = {
     "wall_clock": WallClock,
     "nodes_seen": NodesSeen,
     "quoted": Quoted,
+    "quoted_before": QuotedBefore,
     "cloud_trouble": CloudTrouble,
     "plan_given": PlanGiven,
     "demand_seen": DemandSeen,
@@ -83,6 +94,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "on_demand": lambda nodes: _tuple(nodes),  # or the price of one
     "billed_spot": tuple,
     "billed_on_demand": tuple,
+    "prices": tuple,
+    "counts": tuple,
     "part": CloudPart,
     "offers": lambda offers: tuple(Offer(*offer) for offer in offers),
     "places": places_from_lists,

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from lightning_core.core.commands import Command
-from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, PlanEvent, Quoted, WallClock
+from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, PlanEvent, Quoted, QuotedBefore, WallClock
 from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check_run
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most
@@ -301,7 +301,8 @@ class EarlierRuns:
 
 Event = (
     Submit | EarlierFeedback | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost
-    | Close | Command | Ask | WallClock | NodesSeen | Quoted | CloudTrouble | PlanEvent | SelectorFeedback | Tick
+    | Close | Command | Ask | WallClock | NodesSeen | Quoted | QuotedBefore | CloudTrouble | PlanEvent
+    | SelectorFeedback | Tick
 )  # fmt: skip
 
 

@@ -37,7 +37,17 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )  # fmt: skip
-from lightning_core.core.control import Ask, Asker, CloudTrouble, DemandSeen, NodesSeen, PlanEvent, PlanGiven, Quoted
+from lightning_core.core.control import (
+    Ask,
+    Asker,
+    CloudTrouble,
+    DemandSeen,
+    NodesSeen,
+    PlanEvent,
+    PlanGiven,
+    Quoted,
+    QuotedBefore,
+)
 from lightning_core.core.events import (
     Checkpoint,
     EarlierFeedback,
@@ -152,7 +162,7 @@ class Scheduler:
                 return steer(state, event, now)
             case Ask():
                 return take_ask(state, event, is_event=True)
-            case PlanGiven() | DemandSeen():
+            case PlanGiven() | DemandSeen() | QuotedBefore():
                 return False
             case SelectorFeedback() | EarlierFeedback():
                 return take_feedback(state, event)

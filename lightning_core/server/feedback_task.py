@@ -10,10 +10,10 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.core.control import QuotedBefore
 from lightning_core.core.events import EarlierFeedback, Event, SelectorFeedback
 from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
-from lightning_core.scheduler.selecting.earlier_feedback import earlier_feedback
+from lightning_core.scheduler.selecting.earlier_feedback import known_before
 from lightning_core.server.host import EventNotPersistedError, Host
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class FeedbackTask:
     def begin(self) -> None:
         """Begin with what was known before the pool, unless it has had jobs."""
         if self._replay is not None and self._replay.terms.knows_more and not self._host.scheduler.names():
-            self._beginning = asyncio.get_running_loop().create_task(self._begin(self._replay.terms))
+            self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
     async def begun(self) -> None:
         """Return once the selector has what was known before; the first jobs are to be drawn by it."""
@@ -58,14 +58,14 @@ class FeedbackTask:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._beginning), BEGIN_TIMEOUT)
 
-    async def _begin(self, terms: MarketTerms) -> None:
+    async def _begin(self) -> None:
         try:
-            earlier = await asyncio.to_thread(earlier_feedback, terms)
+            known = await asyncio.to_thread(known_before, self._host.scheduler.settings)
         except Exception:  # the pool works without
             log.exception("the selector of spot policies begins without what was known before")
             return
-        if earlier is not None:
-            await self._deliver(earlier)
+        for event in known:
+            await self._deliver(event)
 
     def start_if_due(self) -> None:
         """Start computing the feedback that is due, unless a computation is running."""
@@ -94,10 +94,10 @@ class FeedbackTask:
             self._task = None
             self._on_done()
 
-    async def _deliver(self, feedback: SelectorFeedback | EarlierFeedback) -> None:
+    async def _deliver(self, event: SelectorFeedback | EarlierFeedback | QuotedBefore) -> None:
         while True:
             try:
-                await self._handle(feedback)
+                await self._handle(event)
                 return
             except EventNotPersistedError:
                 await asyncio.sleep(RETRY_INTERVAL)

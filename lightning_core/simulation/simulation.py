@@ -26,7 +26,7 @@ from lightning_core.core.control import Asker, IntervalEnded, NodesWanted, PlanE
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Submit, Tick, WorkerExited
 from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.scheduler.selecting.earlier_feedback import earlier_feedback
+from lightning_core.scheduler.selecting.earlier_feedback import known_before
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.simulation.event_queue import EventQueue
@@ -104,7 +104,7 @@ class Simulation:
         self._check = check
         self._scheduler = Scheduler(self._settings)
         self._replay = CounterfactualReplay.of(self._settings)
-        self._earlier_feedback = None if self._replay is None else earlier_feedback(self._replay.terms)
+        self._known_before = known_before(self._settings)
         self._queue = EventQueue()
         self._pool = self._make_pool({given.job.name: Worker(given) for given in jobs})
         self._verdicts: dict[str, list[GivenVerdict]] = {name: [] for name in names}
@@ -154,8 +154,8 @@ class Simulation:
     def _play(self, until: float) -> None:
         if self._wall_clock is not None and self._settings.controllers:
             self._handle(self._wall_clock)
-        if self._earlier_feedback is not None:
-            self._handle(self._earlier_feedback)
+        for event in self._known_before:
+            self._handle(event)
         queue, pool, cloud, wakeup = self._queue, self._pool, self._cloud, self._scheduler.wakeup
         while True:
             wanted = wakeup()

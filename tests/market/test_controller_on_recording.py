@@ -16,7 +16,7 @@ from lightning_core.control.job_model import THROUGHPUT_MARGIN
 from lightning_core.control.market import MarketController
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.arrays import LEVELS, FloatArray
-from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted
+from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted, QuotedBefore
 from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
@@ -163,22 +163,36 @@ class Recorded:
 @given(
     st.sampled_from([*sorted(SPOT_POLICIES), "ahap:omega=5,commitment=2"]),
     st.sampled_from(["last", "seasonal:period=3", "autoregressive:order=1,window=4,refit=2"]),
-    st.lists(st.integers(0, 16), min_size=12, max_size=12), st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12),
+    st.lists(st.integers(0, 16), min_size=24, max_size=24), st.lists(st.floats(0.1, 1.2), min_size=24, max_size=24),
+    st.sampled_from([0, 1, 12]),
     st.integers(1, 100), st.sampled_from([0.0, 0.5, 0.75]), st.booleans(),
 )  # fmt: skip
 @settings(max_examples=examples(40), deadline=None)
 def test_the_controller_holds_and_pays_on_a_recording_what_a_backtest_does(
-    policy: str, forecaster: str, counts: list[int], prices: list[float], work: int, preemption_cost: float, loses: bool
+    policy: str,
+    forecaster: str,
+    counts: list[int],
+    prices: list[float],
+    past: int,
+    work: int,
+    preemption_cost: float,
+    loses: bool,
 ) -> None:
-    counts[0], prices[0] = counts[1], prices[1]  # the pool begins with the job, and the first quote holds before it
-    market = Market(np.array(prices), np.array(counts), seconds=1.0)
+    # The pool begins with the job, and the first quote holds before it.
+    counts[past], prices[past] = counts[past + 1], prices[past + 1]
+    whole = Market(np.array(prices), np.array(counts), seconds=1.0)
+    market = Market(whole.price[past:], whole.available[past:], seconds=1.0)
     job = SpotJob(float(RATE * work), DEADLINE, 1, MAX_NODES, tuple(float(RATE * n) for n in range(MAX_NODES + 1)),
                   KEPT, KEPT, value=0.0, preemption_cost=preemption_cost, hand_over_time=1.0 - KEPT,
                   minimum_charge=0.0)  # fmt: skip
     lost = preemption_cost if loses else 0.0
     forecasts = MarketForecaster(make_forecaster(forecaster, market.seconds))
-    [ledger] = backtest([SPOT_POLICIES.make(policy)], JobBatch([job], market, [START]), forecasts, preemption_cost=lost)
+    [ledger] = backtest(
+        [SPOT_POLICIES.make(policy)], JobBatch([job], whole, [past + START]), forecasts, preemption_cost=lost
+    )
     driver = Recorded(market, job, MarketController(1.0, policy, KEPT, forecaster=forecaster), lost)
+    if past:
+        driver.tell(QuotedBefore(tuple(prices[:past]), tuple(counts[:past])), 0.0)
     driver.play()
     assert driver.progress == ledger.progress[0].tolist()
     rows = {row.number - START: row for row in driver.rows}

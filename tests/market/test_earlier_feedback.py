@@ -12,6 +12,8 @@ import pytest
 
 from lightning_core.control.market_terms import MarketTerms
 from lightning_core.core.codec import decode_event, encode_event
+from lightning_core.core.control import Quoted, QuotedBefore
+from lightning_core.core.control.cloud import MAX_BEFORE
 from lightning_core.core.events import EarlierFeedback, Report, SelectorFeedback, Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
@@ -22,7 +24,13 @@ from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.selector import MAX_NUMBERS, Selector, normalised
 from lightning_core.run.feedback import leave_feedback, with_feedback
 from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.scheduler.selecting.earlier_feedback import PLAYED, earlier_feedback, feedback_text, play
+from lightning_core.scheduler.selecting.earlier_feedback import (
+    PLAYED,
+    earlier_feedback,
+    feedback_text,
+    known_before,
+    play,
+)
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.state_versions import migrated
 from lightning_core.server.ray_actor import SchedulerActor
@@ -31,6 +39,7 @@ from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from tests.control.market_world import World, controller
 from tests.market.test_market_jobs import ended, job
 from tests.simulation.test_market import DELAYS, HOUR, Watched, drawn, elastic
 
@@ -47,8 +56,10 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def settings(trace: Path, **more: object) -> Settings:
-    return Settings(policy="edf", market={"trace": str(trace), "interval": 10.0, "policies": POLICIES, **more})
+def settings(trace: Path, plans: dict[str, Any] | None = None, **more: object) -> Settings:
+    controllers = {} if plans is None else {"market": plans}
+    terms = {"trace": str(trace), "interval": 10.0, "policies": POLICIES, **more}
+    return Settings(policy="edf", controllers=controllers, market=terms)
 
 
 def spot_policy(scheduler: Scheduler) -> Reason:
@@ -278,3 +289,62 @@ def test_the_actor_lets_the_first_job_wait_for_what_was_known_before(trace: Path
 
     assert [numbers[1:] for numbers in asyncio.run(story("a"))] == [(0, 20)]
     assert [numbers[1:] for numbers in asyncio.run(story("b"))] == [(0, 20), (0, 20)]  # it began once
+
+
+# ------------------------------------------------------------------------------------------- what plans begin with
+
+
+def test_a_pool_that_plans_begins_with_the_quotes_of_the_past(trace: Path) -> None:
+    def known(plans: dict[str, Any] | None, start: float = 120.0) -> list[Any]:
+        return known_before(settings(trace, plans, start=start))
+
+    before, feedback = known({"interval": 10.0})
+    assert before == QuotedBefore(*zip(*((price, count) for count, price in RECORDED[:12]), strict=True))
+    assert decode_event(encode_event(before)) == before
+    assert isinstance(feedback, EarlierFeedback)
+    assert known({"interval": 10.0}, start=0.0) == []
+    # Intervals of another length, and a pool without plans, have no use for it.
+    assert known({"interval": 20.0}) == known(None) == [feedback]
+
+
+@pytest.mark.parametrize(
+    ("prices", "counts", "words"),
+    [
+        ((), (), "prices and counts must be as many, got 0 and 0"),
+        ((1.0,), (1, 2), "prices and counts must be as many, got 1 and 2"),
+        ((-1.0,), (1,), "price must be 0 to "),
+        ((1.0,) * (MAX_BEFORE + 1), (1,) * (MAX_BEFORE + 1), "intervals before must be at most"),
+    ],
+)
+def test_quotes_of_the_past_that_do_not_fit_are_refused(
+    prices: tuple[float, ...], counts: tuple[int, ...], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        QuotedBefore(prices, counts)
+
+
+def test_what_was_quoted_before_is_saved_and_comes_before_all_quotes() -> None:
+    first, other = QuotedBefore((0.3, 0.4), (5, 0)), QuotedBefore((0.9,), (1,))
+    world, run = World({}), controller("semi-markov")
+    for event in (first, Quoted(0.3, 4, 1.0, 0), other):
+        world.tell(run, event)
+    again = controller("semi-markov")
+    again.restore(json.loads(json.dumps(run.state())))
+    assert again.state() == run.state()
+    assert run.state()["plans"]["before"] == [[0.3, 0.4], [5, 0]]
+
+
+def test_a_simulated_pool_plans_with_the_past_and_replays(tmp_path: Path) -> None:
+    recorded = drawn(3)
+    rows = [f"{count},{price!r}\n" for count, price in zip(recorded.available, recorded.price.tolist(), strict=True)]
+    (tmp_path / "both.csv").write_text("available,price\n" + "".join(rows[:20] + rows))
+    terms = {"trace": str(tmp_path / "both.csv"), "start": 20 * recorded.seconds, "policies": ("semi-markov",)}
+    plans = {"market": {"interval": recorded.seconds, "policy": ""}}
+    pool = Settings("edf", period=60.0, devices=24, market=terms, controllers=plans)
+    jobs, cloud = [elastic("j", 5.0, 3.0)], VirtualCloud(recorded, 60.0)
+    Watched(pool, jobs, DELAYS, tmp_path / "journal.db", cloud=cloud).run()
+    with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
+        again = replay(journal)
+        assert again.digest == journal.digest
+    [plan] = [one["plans"] for one in again.scheduler.state()["controllers"]]
+    assert plan["before"] == [recorded.price[:20].tolist(), recorded.available[:20].tolist()]

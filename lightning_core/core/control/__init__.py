@@ -12,6 +12,7 @@ from lightning_core.core.control.cloud import (
     NodesWanted,
     PoolAnswer,
     Quoted,
+    QuotedBefore,
 )
 from lightning_core.core.control.day_plan import DayPlan, DemandSeen, PlanEvent, PlanGiven
 from lightning_core.core.control.wall_clock import WallClock
@@ -34,6 +35,7 @@ __all__ = [
     "PlanGiven",
     "PoolAnswer",
     "Quoted",
+    "QuotedBefore",
     "Rights",
     "WallClock",
 ]

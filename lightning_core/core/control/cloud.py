@@ -16,8 +16,8 @@ from lightning_core.core.reasons import Reason, reason_from_list
 
 # Nodes that can be there at once, wanted or not, and intervals of a market: ten years of minutes.
 MAX_NODES, MAX_INTERVALS = 4 * MAX_DEVICES, 5_256_000
-# Offers of a quote.
-MAX_OFFERS = 100
+# Offers of a quote, and intervals before a pool's first one: what any policy learns from at most.
+MAX_OFFERS, MAX_BEFORE = 100, 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,29 @@ class Quoted:
             ValueError: If there are none, or one is there twice.
         """
         return cls(*together(offers), interval, tuple(offers), egress, transfer)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedBefore:
+    """What was on offer before the pool's first interval, interval by interval, the last one right before it.
+
+    Args:
+        prices: Price of a spot node in each.
+        counts: Spot nodes on offer in each.
+
+    Raises:
+        ValueError: If there is none or more than :data:`MAX_BEFORE`, not one of each, or one is out of its range.
+    """
+
+    prices: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_at_most("intervals before", len(self.prices), MAX_BEFORE)
+        if len(self.prices) != len(self.counts) or not self.prices:
+            raise ValueError(f"prices and counts must be as many, got {len(self.prices)} and {len(self.counts)}")
+        for price, available in zip(self.prices, self.counts, strict=True):
+            Quoted(price, available)
 
 
 class CloudPart(StrEnum):

@@ -12,19 +12,40 @@ from dataclasses import replace
 import numpy as np
 
 from lightning_core.control.market_terms import MarketTerms
+from lightning_core.core.control import Asker, QuotedBefore
+from lightning_core.core.control.cloud import MAX_BEFORE
 from lightning_core.core.events import EarlierFeedback
 from lightning_core.market import JobBatch, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.feedback_file import Rows, feedback_to_text
 from lightning_core.market.forecasters import make_forecaster
 from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.selector import normalised
+from lightning_core.market.traces import INTERVAL
 from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 
 # Jobs that are played in the past, their deadline in intervals, and the most nodes that one can use.
 PLAYED, DEADLINE, MAX_NODES = 24, 10, 12
 # Work of a job relative to what all its nodes do by the deadline, at least and at most.
 LEAST_WORK, MOST_WORK = 0.45, 0.9
+
+
+def known_before(settings: Settings) -> list[QuotedBefore | EarlierFeedback]:
+    """Return the events with which a pool on a market begins, in their order; none if nothing is known.
+
+    Raises:
+        ValueError: As :func:`earlier_feedback`.
+        OSError: If the recording cannot be read.
+    """
+    if (terms := settings.market_terms()) is None or not terms.knows_more:
+        return []
+    plans, feedback = settings.controllers.get(Asker.MARKET), earlier_feedback(terms)
+    past = None if plans is None or plans.get("interval", INTERVAL) != terms.seconds else terms.past()
+    before = None
+    if past is not None:
+        before = QuotedBefore(*(tuple(column[-MAX_BEFORE:].tolist()) for column in (past.price, past.available)))
+    return [event for event in (before, feedback) if event is not None]
 
 
 def earlier_feedback(terms: MarketTerms) -> EarlierFeedback | None:

@@ -20,7 +20,7 @@ from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 14
+VERSION = 15
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -213,7 +213,15 @@ def _market_to_14(market: Mapping[str, Any]) -> dict[str, Any]:
     return {**market, "interval": interval, "news": None}
 
 
+def _to_15(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing is known of a market before the pool."""
+    controllers = [
+        {**one, "plans": {**one["plans"], "before": None}} if "quotes" in one else one for one in state["controllers"]
+    ]
+    return {**state, "controllers": controllers}
+
+
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10, 10: _to_11, 11: _to_12,
-    12: _to_13, 13: _to_14,
+    12: _to_13, 13: _to_14, 14: _to_15,
 }  # fmt: skip
