@@ -186,8 +186,8 @@ def test_backfill_offers_spare_devices_once(data: st.DataObject) -> None:
             [(0, 1 + 104 / 2, 2)],
         ),  # at once, as it uses its reserve
         (
-            need(113, 99, 1, 2, latest=110, held=1, resize_seconds=43, max_lateness=2),
-            [(0, 43 + 113 / 2, 2)],
+            need(110, 50, 1, 2, latest=100, held=1, resize_seconds=1),
+            [(0, 1 + 110 / 2, 2)],
         ),  # the same where only its latest end is in reach
         (
             need(104, 100, 1, 2, held=1, resize_seconds=1),
