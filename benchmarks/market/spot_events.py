@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
@@ -51,7 +52,6 @@ class SemiMarkovInIntervals(SemiMarkov):
 
 
 IN_INTERVALS = "semi-markov-in-intervals"
-SPOT_POLICIES[IN_INTERVALS] = SemiMarkovInIntervals
 
 
 class Play(NamedTuple):
@@ -124,9 +124,10 @@ def _play(market: Market, interval: float, deadline: float, *, events: bool) -> 
     cloud = VirtualCloud(priced, COMES)
     cloud.ahead = False
     terms = {"interval": interval, "policy": "semi-markov" if events else IN_INTERVALS, "initial_throughput": 1.0}
-    settings = Settings("edf", period=HOUR, devices=2 * most, controllers={"market": terms})
     delays = Delays(start=STARTS, release=LEAVES, report_every=REPORTS)
-    outcome = Simulation(settings, [given], delays, cloud=cloud).run()
+    with patch.dict(SPOT_POLICIES, {IN_INTERVALS: SemiMarkovInIntervals}):
+        settings = Settings("edf", period=HOUR, devices=2 * most, controllers={"market": terms})
+        outcome = Simulation(settings, [given], delays, cloud=cloud).run()
     alone = market.on_demand * most * (WORK + (COMES + STARTS) / HOUR)
     return Play(
         outcome.paid / alone, outcome.jobs[0].verdict is not Verdict.MET, sum(row.incarnations for row in outcome.rows)

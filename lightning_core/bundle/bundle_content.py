@@ -80,7 +80,7 @@ def _lightning_config(content: Mapping[Any, Any], problems: Problems) -> str | N
     keys = {str(key) for key in content}
     if not keys <= {*CONFIG_KEYS, "fit"} or not keys & {"model", "trainer", "fit"}:
         return None
-    terms = ", ".join(f"{key}: {example}" for key, example in REQUIRED_TERMS.items())
+    terms = ", ".join(f"{key}: {example}" for key, example in ({"deadline": "1h30m"} | REQUIRED_TERMS).items())
     return (
         f"this looks like a LightningCLI config (keys {', '.join(sorted(keys))}); a bundle names it, under "
         f"jobs: {{NAME: {{config: {Path(problems.position.name).name}, {terms}}}}}"
