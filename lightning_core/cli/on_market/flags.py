@@ -41,9 +41,9 @@ def add_terms(parser: argparse.ArgumentParser, market: str) -> None:
     parser.add_argument("--spot-policy", metavar="NAME", help=policy)
     forecaster = "on a market: forecaster of policies with a window, such as seasonal (default: last)"
     parser.add_argument("--forecaster", metavar="NAME", help=forecaster)
-    start = "with --market: time of the recording that is past when the pool begins, such as 7d; plans and the first policies go "
-    parser.add_argument("--market-start", metavar="TIME", help=f"{start}by it")
-    history = "on a market: recording of its past, by which plans and the first policies go"
+    start = "with --market: time of the recording that is past when the pool begins, such as 7d; plans begin with it"
+    parser.add_argument("--market-start", metavar="TIME", help=start)
+    history = "on a market: recording of its past, with which plans begin"
     parser.add_argument("--market-history", type=Path, metavar="TRACE", help=history)
     feedback = "on a market: feedback.json of an earlier run, or its folder: policies are chosen by its jobs as well"
     parser.add_argument("--feedback", type=Path, metavar="FILE", help=feedback)
