@@ -108,7 +108,7 @@ class QuoteHistory:
         """
         numbers = sorted(self._quotes)
         quotes = [self._quotes[one] for one in numbers]
-        at = np.clip(np.searchsorted(numbers, np.arange(number + 1), side="right") - 1, 0, None)
+        at = _newest(numbers, number)
         price = np.array([quote.price for quote in quotes])[at]
         available = np.array([quote.available for quote in quotes], np.int64)[at]
         if now is not None and present is not None and self._is_stale(number, now):
@@ -120,7 +120,7 @@ class QuoteHistory:
     def counts(self, number: int) -> dict[str, IntArray]:
         """Return the spot nodes of an interval's offers, by name, in each interval up to it, shape ``(T,)``."""
         numbers = [one for one in sorted(self._quotes) if one <= number] or [min(self._quotes)]
-        at = np.clip(np.searchsorted(numbers, np.arange(number + 1), side="right") - 1, 0, None)
+        at = _newest(numbers, number)
         several = [{offer.name: offer.available for offer in self._quotes[one].offers} for one in numbers]
         return {
             offer.name: np.array([counts.get(offer.name, 0) for counts in several], np.int64)[at]
@@ -147,3 +147,8 @@ def quote_from_list(value: Sequence[Any]) -> Quoted:
     price, available, on_demand, interval, offers, egress, transfer = value
     made = tuple(Offer(*offer) for offer in offers)
     return Quoted(price, available, on_demand, interval, made, egress, transfer)
+
+
+def _newest(numbers: Sequence[int], number: int) -> IntArray:
+    """Return, for each interval up to one, which of the quotes at ``numbers`` holds; the first also before it."""
+    return np.clip(np.searchsorted(numbers, np.arange(number + 1), side="right") - 1, 0, None)
