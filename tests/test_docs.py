@@ -228,6 +228,7 @@ def test_the_simulation_runs_as_printed(monkeypatch: pytest.MonkeyPatch, capsys:
     assert [row.split()[0] for row in shown[2:]] == ["fifo", "edf", "lara", "laira", "triage"]
 
 
+@pytest.mark.nightly
 def test_the_backtest_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
     [printed] = re.findall(r"```text\n(40 starts[^`]*)\n```", (DOCS / "how-to" / "spot.md").read_text())
     assert main.main(["market", "backtest", "--work", "80", "--deadline", "10"]) == 0

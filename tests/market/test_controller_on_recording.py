@@ -167,7 +167,7 @@ class Recorded:
     st.sampled_from([0, 1, 12]),
     st.integers(1, 100), st.sampled_from([0.0, 0.5, 0.75]), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 def test_the_controller_holds_and_pays_on_a_recording_what_a_backtest_does(
     policy: str,
     forecaster: str,
