@@ -34,8 +34,8 @@ def round_ms(
         arguments: Arguments of the policy.
         count: Number of jobs.
         devices: Devices of the pool.
-        crowded: Whether the jobs need far more than the pool; otherwise it is nearly full.
-        comes: Whether a job arrives in each round, for which others may have to leave.
+        crowded: Whether the jobs need far more devices than the pool has; otherwise they need nearly all of them.
+        comes: Whether a new job is submitted before each round, so that others may have to leave their devices.
         repeats: Number of rounds.
     """
     draw = np.random.default_rng(count)

@@ -140,8 +140,9 @@ class Slots:
         Args:
             job: Job to reserve for.
             now: Scheduler time.
-            backwards: Whether the quota holds only from the step on from which it suffices, counted from the deadline
-                and without restarts; before, it is the next smaller one.
+            backwards: Whether to fill backwards from the deadline, as ElasticFlow's code does: the job has the quota
+                only from the latest step on from which it does all the work in time, restarts not counted, and the
+                next smaller quota before that step.
         """
         smaller = 0
         for quota, throughput in zip(job.sizes, job.throughputs, strict=True):
@@ -192,7 +193,8 @@ class ElasticFlowLike:
       keeps more than its share while no other job needs it, and it grows only if it then ends earlier.
 
     Args:
-        backwards: Whether it fills as its authors' code does (:meth:`Slots.reserve_min`).
+        backwards: Whether reservations are filled backwards from the deadline, as in ElasticFlow's own code
+            (:meth:`Slots.reserve_min`), instead of forwards with one quota.
     """
 
     chooses_sizes = True

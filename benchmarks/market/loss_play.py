@@ -33,7 +33,7 @@ Knowledge = Callable[[LossJob, int, float], float]
 
 
 class Played(NamedTuple):
-    """What a job has cost."""
+    """What a job with a loss to reach has cost on a market, and when it was done."""
 
     cost: float
     """Money."""
@@ -88,7 +88,7 @@ class LossPlanner:
     Args:
         job: The job.
         policy: Spec of a policy in :data:`~lightning_core.market.policies.SPOT_POLICIES`.
-        knowledge: What is known of its work.
+        knowledge: Returns the work that the job is planned with at any time, from the little or much that is known.
         as_planned: The job as the market sees it if its work is so much.
     """
 
@@ -125,7 +125,7 @@ def play(job: LossJob, deadline: float, policy: str, knowledge: Knowledge) -> Pl
         job: The job.
         deadline: Hours from its start to its deadline.
         policy: Spec of a policy in :data:`~lightning_core.market.policies.SPOT_POLICIES`.
-        knowledge: What is known of its work.
+        knowledge: Returns the work that the job is planned with at any time, from the little or much that is known.
     """
     market = job.market
     seconds, intervals = market.seconds, intervals_of(deadline, market)

@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.curves.bundles import recordings
+from benchmarks.market.late.cells import mean
 from benchmarks.market.late.node_play import SPOT_PRICE
 from benchmarks.market.late.recordings import SETS, Recording, load
 from benchmarks.market.loss_jobs import LossJob, draw
@@ -132,18 +133,14 @@ def standings(played: Mapping[str, Sequence[Played]], where: str) -> Figures:
             continue
         figures |= {f"{row.figure}_{where}": float(costs[name].mean()), f"{row.figure}_late_{where}": float(late[name])}
         if name != OURS:
-            mean, error = _mean(costs[name] - costs[OURS])
-            figures |= {f"{row.figure}_less_ours_{where}": mean, f"{row.figure}_less_ours_se_{where}": error}
+            less, error = mean(costs[name] - costs[OURS])
+            figures |= {f"{row.figure}_less_ours_{where}": less, f"{row.figure}_less_ours_se_{where}": error}
     return figures
 
 
-def _mean(values: FloatArray) -> tuple[float, float]:
-    return float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
-
-
 def _shown(values: FloatArray, sign: str = "") -> str:
-    mean, error = _mean(values)
-    return f"{mean:{sign}.3f} ± {error:.3f}"
+    value, error = mean(values)
+    return f"{value:{sign}.3f} ± {error:.3f}"
 
 
 if __name__ == "__main__":

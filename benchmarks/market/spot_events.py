@@ -20,10 +20,10 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
+from benchmarks.market.late.cells import mean
 from benchmarks.market.late.recordings import load
 from benchmarks.market.spot_traces import PRICE, TRACES
 from lightning_core.core.answers import Verdict
-from lightning_core.core.arrays import FloatArray
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
@@ -142,22 +142,17 @@ def _told(name: str, played: Sequence[Sequence[Play]]) -> Figures:
     print(f"\n{name}: {len(played)} jobs of {WORK:g} h")
     rows = list[list[object]]()
     for number, way in enumerate(WAYS):
-        mean, error = _mean(costs[:, number] - costs[:, 0])
-        less = f"{mean:+.4f} ± {error:.4f}"
-        rows.append([way, float(costs[:, number].mean()), less, int(late[number]), float(moves[number])])
+        less, error = mean(costs[:, number] - costs[:, 0])
+        shown = f"{less:+.4f} ± {error:.4f}"
+        rows.append([way, float(costs[:, number].mean()), shown, int(late[number]), float(moves[number])])
     table(["decides", "cost over on-demand", "less the first", "late", "moves"], rows)
-    mean, error = _mean(costs[:, 1] - costs[:, 0])
+    less, error = mean(costs[:, 1] - costs[:, 0])
     return {
         f"{name}_intervals": float(costs[:, 0].mean()), f"{name}_events": float(costs[:, 1].mean()),
-        f"{name}_short": float(costs[:, 2].mean()), f"{name}_events_less": mean, f"{name}_events_less_se": error,
+        f"{name}_short": float(costs[:, 2].mean()), f"{name}_events_less": less, f"{name}_events_less_se": error,
         f"{name}_late": float(late.sum()), f"{name}_moves_intervals": float(moves[0]),
         f"{name}_moves_events": float(moves[1]),
     }  # fmt: skip
-
-
-def _mean(values: FloatArray) -> tuple[float, float]:
-    """Return a mean and its standard error."""
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 if __name__ == "__main__":

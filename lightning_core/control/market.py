@@ -98,10 +98,8 @@ class MarketController:
         leave: float = 10.0,
     ) -> None:
         check_seconds("interval", interval, MIN_INTERVAL)
-        for name, seconds in (("minimum_charge", minimum_charge), ("leave", leave)):
-            if not 0 <= seconds < math.inf:
-                raise ValueError(f"{name} must be at least 0 seconds and finite, got {seconds}")
-            check_seconds(name, seconds)
+        check_seconds("minimum_charge", minimum_charge)
+        check_seconds("leave", leave)
         check_seconds("save_every", save_every)
         if policy:
             SPOT_POLICIES.make(policy)

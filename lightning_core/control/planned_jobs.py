@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,7 +83,7 @@ class PlannedJobs:
     def state(self) -> dict[str, Any]:
         """Return what is remembered as JSON values."""
         jobs = {name: planned.state() for name, planned in self._jobs.items()}
-        before = None if self._before is None else list(map(list, astuple(self._before)))
+        before = None if self._before is None else [list(self._before.prices), list(self._before.counts)]
         return {"jobs": jobs, "start_up": self._start_up.state(), "before": before}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -348,23 +348,17 @@ class PlannedJobs:
             return NodeCounts(0, min_size(terms))
         interval, done = number - span.start, float(_batches_done(status))
         return planned.plan.decide(
-            with_margin(spot_job),
-            *self._seen(market, span),
-            interval,
-            done,
-            was,
-            reserved,
-            elapsed,
+            with_margin(spot_job), *self._seen(market, span), interval, done, was, reserved, elapsed,
             preempted=preempted,
-        )
+        )  # fmt: skip
 
     def _seen(self, market: Market, span: JobSpan) -> tuple[Market, int]:
         """Return the market with what was before the pool, and the interval of it in which a job began."""
         if self._before is None:
             return market, span.start
-        price, available = astuple(self._before)
-        whole = replace(market, price=np.append(price, market.price), available=np.append(available, market.available))
-        return whole, len(price) + span.start
+        prices, counts = self._before.prices, self._before.counts
+        whole = replace(market, price=np.append(prices, market.price), available=np.append(counts, market.available))
+        return whole, len(prices) + span.start
 
     def _spot_job(self, terms: Job, work: float, span: JobSpan, pool: PoolView) -> SpotJob | None:
         hand_over = pool.resize_seconds(terms.name)

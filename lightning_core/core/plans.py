@@ -127,6 +127,8 @@ class Plan:
         work_conserving: Whether what is left over goes to any job that can use it.
         size: Number of devices that each job should train on, at least 1; None to keep the present sizes.
         capped: Whether each job must not use more than its share; None for none.
+        yields: Whether each job has no more of a device than others leave free on it; None for none. Other jobs that do
+            not fit share a device in proportion to what they ask for.
         replan_at: Scheduler time of the next round, if the policy wants one before the usual period is over.
     """
 
@@ -139,4 +141,5 @@ class Plan:
     work_conserving: bool = True
     size: IntArray | None = None
     capped: BoolArray | None = None
+    yields: BoolArray | None = None
     replan_at: float = math.inf

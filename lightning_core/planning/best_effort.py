@@ -66,6 +66,24 @@ def share_what_is_left(
     return Leftovers(order, share[order], size[order])
 
 
+def slowed(jobs: JobView, part: float) -> JobView:
+    """Return jobs as they look where a part of the time of all devices is not theirs: their work takes so much longer.
+
+    Args:
+        jobs: The jobs with deadlines.
+        part: That part, at least 0 and below 1.
+    """
+    longer = 1.0 / (1.0 - part)
+    return replace(
+        jobs, remaining=longer * jobs.remaining, work=longer * jobs.work, quantiles=longer * jobs.quantiles
+    )  # fmt: skip
+
+
+def fewest(jobs: JobView) -> IntArray:
+    """Return the fewest devices that each job can use, where its ``speedup`` is given."""
+    return np.array([speed.sizes[0] for speed in jobs.speedup], np.int64)
+
+
 def is_owed_a_turn(jobs: JobView, served: FloatArray, trains: BoolArray, now: float, turn: float, part: float) -> bool:
     """Return whether best-effort jobs have had so much less than their part of the pool that one has a turn first.
 
@@ -88,7 +106,8 @@ def _sizes(jobs: JobView, left: float, now: float, turn: float) -> IntArray:
     if not len(jobs.speedup):
         return jobs.size
     part = left / len(jobs)
-    sizes = np.array([max((n for n in one.sizes if n <= part), default=one.sizes[0]) for one in jobs.speedup], np.int64)
+    largest = [max((n for n in one.sizes if n <= part), default=0) for one in jobs.speedup]
+    sizes = np.maximum(np.array(largest, np.int64), fewest(jobs))
     held = jobs.held_devices.astype(np.int64)
     stays = (held > 0) & (held <= part) & (now - jobs.trained_since < turn)
     sizes = np.where(stays, held, sizes)

@@ -6,7 +6,8 @@ Rules
 2. The plan's order decides: the first job takes first, on the device that the others need least.
 3. A process stays on devices where its job may be, as long as it can be served there. It is moved (saved, released,
    restored) only if it can be, has not just begun to train there, and a device is free.
-4. Shares that do not fit are scaled to fit one device. What no job asks for goes to any job that can use it.
+4. Shares that do not fit are scaled to fit one device, but for jobs that yield: they have what is free there. What no
+   job asks for goes to any job that can use it.
 5. At most ``slots`` launched processes stay resident on a device; the last in the order makes room.
 """
 
@@ -106,6 +107,7 @@ class Allocator:
         """
         order = [row for row in plan.order.tolist() if row not in excluded]
         self._request: list[float] = plan.share.tolist()
+        self._yields = [False] * len(self._request) if plan.yields is None else plan.yields.tolist()
         # Jobs that live on each device, the first in the order last.
         self._queue: list[list[int]] = [[] for _ in self._all]
         for rank, row in reversed(list(enumerate(order))):
@@ -138,7 +140,7 @@ class Allocator:
         if enough := [device for device in reachable if free[device] >= request - TOLERANCE]:
             best = min(enough, key=lambda d: (d not in home, free[d], self._demand(d), d))
             self._take(row, (best,), request)
-        elif request < 1.0:
+        elif request < 1.0 and not self._yields[row]:
             self._join(row, reachable, request)
         elif reachable and not whole:
             freest = max(reachable, key=lambda d: (free[d], d in home, -d))

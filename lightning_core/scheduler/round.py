@@ -10,7 +10,7 @@ from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
-from lightning_core.planning.best_effort import TURN, is_owed_a_turn, share_what_is_left
+from lightning_core.planning.best_effort import TURN, fewest, is_owed_a_turn, share_what_is_left, slowed
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import NONE, JobTable
 
@@ -79,49 +79,64 @@ class Round:
         late = np.flatnonzero(self.late & ~self.excluded)
         late = late[np.argsort(view.work[late], kind="stable")]  # NaN last
         among, best = np.flatnonzero(self.planned), np.flatnonzero(self.best_effort & ~self.excluded & ~self.late)
-        n = len(view)
-        share, finish, numbers = np.zeros(n), np.full(n, np.nan), np.zeros((n, 2))
-        codes = np.full(n, index("late_goes_on"))
-        waiting = codes.copy()
-        codes[best], waiting[best] = index("best_effort"), index("best_effort_waits")
-        order, conserves, replan_at = among, True, np.inf
-        size = capped = None
-        kept_part = self.settings.best_effort if len(best) else 0.0
-        if len(among):
-            seen = view.only(among)
-            if kept_part:  # of the time until a deadline, that part is not theirs
-                seen = replace(seen, deadline=self.now + (1.0 - kept_part) * (seen.deadline - self.now))
-            part = policy.plan(seen, self.now)
-            order, conserves, replan_at = among[part.order], part.work_conserving, part.replan_at
-            share[among], numbers[among] = part.share, part.numbers
-            finish[among] = self.now + (part.finish - self.now) / (1.0 - kept_part) if kept_part else part.finish
-            codes[among], waiting[among] = part.codes, part.waiting
-            if part.capped is not None:
-                capped = np.zeros(n, np.bool_)
-                capped[among] = part.capped
-            if part.size is not None:
-                # Such a plan leaves nothing over: a job that goes on late asks for the fewest devices that it can use.
-                share[late] = 1.0
-                size = np.array([speed.sizes[0] for speed in view.speedup], np.int64)
-                size[among] = part.size
+        plan = self._policy_plan(policy, view, among, late, self.settings.best_effort if len(best) else 0.0)
         if len(best):
-            asked = share[among] * (view.size if size is None else size)[among]
-            served = self.table.busy_before[self.rows] + self.table.busy[self.rows]
-            trains = self.table.share[self.rows] > 0
-            turn = max(self.settings.stay, TURN * self.settings.resize)
-            known = view.only(best), served[best], trains[best], self.now, turn
-            rest = share_what_is_left(max(view.devices - float(asked.sum()), 0.0), *known)
-            has_turn = bool(kept_part) and is_owed_a_turn(*known, kept_part)
-            best = best[rest.order]
-            share[best] = rest.share
-            if len(view.speedup):
-                size = np.array([speed.sizes[0] for speed in view.speedup], np.int64) if size is None else size
-                size[best] = rest.size
-            if has_turn and len(among):
-                share[best[0]], codes[best[0]] = 1.0, index("best_effort_turn")
-                order, best = np.concatenate([best[:1], order]), best[1:]
-        order = np.concatenate([order, best, late, np.flatnonzero(self.excluded)])
-        return Plan(order, share, finish, codes, waiting, numbers, conserves, size, capped, replan_at)
+            plan = self._with_best_effort(plan, view, best)
+        return replace(plan, order=np.concatenate([plan.order, late, np.flatnonzero(self.excluded)]))
+
+    def _policy_plan(self, policy: Policy, view: JobView, among: IntArray, late: IntArray, kept: float) -> Plan:
+        """Return the policy's plan of some jobs, with nothing for the others; its order has these jobs alone.
+
+        Args:
+            policy: The policy.
+            view: All jobs.
+            among: Rows of those that it plans.
+            late: Rows of those that go on after their deadline.
+            kept: Part of the time of all devices that is not for these jobs.
+        """
+        n = len(view)
+        codes, numbers = np.full(n, index("late_goes_on")), np.zeros((n, 2))
+        plan = Plan(among, np.zeros(n), np.full(n, np.nan), codes, codes.copy(), numbers)
+        if not len(among):
+            return plan
+        part = policy.plan(slowed(view.only(among), kept) if kept else view.only(among), self.now)
+        for name in ("share", "finish", "codes", "waiting", "numbers"):
+            getattr(plan, name)[among] = getattr(part, name)
+        size = capped = None
+        if part.capped is not None:
+            capped = np.zeros(n, np.bool_)
+            capped[among] = part.capped
+        if part.size is not None:
+            # Such a plan leaves nothing over: a job that goes on late asks for the fewest devices that it can use.
+            plan.share[late] = 1.0
+            size = fewest(view)
+            size[among] = part.size
+        return replace(plan, order=among[part.order], work_conserving=part.work_conserving, size=size, capped=capped,
+                       replan_at=part.replan_at)  # fmt: skip
+
+    def _with_best_effort(self, plan: Plan, view: JobView, best: IntArray) -> Plan:
+        """Return a plan with what best-effort jobs have: what it leaves, or a turn of what is kept for them."""
+        table, settings = self.table, self.settings
+        served = (table.busy_before[self.rows] + table.busy[self.rows])[best]
+        known = view.only(best), served, table.share[self.rows[best]] > 0, self.now
+        turn = max(settings.stay, TURN * settings.resize)
+        asked = plan.share[plan.order] * (view.size if plan.size is None else plan.size)[plan.order]
+        rest = share_what_is_left(max(view.devices - float(asked.sum()), 0.0), *known, turn)
+        has_turn = len(plan.order) > 0 and is_owed_a_turn(*known, turn, settings.best_effort)
+        best = best[rest.order]
+        plan.share[best] = rest.share
+        plan.codes[best], plan.waiting[best] = index("best_effort"), index("best_effort_waits")
+        yields, size = np.zeros(len(view), np.bool_), plan.size
+        yields[best] = True
+        if len(view.speedup):
+            size = fewest(view) if size is None else size
+            size[best] = rest.size
+        order = np.concatenate([plan.order, best])
+        if has_turn:
+            first = best[0]
+            plan.share[first], plan.codes[first] = 1.0, index("best_effort_turn")
+            order = np.concatenate([[first], order[order != first]])
+        return replace(plan, order=order, size=size, yields=yields)
 
     def expected_finish(self, plan: Plan, view: JobView) -> FloatArray:
         """Return when each job is expected to reach its target: as planned, or alone from now if it is not planned."""

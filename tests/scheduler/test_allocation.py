@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -76,6 +76,14 @@ def test_movable_jobs_go_to_a_free_device() -> None:
 def test_an_immovable_job_waits_and_the_free_device_goes_to_the_next() -> None:
     pool = Pool(home=[(0,), (0,), (0,)], stays={1})
     assert pool.allocate(plan([1, 1, 1])) == [(1, (0,)), (0, (0,)), (1, (1,))]
+
+
+def test_a_job_that_yields_has_only_what_is_free_on_its_device() -> None:
+    """Another one that does not fit takes its part of what the first has."""
+    pool, wanted = Pool(home=[(0,), (0,)], stays={0, 1}), plan([0.75, 0.5], work_conserving=False)
+    assert pool.allocate(wanted) == [(0.6, (0,)), (0.4, (0,))]
+    yields = np.array([False, True])
+    assert pool.allocate(replace(wanted, yields=yields)) == [(0.75, (0,)), (0.25, (0,))]
 
 
 def test_a_job_of_several_devices_has_all_of_them_or_none() -> None:
