@@ -24,8 +24,9 @@ from tests.conftest import ROOT
 
 INTERVAL, NOTICE, MOST = 20.0, 10.0, 2
 # Spot nodes by interval: two; one (drained with notice); none; two again.
-COUNTS = [2, 1, 0, 2, 2, 2, 2, 2, 2, 2, 2, 2]
-BATCHES, DEADLINE = 2300, 200.0
+COUNTS = [2, 1, 0, *[2] * 15]
+# Time for a preemption must be left until the end: a node takes about half an interval to start, which plans count.
+BATCHES, DEADLINE = 2300, 320.0
 SAVE_EVERY = 5.0
 
 
