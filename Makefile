@@ -65,10 +65,10 @@ coverage: setup
 test-stories: setup
 	$(call run_tests,stories (of 50),-n 2 -m 'stories and not nightly' $(call WITH,stories))
 
-# Three at once, for these wait more than they compute.
 test-ray: setup
-	$(call run_tests,Ray (of 200),-n 3 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
+	$(call run_tests,Ray (of 200),-n 2 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
 
+# Three at once, for these wait more than they compute, and meet no deadline of seconds.
 test-faults: setup
 	$(call run_tests,faults (of 130),-n 3 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
 
