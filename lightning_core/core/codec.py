@@ -44,9 +44,9 @@ from lightning_core.core.events import (
     WorkerExited,
     WorkersLost,
 )
-from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
+from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan
 from lightning_core.core.reasons import reason_from_list
-from lightning_core.core.reported import Hang, LearningRates
+from lightning_core.core.reported import Hang, LearningRates, MemoryUse
 from lightning_core.core.targets import Target, target_from_dict
 from lightning_core.core.validation import checked
 
@@ -84,6 +84,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "bad_losses": lambda parts: BadLosses(*parts),
     "hang": lambda parts: Hang(*parts),
     "learning_rates": lambda parts: LearningRates(*map(tuple, parts)),
+    "memory": lambda parts: MemoryUse(*parts),
     "checkpoint": lambda parts: Checkpoint(*parts),
     "cause": ExitCause,
     "devices": lambda devices: _tuple(devices),
@@ -107,7 +108,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 # Fields of a job that are left out where they are unset.
-_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size", "save_every")
+_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size", "save_every", "memory")
 
 
 def _tuple(value: Any) -> Any:
@@ -125,6 +126,8 @@ def job_to_dict(job: Job) -> dict[str, Any]:
     for name in _OFTEN_UNSET:
         if not body[name]:
             del body[name]
+    if job.on_hold is OnHold.KEEP:
+        del body["on_hold"]
     return body | {"target": job.target.to_dict(), "can": sorted(job.can), "deadline": seconds_or_none(job.deadline)}
 
 
@@ -154,7 +157,8 @@ def job_from_dict(value: dict[str, Any]) -> Job:
 
 def _terms_from_dict(body: dict[str, Any]) -> dict[str, Any]:
     """Return the given terms of a job, converted to their types."""
-    kinds: dict[str, Callable[[Any], Any]] = {"target": target_from_dict, "on_miss": OnMiss, "on_nan": OnNan}
+    kinds: dict[str, Callable[[Any], Any]] = {"target": target_from_dict, "on_miss": OnMiss, "on_nan": OnNan,
+                                             "on_hold": OnHold}  # fmt: skip
     return body | {name: kind(body[name]) for name, kind in kinds.items() if name in body}
 
 

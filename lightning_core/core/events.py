@@ -18,7 +18,7 @@ from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, PlanEvent,
 from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check_run
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most
-from lightning_core.core.reported import Hang, LearningRates
+from lightning_core.core.reported import Hang, LearningRates, MemoryUse
 
 # Earlier runs of one event: with 128 points each, a line of the journal has some megabytes.
 MAX_RUNS_AT_ONCE = 1000
@@ -44,6 +44,8 @@ class ExitCause(StrEnum):
     BROKEN = "broken"
     """Its worker can train no job, for example because this package cannot be imported there; it restarts a few times.
     """
+    OUT_OF_MEMORY = "out_of_memory"
+    """Its device or node ran out of memory; it restarts a few times, alone on its devices."""
     PREEMPTED = "preempted"
     """Its node was preempted; it restarts, and this counts against no limit."""
 
@@ -134,6 +136,8 @@ class Report:
         learning_rates: Learning rates of the training, once they are known and whenever they change; None if the
             scheduler has them, or they are constant or unknown.
         epoch_batches: Batches of an epoch, for a target in epochs; None if the scheduler has it, or it is unknown.
+        memory: Memory of its process on each device, once it has trained and whenever its peak has grown; None if the
+            scheduler has it, or it is unknown.
     """
 
     job: str
@@ -153,6 +157,7 @@ class Report:
     hang: Hang | None = None
     learning_rates: LearningRates | None = None
     epoch_batches: int | None = None
+    memory: MemoryUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

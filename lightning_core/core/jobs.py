@@ -13,6 +13,7 @@ from typing import Any
 from lightning_core.core.limits import (
     MAX_COUNT,
     MAX_DEVICES,
+    MAX_MEMORY,
     MAX_NAME,
     MIN_SECONDS,
     Deadline,
@@ -32,6 +33,15 @@ class OnMiss(StrEnum):
     STOP = "stop"
     HOLD = "hold"
     """It is held until a person gives it a new deadline, or cancels it."""
+
+
+class OnHold(StrEnum):
+    """What becomes of the memory of a job's process on a GPU while it is held."""
+
+    KEEP = "keep"
+    """It stays there, and the job goes on at once."""
+    OFFLOAD = "offload"
+    """Its state is moved to the host's memory, and back before the job goes on."""
 
 
 class OnRefused(StrEnum):
@@ -98,6 +108,8 @@ class Job:
         model: Class path of its LightningModule; empty if unknown.
         batch_size: Samples in a batch of one device; None if unknown.
         save_every: Seconds of training between two periodic checkpoints; None if unknown.
+        memory: Bytes that it needs at least of each device's memory; None to estimate and measure it.
+        on_hold: What becomes of its memory on a GPU while it is held.
 
     Raises:
         ValueError: If the name is empty, the target cannot be read, or a number is out of its range.
@@ -126,6 +138,8 @@ class Job:
     model: str = ""
     batch_size: int | None = None
     save_every: float | None = None
+    memory: int | None = None
+    on_hold: OnHold = OnHold.KEEP
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -200,6 +214,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "restarts": (_is_count, "at least 0"),
     "retries": (_is_count, "at least 0"),
     "batch_size": (lambda value: value is None or value >= 1, "at least 1"),
+    "memory": (lambda value: value is None or value >= 1, "at least 1 byte"),
     "throughputs": (lambda values: all(map(_is_positive, values)), "positive and finite"),
     "spec_sha256": (lambda value: re.fullmatch("([0-9a-f]{64})?", value) is not None, "64 hexadecimal digits or empty"),
     "resize_seconds": (lambda value: value is None or 0 <= value < math.inf, "at least 0 and finite"),
@@ -236,6 +251,7 @@ _BOUNDS: dict[str, Callable[[str, Any], None]] = {
     "throughputs": check_factor,
     "resize_seconds": check_seconds,
     "save_every": check_seconds,
+    "memory": lambda name, value: check_at_most(name, value, MAX_MEMORY),
 }
 
 

@@ -21,6 +21,8 @@ MAX_JOBS = 1000
 """Jobs of one bundle."""
 MAX_COUNT = 10**12
 """Batches, reports, restarts and other counts: floats still count sums of thousands of them exactly."""
+MAX_MEMORY = 2**50
+"""Bytes of a device's memory: a pebibyte."""
 MAX_CELLS = 10_000
 """Loss cells of a window and the like."""
 MAX_REPORTED_CELLS = 1000

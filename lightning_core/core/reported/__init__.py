@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from lightning_core.core.reported.hang import Hang
 from lightning_core.core.reported.learning_rates import LearningRates, fewer
+from lightning_core.core.reported.memory_use import MemoryUse
 
-__all__ = ["Hang", "LearningRates", "fewer"]
+__all__ = ["Hang", "LearningRates", "MemoryUse", "fewer"]
