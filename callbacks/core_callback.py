@@ -16,6 +16,7 @@ from lightning_core.core.targets import Target
 from lightning_core.view.console_lines import logger
 
 from .checkpointing.job_checkpointer import JobCheckpointer
+from .control.offload import check_offload
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
 from .job_record import KEY, JobRecord, notebook_card
@@ -45,6 +46,8 @@ class CoreCallback(pl.Callback):
         weight: Number of jobs of weight 1 that this job counts for when not all deadlines can be met.
         on_miss: What to do when the deadline passes: ``"continue"``, ``"stop"`` or ``"hold"``. A script that is
             stopped leaves the pool and trains on without it.
+        on_hold: What becomes of its memory on a GPU while it is held: ``"keep"`` leaves it there, ``"offload"`` moves
+            the state to the host's memory, and back before training goes on.
         on_nan: What to do when the losses are NaN or infinite for three loss cells in a row: ``"continue"`` or
             ``"stop"``. The first such loss is logged at once.
         on_refused: What to do if the pool refuses the job, for example because its name is taken: ``"hold"`` waits and
@@ -96,6 +99,7 @@ class CoreCallback(pl.Callback):
         begin: When | None = None,
         weight: float = 1.0,
         on_miss: str = "continue",
+        on_hold: str = "keep",
         on_nan: str = "continue",
         on_refused: str = "hold",
         keep_best: bool | str | Path = False,
@@ -108,7 +112,7 @@ class CoreCallback(pl.Callback):
         every: int = 10,
         growth: float = 0.01,
     ) -> None:
-        self._terms = JobTerms(job, deadline, target, begin, weight, on_miss, on_nan, like)
+        self._terms = JobTerms(job, deadline, target, begin, weight, on_miss, on_nan, like, on_hold)
         self._options = Options(
             self._terms.job, pool, stop_when_met, every, growth, read_on_refused(on_refused),
             keep_best if isinstance(keep_best, bool) else Path(keep_best),
@@ -181,6 +185,7 @@ class CoreCallback(pl.Callback):
         if first is not self and stage == "fit":
             log.warning("%s: ignored, because the Trainer has another CoreCallback", self._options.job.name)
         if not self._aside:
+            check_offload(trainer, self._options.job)
             self._record = self._found = None
             per_step = micro_batches_per_step() if self._options.launched else 0
             self._checkpointer = self._new_checkpointer(

@@ -17,6 +17,7 @@ from .checkpointing.job_checkpointer import JobCheckpointer
 from .checkpointing.job_writer import batches_done
 from .control.busy_timer import BusyTimer, GpuTimer, HostTimer
 from .control.fit_signals import JobReleased
+from .control.offload import offload_of
 from .control.ranks import Ranks, SideAction
 from .control.steering import Steering
 from .elastic.steps import micro_batches_per_step
@@ -95,6 +96,7 @@ class Fit:
         self.steering = Steering(
             self._name, self.mailbox, self._timer, ranks, options.device_lock, options.launched, options.devices,
             options.stop_when_met, lambda: trainer.received_sigterm or self._slurm.due(), options.cores,
+            offload_of(trainer, pl_module, options.job),
         )  # fmt: skip
 
     @property
@@ -128,8 +130,10 @@ class Fit:
     def begin_epoch(self, trainer: pl.Trainer) -> None:
         """Save or leave, if told to, before the first hook of an epoch."""
         self._new_epoch, self._epoch_began = True, self._batches
+        self.steering.between_batches()
         if self.steering.leaving or self.steering.saving:
             self._checkpointer.between_epochs(trainer, self._leave_if_told)
+        self.steering.come_back()
         self.hangs.begin(Phase.FIRST_BATCH)
 
     def begin_batch(self, phase: Phase) -> None:
@@ -166,6 +170,16 @@ class Fit:
             steering.saving = False
             self._slurm.save(trainer, self._batches)
         elif steering.leaving or steering.saving:
+            self._checkpointer.between_batches(trainer, self._leave_if_told)
+        if steering.holding:
+            self._checkpointer.where_exact(trainer, lambda: self._hold(trainer))
+        self.hangs.begin(Phase.NEXT_BATCH)
+
+    def _hold(self, trainer: pl.Trainer) -> None:
+        """Hold between two batches, where a job that is told to leave can do so without its device."""
+        self.hangs.done()
+        self.steering.between_batches()
+        if self.steering.leaving:
             self._checkpointer.between_batches(trainer, self._leave_if_told)
         self.hangs.begin(Phase.NEXT_BATCH)
 

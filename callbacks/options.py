@@ -13,7 +13,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.core.durations import WallTime, When, parse_when, seconds_until
-from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan, OnRefused
+from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan, OnRefused
 from lightning_core.core.limits import MAX_COUNT, MAX_NAME
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import Client, DeviceLock
@@ -110,6 +110,7 @@ class JobTerms:
         on_miss: What to do when the deadline passes.
         on_nan: What to do when the losses are NaN or infinite.
         like: Name of an earlier job, or a tag, whose loss went as that of this job will.
+        on_hold: What becomes of its memory on a GPU while it is held.
 
     Raises:
         ValueError: If a value is out of range, or a time is past.
@@ -126,11 +127,14 @@ class JobTerms:
         on_miss: str = "continue",
         on_nan: str = "continue",
         like: str = "",
+        on_hold: str = "keep",
     ) -> None:
         if target is None:
             raise MisconfigurationException("CoreCallback needs a target, such as 'train_loss<=0.35'")
         if on_miss not in tuple(OnMiss):
             raise ValueError(f"on_miss must be one of {', '.join(OnMiss)}, got {on_miss!r}")
+        if on_hold not in tuple(OnHold):
+            raise ValueError(f"on_hold must be one of {', '.join(OnHold)}, got {on_hold!r}")
         if on_nan not in (OnNan.CONTINUE, OnNan.STOP):
             why = ": only a job launched by a pool can go back to a checkpoint" if on_nan == OnNan.RESTART else ""
             raise ValueError(f"on_nan must be 'continue' or 'stop' in a script, got {on_nan!r}{why}")
@@ -145,6 +149,7 @@ class JobTerms:
             on_miss=OnMiss(on_miss),
             on_nan=OnNan(on_nan),
             like=like,
+            on_hold=OnHold(on_hold),
         )
 
     @property

@@ -13,6 +13,7 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 ``LIGHTNING_CORE_POOL``         ``auto`` (if unset), ``local``, or where the pool is
 ``LIGHTNING_CORE_WEIGHT``       a number
 ``LIGHTNING_CORE_ON_MISS``      ``continue`` (if unset), ``stop`` or ``hold``
+``LIGHTNING_CORE_ON_HOLD``      ``keep`` (if unset) or ``offload``
 ``LIGHTNING_CORE_ON_NAN``       ``continue`` (if unset) or ``stop``
 ``LIGHTNING_CORE_ON_REFUSED``   ``hold`` (if unset), ``rename`` or ``alone``: what to do if the pool refuses the job
 =============================== ==========================================================================
@@ -26,7 +27,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lightning_core.core.jobs import OnMiss, OnNan, OnRefused, check_term
+from lightning_core.core.jobs import OnHold, OnMiss, OnNan, OnRefused, check_term
 from lightning_core.core.limits import check_length
 from lightning_core.core.targets import parse_target
 from lightning_core.variables import MAX_VALUE_LENGTH, PREFIX, unknown
@@ -84,7 +85,8 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
         arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_when(text) and text)
     arguments["target"] = _value(environment, "TARGET", parse_target)
     for name, parse in (
-        ("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss), ("ON_NAN", _on_nan), ("ON_REFUSED", _on_refused),
+        ("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss), ("ON_HOLD", _on_hold), ("ON_NAN", _on_nan),
+        ("ON_REFUSED", _on_refused),
     ):  # fmt: skip
         if environment.get(PREFIX + name):
             arguments[name.lower()] = _value(environment, name, parse)
@@ -121,6 +123,10 @@ def _on_nan(text: str) -> str:
 
 def _on_miss(text: str) -> str:
     return _one_of(OnMiss, "on_miss", text)
+
+
+def _on_hold(text: str) -> str:
+    return _one_of(OnHold, "on_hold", text)
 
 
 def _on_refused(text: str) -> str:

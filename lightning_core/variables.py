@@ -17,6 +17,7 @@ KNOWN = {
     "TARGET": "target of the job",
     "WEIGHT": "weight of the job",
     "ON_MISS": "action when the deadline passes: continue, stop or hold",
+    "ON_HOLD": "memory on a GPU while the job is held: keep or offload",
     "ON_NAN": "action when losses are NaN or infinite: continue or stop",
     "ON_REFUSED": "action if the pool refuses the job: hold, rename or alone",
     # Read by scripts and commands.

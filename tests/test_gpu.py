@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_core.callbacks.launched import LaunchedCallback
+from lightning_core.callbacks.reporting.inbox import Inbox
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
@@ -109,6 +110,52 @@ def test_memory_is_freed_on_release(tmp_path: Path) -> None:
     gc.collect()
     torch.cuda.empty_cache()
     assert before - torch.cuda.mem_get_info()[0] < 64 * 2**20
+
+
+class Heavy(Wide):
+    """Has hundreds of megabytes of parameters, gradients and moments."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=1e-4)
+
+
+def test_a_held_job_leaves_the_memory_of_its_gpu_and_goes_on_as_if_it_had_stayed() -> None:
+    def train(held: tuple[int, ...]) -> tuple[Heavy, Any, list[int]]:
+        pl.seed_everything(1)
+        script, kept = Script(grant(1, 1.0)), list[int]()
+
+        class Hold(pl.Callback):
+            def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+                if trainer.global_step in held:
+                    current: Any = core._fit
+                    current.mailbox.inbox.directive = grant(100 + trainer.global_step, 0.0)
+
+        def wait(inbox: Any, known: Any, timeout: float) -> None:
+            kept.append(torch.cuda.memory_reserved())
+            inbox.take(grant(known.version + 1, 1.0))
+
+        with pytest.MonkeyPatch.context() as patch:
+            core = ConnectedScript("job", BatchTarget(10**9), client=script, growth=0.0, on_hold="offload")
+            patch.setattr(Inbox, "wait", wait)
+            options: dict[str, Any] = {**QUIET, "accelerator": "gpu", "devices": 1, "precision": "16-mixed"}
+            trainer = pl.Trainer(max_steps=30, max_epochs=-1, callbacks=[core, Hold()], **options)
+            trainer.fit(model := Heavy())
+        return model, trainer.optimizers[0].state_dict(), kept
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        whole, whole_state, _ = train(())
+        moved, moved_state, kept = train((3, 4, 20))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    state = 4 * sum(parameter.numel() * parameter.element_size() for parameter in whole.parameters())
+    assert len(kept) == 3
+    assert max(kept) < state / 4, (kept, state)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), moved.parameters(), strict=True))
+    for number, parts in whole_state["state"].items():
+        assert all(torch.equal(part, moved_state["state"][number][name]) for name, part in parts.items())
 
 
 @pytest.fixture(scope="module")

@@ -104,19 +104,31 @@ class JobCheckpointer:
         """
         if _batch(trainer) < self._not_before:
             return
-        if not is_exact_after_batch(trainer, resizable=self._micro_batches is not None):
+
+        def save() -> None:
+            if self._save(trainer, new_epoch=False):
+                then()
+
+        if not self.where_exact(trainer, save):
             self._misses += not trainer.fit_loop._should_accumulate()  # within a step, the next batches may be exact
-            return
+
+    def where_exact(self, trainer: pl.Trainer, do: Callable[[], None]) -> bool:
+        """Call ``do`` once this batch is complete, if a job saved there resumes exactly; return whether it does.
+
+        ``do`` may call this again: it is at that point already.
+        """
+        if not is_exact_after_batch(trainer, resizable=self._micro_batches is not None):
+            return False
         fetcher: Any = trainer.fit_loop._data_fetcher
         announce = fetcher._start_profiler
 
         def once() -> None:
             fetcher._start_profiler = announce
-            if self._save(trainer, new_epoch=False):
-                then()
-            announce()
+            do()
+            fetcher._start_profiler()
 
         fetcher._start_profiler = once
+        return True
 
     def between_epochs(self, trainer: pl.Trainer, then: Callable[[], None]) -> None:
         """Before the first hook of an epoch, save and call ``then``, if the job should be saved there (rule 3)."""

@@ -15,6 +15,7 @@ from ..reporting.joining import POOL_TIMEOUT
 from ..reporting.mailbox import Mailbox
 from .busy_timer import BusyTimer
 from .fit_signals import JobEnded, JobFenced
+from .offload import Offload
 from .ranks import Action, Ranks, SideAction
 from .throttle import Throttle
 
@@ -48,12 +49,13 @@ class Steering:
         stop_when_met: Whether to stop when the target is met.
         must_not_hold: Whether the process has to train on: it was asked to end, and Lightning does so after a batch.
         cores: Cores of the device if it is a CPU.
+        offload: What moves the state off the device while the job is held; None if it stays there.
     """
 
     def __init__(
         self, job: str, mailbox: Mailbox | None, timer: BusyTimer, ranks: Ranks | None, device_lock: DeviceLock | None,
         launched: bool, devices: tuple[int, ...], stop_when_met: bool, must_not_hold: Callable[[], bool],
-        cores: int = 1,
+        cores: int = 1, offload: Offload | None = None,
     ) -> None:  # fmt: skip
         self.leaving = False
         """Whether to save and leave as soon as resuming would be exact."""
@@ -63,6 +65,8 @@ class Steering:
         """Whether all ranks save the model as the best so far after this batch."""
         self.stopping = False
         """Whether to stop the Trainer because the target is met."""
+        self.holding = False
+        """Whether to hold, and offload, as soon as nothing of this batch is left to do."""
         self._job = job
         self._mailbox = mailbox
         self._hangs = HangWatch(None) if mailbox is None else mailbox.hangs
@@ -77,6 +81,7 @@ class Steering:
         self._throttle = Throttle(job, timer.on_host)
         self._stop_when_met = stop_when_met
         self._must_not_hold = must_not_hold
+        self._offload = offload
         self._obeyed: Directive | None = None
         self._holds_device = False
         self._share = MIN_SHARE
@@ -106,26 +111,36 @@ class Steering:
         device_lock = self._device_lock_needed()
         if device_lock is not None and self._holds_device and device_lock.expired():
             self._release(again=True)
-        if not self._holds_device:
-            while device_lock is not None and not device_lock.acquire(self._share, MAX_WAIT):
-                if self._has_news():
-                    self.obey(SideAction.NOTHING)
-                    device_lock = self._device_lock_needed()
-                elif self._must_go_on():
-                    break
-            self._holds_device = True
-            self._timer.begin()
-            self._throttle.begin()
+        while not self._holds_device and not self._acquire():
+            if self._has_news():
+                self.obey(SideAction.NOTHING)
 
     def after_batch(self, side_actions: SideAction) -> None:
-        """After a batch: obey the newest directive; several ranks do so only when they are due to agree."""
+        """After a batch: obey the newest directive; several ranks do so only when they are due to agree.
+
+        A job that offloads holds later: other hooks of this batch may still need the state.
+        """
         if self._ranks is not None:
             if self._ranks.due():
                 self.obey(side_actions)
             return
         self.saving = SideAction.SAVE in side_actions
-        if self._has_news():
-            self.obey(side_actions)
+        self.holding = False
+        if self._mailbox is not None and self._has_news():
+            later = self._offload is not None
+            self.holding = later and self._wanted(self._mailbox.inbox.directive) is Action.HOLD
+            if not self.holding:
+                self.obey(side_actions)
+
+    def between_batches(self) -> None:
+        """Where nothing of the training runs: obey news."""
+        if self._offload is not None and self._has_news():
+            self.obey(SideAction.NOTHING)
+
+    def come_back(self) -> None:
+        """Go on with a training that could not leave as it was told to."""
+        if self._is_out():
+            self.enter()
 
     def obey(self, side_actions: SideAction) -> None:
         """Carry out the newest directive; return when this process may train, has to stop, or has to leave.
@@ -134,14 +149,17 @@ class Steering:
             JobEnded: If a launched job has been ended with its target unmet.
             JobFenced: If another incarnation of a launched job has started.
         """
-        while (action := self._decide(side_actions)) is Action.HOLD:
-            self._release(again=False)
-            if self._mailbox is not None:
-                self._mailbox.inbox.parked_at = self._obeyed
-                self._mailbox.inbox.wait(self._obeyed, MAX_WAIT)
+        while True:
+            action = self._decide(side_actions)
+            if action is Action.HOLD:
+                self._hold()
+            elif action not in (Action.GO, Action.STOP) or not self._is_out() or self._acquire():
+                break  # hooks that come before the next batch find the state where it was
         if self._mailbox is not None:
             self._mailbox.inbox.parked_at = None  # a hold may end without a new directive
         self.leaving = action is Action.LEAVE
+        if self._offload is not None:
+            self._offload.read_on_host()  # nothing if it is back
         if action is Action.STOP:
             self.stopping = True
         elif action in (Action.OVER, Action.FENCED):
@@ -152,6 +170,8 @@ class Steering:
     def close(self) -> float:
         """Release the device; return the busy seconds of the whole fit."""
         try:
+            if self._offload is not None:
+                self._offload.read_on_host()  # interrupted while it was held
             self._release(again=False)
         finally:
             self._close_own_device_lock()
@@ -165,11 +185,7 @@ class Steering:
         if self._mailbox is not None:
             directive, known = self._mailbox.inbox.directive, self._obeyed
             self._obeyed = directive
-            action = self._action_for(directive)
-            if action in (Action.GO, Action.LEAVE) and (self._mailbox.refused or self._check_lease()):
-                action = Action.HOLD
-            if action is Action.HOLD and self._must_go_on():
-                action = Action.GO
+            action = self._wanted(directive)
             if directive is not known:
                 self._apply(directive)
         if self._ranks is not None:
@@ -177,6 +193,14 @@ class Steering:
             self.saving = self.saving or bool(agreed & SideAction.SAVE)
             self.keeping = bool(agreed & SideAction.KEEP)
         return action
+
+    def _wanted(self, directive: Directive | None) -> Action:
+        """Return what this process is to do by itself under a directive."""
+        action = self._action_for(directive)
+        refused = self._mailbox is not None and bool(self._mailbox.refused)
+        if action in (Action.GO, Action.LEAVE) and (refused or self._check_lease()):
+            action = Action.HOLD
+        return Action.GO if action is Action.HOLD and self._must_go_on() else action
 
     def _has_news(self) -> bool:
         mailbox = self._mailbox
@@ -240,6 +264,35 @@ class Steering:
 
     # ------------------------------------------------------------------------------------------------ the device
 
+    def _is_out(self) -> bool:
+        return self._offload is not None and self._offload.is_out
+
+    def _hold(self) -> None:
+        """Release the device, the state moved off it before if the job offloads, and wait for news."""
+        if self._offload is not None:
+            self._stand_still()
+            self._offload.move_out()
+        self._release(again=False)
+        if self._mailbox is not None:
+            self._mailbox.inbox.parked_at = self._obeyed
+            self._mailbox.inbox.wait(self._obeyed, MAX_WAIT)
+
+    def _acquire(self) -> bool:
+        """Wait a moment for the device, and move the state back to it; return whether the training may run."""
+        lock = self._device_lock_needed()
+        acquired = lock is None or lock.acquire(self._share, MAX_WAIT)
+        if not acquired and (self._has_news() or not self._must_go_on()):
+            return False
+        if self._offload is not None and not self._offload.move_back():
+            self._release(again=False)  # what takes the room may need the device to leave it
+            if self._mailbox is not None:
+                self._mailbox.inbox.wait(self._obeyed, MAX_WAIT)
+            return False
+        self._holds_device = True
+        self._timer.begin()
+        self._throttle.begin()
+        return True
+
     def _device_lock_needed(self) -> DeviceLock | None:
         """Return the lock to acquire; None where the kernel enforces the share."""
         return None if self._throttle.by_kernel else self._device_lock
@@ -280,12 +333,16 @@ class Steering:
             os.sched_setaffinity(0, self._affinity)
             self._affinity = None
 
-    def _release(self, *, again: bool) -> None:
+    def _stand_still(self) -> None:
+        """Wait until the device has done the work of this process, and stop counting it."""
         if self._holds_device:
             self._holds_device = False
             self._hangs.begin(Phase.QUANTUM_END)
             self._timer.end()
             self._hangs.done()
             self._throttle.end()
+
+    def _release(self, *, again: bool) -> None:
+        self._stand_still()
         if self._device_lock is not None:
             self._device_lock.release(again=again, share=self._share)

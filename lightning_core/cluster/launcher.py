@@ -231,6 +231,7 @@ class Launcher:
             save_every=spec["save_every"],
             keep_best=spec.get("keep_best", False),  # absent in specs of earlier versions, like `hang`
             hang=None if hang is None else hang * 2**placement.hangs,  # it may have been no hang
+            on_hold=job.on_hold,
             scheduler=self._scheduler,
             folder=str(home_of(self._folder, placement.job)),
             paths=tuple(spec["paths"]),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lightning_core.core.jobs import OnHold
 from lightning_core.core.targets import Target
 from lightning_core.storage.job_specs import HANG, SAVE_EVERY
 from lightning_core.worker.process_group import ALONE, Rank
@@ -39,6 +40,7 @@ class Assignment:
         save_every: Minimum seconds between periodic checkpoints.
         keep_best: Whether the best model is kept in the job's folder.
         hang: Seconds that any step may take before it hangs; None for any time.
+        on_hold: What becomes of the job's memory on a GPU while it is held.
     """
 
     job: str
@@ -55,3 +57,4 @@ class Assignment:
     save_every: float = SAVE_EVERY
     keep_best: bool = False
     hang: float | None = HANG
+    on_hold: OnHold = OnHold.KEEP

@@ -148,6 +148,7 @@ class Worker:
                     save_every=assignment.save_every,
                     keep_best=home if assignment.keep_best else False,
                     hang=assignment.hang,
+                    on_hold=assignment.on_hold,
                     give_up=partial(self._give_up, assignment),
                 )
                 return fit(assignment, callback)

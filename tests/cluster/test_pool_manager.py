@@ -33,7 +33,7 @@ from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
-from lightning_core.core.jobs import Job
+from lightning_core.core.jobs import Job, OnHold
 from lightning_core.core.targets import BatchTarget
 from lightning_core.run import ageing
 from lightning_core.scheduler.settings import Settings
@@ -215,6 +215,13 @@ def test_each_hang_doubles_the_time_that_a_step_may_take(
 def test_a_spec_of_an_earlier_version_has_the_usual_limit(stage: Stage) -> None:
     stage.spec(json.dumps({name: value for name, value in SPEC.items() if name != "hang"}))
     assert stage.launcher._assignment(Placement("x", 1, (0,)), "").hang == HANG
+
+
+def test_a_job_that_offloads_is_launched_as_one(stage: Stage) -> None:
+    for on_hold in OnHold:
+        job = Job("x", 9.0, BatchTarget(5), on_hold=on_hold)
+        stage.spec(json.dumps(SPEC | {"job": job_to_dict(job)}))
+        assert stage.launcher._assignment(Placement("x", 1, (0,)), "").on_hold is on_hold
 
 
 def test_a_job_is_launched_once_and_its_slot_is_free_afterwards(stage: Stage) -> None:
