@@ -117,7 +117,7 @@ def lookup_ms(stored: int = 1000, repeats: int = 50) -> float:
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore(Path(folder) / FILE)
         ended = [EndedRun(Job(f"job{k}", 60.0, TARGET, model="a.Model"), Verdict.MET, *_earlier_run("", draw)[1:3],
-                          100, ((1, 50.0),), 60.0, 0.0, float(k)) for k in range(stored)]  # fmt: skip
+                          100, ((1, 50.0),), 60.0, 0.0, float(k), None) for k in range(stored)]  # fmt: skip
         store.add(PastRun.of(run, this_user(), "cpu", run.ended) for run in ended)
         store.close()
         history, times = PoolHistory(Path(folder)), []

@@ -15,6 +15,7 @@ from lightning_core.bundle.job_spec import DEFAULT_CELL, SUBMITTED, JobSpec, fea
 from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import (
     non_negative_int,
+    parse_bytes,
     positive_number,
     read_bool,
     read_choice,
@@ -22,14 +23,15 @@ from lightning_core.bundle.values import (
     read_target,
 )
 from lightning_core.core.durations import WallTime, parse_duration, parse_limit, parse_when, seconds_until
-from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan, check_term
+from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan, check_term
 from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES, check_length, shown
 from lightning_core.core.names import NAME_RULE, is_name
 from lightning_core.core.validation import positive_int
 from lightning_core.storage.job_specs import HANG
 
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
-         "cell", "restarts", "retries", "location", "save_every", "keep_best", "hang", "like")  # fmt: skip
+         "cell", "restarts", "retries", "location", "save_every", "keep_best", "hang", "like",
+         "memory", "on_hold")  # fmt: skip
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
@@ -75,6 +77,8 @@ class _Terms:
             "restarts": self.read("restarts", _within("restarts", non_negative_int)),
             "retries": self.read("retries", _within("retries", non_negative_int), 0),
             "like": self.read("like", _read_like, ""),
+            "memory": self.read("memory", parse_bytes),
+            "on_hold": self.read("on_hold", partial(read_choice, OnHold), OnHold.KEEP),
         }
 
     def read_moment(self, key: str, default: float | None = None) -> Any:

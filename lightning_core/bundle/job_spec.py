@@ -13,7 +13,7 @@ from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.bundle.values import exact_duration
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.durations import Moment, WallTime, seconds_until
-from lightning_core.core.jobs import Job
+from lightning_core.core.jobs import Job, OnHold
 from lightning_core.core.limits import MAX_COUNT, MAX_NAME
 from lightning_core.storage.job_specs import HANG, SAVE_EVERY
 
@@ -125,6 +125,10 @@ class JobSpec:
             terms["location"] = job.location
         if job.like:
             terms["like"] = job.like
+        if job.memory is not None:
+            terms["memory"] = job.memory
+        if job.on_hold is not OnHold.KEEP:
+            terms["on_hold"] = str(job.on_hold)
         return {
             **self.config,
             **terms,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
-from lightning_core.bundle.values import exact_duration, read_bool
+from lightning_core.bundle.values import exact_duration, parse_bytes, read_bool
 from lightning_core.control import Budget, Calendar
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration, parse_duration
@@ -20,7 +20,7 @@ from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
 POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar", "budget",
-             "best_effort")  # fmt: skip
+             "best_effort", "device_memory")  # fmt: skip
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
@@ -64,6 +64,8 @@ class PoolSection(NamedTuple):
     """Money that the pool may spend on a market; None for any."""
     best_effort: float = 0.0
     """Part of the devices' time that is kept for jobs without a deadline."""
+    device_memory: int | None = None
+    """Bytes of each device's memory that jobs may have; None if unknown."""
 
 
 def with_quantum(settings: Settings, kind: Kind) -> Settings:
@@ -76,7 +78,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
                                 locations=pool.locations, keep_all=pool.keep_all,
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
-                                best_effort=pool.best_effort,
+                                best_effort=pool.best_effort, device_memory=pool.device_memory,
                                 controllers=controllers_of(pool.calendar, pool.budget, pool.locations)),
                         pool.kind)  # fmt: skip
 
@@ -120,9 +122,12 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     calendar = problems.at("calendar").read(read_calendar, section.get("calendar", ())) or ()
     budget = problems.at("budget").read(read_budget, section["budget"]) if "budget" in section else None
     best_effort = problems.at("best_effort").read(read_part, section.get("best_effort", 0.0)) or 0.0
+    memory = None
+    if "device_memory" in section:
+        memory = problems.at("device_memory").read(parse_bytes, section["device_memory"])
     return PoolSection(
         kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar, budget,
-        best_effort,
+        best_effort, memory,
     )  # fmt: skip
 
 
@@ -244,6 +249,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         pool["keep_ended"] = FOREVER if settings.keep_ended is None else exact_duration(settings.keep_ended)
     if settings.best_effort:
         pool["best_effort"] = settings.best_effort
+    if settings.device_memory is not None:
+        pool["device_memory"] = settings.device_memory
     if settings.share_history:
         pool["share_history"] = True
     if (calendar := settings.controllers.get(Asker.CALENDAR)) is not None:

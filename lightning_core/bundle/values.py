@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 
-from lightning_core.core.limits import shown
+from lightning_core.core.limits import MAX_MEMORY, format_bytes, shown
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.targets import TARGETS, Target, parse_target
 from lightning_core.core.validation import read_number
 
 E = TypeVar("E", bound=StrEnum)
+_PREFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.ASCII | re.IGNORECASE)
 
 
 def read_target(value: Any) -> Target:
@@ -121,3 +125,35 @@ def read_moment(value: Any) -> datetime:
         return datetime.fromtimestamp(datetime.fromisoformat(value).timestamp())
     except (TypeError, ValueError, OverflowError, OSError):
         raise ValueError(f"is written by a run, as 2026-11-23T18:00:00+00:00; remove it, got {value!r}") from None
+
+
+def parse_bytes(value: object) -> int:
+    """Return the bytes of an amount of memory.
+
+    Args:
+        value: Text such as ``"16GiB"`` or ``"800 MB"``, or a number of bytes. ``GiB`` and a bare ``G`` are 2**30 bytes,
+            as ``free -h`` counts; ``GB`` is 10**9.
+
+    Raises:
+        ValueError: If it is none, less than a byte, or more than a pebibyte.
+
+    Example::
+
+        >>> [parse_bytes(value) for value in ("1.5GiB", "800 MB", "24g", 1024)]
+        [1610612736, 800000000, 25769803776, 1024]
+        >>> parse_bytes("many")
+        Traceback (most recent call last):
+            ...
+        ValueError: memory must be such as '16GiB' or '800MB', got 'many'
+    """
+    amount = None
+    if isinstance(value, Real) and not isinstance(value, bool):
+        amount = float(value)
+    elif isinstance(value, str) and (found := _AMOUNT.fullmatch(value.strip())) is not None:
+        number, prefix, binary, unit = found.groups()
+        amount = float(number) * (1000 if unit and not binary else 1024) ** _PREFIXES[prefix.lower()]
+    if amount is None:
+        raise ValueError(f"memory must be such as '16GiB' or '800MB', got {shown(value, 100)}")
+    if not 1 <= amount <= MAX_MEMORY:
+        raise ValueError(f"memory must be 1 byte to {format_bytes(MAX_MEMORY)}, got {shown(value, 100)}")
+    return int(amount)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_core.bundle.values import parse_bytes
 from lightning_core.cli.arguments import whole_number
 from lightning_core.cli.on_market.flags import add_market, market_of
 from lightning_core.core.control import Asker
@@ -47,6 +48,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
     keep = "keep all events in the journal, for audits (default: old ones are thinned to what `why` and reports need)"
     up.add_argument("--keep", choices=("all",), help=keep)
+    memory = "memory of each device that jobs may have, such as 16GiB: no more jobs stay there than fit"
+    up.add_argument("--device-memory", metavar="AMOUNT", help=memory)
     kept = "time for which logs, specs and resume checkpoints of ended jobs are kept, or forever (default 30d)"
     up.add_argument("--keep-ended", default="30d", metavar="TIME", help=kept)
     calendar = "hours at which nothing trains, such as 'not between 22:00 and 06:00 on mon-fri'; may be repeated"
@@ -92,11 +95,13 @@ def _up(arguments: argparse.Namespace) -> int:
     resident = 2 * devices if arguments.resident is None else arguments.resident
     found = Problems(Position("up"))
     keep_ended = found.at("--keep-ended").read(read_keep_ended, arguments.keep_ended)
+    given = arguments.device_memory
+    memory = None if given is None else found.at("--device-memory").read(parse_bytes, given)
     keep_all = arguments.keep == KEEP_ALL
     calendar = found.at("--calendar").read(read_calendar, arguments.calendar) or ()
     budget = None if arguments.budget is None else found.at("--budget").read(read_budget, arguments.budget)
     shared = PoolSection(arguments.kind, devices, arguments.cores, resident, keep_all=keep_all, keep_ended=keep_ended,
-                         calendar=calendar, budget=budget, locations=locations)  # fmt: skip
+                         calendar=calendar, budget=budget, locations=locations, device_memory=memory)  # fmt: skip
     settings = with_pool(Settings(policy=policy.name, policy_args=policy.arguments), shared)
     if market is not None:
         settings = _on_market(market, settings, arguments, devices, found)

@@ -217,3 +217,5 @@ class JobStatus:
     """Spot policy chosen for it, and its weight; None in a pool without a market."""
     like: Reason | None = None
     """Earlier runs that its forecast rests on, and which part of the belief in it does; None for none."""
+    memory: float | None = None
+    """Bytes of a device's memory that its process had at its peak; None until it is reported."""

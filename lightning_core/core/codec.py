@@ -213,8 +213,8 @@ def event_from_dict(body: dict[str, Any]) -> Event:
 
 
 def _earlier_run(value: list[Any]) -> EarlierRun:
-    name, batches, losses, met_at, throughputs = value
-    return EarlierRun(name, tuple(batches), tuple(losses), met_at, tuple(map(tuple, throughputs)))
+    name, batches, losses, met_at, throughputs, *memory = value  # the last is absent in earlier versions
+    return EarlierRun(name, tuple(batches), tuple(losses), met_at, tuple(map(tuple, throughputs)), *memory)
 
 
 def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = (), event: Event | None = None) -> str:

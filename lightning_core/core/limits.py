@@ -49,6 +49,22 @@ MAX_ARGUMENTS = 1000
 """Values in the arguments of a policy or an estimator."""
 
 
+def format_bytes(amount: float) -> str:
+    """Return an amount of memory for people.
+
+    Example::
+
+        >>> [format_bytes(amount) for amount in (512, 1610612736, 25 * 2**30, 2**50)]
+        ['512B', '1.5GiB', '25GiB', '1,024TiB']
+    """
+    unit = "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:,.0f}{unit}" if amount >= 100 or unit == "B" else f"{amount:.3g}{unit}"
+
+
 def shown(value: object, max_length: int = 60) -> str:
     """Return a value for a message, shortened; Python refuses to print integers of thousands of digits.
 

@@ -10,7 +10,7 @@ import re
 from typing import Any, NamedTuple
 
 from lightning_core.core.durations import format_duration
-from lightning_core.core.limits import shown
+from lightning_core.core.limits import format_bytes, shown
 
 WORDS = {
     # grants
@@ -35,6 +35,9 @@ WORDS = {
     "left_over": "uses devices that no other job needs",
     "no_room": "waiting for a device that it can use",
     "location_full": "waiting for a device at its location: the pool has {0:.0f} there",
+    "no_memory": "waiting for memory: it needs {0:b} of a device's {1:b}, and less is free",
+    "memory_trial": "alone on its device until it is known how much memory it needs",
+    "too_much_memory": "needs {0:b} of memory, but the pool's devices have {1:b}",
     "makes_room": "frees its memory for jobs ahead of it",
     "paused": "paused by {text}",
     "told_none": "told to hold no devices by {text}",
@@ -102,6 +105,7 @@ WORDS = {
     "worker_lost": "{text}; it resumes from batch {0:.0f} and repeats {1:# batch}",
     "raised": "its code raised ({text}); it resumes from batch {0:.0f} and repeats {1:# batch}",
     "hung_back": "{text}; it resumes from batch {0:.0f} and repeats {1:# batch}",
+    "out_of_memory": "{text}; it resumes alone on its devices from batch {0:.0f} and repeats {1:# batch}",
     "preempted": "its node was preempted; it resumes from batch {0:.0f} and repeats {1:# batch}",
     "pool_lost": "the pool was lost; it resumes from batch {0:.0f} and repeats {1:# batch}",
     "diverged_back": "its losses were NaN or infinite from batch {text} on; it resumes from batch {0:.0f} and "
@@ -181,11 +185,13 @@ _INDEX = {code: index for index, code in enumerate(CODES)}
 
 
 class _Number(float):
-    """Number that can be formatted as a duration or with the noun that it counts."""
+    """Number that can be formatted as a duration, as an amount of memory, or with the noun that it counts."""
 
     def __format__(self, form: str) -> str:
         if form == "t":
             return format_duration(self)
+        if form == "b":
+            return format_bytes(self)
         if form.startswith("# "):
             noun = form[2:] if float(self) == 1 else _plural(form[2:])
             return f"{float(self):.3g} {noun}" if self < 1000 else f"{float(self):,.0f} {noun}"

@@ -8,7 +8,8 @@ Rules
    restored) only if it can be, has not just begun to train there, and a device is free.
 4. Shares that do not fit are scaled to fit one device, but for jobs that yield: they have what is free there. What no
    job asks for goes to any job that can use it.
-5. At most ``slots`` launched processes stay resident on a device; the last in the order makes room.
+5. At most ``slots`` launched processes stay resident on a device, and never more than its memory holds; the last in
+   the order make room. A job that is there already and needs no more than it has is no worse served there.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Allocator:
         resizes: Whether a job may keep the devices it has where its size is not available; empty if none may.
         within: Devices that each job may be on at all; empty if all may be on all.
         smaller: Numbers of devices that each job may get instead where its size is not available; empty if none may.
+        memory: Part of a device's memory that each job takes while it trains; empty if all fit.
+        held: Part that it takes while it holds no share of a device that it is on; empty for the same.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Allocator:
         resizes: Sequence[bool] = (),
         within: Sequence[Devices] = (),
         smaller: Sequence[Sequence[int]] = (),
+        memory: Sequence[float] = (),
+        held: Sequence[float] = (),
     ) -> None:
         n = len(home)
         self._within, self._smaller = within, smaller
@@ -91,10 +96,13 @@ class Allocator:
         self._share = [0.0] * n
         self._rank = [n] * n
         self._served: list[list[int]] = [[] for _ in self._all]
-        # Launched processes on each device: those that take its slots.
+        self._memory, self._held = memory, held or memory
+        self.lacks_memory = [False] * n
+        """Whether each job that asked for a share got none for want of memory."""
+        # Processes on each device; the launched ones take its slots.
         self._resident: list[dict[int, None]] = [{} for _ in self._all]
         for row, at in enumerate(home):
-            if launched[row]:
+            if launched[row] or memory:
                 for device in at:
                     self._resident[device][row] = None
 
@@ -118,6 +126,8 @@ class Allocator:
             request = self._request[row]
             if request > 0 and not self._stay(row, request) and (request < 1.0 or self._most_free() >= MIN_SHARE):
                 self._serve(row, request)
+        if self._memory:
+            self.lacks_memory = [self._request[row] > 0 and self._lacks_memory(row) for row in range(len(self._home))]
         if plan.work_conserving:
             for row in order:
                 if self._most_free() < 1.0 - TOLERANCE:
@@ -136,7 +146,8 @@ class Allocator:
         if self._stay(row, request):
             return
         home, free = self._home[row], self._free
-        reachable = home if home and self._stays[row] else self._reachable(row)
+        bound = home and self._stays[row]
+        reachable = [d for d in home if self._has_room(d, row)] if bound else self._reachable(row)
         if enough := [device for device in reachable if free[device] >= request - TOLERANCE]:
             best = min(enough, key=lambda d: (d not in home, free[d], self._demand(d), d))
             self._take(row, (best,), request)
@@ -154,6 +165,8 @@ class Allocator:
             return False
         if self._free[home[0]] < request - TOLERANCE or not self._may_stay(row, home[0]):
             return False
+        if not self._has_room(home[0], row):
+            return False
         self._take(row, home, request)
         return True
 
@@ -166,7 +179,8 @@ class Allocator:
     def _serve_gang(self, row: int) -> None:
         """Give a job all of its devices whole, a smaller number that it accepts, those it has, or none."""
         n, home = self._size[row], self._home[row]
-        if len(home) == n and self._all_free(home):
+        has_room = all(self._has_room(device, row) for device in home)
+        if len(home) == n and self._all_free(home) and has_room:
             self._take(row, home, 1.0)
             return
         must_keep = home if self._stays[row] else ()
@@ -175,7 +189,7 @@ class Allocator:
             self._take(row, self._best_of(free, n, home), 1.0)
             return
         smaller = max((m for m in self._smaller[row] if m <= len(free)), default=0) if self._smaller else 0
-        can_stay = bool(home) and self._all_free(home)
+        can_stay = bool(home) and self._all_free(home) and has_room
         if smaller > len(home) or (smaller and not can_stay):
             self._take(row, self._best_of(free, smaller, home), 1.0)
         elif can_stay and self._resizes and self._resizes[row]:
@@ -207,10 +221,10 @@ class Allocator:
     def _take(self, row: int, devices: Devices, share: float) -> None:
         if devices != self._home[row]:
             self._leave(row)
-            for device in devices:
-                if self._launched[row] and self._full(device):
-                    self._leave(self._evictable(device, row))
+            self._make_room(row, devices)
             self._move_in(row, devices)
+        elif self._memory:
+            self._make_room(row, devices)
         for device in devices:
             if self._free[device] == self._most:
                 self._most = None
@@ -220,7 +234,7 @@ class Allocator:
 
     def _move_in(self, row: int, devices: Devices) -> None:
         self._home[row] = devices
-        if self._launched[row]:
+        if self._launched[row] or self._memory:
             for device in devices:
                 self._resident[device][row] = None
 
@@ -241,8 +255,7 @@ class Allocator:
         allowed = self._allowed(row)
         if not self._launched[row]:
             return allowed
-        home = self._home[row]
-        return [d for d in allowed if d in home or not self._full(d) or self._evictable(d, row) >= 0]
+        return [device for device in allowed if self._has_room(device, row)]
 
     def _allowed(self, row: int) -> Sequence[int]:
         return self._within[row] if self._within else self._all
@@ -250,14 +263,49 @@ class Allocator:
     def _may_stay(self, row: int, device: int) -> bool:
         return self._stays[row] or device in self._allowed(row)
 
-    def _full(self, device: int) -> bool:
-        return len(self._resident[device]) >= self._slots[device]
+    def _has_room(self, device: int, row: int) -> bool:
+        return self._to_leave(device, row) is not None
 
-    def _evictable(self, device: int, newcomer: int) -> int:
-        """Return the job that makes room: the last in the order that holds nothing and can leave; -1 if none does."""
-        able = [row for row in self._resident[device] if not self._share[row] and not self._stays[row]]
-        last = max(able, key=lambda row: self._rank[row], default=-1)
-        return last if last >= 0 and self._rank[last] > self._rank[newcomer] else -1
+    def _make_room(self, row: int, devices: Devices) -> None:
+        for device in devices:
+            for other in self._to_leave(device, row) or ():
+                self._leave(other)
+
+    def _lacks_memory(self, row: int) -> bool:
+        """Return whether a job has no share though as many devices as it needs have one to give."""
+        least = MIN_SHARE if self._size[row] == 1 else 1.0 - TOLERANCE
+        free = [device for device in self._allowed(row) if self._free[device] >= least]
+        return not self._share[row] and len(free) >= self._size[row]
+
+    def _to_leave(self, device: int, newcomer: int) -> list[int] | None:
+        """Return the jobs that must leave a device so that a job can train there; None if that does not help.
+
+        They are the last in the order, hold nothing and can leave.
+        """
+        resident = self._resident[device]
+        is_new = newcomer not in resident
+        crowded = is_new and self._launched[newcomer] and self._full(device)
+        over = self._memory_over(device, newcomer) if self._memory else 0.0
+        if not crowded and over <= TOLERANCE:
+            return []
+        rank, leaving = self._rank, list[int]()
+        able = [row for row in resident if not self._share[row] and not self._stays[row] and row != newcomer]
+        for row in sorted(able, key=rank.__getitem__, reverse=True):
+            if rank[row] <= rank[newcomer] or not (crowded or over > TOLERANCE):
+                break
+            leaving.append(row)
+            crowded = False
+            over -= self._held[row] if self._memory else 0.0
+        takes_more = is_new or self._memory[newcomer] > self._held[newcomer]
+        return None if crowded or (over > TOLERANCE and takes_more and self._launched[newcomer]) else leaving
+
+    def _memory_over(self, device: int, newcomer: int) -> float:
+        """Return the part of a device's memory by which those on it have too little if a job trains there too."""
+        others = (self._memory[r] if self._share[r] else self._held[r] for r in self._resident[device] if r != newcomer)
+        return sum(others) + self._memory[newcomer] - 1.0
+
+    def _full(self, device: int) -> bool:
+        return sum(map(self._launched.__getitem__, self._resident[device])) >= self._slots[device]
 
     def _scale_up(self) -> None:
         """Distribute what is left of a device among the jobs that share it, in proportion."""
@@ -276,7 +324,7 @@ class Allocator:
             room = [device for device in self._all if not self._full(device)]
             if not room:
                 return
-            room = [device for device in room if device in self._allowed(row)]
+            room = [device for device in room if device in self._allowed(row) and self._to_leave(device, row) == []]
             if len(room) >= self._size[row]:
                 chosen = sorted(room, key=lambda d: (len(self._resident[d]), d))[: self._size[row]]
                 self._move_in(row, tuple(sorted(chosen)))

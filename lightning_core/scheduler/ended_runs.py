@@ -32,6 +32,8 @@ class EndedRun(NamedTuple):
     """Scheduler time."""
     ended: float
     """Scheduler time."""
+    memory: int | None
+    """Bytes of each device's memory that its process had at its peak; None if it did not report them."""
 
 
 def ended_runs(state: SchedulerState, names: Collection[str] | None = None) -> list[EndedRun]:
@@ -57,6 +59,7 @@ def _ended_run(table: JobTable, row: int) -> EndedRun | None:
     return EndedRun(
         table.jobs[row], end.verdict, batches, losses, int(table.batches[row]) if met else None,
         _throughputs(table, row), float(table.busy[row]), float(table.submitted[row]), float(table.ended_at[row]),
+        None if isnan(table.memory[row]) else int(table.memory[row]),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from lightning_core.core.plans import Plan
 from lightning_core.core.reasons import CODES, Reason, index
 from lightning_core.scheduler.allocation import Allocator, Devices, allocate_one, is_simple
 from lightning_core.scheduler.asking.levels import asker
+from lightning_core.scheduler.device_memory import Needs, needs
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import NONE, JobTable
 
@@ -28,6 +29,10 @@ class Allocation(NamedTuple):
     """Share of its devices; shape ``(n,)``."""
     homes: list[Devices] | None
     """Devices of each; None if all are on the only device."""
+    memory: Needs | None = None
+    """Memory that each needs; None if that limits none."""
+    lacking: BoolArray | None = None
+    """Whether a job holds nothing for want of memory."""
 
 
 def allocate(round: Round, plan: Plan) -> Allocation:
@@ -41,8 +46,10 @@ def allocate(round: Round, plan: Plan) -> Allocation:
     excluded = round.excluded
     launched = table.launched[rows]
     uncrowded = settings.resident is None or int(launched.sum()) <= settings.resident
+    memory = needs(table, rows, settings.device_memory)
+    uncrowded &= memory is None or memory.all_fit
     if settings.devices == 1 and uncrowded and not round.unavailable and not excluded.any() and is_simple(plan):
-        return Allocation(allocate_one(plan), None)
+        return Allocation(allocate_one(plan), None, memory)
     within: list[Devices] = []
     if settings.locations:
         within = [settings.devices_at(table.jobs[row].location) for row in rows.tolist()]
@@ -69,8 +76,14 @@ def allocate(round: Round, plan: Plan) -> Allocation:
         resizes,
         within,
         smaller,
+        () if memory is None else memory.training.tolist(),
+        () if memory is None else memory.held.tolist(),
     )
-    return Allocation(*allocator.allocate(plan, frozenset(np.flatnonzero(excluded).tolist())))
+    share, homes = allocator.allocate(plan, frozenset(np.flatnonzero(excluded).tolist()))
+    lacking = None
+    if memory is not None:
+        lacking = ~excluded & np.array(allocator.lacks_memory, np.bool_)
+    return Allocation(share, homes, memory, lacking)
 
 
 def _homes(round: Round, within: list[Devices]) -> list[Devices]:
@@ -109,9 +122,9 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
         allocation: What each job holds.
     """
     table, rows = round.table, round.rows
-    share, homes = allocation
+    share, homes = allocation.share, allocation.homes
     served = share > 0
-    codes, numbers = _reasons(round, plan, served)
+    codes, numbers = _reasons(round, plan, served, allocation)
     capped = np.zeros(len(rows), np.bool_) if plan.capped is None else plan.capped & served
     moved = _moved(round, homes)
     changed = (np.abs(share - table.share[rows]) > SHARE_TOLERANCE) | (capped != table.capped[rows]) | moved
@@ -152,14 +165,21 @@ def _asker(table: JobTable, row: int, code: int) -> str:
     return asker(table, row, "devices") if code == TOLD_NONE else ""
 
 
-def _reasons(round: Round, plan: Plan, served: BoolArray) -> tuple[IntArray, FloatArray]:
+def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation) -> tuple[IntArray, FloatArray]:
     """Return why each job holds what it holds: codes, shape ``(n,)``, and their numbers, shape ``(n, 2)``."""
     table, settings, rows, excluded = round.table, round.settings, round.rows, round.excluded
     codes = np.where(served, plan.codes, plan.waiting)
     codes[served & (plan.share == 0) & ~round.late & ~round.best_effort] = index("left_over")
     numbers = plan.numbers
-    if settings.locations or round.unavailable or excluded.any():
+    memory, lacking = allocation.memory, allocation.lacking
+    if settings.locations or round.unavailable or excluded.any() or lacking is not None:
         numbers = numbers.copy()
+    if memory is not None:
+        codes[served & memory.trial] = index("memory_trial")
+    if memory is not None and lacking is not None and lacking.any():
+        codes[lacking] = index("no_memory")
+        of = float(settings.device_memory or 0)
+        numbers[lacking] = np.stack([memory.training[lacking] * of, np.full(lacking.sum(), of)], axis=1)
     if settings.locations:
         there = np.array([len(settings.devices_at(table.jobs[row].location)) for row in rows.tolist()])
         bound = ~served & (plan.share > 0) & (there < settings.devices)
@@ -197,6 +217,8 @@ def _move(round: Round, homes: list[Devices] | None, moved: IntArray, served: Bo
         if table.home[row] and not home and not excluded[at] and codes[at] not in unserved:
             codes[at] = index("makes_room")
         leaves = table.launched[row] and table.last_report[row] and table.home[row]
+        if home != table.home[row]:
+            table.leave(row)
         table.home[row] = home
         table.placed[row] = bool(home)
         table.trained_at[row] = np.inf

@@ -14,6 +14,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import Hang
 from lightning_core.core.targets import is_loss
 from lightning_core.scheduler.alerts import check_hang, check_losses
+from lightning_core.scheduler.device_memory import take_memory
 from lightning_core.scheduler.retry_budgets import is_valid, restart_delay, set_back
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import JobTable
@@ -48,6 +49,7 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     known = table.set_epoch_batches(row, report.epoch_batches)
     if report.learning_rates is not None:
         state.set_schedule(row, report.learning_rates)
+    known |= take_memory(table, row, report.memory)
     cells = _take_cells(state, row, report)
     rejected = int(table.rejected[row] + table.rejected_cells[row])
     state.accepted.append(
@@ -70,7 +72,7 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
         _diverged(state, row, now)
         return True
     # A job with a known amount of work whose training will now end too early is judged at once, and so is one whose
-    # work has become known.
+    # work, or whose need of memory, has become known.
     return known or bool(sooner and table.exact[row] and table.goal[row] > table.ends_at[row])
 
 

@@ -104,6 +104,8 @@ def _give_history(state: SchedulerState, row: int, runs: Sequence[EarlierRun]) -
     for run in runs:
         for devices, throughput in run.throughputs:
             usual.setdefault(devices, []).append(throughput)
+    known = [run.memory for run in runs if run.memory is not None]
+    table.told_memory[row] = np.fmax(table.told_memory[row], max(known, default=np.nan))
     medians = {devices: float(np.median(throughputs)) for devices, throughputs in usual.items()}
     table.usual_throughput[row] = medians.get(int(table.size[row]), np.nan)
     if job.work is None and not job.throughputs:
@@ -122,6 +124,8 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reas
         return Reason("no_such_location", text=job.location)
     if size < job.min_devices:
         return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
+    if job.memory is not None and settings.device_memory is not None and job.memory > settings.device_memory:
+        return Reason("too_much_memory", (job.memory, settings.device_memory))
     if job.device is not None and not 0 <= job.device < settings.devices:
         return Reason("no_such_device", (job.device, settings.devices))
     if not job.is_launched and Asker.MARKET in state.controllers:

@@ -2,7 +2,8 @@
 
 Infrastructure recovers by itself and is always worth another try. Code that raised raises again, unless the user asks
 for retries. A job that cannot be built never can be. A preemption is not the job's fault and is not counted. A step
-that hung may hang again: the job restarts a few times, and a newer checkpoint shows that it has come further.
+that hung may hang again: the job restarts a few times, and a newer checkpoint shows that it has come further. So does
+one that ran out of memory, alone on its devices.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reasons import Reason
+from lightning_core.scheduler.device_memory import ran_out, wait_for_memory
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import JobTable
 
@@ -37,16 +39,21 @@ FIRST_DELAY, MAX_DELAY, JITTER = 1.0, 60.0, 0.25
 MAX_LAUNCH_TIMEOUTS = 5
 # Restarts of a job that hangs, without a newer checkpoint in between.
 MAX_HANGS = 3
+# Restarts of a job that runs out of memory, without a newer checkpoint in between; in all of them it is alone.
+MAX_OUT_OF_MEMORY = 2
 # Busy seconds after which the next fault counts as the first one again: its cause is probably another.
 CALM_PERIOD = 60.0
 # Seconds after a failed resize before the job is resized again.
 RESIZE_COOLDOWN = 60.0
+# Causes that count in a row, until there is a newer checkpoint.
+IN_A_ROW = frozenset({ExitCause.HUNG, ExitCause.OUT_OF_MEMORY})
 SHA256 = re.compile("[0-9a-f]{64}")
 FAULT_CODES = {
     ExitCause.LOST: "worker_lost",
     ExitCause.RAISED: "raised",
     ExitCause.HUNG: "hung_back",
     ExitCause.BROKEN: "worker_lost",
+    ExitCause.OUT_OF_MEMORY: "out_of_memory",
     ExitCause.PREEMPTED: "preempted",
 }
 
@@ -59,6 +66,7 @@ def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> boo
         return False
     if not table.active[row]:
         table.last_report[row] = 0
+        table.leaving.pop(row, None)
         return False
     if is_valid(event.checkpoint):
         table.accept(row, event.checkpoint)
@@ -72,6 +80,7 @@ def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> boo
             state.end_unmet(row, now, Verdict.MISSED, "interrupted", event.detail or "a signal")
         case _:
             _fault(state, row, event.cause, event.detail, now)
+    table.leaving.pop(row, None)
     state.accept(row, fault=bool(table.restarts[row] > restarts))
     return True
 
@@ -87,7 +96,9 @@ def _fault(state: SchedulerState, row: int, cause: ExitCause, detail: str, now: 
         state.end(row, now, Verdict.CRASHED, over)
         return
     set_back(table, row, FAULT_CODES[cause], now, text)
-    if cause is ExitCause.HUNG:
+    if cause is ExitCause.OUT_OF_MEMORY:
+        ran_out(table, row)
+    if cause in IN_A_ROW:
         table.faults[row] = table.faults[row]._replace(numbers=(*table.faults[row].numbers, float(times)))
     if cause is not ExitCause.PREEMPTED:
         table.back_at[row] = now + restart_delay(job.name, int(table.in_a_row[row]))
@@ -121,8 +132,8 @@ def _count_fault(table: JobTable, row: int, cause: ExitCause) -> int:
     """Count a fault; return how often the job has had it. A preemption does not count: 0."""
     columns = {ExitCause.LOST: table.losses, ExitCause.RAISED: table.errors, ExitCause.BROKEN: table.launch_timeouts}
     column = columns.get(cause)
-    if cause is ExitCause.HUNG:
-        return hangs_in_a_row(table, row) + 1
+    if cause in IN_A_ROW:
+        return _in_a_row(table, row, FAULT_CODES[cause]) + 1
     if column is None:
         return 0 if cause is ExitCause.PREEMPTED else 1
     column[row] += 1
@@ -131,8 +142,12 @@ def _count_fault(table: JobTable, row: int, cause: ExitCause) -> int:
 
 def hangs_in_a_row(table: JobTable, row: int) -> int:
     """Return how many incarnations of a job have hung in a row, without a newer checkpoint in between."""
+    return _in_a_row(table, row, "hung_back")
+
+
+def _in_a_row(table: JobTable, row: int, code: str) -> int:
     fault = table.faults.get(row)
-    if fault is None or fault.code != "hung_back":
+    if fault is None or fault.code != code:
         return 0
     start, _, times = fault.numbers
     kept = table.checkpoints[row]
@@ -183,6 +198,7 @@ def _workers_lost(state: SchedulerState, now: float) -> None:
     """Take in that the pool was down and all workers are lost: launched jobs restart, scripts end."""
     table = state.table
     state.closing = False
+    table.leaving.clear()
     for row in table.active_rows().tolist():
         if table.launched[row] and table.last_report[row]:
             set_back(table, row, "pool_lost", now)
@@ -215,6 +231,7 @@ def final(cause: ExitCause, job: Job, times: int, text: str) -> Reason | None:
         ExitCause.RAISED: job.retries,
         ExitCause.LOST: job.restarts,
         ExitCause.HUNG: MAX_HANGS,
+        ExitCause.OUT_OF_MEMORY: MAX_OUT_OF_MEMORY,
         ExitCause.BROKEN: MAX_LAUNCH_TIMEOUTS - 1,  # each restart is a launch
         ExitCause.PREEMPTED: None,
     }
@@ -245,11 +262,17 @@ def is_valid(checkpoint: Checkpoint | None) -> bool:
     )
 
 
-def placements(table: JobTable) -> list[Placement]:
-    """Return the launched jobs that should have a worker on each of their devices."""
+def placements(table: JobTable, device_memory: int | None) -> list[Placement]:
+    """Return the launched jobs that should have a worker on each of their devices.
+
+    Args:
+        table: All jobs.
+        device_memory: Bytes of each device's memory; None if unknown.
+    """
     rows = table.active_rows()
+    without_room = wait_for_memory(table, rows, device_memory)
     return [
         Placement(table.names[row], int(table.incarnation[row]), table.home[row], hangs_in_a_row(table, row))
         for row in rows[table.launched[rows]].tolist()
-        if table.home[row]
+        if table.home[row] and row not in without_room
     ]

@@ -319,7 +319,7 @@ class Scheduler:
 
     def placements(self) -> list[Placement]:
         """Return the launched jobs that should have a worker on each of their devices."""
-        return placements(self._table)
+        return placements(self._table, self.settings.device_memory)
 
     def check(self) -> None:
         """Check the invariants, for tests after every event; an AssertionError names one that does not hold."""

@@ -14,6 +14,7 @@ from lightning_core.core.limits import (
     MAX_CELLS,
     MAX_CORES,
     MAX_DEVICES,
+    MAX_MEMORY,
     MAX_RESIDENT,
     check_arguments,
     check_at_most,
@@ -60,6 +61,7 @@ class Settings:
         keep_ended: Seconds for which logs, spec and resume checkpoints of a job are kept after its end; None for ever.
         best_effort: Part of the time of all devices that is kept for jobs without a deadline, together, while there are
             any; at least 0 and below 1. With 0 they have what the others leave.
+        device_memory: Bytes of each device's memory that jobs may have; None if unknown: then all are let in.
         share_history: Whether jobs are given the earlier runs of other users of the pool's machine too.
         controllers: Arguments of each controller, by its name in :data:`lightning_core.control.CONTROLLERS`.
         market: Arguments of :class:`~lightning_core.control.market_terms.MarketTerms`, from which each job gets a
@@ -90,6 +92,7 @@ class Settings:
     keep_ended: float | None = KEEP_ENDED
     market: Mapping[str, Any] | None = None
     best_effort: float = 0.0
+    device_memory: int | None = None
     share_history: bool = False
     controllers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -129,6 +132,8 @@ class Settings:
         """Check what nothing but its size makes wrong."""
         if not 0 <= self.best_effort < 1:
             raise ValueError(f"best_effort must be at least 0 and below 1, got {self.best_effort}")
+        if self.device_memory is not None and not 1 <= self.device_memory <= MAX_MEMORY:
+            raise ValueError(f"device_memory must be 1 to {MAX_MEMORY} bytes, got {shown(self.device_memory)}")
         if self.period < MIN_PERIOD:
             raise ValueError(f"period must be at least {MIN_PERIOD} seconds, got {self.period}")
         if self.quantum < MIN_QUANTUM:

@@ -208,6 +208,7 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         alert=next(reversed(table.alerts.get(row, {}).values()), None),
         spot_policy=table.spot_policies.get(row),
         like=_like(table, row),
+        memory=None if isnan(table.memory[row]) else float(table.memory[row]),
     )
 
 

@@ -106,7 +106,9 @@ class Simulation:
         self._replay = CounterfactualReplay.of(self._settings)
         self._known_before = known_before(self._settings)
         self._queue = EventQueue()
-        self._pool = self._make_pool({given.job.name: Worker(given) for given in jobs})
+        self._pool = self._make_pool(
+            {given.job.name: Worker(given, reports_memory=settings.device_memory is not None) for given in jobs}
+        )
         self._verdicts: dict[str, list[GivenVerdict]] = {name: [] for name in names}
         self._cloud, self._rows = cloud, list[IntervalEnded]()
         if cloud is not None:

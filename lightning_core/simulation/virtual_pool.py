@@ -86,6 +86,8 @@ class VirtualPool:
         self._stop(worker)
         if not worker.leaving:
             self._free(worker)
+            if worker.memory is not None:  # others may wait for it
+                self._queue.at(self._queue.now, self._send, WorkerExited(worker.name, worker.incarnation))
 
     def look_at_placements(self, _: None = None) -> None:
         """Look at the placements when the instant is over."""

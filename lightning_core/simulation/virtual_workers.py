@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from hashlib import sha256
 
 from lightning_core.core.events import Cell, Checkpoint, Report
-from lightning_core.core.jobs import Capability
+from lightning_core.core.jobs import Capability, OnHold
+from lightning_core.core.reported import MemoryUse
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 
 # Relative rounding error of sums of times: a position this close to that of a cell has reached it.
@@ -44,6 +45,7 @@ class Worker:
         "launched",
         "learning_rates",
         "leaving",
+        "memory",
         "name",
         "number",
         "over",
@@ -63,7 +65,7 @@ class Worker:
         "version",
     )  # fmt: skip
 
-    def __init__(self, given: SimulatedJob) -> None:
+    def __init__(self, given: SimulatedJob, *, reports_memory: bool = False) -> None:
         job = given.job
         self.job = job
         self.name = job.name
@@ -78,6 +80,9 @@ class Worker:
         self.by_size = dict(zip(job.sizes, map(float, given.throughputs), strict=True))
         self.restart = given.restart
         self.learning_rates = given.learning_rates
+        # A recording does not say what it took: as much as the job says, or hardly any.
+        kept = 1 if job.on_hold is OnHold.OFFLOAD else job.memory or 1
+        self.memory = MemoryUse(job.memory or 1, kept) if reports_memory else None
         self.evaluated = given.evaluated
         # Its process: its devices now or soon, whether it can train, and its newest grant.
         self.at: Devices = ()
@@ -173,6 +178,7 @@ class Worker:
             batches_at_start=self.batches_at_start,
             evaluated=self.evaluated and self.cells > 0,  # before its first evaluation it cannot tell
             learning_rates=self.learning_rates if self.number == 1 else None,
+            memory=self.memory if self.number == 1 else None,
         )
 
     def aim(self, report_every: float) -> float:

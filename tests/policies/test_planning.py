@@ -256,7 +256,7 @@ def test_a_plan_knows_how_long_a_run_of_the_same_task_took(tmp_path: Path) -> No
     bundle = Bundle((JobSpec(job, {"model": {"class_path": "mine.Vit"}}),))
     kept = RunStore(tmp_path / FILE)
     past = PastRun.of(
-        EndedRun(replace(job, name="vit-3", model="mine.Vit"), Verdict.MET, (), (), 100, (), 150.0, 0.0, 200.0),
+        EndedRun(replace(job, name="vit-3", model="mine.Vit"), Verdict.MET, (), (), 100, (), 150.0, 0.0, 200.0, None),
         this_user(), "cpu", 1e9,
     )  # fmt: skip
     assert "is unknown" in str(plan_bundle(bundle, kept=kept))

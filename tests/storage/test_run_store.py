@@ -159,7 +159,7 @@ def test_a_store_of_a_later_version_is_left_alone(store: RunStore) -> None:
     with closing(sqlite3.connect(store.path)) as connection, connection:
         connection.execute("PRAGMA user_version = 99")
     before = store.path.read_bytes()
-    with pytest.raises(RunStoreError, match=r"its version is 99, and this release knows 1: upgrade lightning-core"):
+    with pytest.raises(RunStoreError, match=r"its version is 99, and this release knows 2: upgrade lightning-core"):
         RunStore(store.path)
     assert store.path.read_bytes() == before
 
@@ -198,5 +198,33 @@ def test_a_thousand_curves_are_looked_through_in_ten_milliseconds(store: RunStor
     assert min(took) < 0.010
 
 
+def test_a_store_of_the_version_before_gets_the_column_that_it_lacks(store: RunStore) -> None:
+    """Its runs stay; that they needed some memory is not known."""
+    store.add([run(memory=5)])
+    store.close()
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        before = run_store._before_upgrade()["runs"]
+        connection.execute("ALTER TABLE runs RENAME TO newer")
+        connection.execute(before)
+        old = run_store._COLUMNS.removesuffix(", memory")
+        connection.execute(f"INSERT INTO runs SELECT {old} FROM newer")
+        connection.execute("DROP TABLE newer")
+        for name, statement in run_store.TABLES.items():
+            if name.startswith("by_"):
+                connection.execute(statement)
+        connection.execute("PRAGMA user_version = 1")
+    with closing(RunStore(store.path)) as again:
+        [old_run] = again.runs()
+        assert old_run == run(memory=None)
+        again.add([run("r2", memory=7)])
+        assert {one.memory for one in again.runs()} == {None, 7}
+
+
+def test_a_run_tells_its_memory_to_a_job_on_such_devices_with_as_large_a_batch() -> None:
+    one = run(memory=7, batch_size=8, throughputs=((1, "cpu", 5.0),))
+    assert one.for_job(8, "cpu").memory == 7
+    assert one.for_job(8, "gpu").memory is one.for_job(16, "cpu").memory is None
+
+
 def test_the_constants_are_those_of_the_documentation() -> None:
-    assert (run_store.SCHEMA, FILE) == (1, "history.db")
+    assert (run_store.SCHEMA, FILE) == (2, "history.db")

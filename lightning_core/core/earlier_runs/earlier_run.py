@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES, check_at_most, check_factor, check_length, shown
+from lightning_core.core.limits import (
+    MAX_COUNT,
+    MAX_DEVICES,
+    MAX_MEMORY,
+    check_at_most,
+    check_factor,
+    check_length,
+    shown,
+)
 
 MAX_EARLIER_RUNS = 3
 """Earlier runs of one job; more do not make its forecast better."""
@@ -39,6 +47,8 @@ class EarlierRun(NamedTuple):
     """Batches done when its own target was met; None if it was missed."""
     throughputs: tuple[tuple[int, float], ...] = ()
     """Numbers of devices, increasing, and the batches per second on each; empty if unknown."""
+    memory: int | None = None
+    """Bytes of each device's memory that its process had at its peak, with as large a batch; None if unknown."""
 
 
 def check_run(run: EarlierRun) -> None:
@@ -53,6 +63,8 @@ def check_run(run: EarlierRun) -> None:
         if run.met_at is not None and not 1 <= run.met_at <= MAX_COUNT:
             raise ValueError(f"met_at must be 1 to {MAX_COUNT:,} batches, got {shown(run.met_at)}")
         _check_throughputs(run.throughputs)
+        if run.memory is not None and not 1 <= run.memory <= MAX_MEMORY:
+            raise ValueError(f"memory must be 1 to {MAX_MEMORY:,} bytes, got {shown(run.memory)}")
     except ValueError as error:
         raise ValueError(f"{run.name}: {error}") from None
 

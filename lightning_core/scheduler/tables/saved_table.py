@@ -37,6 +37,7 @@ BY_ROW: dict[str, Callable[[Any], Any]] = {
     "asked": lambda levels: {Asker(by): _asked(*parts) for by, parts in levels.items()},
     "own_location": str,
     "earlier": lambda names: names,
+    "leaving": lambda devices: devices,
 }
 
 

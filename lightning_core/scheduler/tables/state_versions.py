@@ -17,10 +17,10 @@ from lightning_core.estimators.annealed_laws import AnnealedLaws
 from lightning_core.estimators.earlier_curves import EarlierCurves
 from lightning_core.estimators.power_laws import PowerLaws
 from lightning_core.scheduler.tables.past_jobs import PastJobs
-from lightning_core.scheduler.tables.table import JobTable
+from lightning_core.scheduler.tables.table import NO_TRIAL, JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 15
+VERSION = 16
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -221,7 +221,21 @@ def _to_15(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, "controllers": controllers}
 
 
+def _to_16(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing is known of the memory of any job, none has run out of it, and none is known to be leaving."""
+    past = state["past"]
+    return {**state, "table": _table_to_16(state["table"]), "past": past | {"table": _table_to_16(past["table"])}}
+
+
+def _table_to_16(table: Mapping[str, Any]) -> dict[str, Any]:
+    shape, jobs = table["columns"]["active"]["shape"], len(table["names"])
+    unknown, never = np.zeros(shape), np.zeros(shape, np.int64)
+    unknown[:jobs], never[:jobs] = np.nan, NO_TRIAL
+    columns = {name: encode(unknown) for name in ("memory", "held_memory", "told_memory")}
+    return {**table, "columns": table["columns"] | columns | {"trial_until": encode(never)}, "leaving": encode({})}
+
+
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10, 10: _to_11, 11: _to_12,
-    12: _to_13, 13: _to_14, 14: _to_15,
+    12: _to_13, 13: _to_14, 14: _to_15, 15: _to_16,
 }  # fmt: skip

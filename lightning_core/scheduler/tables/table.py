@@ -32,6 +32,8 @@ MAX_LIMIT_LENGTH = 200
 MAX_PAST_RESIZES = 100
 # `told_size` of a job that must hold no devices for now.
 NONE = -1
+# `trial_until` of a job that has never run out of memory.
+NO_TRIAL = -1
 
 
 class JobTable:
@@ -110,6 +112,10 @@ class JobTable:
     spare: FloatArray
     belief: IntArray
     chance: FloatArray  # average trusted chance to be in time alone, by its curve; NaN before its first verdict
+    memory: FloatArray  # bytes of a device that its process had at its peak; NaN until reported
+    held_memory: FloatArray  # bytes that it keeps while it is held; NaN until reported
+    told_memory: FloatArray  # bytes that it needs by its user or by earlier runs; NaN if neither says
+    trial_until: IntArray  # batches done when it ran out of memory; NO_TRIAL if it never has
     judged_at: IntArray  # batches at the last cell that it counts
     ended_at: FloatArray
 
@@ -136,6 +142,7 @@ class JobTable:
         self.asked: dict[int, dict[Asker, Asked]] = {}  # what each who asks something asks of it
         self.own_location: dict[int, str] = {}  # location that it was submitted for, once it was asked to be elsewhere
         self.earlier: dict[int, tuple[str, ...]] = {}  # names of the earlier runs that it was given
+        self.leaving: dict[int, tuple[int, ...]] = {}  # devices that its process was told to leave, until it has
         self.past_resizes: deque[float] = deque(maxlen=MAX_PAST_RESIZES)  # costs of jobs that have left
         for name, kind in COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
@@ -191,6 +198,9 @@ class JobTable:
         self.resizing_since[row] = np.nan
         self.resize[row] = np.nan if job.resize_seconds is None else job.resize_seconds
         self.loss[row] = self.best[row] = self.reach[row] = self.usual_throughput[row] = np.nan
+        self.memory[row] = self.held_memory[row] = np.nan
+        self.told_memory[row] = np.nan if job.memory is None else job.memory
+        self.trial_until[row] = NO_TRIAL
         self.ends_at[row] = self.ends_by[row] = self.trained_at[row] = np.inf
         self.deadline[row] = now + job.deadline
         self.set_terms(row, job)
@@ -221,8 +231,14 @@ class JobTable:
         self.active[row] = False
         self.share[row] = 0.0
         self.ended_at[row] = now
+        self.leave(row)
         self.home[row] = ()
         self.waiting[row].clear()
+
+    def leave(self, row: int) -> None:
+        """Record that the process of a launched job, if there is one, was told to leave its devices."""
+        if self.launched[row] and self.last_report[row] and self.home[row]:
+            self.leaving.setdefault(row, self.home[row])
 
     def is_met(self, row: int) -> bool:
         """Return whether the target is reached: by batches, by whole evaluations, or by the mean over the window."""
@@ -243,6 +259,7 @@ class JobTable:
         self.trained_at[row] = np.inf
         self.timed_version[row] = -1
         self.waiting[row].clear()
+        self.leaving.pop(row, None)
         self.alerts.get(row, {}).pop("hung", None)  # the next one has a process of its own
 
     # ------------------------------------------------------------------------------------------------ checkpoints

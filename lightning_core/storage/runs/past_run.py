@@ -48,6 +48,8 @@ class PastRun(NamedTuple):
     """Seconds from its submission to its end."""
     ended_at: float
     """Date of its end, in seconds since the epoch."""
+    memory: int | None = None
+    """Bytes of each device's memory that its process had at its peak; None if unknown."""
 
     @classmethod
     def of(cls, run: EndedRun, owner: int, kind: str, ended_at: float) -> PastRun:
@@ -65,7 +67,7 @@ class PastRun(NamedTuple):
             new_id(told), job.name, owner, job.like, job.model, metric_of(job.target), job.batch_size, str(job.target),
             str(run.verdict), run.batches, run.losses, run.met_at,
             tuple((devices, kind, throughput) for devices, throughput in run.throughputs),
-            run.trained, run.ended - run.submitted, ended_at,
+            run.trained, run.ended - run.submitted, ended_at, run.memory,
         )  # fmt: skip
 
     def for_job(self, batch_size: int | None, kind: str) -> EarlierRun:
@@ -73,7 +75,7 @@ class PastRun(NamedTuple):
 
         Args:
             batch_size: Samples in a batch of the job. If the run had others, its positions are scaled to as many
-                samples, and its throughput says nothing.
+                samples, and its throughput and its memory say nothing.
             kind: Kind of the devices on which the job trains.
 
         Raises:
@@ -86,7 +88,8 @@ class PastRun(NamedTuple):
             points = dict(zip((max(round(scale * s), 1) for s in batches), losses, strict=True))
             batches, losses = tuple(points), tuple(points.values())
             met_at = None if met_at is None else max(round(scale * met_at), 1)
-        run = EarlierRun(self.name, batches, losses, met_at, throughputs)
+        # Memory is measured in another way on each kind of device.
+        run = EarlierRun(self.name, batches, losses, met_at, throughputs, self.memory if throughputs else None)
         check_run(run)
         return run
 

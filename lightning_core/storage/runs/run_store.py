@@ -28,7 +28,9 @@ from lightning_core.storage.runs.past_run import PastRun, metric_of
 log = logging.getLogger(__name__)
 
 FILE = "history.db"
-SCHEMA = 1
+SCHEMA = 2
+# What brings a store of the version before to this one; SQLite then tells the tables as they are below.
+UPGRADE = "ALTER TABLE runs ADD COLUMN memory INTEGER"
 # Seconds that a write waits for another process.
 TIMEOUT = 5.0
 # Bytes of a value: the curve of a run has some kilobytes.
@@ -37,14 +39,14 @@ TABLES = {
     "runs": "CREATE TABLE runs (id TEXT PRIMARY KEY, name TEXT NOT NULL, owner INTEGER NOT NULL, like TEXT NOT NULL,"
     " model TEXT NOT NULL, metric TEXT NOT NULL, batch_size INTEGER, target TEXT NOT NULL, verdict TEXT NOT NULL,"
     " curve TEXT NOT NULL, met_at INTEGER, throughputs TEXT NOT NULL, trained REAL NOT NULL, took REAL NOT NULL,"
-    " ended_at REAL NOT NULL)",
+    " ended_at REAL NOT NULL, memory INTEGER)",
     "forgotten": "CREATE TABLE forgotten (id TEXT PRIMARY KEY)",
     "by_model": "CREATE INDEX by_model ON runs (model, metric)",
     "by_like": "CREATE INDEX by_like ON runs (like)",
     "by_name": "CREATE INDEX by_name ON runs (name)",
 }
 _COLUMNS = ("id, name, owner, like, model, metric, batch_size, target, verdict, curve, met_at, throughputs, trained,"
-            " took, ended_at")  # fmt: skip
+            " took, ended_at, memory")  # fmt: skip
 
 
 class RunStoreError(LightningCoreError, RuntimeError):
@@ -89,7 +91,7 @@ class RunStore:
         before = self._connection.total_changes
         with self._connection:
             self._connection.executemany(
-                f"INSERT OR IGNORE INTO runs SELECT {', '.join('?' * 15)} "
+                f"INSERT OR IGNORE INTO runs SELECT {', '.join('?' * 16)} "
                 "WHERE ? OR NOT EXISTS (SELECT 1 FROM forgotten WHERE id = ?)",
                 rows,
             )
@@ -199,6 +201,11 @@ class RunStore:
                 f"{self.path}: its version is {version}, and this release knows {SCHEMA}: upgrade lightning-core, or "
                 "move the file away to begin anew"
             )
+        elif version == SCHEMA - 1 and found == _before_upgrade():
+            with connection:
+                connection.execute(UPGRADE)
+                connection.execute(f"PRAGMA user_version = {SCHEMA}")
+            self._check_version(connection)
         elif found != TABLES:
             raise ValueError(f"its tables are not those of a store of runs: {shown(sorted(found))}")
         elif connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
@@ -210,6 +217,10 @@ class RunStore:
         for end in ("-wal", "-shm"):
             self.path.with_name(f"{FILE}{end}").unlink(missing_ok=True)
         log.warning("%s: %s; it was moved to %s, and a new one was begun", self.path, error, aside.name)
+
+
+def _before_upgrade() -> dict[str, str]:
+    return TABLES | {"runs": TABLES["runs"].replace(", memory INTEGER", "")}
 
 
 def _where(
