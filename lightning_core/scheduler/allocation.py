@@ -146,12 +146,13 @@ class Allocator:
         if self._stay(row, request):
             return
         home, free = self._home[row], self._free
-        bound = home and self._stays[row]
-        reachable = [d for d in home if self._has_room(d, row)] if bound else self._reachable(row)
-        if enough := [device for device in reachable if free[device] >= request - TOLERANCE]:
+        allowed = home if home and self._stays[row] else self._allowed(row)
+        if enough := [d for d in allowed if free[d] >= request - TOLERANCE and self._has_room(d, row)]:
             best = min(enough, key=lambda d: (d not in home, free[d], self._demand(d), d))
             self._take(row, (best,), request)
-        elif request < 1.0 and not self._yields[row]:
+            return
+        reachable = [device for device in allowed if self._has_room(device, row)]
+        if request < 1.0 and not self._yields[row]:
             self._join(row, reachable, request)
         elif reachable and not whole:
             freest = max(reachable, key=lambda d: (free[d], d in home, -d))
@@ -289,14 +290,15 @@ class Allocator:
         if not crowded and over <= TOLERANCE:
             return []
         rank, leaving = self._rank, list[int]()
-        able = [row for row in resident if not self._share[row] and not self._stays[row] and row != newcomer]
-        for row in sorted(able, key=rank.__getitem__, reverse=True):
-            if rank[row] <= rank[newcomer] or not (crowded or over > TOLERANCE):
-                break
-            leaving.append(row)
+        share, stays, first = self._share, self._stays, rank[newcomer]
+        able = [row for row in resident if rank[row] > first and not share[row] and not stays[row]]
+        while able and (crowded or over > TOLERANCE):
+            last = max(able, key=rank.__getitem__)
+            able.remove(last)
+            leaving.append(last)
             crowded = False
-            over -= self._held[row] if self._memory else 0.0
-        takes_more = is_new or self._memory[newcomer] > self._held[newcomer]
+            over -= self._held[last] if self._memory else 0.0
+        takes_more = is_new or (bool(self._memory) and self._memory[newcomer] > self._held[newcomer])
         return None if crowded or (over > TOLERANCE and takes_more and self._launched[newcomer]) else leaving
 
     def _memory_over(self, device: int, newcomer: int) -> float:
@@ -305,7 +307,9 @@ class Allocator:
         return sum(others) + self._memory[newcomer] - 1.0
 
     def _full(self, device: int) -> bool:
-        return sum(map(self._launched.__getitem__, self._resident[device])) >= self._slots[device]
+        resident = self._resident[device]
+        launched = sum(map(self._launched.__getitem__, resident)) if self._memory else len(resident)
+        return launched >= self._slots[device]
 
     def _scale_up(self) -> None:
         """Distribute what is left of a device among the jobs that share it, in proportion."""
