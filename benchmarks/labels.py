@@ -13,6 +13,7 @@ HEADINGS = {
     "pool": "Scripts and a bundle on one pool",
     "devices": "Two devices",
     "overhead": "Overhead of the callback",
+    "gpu_evidence": "On a GPU",
     "decide": "A round of the scheduler",
     "lasting": "A pool that lasts",
     "scale": "A thousand jobs at once",
@@ -147,6 +148,32 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "callback_p99_us": ("Hooks of the callback per batch, 99th percentile", "{:.2g} µs"),
         "blocking_call_ratio": ("Blocking actor call, as a multiple", "{:.0f}"),
         "tune_report_ratio": ("Ray Tune's report callback, as a multiple", "{:.0f}"),
+    },
+    "gpu_evidence": {
+        "checks_passed": (
+            "Tests that need a GPU: passed; failed; skipped",
+            "{:.0f}; {checks_failed:.0f}; {checks_skipped:.0f}",
+        ),
+        "callback_us": (
+            "Hooks of the callback per batch: median; 99th percentile",
+            "{:.0f} µs; {callback_p99_us:.0f} µs",
+        ),
+        "slower_pct": ("A training of small batches with the callback, against without", "{:+.1f} % of time"),
+        "share_error": ("Error of a share over 20 s, two jobs", "{:.2g} of the share"),
+        "resize_s": ("From the decision to resize to the first batch, one GPU and two", "{:.1f} s"),
+        "peak_in_torch": ("Peak of memory that is reported, of what torch had reserved", "{:.2f}"),
+        "moved_gib": ("State that a held job moves to the host's memory", "{:.1f} GiB"),
+        "held_fraction": ("... memory that it keeps reserved on the GPU while it is held", "{:.2g} of it"),
+        "out_gb_s": ("... to the host; the first time; back", "{:.1f}; {out_first_gb_s:.1f}; {back_gb_s:.1f} GB/s"),
+        "both_gib": (
+            "Two jobs that take turns: state of both; memory that there is for them",
+            "{:.1f}; {room_gib:.1f} GiB",
+        ),
+        "change_s": ("... last batch of one to first batch of the other, median", "{:.2f} s, of {changes:.0f} changes"),
+        "demo_met_triage": (
+            "Demo: deadlines met by triage; fifo; with all work known",
+            "{:.0f}; {demo_met_fifo:.0f}; {demo_ceiling:.0f}",
+        ),
     },
     "decide": {
         "ms_100": ("Round over 100 jobs, lara", "{:.2g} ms"),

@@ -27,7 +27,15 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 Run = dict[str, Any]
 
 
-def merge(benchmark: str, size: str, command: str, figures: Mapping[str, float | None], path: Path = RESULTS) -> str:
+def merge(
+    benchmark: str,
+    size: str,
+    command: str,
+    figures: Mapping[str, float | None],
+    path: Path = RESULTS,
+    device: str = "",
+    left_out: Mapping[str, str] | None = None,
+) -> str:
     """Write the figures of a run in place of the same figures of the same command.
 
     A figure that the earlier run has and this one does not stays, with its day. Runs of another size or with other
@@ -39,6 +47,8 @@ def merge(benchmark: str, size: str, command: str, figures: Mapping[str, float |
         command: Command that measured them, with its options.
         figures: Numbers by name; None for what was not measured.
         path: File of all results.
+        device: Name of the GPU that it is about, if it is about one.
+        left_out: Why parts of the benchmark were not measured, by their names.
 
     Returns:
         What was replaced and what was kept, in words.
@@ -55,8 +65,10 @@ def merge(benchmark: str, size: str, command: str, figures: Mapping[str, float |
         if run["benchmark"] == benchmark:
             kept.append(f"kept {len(run['figures'])} of `{run['command']}` ({run['size']}, {run['day']})")
         runs.append(run)
+    about_it = {"device": device} if device else {}
+    missing = {"left_out": dict(left_out)} if left_out else {}
     runs.append({"benchmark": benchmark, "size": size, "command": command, "day": date.today().isoformat(),
-                 **machine(), "figures": measured})  # fmt: skip
+                 **machine(), **about_it, "figures": measured, **missing})  # fmt: skip
     write(runs, path)
     words = [f"{len(measured)} figures of `{command}` ({size}) written, {replaced} of them replaced", *kept]
     return f"{path}: " + "; ".join(words)
@@ -125,14 +137,17 @@ def _block(run: Run) -> list[str]:
             continue
         label, form = labels.get(name, (name.replace("_", " "), "{:.3g}"))
         rows.append(f"| {label} | {number if isinstance(number, str) else form.format(number, **run['figures'])} |")
-    return [f"`{run['command']}`, {about(run)}:", "", "| figure | value |", "|---|---|", *rows] if rows else []
+    table = ["", "| figure | value |", "|---|---|", *rows] if rows else []
+    why = [f"Not measured: {part}, {words}." for part, words in run.get("left_out", {}).items()]
+    return [f"`{run['command']}`, {about(run)}:", *table, *(["", *why] if why else [])] if table or why else []
 
 
 def about(run: Run) -> str:
     """Return size, day and machine of a run in words."""
     cores = f"{run['cores']} core{'s' * (run['cores'] > 1)}"
     memory = "" if run.get("memory_gib") is None else f", {run['memory_gib']} GiB"
-    return f"{run['size']}, {run['day']}, {cores}{memory}"
+    device = f", {run['device']}" if "device" in run else ""
+    return f"{run['size']}, {run['day']}, {cores}{memory}{device}"
 
 
 def five(runs: list[Run]) -> str:

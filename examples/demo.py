@@ -49,14 +49,14 @@ TRIAL = 1.5
 WARM_UP = 1 / 3
 
 
-def bundle_of(jobs: Mapping[str, Mapping[str, object]], policy: str) -> Bundle:
-    """Return a bundle of trainings, each with its target and deadline."""
+def bundle_of(jobs: Mapping[str, Mapping[str, object]], policy: str, kind: str = "cpu") -> Bundle:
+    """Return a bundle of trainings, each with its target and deadline, for a device of some kind."""
     trainings = TRAININGS | AGAIN
     written = {
         name: {**trainings[name].config(), "cell": trainings[name].cell, "on_miss": "stop", **terms}
         for name, terms in jobs.items()
     }
-    bundle = Bundle.from_dict({"period": PERIOD, "jobs": written}, ROOT)
+    bundle = Bundle.from_dict({"period": PERIOD, "pool": {"kind": kind}, "jobs": written}, ROOT)
     return bundle.with_policy(policy)
 
 
@@ -89,13 +89,13 @@ def copy_runs(source: Path, folder: Path) -> None:
         new.add(old.runs())
 
 
-def throughputs_of(cluster: Cluster, curves: Mapping[str, Curve], folder: Path) -> dict[str, float]:
+def throughputs_of(cluster: Cluster, curves: Mapping[str, Curve], folder: Path, kind: str = "cpu") -> dict[str, float]:
     """Return the batches per second of each training, run one after the other alone on the device."""
     jobs = {
         name: {"deadline": "1h", "target": {"batches": max(round(TRIAL / (curve.seconds_per_batch or 0.02)), 10)}}
         for name, curve in curves.items()
     }
-    end = run(cluster, bundle_of(jobs, "fifo"), folder, "throughput alone")
+    end = run(cluster, bundle_of(jobs, "fifo", kind), folder, "throughput alone")
     reports: dict[str, list[Report]] = {name: [] for name in curves}
     with Journal.open(end.run_dir / "journal.db", read_only=True) as journal:
         for entry in journal.entries():
@@ -159,11 +159,11 @@ def meaning(figures: Mapping[str, int]) -> str:
 
 
 @contextmanager
-def warm(workers: int) -> Iterator[Cluster]:
+def warm(workers: int, kind: str = "cpu") -> Iterator[Cluster]:
     """Yield a cluster whose processes have imported torch and Lightning, so that no policy waits for that."""
     print(f"warming up {workers} processes that import torch and Lightning ...", end=" ", flush=True)
     began = time.monotonic()
-    with Cluster(workers=workers) as cluster:
+    with Cluster(workers=workers, kind=kind) as cluster:
         print(f"{time.monotonic() - began:.0f} s", flush=True)
         yield cluster
 
@@ -174,14 +174,14 @@ def play(cluster: Cluster, curves: Mapping[str, Curve], arguments: argparse.Name
     shutil.rmtree(folder, ignore_errors=True)
     began = time.monotonic()
     print(f"\nseed {seed}: measuring the throughput of each training alone ...", end=" ", flush=True)
-    throughputs = throughputs_of(cluster, curves, folder / "alone")
+    throughputs = throughputs_of(cluster, curves, folder / "alone", arguments.kind)
     jobs = draw(curves, throughputs, seed, arguments.seconds)
     work = sum(job.work for job in jobs if job.work < float("inf"))
     print(f"{min(throughputs.values()):.0f} to {max(throughputs.values()):.0f} batches/s; {work:.0f} s of work for "
           f"{arguments.seconds:.0f} s, besides targets that are never reached", flush=True)  # fmt: skip
     ends = {}
     for policy in arguments.policy:
-        bundle = bundle_of({job.name: terms(job) for job in jobs}, policy)
+        bundle = bundle_of({job.name: terms(job) for job in jobs}, policy, arguments.kind)
         ends[policy] = run(cluster, bundle, folder / policy.translate(str.maketrans(":,=", "---")), policy)
         print(f"   {policy}: {ends[policy].met} met", flush=True)
     show(jobs, ends)
@@ -213,6 +213,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
     parser.add_argument("--policy", nargs="+", default=list(POLICIES), metavar="NAME",
                         help=f"such as lara:order=edf (default: {' '.join(POLICIES)})")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=SECONDS, help="available time (default %(default)s)")
+    parser.add_argument("--kind", choices=("cpu", "gpu"), default="cpu", help="kind of the device (default cpu)")
     arguments = parser.parse_args(words)
     curves = {curve.name: curve for curve in load_curves(CURVES) if curve.name in arguments.training}
     for policy in arguments.policy:
@@ -223,7 +224,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
     print(f"{len(curves)} trainings of handwritten digits share one device under {len(arguments.policy)} policies.")
     print("In the tables: needs, seconds alone on the device; has, seconds until the deadline; ✓ target met; · missed.")
     print(flush=True)
-    with recorded_signals(at_once=True), warm(len(curves)) as cluster:
+    with recorded_signals(at_once=True), warm(len(curves), arguments.kind) as cluster:
         rows = [play(cluster, curves, arguments, seed) for seed in arguments.seed]
     figures = {key: sum(row[key] for row in rows) for key in rows[0] if key != "seed"}
     if len(rows) > 1:

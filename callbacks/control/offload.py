@@ -25,6 +25,8 @@ log = logger(__name__)
 
 # Seconds for which a device may be without room for the state, while others may still be leaving it.
 MAX_WAIT_FOR_ROOM = 60.0
+# Seconds of that which are worth no word: whoever leaves it has to hear of that, too.
+SILENT_WAIT = 3.0
 
 
 class _Away(NamedTuple):
@@ -58,7 +60,7 @@ class Offload:
         self._clock = clock
         self._away: list[_Away] = []
         self._on_host = False
-        self._warned = False
+        self._warned = self._waiting = False
         self._short_since: float | None = None
 
     @property
@@ -101,11 +103,13 @@ class Offload:
                 away.storage.resize_(away.host.nbytes())
         except torch.cuda.OutOfMemoryError:
             self._free()
-            if self._short_since is None:
-                self._short_since = self._clock()
-                log.warning("%s: waits until its device has room for its state", self._job)
-            if self._clock() - self._short_since > MAX_WAIT_FOR_ROOM:
+            now = self._clock()
+            self._short_since = now if self._short_since is None else self._short_since
+            if now - self._short_since > MAX_WAIT_FOR_ROOM:
                 raise
+            if now - self._short_since > SILENT_WAIT and not self._waiting:
+                self._waiting = True
+                log.warning("%s: waits until its device has room for its state", self._job)
             return False
         for away in self._away:
             away.storage.copy_(away.host, non_blocking=True)
@@ -113,7 +117,7 @@ class Offload:
         if self._on_host:
             for away in self._away:
                 _point(away.tensors, away.storage)
-        self._away, self._on_host, self._short_since = [], False, None
+        self._away, self._on_host, self._waiting, self._short_since = [], False, False, None
         return True
 
     def read_on_host(self) -> None:

@@ -23,6 +23,8 @@ log = logger(__name__)
 
 # Maximum seconds that a held or waiting training thread sleeps before it checks its state.
 MAX_WAIT = 1.0
+# Seconds between two looks whether the device has room for the state that is to move back.
+ROOM_INTERVAL = 0.1
 # Seconds that a launched job waits for the first directive before it trains without one.
 FIRST_DIRECTIVE_TIMEOUT = 10.0
 # Seconds that a script waits for the first answer of its pool, which normally takes milliseconds. Without it the script
@@ -286,7 +288,7 @@ class Steering:
         if self._offload is not None and not self._offload.move_back():
             self._release(again=False)  # what takes the room may need the device to leave it
             if self._mailbox is not None:
-                self._mailbox.inbox.wait(self._obeyed, MAX_WAIT)
+                self._mailbox.inbox.wait(self._obeyed, ROOM_INTERVAL)
             return False
         self._holds_device = True
         self._timer.begin()

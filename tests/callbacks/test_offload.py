@@ -18,7 +18,13 @@ from lightning_core.callbacks import CoreCallback, fit
 from lightning_core.callbacks.checkpointing import job_checkpointer
 from lightning_core.callbacks.control import offload
 from lightning_core.callbacks.control.fit_signals import JobEnded, JobReleased
-from lightning_core.callbacks.control.offload import MAX_WAIT_FOR_ROOM, Offload, check_offload, state_holders
+from lightning_core.callbacks.control.offload import (
+    MAX_WAIT_FOR_ROOM,
+    SILENT_WAIT,
+    Offload,
+    check_offload,
+    state_holders,
+)
 from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.core.answers import Directive, End, Verdict
 from lightning_core.core.jobs import Job, OnHold
@@ -293,7 +299,7 @@ def test_everything_that_a_training_has_is_found() -> None:
     assert state.frees() == 4 * parameters + head + steps  # with the gradients and two moments
 
 
-def test_without_room_on_the_device_the_state_waits_and_then_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_on_the_device_the_state_waits_and_then_gives_up(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     weights = torch.ones(4), torch.ones(5)
     state = moved(list(weights), clock=lambda: now[0])
@@ -318,6 +324,11 @@ def test_without_room_on_the_device_the_state_waits_and_then_gives_up(monkeypatc
     state._away[-1] = last._replace(storage=Storage(last.storage))
     assert not state.move_back()
     assert all(weight.untyped_storage().nbytes() == 0 for weight in weights)  # no half of it takes the room of others
+    assert not caplog.text
+    now[0] = SILENT_WAIT + 1
+    assert not state.move_back()
+    assert not state.move_back()
+    assert caplog.text.count("job: waits until its device has room for its state") == 1
     now[0] = MAX_WAIT_FOR_ROOM + 1
     with pytest.raises(torch.cuda.OutOfMemoryError):
         state.move_back()

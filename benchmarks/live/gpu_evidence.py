@@ -1,0 +1,178 @@
+"""Record what the GPU code paths do on this machine's GPU, in at most nine minutes and without a network.
+
+Each part runs in a process of its own (:mod:`benchmarks.live.gpu_parts`) and is ended at its limit. A part that needs
+what is not here, such as a package or a second GPU, is recorded as left out, and so is one for which no time is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import results
+from benchmarks.common import Figures
+from lightning_core.node.signals import descendants, kill_all
+from lightning_core.storage.atomic_files import write_whole
+
+# Seconds that the whole takes at most.
+SECONDS = 530.0
+# Exit code where there is no GPU.
+NO_GPU = 2
+# The command in the record.
+COMMAND = "python -m benchmarks.live.gpu_evidence"
+# Lines of a part's output that are shown if it fails.
+SHOWN = 25
+
+
+class Part(NamedTuple):
+    """A part with the seconds after which it is ended."""
+
+    name: str
+    limit: float
+
+
+PARTS = (
+    Part("memory", 60.0),
+    Part("overhead", 40.0),
+    Part("turns", 80.0),
+    Part("checks", 130.0),
+    Part("shares", 60.0),
+    Part("demo", 100.0),
+    Part("resize", 60.0),
+)
+
+
+class Outcome(NamedTuple):
+    """What a part has measured; otherwise why it has not."""
+
+    figures: Figures
+    why: str = ""
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether it was measured, or lacks something that this machine does not have."""
+        return not self.why or self.why.startswith("skipped: ")
+
+
+def program(part: Part, file: Path) -> list[str]:
+    """Return the command that runs a part and writes its outcome to a file."""
+    return [sys.executable, "-m", "benchmarks.live.gpu_parts", part.name, str(file)]
+
+
+def run(part: Part, command: Sequence[str], file: Path, limit: float, environment: dict[str, str]) -> Outcome:
+    """Run a part for at most ``limit`` seconds; ``command`` contains the path of ``file``, by which it is ended."""
+    log = file.with_suffix(".log")
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=results.ROOT)
+    try:
+        process.wait(limit)
+        if process.returncode == 0:
+            return Outcome(**json.loads(file.read_text()))
+        why = f"failed with exit code {process.returncode}"
+    except subprocess.TimeoutExpired:
+        why = f"ended after {limit:.0f} s"
+    finally:
+        kill_all(descendants(str(file)))
+        process.wait()
+    lines = log.read_text(errors="replace").splitlines()[-SHOWN:]
+    if lines and (missing := re.match(r"ModuleNotFoundError: No module named '([\w.]+)'", lines[-1])):
+        return Outcome({}, f"skipped: the package {missing[1]} is missing")
+    print("\n".join(f"    {line}" for line in lines), flush=True)
+    return Outcome({}, f"{why}: {lines[-1][:200]}" if lines else why)
+
+
+def collect(
+    parts: Sequence[Part],
+    keep: Callable[[Figures, dict[str, str]], object],
+    seconds: float = SECONDS,
+    command: Callable[[Part, Path], Sequence[str]] = program,
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Run the parts one after the other.
+
+    Args:
+        parts: Parts in their order.
+        keep: Called after each part with all figures so far, and why parts are left out, by their names.
+        seconds: Seconds that all of them may take.
+        command: Returns the command of a part, given the file for its outcome.
+        clock: Monotonic clock, in seconds.
+
+    Returns:
+        Whether each part was measured, or lacks something that this machine does not have.
+    """
+    began, fine = clock(), True
+    figures: Figures = {}
+    left_out = dict[str, str]()
+    with tempfile.TemporaryDirectory(prefix="lc-gpu-") as temp:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_paths(Path(temp)))}
+        for part in parts:
+            left = seconds - (clock() - began)
+            print(f"{part.name}, of {part.limit:.0f} s ...", flush=True)
+            if left < part.limit:
+                outcome = Outcome({}, f"not run: it may take {part.limit:.0f} s, and {max(left, 0):.0f} s were left")
+            else:
+                file = Path(temp) / f"{part.name}.json"
+                outcome = run(part, command(part, file), file, part.limit, environment)
+            fine &= outcome.is_fine
+            figures |= outcome.figures
+            if outcome.why:
+                left_out[part.name] = outcome.why
+                print(f"    {outcome.why}", flush=True)
+            for name, number in outcome.figures.items():
+                print(f"    {name}: {'not measured' if number is None else f'{number:.4g}'}", flush=True)
+            keep(figures, left_out)
+    return fine
+
+
+def _paths(folder: Path) -> list[str]:
+    """Return the paths on which Python finds the package and its callbacks as they are installed."""
+    package = folder / "lightning_core"
+    package.mkdir()
+    for entry in (results.ROOT / "lightning_core").iterdir():
+        (package / entry.name).symlink_to(entry)
+    (package / "callbacks").symlink_to(results.ROOT / "callbacks")
+    return [str(folder), str(results.ROOT)]
+
+
+def device_name() -> str:
+    """Return the name of the GPU, empty if there is none; asked in another process, which holds nothing there after."""
+    code = "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run all parts, or some, and record them; return the exit code."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], metavar="PART",
+                        help=f"some of {', '.join(part.name for part in PARTS)}")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds in all (default: %(default)g)")
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="merge the figures into this record; write the page beside it anew"
+    )
+    arguments = parser.parse_args(words)
+    device = device_name()
+    if not device:
+        print("needs a GPU: torch.cuda.is_available() is false", file=sys.stderr)
+        return NO_GPU
+
+    def keep(figures: Figures, left_out: dict[str, str]) -> None:
+        if arguments.results:
+            results.merge("gpu_evidence", "default", COMMAND, figures, arguments.results, device, left_out)
+            write_whole(arguments.results.with_suffix(".md"), results.page(results.read(arguments.results)))
+
+    chosen = [part for part in PARTS if not arguments.only or part.name in arguments.only]
+    return 0 if collect(chosen, keep, arguments.seconds) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

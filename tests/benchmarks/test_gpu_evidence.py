@@ -1,0 +1,172 @@
+"""The figures of a GPU are collected part by part, whatever becomes of a part. The parts here are none of a GPU."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from benchmarks import results
+from benchmarks.common import Figures
+from benchmarks.labels import HEADINGS, LABELS
+from benchmarks.live import gpu_evidence, gpu_parts
+from benchmarks.live.gpu_evidence import NO_GPU, PARTS, SECONDS, Part, collect
+from benchmarks.live.turns import Turns
+from lightning_core.core.answers import End, Grant
+from lightning_core.core.events import Report
+
+# What each fake part does; FILE is where its outcome goes.
+CODE = {
+    "fine": "write(figures={'share_error': 0.5, 'peak_in_torch': None}, why='')",
+    "also": "write(figures={'resize_s': 2.0}, why='')",
+    "skips": "write(figures={}, why='skipped: needs two GPUs, found 1')",
+    "lacks": "import a_package_that_nobody_has",
+    "fails": "print('on the way'); raise RuntimeError('no luck')",
+    "hangs": "import subprocess; one = subprocess.Popen(['sleep', '600']); print(one.pid, flush=True); one.wait()",
+}
+
+
+def command(part: Part, file: Path) -> Sequence[str]:
+    write = "import json, sys; write = lambda **outcome: open(sys.argv[1], 'w').write(json.dumps(outcome))"
+    return [sys.executable, "-c", f"{write}\n{CODE[part.name]}", str(file)]
+
+
+class Kept:
+    """What has been kept after each part."""
+
+    def __init__(self) -> None:
+        self.figures: list[Figures] = []
+        self.left_out: list[dict[str, str]] = []
+
+    def __call__(self, figures: Figures, left_out: dict[str, str]) -> None:
+        self.figures.append(dict(figures))
+        self.left_out.append(dict(left_out))
+
+
+def collected(*names: str, limit: float = 60.0, seconds: float = 1000.0, **more: Any) -> tuple[bool, Kept]:
+    kept = Kept()
+    return collect([Part(name, limit) for name in names], kept, seconds, command, **more), kept
+
+
+def test_figures_are_kept_after_each_part_and_what_is_missing_is_said() -> None:
+    fine, kept = collected("fine", "skips", "lacks", "also")
+    assert fine
+    assert kept.figures[0] == {"share_error": 0.5, "peak_in_torch": None}
+    assert kept.figures[-1] == {"share_error": 0.5, "peak_in_torch": None, "resize_s": 2.0}
+    assert kept.left_out[-1] == {
+        "skips": "skipped: needs two GPUs, found 1",
+        "lacks": "skipped: the package a_package_that_nobody_has is missing",
+    }
+
+
+def test_a_part_that_fails_stops_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    fine, kept = collected("fails", "fine")
+    assert not fine
+    assert kept.left_out[-1] == {"fails": "failed with exit code 1: RuntimeError: no luck"}
+    assert kept.figures[-1] == {"share_error": 0.5, "peak_in_torch": None}
+    assert "on the way" in capsys.readouterr().out
+
+
+def test_a_part_that_hangs_is_ended_at_its_limit_with_all_that_it_has_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fine, kept = collected("hangs", limit=3.0)
+    assert not fine
+    assert kept.left_out[-1]["hangs"].startswith("ended after 3 s")
+    started = re.search(r"^ +(\d+)$", capsys.readouterr().out, re.M)
+    assert started is not None
+    assert not psutil.pid_exists(int(started[1])) or psutil.Process(int(started[1])).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_does_not_fit_the_time_is_not_run() -> None:
+    clock = iter([0.0, 0.0, 35.0])
+    fine, kept = collected("fine", "also", seconds=90.0, clock=lambda: next(clock))
+    assert not fine
+    assert kept.left_out[-1] == {"also": "not run: it may take 60 s, and 55 s were left"}
+
+
+def test_all_parts_fit_the_time_and_have_their_figures_on_the_page() -> None:
+    assert sum(part.limit for part in PARTS) <= SECONDS < 9 * 60
+    assert {part.name for part in PARTS} == gpu_parts.PARTS.keys()
+    assert "gpu_evidence" in HEADINGS
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The command, with parts that are none of a GPU."""
+    monkeypatch.setattr(gpu_evidence, "PARTS", [Part("fine", 60.0), Part("skips", 60.0)])
+    monkeypatch.setattr(collect, "__defaults__", (SECONDS, command, *(collect.__defaults__ or ())[2:]))
+    return gpu_evidence.main
+
+
+def test_the_record_and_its_page_name_the_device_and_what_is_left_out(
+    main: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_evidence, "device_name", lambda: "NVIDIA Fake")
+    record = tmp_path / "results.json"
+    assert main(["--results", str(record)]) == 0
+    [run] = results.read(record)
+    assert run["device"] == "NVIDIA Fake"
+    assert run["figures"] == {"share_error": 0.5}
+    assert run["left_out"] == {"skips": "skipped: needs two GPUs, found 1"}
+    page = (tmp_path / "results.md").read_text()
+    assert "## On a GPU" in page
+    assert f"GiB, {run['device']}:" in page
+    assert "| Error of a share over 20 s, two jobs | 0.5 of the share |" in page
+    assert "Not measured: skips, skipped: needs two GPUs, found 1." in page
+
+
+def test_without_a_gpu_nothing_is_written(
+    main: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_evidence, "device_name", str)
+    assert main(["--results", str(tmp_path / "results.json")]) == NO_GPU
+    assert "needs a GPU: torch.cuda.is_available() is false" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_part_s_figures_have_a_label() -> None:
+    """A figure that no label shows or names would be recorded and never seen."""
+    labels = LABELS["gpu_evidence"]
+    shown = {*labels, *re.findall(r"{(\w+):", " ".join(form for _, form in labels.values()))}
+    tree = ast.parse(Path(gpu_parts.__file__).read_text())
+    measured = {
+        key.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name in gpu_parts.PARTS and node.name != "demo"
+        for end in ast.walk(node)
+        if isinstance(end, ast.Return)
+        for figures in ast.walk(end)
+        if isinstance(figures, ast.Dict)
+        for key in figures.keys
+        if isinstance(key, ast.Constant)
+    }
+    assert len(measured) > 12
+    assert measured | {"demo_met_triage", "demo_met_fifo", "demo_ceiling"} <= shown
+
+
+def test_two_trainings_take_turns(tmp_path: Path) -> None:
+    def report(number: int, version: int, batches: int) -> Report:
+        return Report("job", 1, number, version, batches, 0.0)
+
+    first, second = (Turns(number, tmp_path / "turn", last=2, batches=10) for number in (0, 1))
+    one, other = first.report(report(1, 0, 0)), second.report(report(1, 0, 0))
+    assert isinstance(one, Grant)
+    assert isinstance(other, Grant)
+    assert (one.share, other.share) == (1.0, 0.0)
+    assert first.report(report(2, 1, 9)) is None
+    held, goes_on = first.report(report(3, 1, 10)), second.wait("job", 1, 5.0)
+    assert isinstance(held, Grant)
+    assert isinstance(goes_on, Grant)
+    assert (held.share, goes_on.share) == (0.0, 1.0)
+    assert second.report(report(2, 2, 3)) is None  # its turn begins with its first report in it
+    assert isinstance(second.report(report(3, 2, 13)), End)
+    assert isinstance(first.wait("job", 2, 5.0), End)
+    assert json.loads((tmp_path / "turn").read_text()) == 2
