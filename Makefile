@@ -102,4 +102,4 @@ gpu-check: setup
 # All that can be said of a GPU in nine minutes, into docs/results.json. Without a network: the Python that is there runs
 # it, and what needs a package that is missing is left out.
 gpu-evidence:
-	$(or $(wildcard $(RUN)/python),$(PYTHON)) -m benchmarks.live.gpu_evidence --results docs/results.json
+	$(or $(wildcard $(RUN)/python),$(PYTHON)) -m benchmarks.gpu.gpu_evidence --results docs/results.json

@@ -25,7 +25,7 @@ log = logger(__name__)
 
 # Seconds for which a device may be without room for the state, while others may still be leaving it.
 MAX_WAIT_FOR_ROOM = 60.0
-# Seconds of that which are worth no word: whoever leaves it has to hear of that, too.
+# Seconds of that which are worth no word: a job that is to leave the device has to hear of that first.
 SILENT_WAIT = 3.0
 
 

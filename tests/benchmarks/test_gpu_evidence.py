@@ -15,10 +15,10 @@ import pytest
 
 from benchmarks import results
 from benchmarks.common import Figures
+from benchmarks.gpu import gpu_evidence, gpu_parts
+from benchmarks.gpu.gpu_evidence import NO_GPU, PARTS, SECONDS, Part, collect
+from benchmarks.gpu.turns import Turns
 from benchmarks.labels import HEADINGS, LABELS
-from benchmarks.live import gpu_evidence, gpu_parts
-from benchmarks.live.gpu_evidence import NO_GPU, PARTS, SECONDS, Part, collect
-from benchmarks.live.turns import Turns
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.events import Report
 
@@ -27,7 +27,7 @@ CODE = {
     "fine": "write(figures={'share_error': 0.5, 'peak_in_torch': None}, why='')",
     "also": "write(figures={'resize_s': 2.0}, why='')",
     "skips": "write(figures={}, why='skipped: needs two GPUs, found 1')",
-    "lacks": "import a_package_that_nobody_has",
+    "lacks": "import a_package_that_is_missing",
     "fails": "print('on the way'); raise RuntimeError('no luck')",
     "hangs": "import subprocess; one = subprocess.Popen(['sleep', '600']); print(one.pid, flush=True); one.wait()",
 }
@@ -62,7 +62,7 @@ def test_figures_are_kept_after_each_part_and_what_is_missing_is_said() -> None:
     assert kept.figures[-1] == {"share_error": 0.5, "peak_in_torch": None, "resize_s": 2.0}
     assert kept.left_out[-1] == {
         "skips": "skipped: needs two GPUs, found 1",
-        "lacks": "skipped: the package a_package_that_nobody_has is missing",
+        "lacks": "skipped: the package a_package_that_is_missing is missing",
     }
 
 

@@ -1,6 +1,6 @@
 """Record what the GPU code paths do on this machine's GPU, in at most nine minutes and without a network.
 
-Each part runs in a process of its own (:mod:`benchmarks.live.gpu_parts`) and is ended at its limit. A part that needs
+Each part runs in a process of its own (:mod:`benchmarks.gpu.gpu_parts`) and is ended at its limit. A part that needs
 what is not here, such as a package or a second GPU, is recorded as left out, and so is one for which no time is left.
 """
 
@@ -28,7 +28,7 @@ SECONDS = 530.0
 # Exit code where there is no GPU.
 NO_GPU = 2
 # The command in the record.
-COMMAND = "python -m benchmarks.live.gpu_evidence"
+COMMAND = "python -m benchmarks.gpu.gpu_evidence"
 # Lines of a part's output that are shown if it fails.
 SHOWN = 25
 
@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
 
 def program(part: Part, file: Path) -> list[str]:
     """Return the command that runs a part and writes its outcome to a file."""
-    return [sys.executable, "-m", "benchmarks.live.gpu_parts", part.name, str(file)]
+    return [sys.executable, "-m", "benchmarks.gpu.gpu_parts", part.name, str(file)]
 
 
 def run(part: Part, command: Sequence[str], file: Path, limit: float, environment: dict[str, str]) -> Outcome:

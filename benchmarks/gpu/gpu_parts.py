@@ -1,6 +1,6 @@
-"""Measure one part of what the GPU code paths do; :mod:`benchmarks.live.gpu_evidence` runs all of them.
+"""Measure one part of what the GPU code paths do; :mod:`benchmarks.gpu.gpu_evidence` runs all of them.
 
-``python -m benchmarks.live.gpu_parts PART FILE`` writes the figures, and the name of the device, to the file.
+``python -m benchmarks.gpu.gpu_parts PART FILE`` writes the figures, and the name of the device, to the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.common import Figures
-from benchmarks.live.turns import Turns, gaps_between_turns
+from benchmarks.gpu.turns import Turns, gaps_between_turns
 from benchmarks.live.workloads import Stamps, read_stamps
 from benchmarks.results import ROOT
 from lightning_core.storage.atomic_files import write_whole
@@ -135,7 +135,7 @@ def shares() -> Figures:
     from lightning_core.cluster.bundle import Bundle
     from lightning_core.cluster.cluster import Cluster
 
-    job = {"model": {"class_path": "benchmarks.live.gpu_parts.Wide"}, "trainer": {"logger": False},
+    job = {"model": {"class_path": "benchmarks.gpu.gpu_parts.Wide"}, "trainer": {"logger": False},
            "deadline": "20s", "target": {"batches": 10**9}, "on_miss": "stop"}  # fmt: skip
     content = {"pool": {"kind": "gpu"}, "policy": {"name": "fixed", "shares": [0.7, 0.3]},
                "jobs": {"more": job, "less": job}}  # fmt: skip

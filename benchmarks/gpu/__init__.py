@@ -1,0 +1,1 @@
+"""Figures of the code paths that need a GPU."""
