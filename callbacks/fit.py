@@ -30,6 +30,7 @@ from .reporting.horizon import epoch_batches, horizon, seconds_left
 from .reporting.losses import Losses
 from .reporting.lr_watch import LearningRateWatch
 from .reporting.mailbox import Mailbox
+from .reporting.memory_meter import memory_meter
 from .reporting.target_reader import Stage
 from .slurm import SlurmEnd, SlurmSaver
 
@@ -73,16 +74,18 @@ class Fit:
         self._logged: JobForecast | None = None
         self.hangs = HangWatch(options.hang)
         """Watch of this thread."""
+        device, offload = pl_module.device, offload_of(trainer, pl_module, options.job)
         self.mailbox: Mailbox | None = None
         """Mailbox of the job; None on all ranks but the first."""
         if trainer.is_global_zero:
+            memory = memory_meter(device)
+            memory.frees = None if offload is None else offload.frees
             self.mailbox = Mailbox(
                 options.connect(trainer, pl_module), self._name, hold_timeout=10.0 if launched else CLOSE_TIMEOUT / 2,
                 asks_forecast=not launched or bool(trainer.loggers), listens=launched, hangs=self.hangs,
-                give_up=options.give_up,
+                give_up=options.give_up, memory=memory,
             )  # fmt: skip
         self._target = target = options.job.target
-        device = pl_module.device
         self._last_batch = target.work or 0
         self._rates = LearningRateWatch(self._name, self.mailbox, wanted=target.observes)
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
@@ -96,7 +99,7 @@ class Fit:
         self.steering = Steering(
             self._name, self.mailbox, self._timer, ranks, options.device_lock, options.launched, options.devices,
             options.stop_when_met, lambda: trainer.received_sigterm or self._slurm.due(), options.cores,
-            offload_of(trainer, pl_module, options.job),
+            offload,
         )  # fmt: skip
 
     @property

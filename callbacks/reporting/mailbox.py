@@ -24,6 +24,7 @@ from .forecast_watch import ForecastWatch
 from .hang_watch import HangWatch
 from .inbox import Inbox
 from .joining import Connect, Connection, JoinDeferredError
+from .memory_meter import MemoryMeter
 from .outbox import Outbox
 
 log = logger(__name__)
@@ -49,6 +50,7 @@ class Mailbox:
         hangs: Watch of the training thread; None to watch nothing.
         give_up: Function that ends the process of a training that has hung for too long; it is given where the training
             thread is, and in the last line for how long. None to report that only.
+        memory: Meter of the training's memory; None to measure nothing.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Mailbox:
         listens: bool = False,
         hangs: HangWatch | None = None,
         give_up: Callable[[str], None] | None = None,
+        memory: MemoryMeter | None = None,
     ) -> None:
         self.outbox = Outbox()
         """Contents of the next report."""
@@ -77,6 +80,7 @@ class Mailbox:
         self.hangs = hangs or HangWatch(None)
         """Watch of the training thread."""
         self._give_up = give_up
+        self._memory = memory
         self._connect = connect
         self._connection: Connection | None = None
         self._job = job
@@ -204,10 +208,12 @@ class Mailbox:
         return max(asked, self._period)
 
     def _look(self) -> None:
-        """Look whether the training hangs; log once where it does."""
+        """Look whether the training hangs, and what memory it has; log once where it hangs."""
         directive, before = self.inbox.directive, self.outbox.hang
         share = directive.share if isinstance(directive, Grant) and directive.share else 1.0
         self.outbox.hang = self.hangs.look(share)
+        if self._memory is not None and self.outbox.has_trained:
+            self.outbox.memory = self._memory.look()
         if before is None and self.outbox.hang is not None:
             log.warning("%s: the training hangs:\n%s", self._job, self.hangs.story())
 

@@ -8,7 +8,7 @@ from collections import deque
 
 from lightning_core.core.events import BadLosses, Cell, Checkpoint, Horizon, Report
 from lightning_core.core.limits import MAX_REPORTED_CELLS
-from lightning_core.core.reported import Hang, LearningRates
+from lightning_core.core.reported import Hang, LearningRates, MemoryUse
 
 
 class Outbox:
@@ -29,6 +29,7 @@ class Outbox:
         hang: Step that hangs; None if none does.
         learning_rates: Learning rates of the training, reported until a report with them has arrived.
         epoch_batches: Batches of an epoch, for a target in epochs; reported as they are.
+        memory: Memory of the training, once it has trained; reported as they are.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,8 @@ class Outbox:
         self.hang: Hang | None = None
         self.learning_rates: LearningRates | None = None
         self.epoch_batches: int | None = None
+        self.memory: MemoryUse | None = None
+        self._arrived_memory: MemoryUse | None = None
         self._arrived_epoch: int | None = None
         self._arrived_rates: LearningRates | None = None
         self._cells: deque[Cell] = deque()
@@ -54,6 +57,12 @@ class Outbox:
     def has_progress(self) -> bool:
         """Return whether the training has moved since the last report."""
         return self.progress != self._sent
+
+    @property
+    def has_trained(self) -> bool:
+        """Return whether the training has done a batch since its first report."""
+        progress, began = self.progress, self._began
+        return progress is not None and began is not None and progress[0] > began[0]
 
     def add(self, cell: Cell) -> None:
         """Add a cell, which is kept until a report with it has arrived."""
@@ -82,12 +91,14 @@ class Outbox:
             self.evaluated, self.checkpoint, self._horizon_now(), self.bad_losses, self.in_slow_phase,
             self.hang, None if (rates := self.learning_rates) is self._arrived_rates else rates,
             None if (epoch := self.epoch_batches) == self._arrived_epoch else epoch,
+            None if (memory := self.memory) == self._arrived_memory else memory,
         )  # fmt: skip
 
     def note_arrival(self, report: Report) -> None:
-        """Forget the cells of a report that has arrived, and that its learning rates are to be reported."""
+        """Forget the cells of a report that has arrived, and that what else is reported once is to be reported."""
         self._arrived_rates = report.learning_rates or self._arrived_rates
         self._arrived_epoch = report.epoch_batches or self._arrived_epoch
+        self._arrived_memory = report.memory or self._arrived_memory
         for _ in report.cells:
             self._cells.popleft()
         self._arrived += len(report.cells)
@@ -95,7 +106,7 @@ class Outbox:
     def start_over(self) -> None:
         """Number reports and cells from 1 and count busy seconds from now, as a new incarnation does."""
         self._number = 0
-        self._arrived_rates = self._arrived_epoch = None
+        self._arrived_rates = self._arrived_epoch = self._arrived_memory = None
         self._before = self._arrived
         self._began = None if self.progress is None else self.progress[:2]
 
