@@ -175,11 +175,12 @@ class BundleSpec:
             )
             jobs.append((raw, spec))
         for raw, spec in jobs:
-            refusal = None
-            if spec is not None and shared.settings is not None:
-                refusal = shared.settings.refusal(spec.job.target)
-            if refusal is not None:
+            if spec is None or shared.settings is None:
+                continue
+            if (refusal := shared.settings.refusal(spec.job.target)) is not None:
                 raw.problems.at("target").add(str(refusal))
+            if (refusal := shared.settings.lacks_memory(spec.job.memory)) is not None:
+                raw.problems.at("memory").add(str(refusal))
         if problems.messages or shared.settings is None:
             raise BundleError(problems.messages)
         specs = tuple(spec for _, spec in jobs if spec is not None)

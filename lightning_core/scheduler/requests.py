@@ -124,8 +124,8 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reas
         return Reason("no_such_location", text=job.location)
     if size < job.min_devices:
         return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
-    if job.memory is not None and settings.device_memory is not None and job.memory > settings.device_memory:
-        return Reason("too_much_memory", (job.memory, settings.device_memory))
+    if (lacks := settings.lacks_memory(job.memory)) is not None:
+        return lacks
     if job.device is not None and not 0 <= job.device < settings.devices:
         return Reason("no_such_device", (job.device, settings.devices))
     if not job.is_launched and Asker.MARKET in state.controllers:

@@ -187,6 +187,12 @@ class Settings:
             return Reason("positive_losses", (target.threshold,), f"the estimator {self.estimator_used}")
         return None
 
+    def lacks_memory(self, memory: int | None) -> Reason | None:
+        """Return why a job that needs so many bytes of a device can never be on one; None if it can."""
+        if memory is None or self.device_memory is None or memory <= self.device_memory:
+            return None
+        return Reason("too_much_memory", (float(memory), float(self.device_memory)))
+
     @property
     def estimator_used(self) -> str:
         """Name of the estimator, also where the policy's own is used."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lightning_core.core.durations import format_duration
+from lightning_core.core.limits import format_bytes
 from lightning_core.history.faults import total_words
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
@@ -91,4 +92,6 @@ def _terms(job: JobHistory) -> str:
         parts.append(f"weight {first.weight:g}")
     if first.max_devices > 1:
         parts.append(f"{first.min_devices} to {first.max_devices} devices")
+    if first.memory is not None:
+        parts.append(f"{format_bytes(first.memory)} of memory")
     return clean(", ".join(parts))

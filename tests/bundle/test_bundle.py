@@ -15,7 +15,7 @@ from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import ExistingPool, read_pool
 from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.core.jobs import Capability, Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.market.traces import read_intervals
 from lightning_core.run.differences import differences
@@ -401,3 +401,29 @@ def test_a_config_in_place_of_a_bundle_is_reported_once(tmp_path: Path) -> None:
         "seed_everything, trainer); a bundle names it, under jobs: {NAME: {config: cnn.yaml, deadline: 1h30m, "
         "target: {loss: 0.35}}}"
     ]
+
+
+def test_memory_is_read_and_written() -> None:
+    written = {"pool": {"devices": 2, "device_memory": "24GiB"},
+               "jobs": {"a": job(memory="1.5 GB", on_hold="offload"), "b": job()}}  # fmt: skip
+    read = Bundle.from_dict(written)
+    a, b = (spec.job for spec in read.jobs)
+    assert read.settings.device_memory == 24 * 2**30
+    assert (a.memory, a.on_hold, b.memory, b.on_hold) == (1_500_000_000, OnHold.OFFLOAD, None, OnHold.KEEP)
+    assert Bundle.from_dict(read.to_dict()) == read
+
+
+@pytest.mark.parametrize(
+    ("pool", "terms", "words"),
+    [
+        ("24 lots", {}, "pool.device_memory: memory must be such as '16GiB' or '800MB', got '24 lots'"),
+        ("0", {}, "pool.device_memory: memory must be 1 byte to 1,024TiB, got '0'"),
+        ("8GiB", {"memory": "9GiB"}, "jobs.a.memory: needs 9GiB of memory, but the pool's devices have 8GiB"),
+        ("8GiB", {"memory": True}, "jobs.a.memory: memory must be such as '16GiB' or '800MB', got True"),
+        ("8GiB", {"on_hold": "drop"}, "jobs.a.on_hold: "),
+    ],
+)
+def test_memory_that_cannot_be_is_refused_before_anything_starts(pool: str, terms: dict[str, Any], words: str) -> None:
+    with pytest.raises(BundleError) as error:
+        Bundle.from_dict({"pool": {"device_memory": pool}, "jobs": {"a": job(**terms)}})
+    assert words in str(error.value)
