@@ -251,3 +251,16 @@ class NoArguments(pl.LightningModule):
 
     def __init__(self) -> None:
         raise RuntimeError("cannot be built")
+
+
+class Heavy(Line):
+    """Has memory of its own, as a large model has.
+
+    Args:
+        megabytes: How much.
+        pause: Seconds that a batch sleeps.
+    """
+
+    def __init__(self, megabytes: int, pause: float = 0.0) -> None:
+        super().__init__(pause=pause)
+        self.weight = torch.ones(megabytes, 2**18)  # as floats of 4 bytes
