@@ -125,6 +125,7 @@ WORDS |= {
     "best_effort": "no deadline: has an equal part of what jobs with deadlines leave",
     "best_effort_turn": "no deadline: has its turn of the part of the pool that is kept for such jobs",
     "best_effort_waits": "no deadline: waits for devices that no job with a deadline needs",
+    "infeasible_waits": "found infeasible: comes after jobs that have a chance and those without a deadline",
     "target_met_best_effort": "target met",
 }
 # The reason of a missed target has two parts, each with a code: what ended the job and how far it had come.

@@ -1,4 +1,4 @@
-"""Best-effort jobs: those without a deadline share what jobs with deadlines leave, equally over time.
+"""Best-effort jobs: those without a deadline share what jobs with a chance to make theirs leave, equally over time.
 
 They are served last, unless a part of the pool is kept for them. Where whole devices are left, jobs of one device share
 them side by side, and jobs of several take turns. Whose turn it is goes by lag, as in fair queueing: the device-seconds

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
 from lightning_core.planning.best_effort import TURN, fewest, is_owed_a_turn, share_what_is_left, slowed
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.tables.table import NONE, JobTable
+from lightning_core.scheduler.tables.table import INFEASIBLE, NONE, JobTable
 
 # A round that a policy asks for comes no earlier than this part of a second, or of a shorter period, after the last.
 MIN_GAP = 0.1
@@ -70,7 +70,7 @@ class Round:
         return len(self.rows)
 
     def plan(self, policy: Policy, view: JobView) -> Plan:
-        """Return the policy's plan, then what best-effort jobs have of what it leaves; last come the late jobs.
+        """Return the policy's plan, with best-effort jobs before those that have no chance; last come the late jobs.
 
         Those whose deadline has passed come shortest work first.
         """
@@ -115,28 +115,53 @@ class Round:
                        replan_at=part.replan_at)  # fmt: skip
 
     def _with_best_effort(self, plan: Plan, view: JobView, best: IntArray) -> Plan:
-        """Return a plan with what best-effort jobs have: what it leaves, or a turn of what is kept for them."""
+        """Return a plan with what best-effort jobs have: what jobs with a chance leave, or a turn of what is kept.
+
+        Jobs that were found infeasible come after them, until a round finds otherwise.
+        """
         table, settings = self.table, self.settings
+        hopeless = (table.belief[self.rows] == INFEASIBLE)[plan.order]
+        last, left = plan.order[hopeless], self._serve_those_with_a_chance(plan, view, ~hopeless)
         served = (table.busy_before[self.rows] + table.busy[self.rows])[best]
         known = view.only(best), served, table.share[self.rows[best]] > 0, self.now
         turn = max(settings.stay, TURN * settings.resize)
-        asked = plan.share[plan.order] * (view.size if plan.size is None else plan.size)[plan.order]
-        rest = share_what_is_left(max(view.devices - float(asked.sum()), 0.0), *known, turn)
+        rest = share_what_is_left(left, *known, turn)
         has_turn = len(plan.order) > 0 and is_owed_a_turn(*known, turn, settings.best_effort)
         best = best[rest.order]
         plan.share[best] = rest.share
         plan.codes[best], plan.waiting[best] = index("best_effort"), index("best_effort_waits")
+        plan.waiting[last] = index("infeasible_waits")
         yields, size = np.zeros(len(view), np.bool_), plan.size
-        yields[best] = True
+        yields[best] = yields[last] = True
         if len(view.speedup):
             size = fewest(view) if size is None else size
             size[best] = rest.size
-        order = np.concatenate([plan.order, best])
+        order = np.concatenate([plan.order[~hopeless], best, last])
         if has_turn:
             first = best[0]
             plan.share[first], plan.codes[first] = 1.0, index("best_effort_turn")
             order = np.concatenate([[first], order[order != first]])
         return replace(plan, order=order, size=size, yields=yields)
+
+    def _serve_those_with_a_chance(self, plan: Plan, view: JobView, chance: BoolArray) -> float:
+        """Return the devices that jobs with a chance leave.
+
+        Where the policy lets any job have what is left over, those that ask for nothing ask for whole devices of it.
+
+        Args:
+            plan: Plan of the jobs with deadlines; the shares of such jobs, and their reasons, are written.
+            view: All jobs.
+            chance: Whether each job of the plan's order has a chance.
+        """
+        rows = plan.order[chance]
+        size = view.size if plan.size is None else plan.size
+        left = view.devices - float((plan.share[rows] * size[rows]).sum())
+        if plan.work_conserving:
+            for row in rows[plan.share[rows] == 0].tolist():
+                if size[row] <= left:
+                    plan.share[row], plan.codes[row] = 1.0, index("left_over")
+                    left -= float(size[row])
+        return max(left, 0.0)
 
     def expected_finish(self, plan: Plan, view: JobView) -> FloatArray:
         """Return when each job is expected to reach its target: as planned, or alone from now if it is not planned."""

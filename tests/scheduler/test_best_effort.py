@@ -1,4 +1,4 @@
-"""Jobs without a deadline: they take what jobs with deadlines leave, equally, and have nothing to miss."""
+"""Jobs without a deadline: they share what jobs leave that can make their deadlines, and have nothing to miss."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from lightning_core.core.answers import Grant, Verdict
+from lightning_core.core.arrays import BoolArray
 from lightning_core.core.codec import decode_event, encode_event, status_from_dict, status_to_dict
 from lightning_core.core.commands import SetDeadline
 from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import index
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
 from lightning_core.core.validation import checked
@@ -81,6 +84,66 @@ def test_it_never_takes_from_a_job_with_a_deadline_and_ends_once_there_is_room(p
     assert str(both["free"].reason) == "target met"
     assert alone.finished_at is not None
     assert both["free"].finished_at == pytest.approx(alone.finished_at + 20.0, abs=1.5)
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"fixed"}))
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_job_that_cannot_make_its_deadline_comes_after_them(policy: str, devices: int) -> None:
+    """One that has a chance ends no later than if there were none without a deadline."""
+    hopeless, urgent = played(job("hopeless", 60.0, 2000)), played(job("urgent", 100.0, 300))
+    free = [played(job(name, inf, 200)) for name in ("a", "b")]
+    settings = Settings(policy, devices=devices)
+    alone = Simulation(settings, [hopeless, urgent]).run().summary.jobs[1].finished_at
+    ends = {one.name: one for one in Simulation(settings, [*free, hopeless, urgent]).run().summary.jobs}
+    assert ends["hopeless"].verdict is Verdict.MISSED
+    assert alone is not None
+    assert (ends["urgent"].finished_at or inf) <= alone + 0.1
+    last = max(ends[name].finished_at or inf for name in ("a", "b"))
+    assert last <= 75.0 / devices  # 70 s of work beside what it took to tell that the other is hopeless
+    assert devices == 1 or ends["hopeless"].busy > 20.0  # and what they leave is its own
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"fixed"}))
+def test_a_job_that_is_found_feasible_again_has_its_device_back(policy: str) -> None:
+    scheduler = Scheduler(Settings(policy))
+    scheduler.handle(Submit((job("late", 20.0, 2000), job("free"))), 0.0)
+    for number in range(1, 5):
+        scheduler.handle(Report("late", 1, number=number, version=1, batches=10 * number, busy=number), float(number))
+        scheduler.handle(Tick(), number + 0.5)
+    scheduler.handle(Tick(), 7.0)
+    assert [one.share for one in scheduler.status()] == [0.0, 1.0]
+    assert scheduler.status()[0].verdict is Verdict.INFEASIBLE
+    scheduler.handle(SetDeadline("late", 500.0), 8.0)
+    scheduler.handle(Tick(), 9.0)
+    assert [one.share for one in scheduler.status()] == [1.0, 0.0]
+    assert scheduler.status()[0].verdict in (Verdict.FEASIBLE, Verdict.AT_RISK)
+
+
+class _ServesNone:
+    """A policy that asks for nothing: any job may have what is left over."""
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        n = len(jobs)
+        codes = np.full(n, index("others_first"))
+        return Plan(np.arange(n), np.zeros(n), np.full(n, np.nan), codes, codes.copy(), np.zeros((n, 2)))
+
+    def keep(self, stays: BoolArray) -> None:
+        pass
+
+
+def test_what_a_policy_leaves_goes_to_jobs_with_a_chance_then_to_those_without_a_deadline() -> None:
+    scheduler = Scheduler(Settings("edf", devices=3))
+    scheduler.handle(Submit((job("hopeless", 20.0, 9000), job("free"), job("a", 50.0), job("unknown", 60.0))), 0.0)
+    scheduler.handle(Report("hopeless", 1, number=1, version=1, batches=50, busy=5.0), 5.0)
+    scheduler.handle(Tick(), 6.0)
+    scheduler._state.policy = _ServesNone()
+    scheduler.handle(Tick(), 7.0)
+    told = {one.name: (one.share, str(one.grant_reason)) for one in scheduler.status()}
+    assert told["a"] == told["unknown"] == (1.0, "uses devices that no other job needs")
+    assert told["free"] == (1.0, "no deadline: has an equal part of what jobs with deadlines leave")
+    assert told["hopeless"] == (
+        0.0, "found infeasible: comes after jobs that have a chance and those without a deadline"
+    )  # fmt: skip
 
 
 def test_devices_that_are_left_are_shared_equally() -> None:
