@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.commands import SetDeadline
+from lightning_core.node.cgroups import process_tree
 
 CORES = 2
 # Seconds that a batch waits for a logical device, and its samples.
@@ -133,11 +135,16 @@ class _Watcher:
         self._set_neighbour(False)
 
 
-def _used() -> float | None:
-    """Return the CPU seconds of the training that the kernel limits; None if there is none."""
-    roots = (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup/cpu,cpuacct"), Path("/sys/fs/cgroup"))
-    for root in roots:
-        for group in root.glob("**/lightning_core-*"):
+def _used(root: Path = Path("/")) -> float | None:
+    """Return the CPU seconds of the training that the kernel limits; None if there is none.
+
+    Workers descend from this process, which has started their cluster; groups of other runs do not count.
+    """
+    own = {str(pid) for pid in process_tree(root, os.getpid())}
+    for mounted in ("cpuacct", "cpu,cpuacct", ""):
+        for group in (root / "sys/fs/cgroup" / mounted).glob("**/lightning_core-*-*"):
+            if group.name.split("-")[1] not in own:
+                continue
             try:
                 if (group / "cpuacct.usage").exists():
                     return int((group / "cpuacct.usage").read_text()) / 1e9
