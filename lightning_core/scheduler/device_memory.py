@@ -3,8 +3,8 @@
 Rules
 
 1. A job needs the most that its process was seen to have, and at least what its user or earlier runs say.
-2. A job of which nothing is known has its devices' memory for itself, until its process has trained and reported what
-   it has: its trial.
+2. A launched job of which nothing is known has its devices' memory for itself, until its process has trained and
+   reported what it has: its trial. A script is there already, and counts once it has reported.
 3. A job that ran out of memory comes back for such a trial, and it lasts until it has come further than before.
 4. A held job keeps its memory, or what is left of it where it moves its state to the host.
 """
@@ -56,8 +56,8 @@ def needs(table: JobTable, rows: IntArray, device_memory: int | None) -> Needs |
         part = np.where(trial, 1.0, LEAST)
         return Needs(part, part, trial) if trial.any() else None
     told = np.where(ran_out, np.nan, table.told_memory[rows])
-    trial = unknown & np.isnan(told)
-    peak = np.fmax(np.where(unknown, np.nan, measured), told)
+    trial = unknown & np.isnan(told) & table.launched[rows]
+    peak = np.fmax(np.where(unknown, 0.0, measured), told)
     training = np.clip(np.where(trial, 1.0, peak / device_memory), LEAST, 1.0)
     offloads = np.array([table.jobs[row].on_hold is OnHold.OFFLOAD for row in rows.tolist()], np.bool_)
     kept = np.clip(table.held_memory[rows] / device_memory, LEAST, training)

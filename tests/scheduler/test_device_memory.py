@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import End, Grant, Verdict
 from lightning_core.core.codec import decode_event, encode_event
+from lightning_core.core.commands import Pause
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import EarlierRuns, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnHold
@@ -334,3 +335,81 @@ def test_a_script_cannot_leave_and_what_it_has_counts() -> None:
     small.reports("s", 1, peak=9 * GB)
     assert small.on == {"s": (0,)}
     assert small.launched == []
+
+
+def test_the_most_that_is_known_counts() -> None:
+    for told, peaks in ((6 * GB, (4 * GB,)), (None, (6 * GB, 4 * GB)), (4 * GB, (6 * GB,))):
+        pool = Driven(job("a", told), job("b", 5 * GB, deadline=2000.0))
+        for number, peak in enumerate(peaks, start=1):  # each of a process of its own
+            pool.reports("a", number, peak=peak)
+            pool.exits("a", ExitCause.RELEASED)
+        assert pool.on == {"a": (0,)}, (told, peaks)
+
+
+def test_the_batch_in_which_it_ran_out_is_not_past_it() -> None:
+    pool = Driven(job("a"), job("b", GB, deadline=2000.0))
+    pool.reports("a", 7, peak=4 * GB)
+    pool.exits("a", ExitCause.OUT_OF_MEMORY)
+    pool.tick(5.0)
+    pool.reports("a", 7, peak=4 * GB)
+    pool.tick()
+    assert pool.on == {"a": (0,)}
+    pool.reports("a", 8)
+    pool.tick()
+    assert pool.on == {"a": (0,), "b": (0,)}
+
+
+def test_a_job_that_trains_stays_placed_while_others_leave() -> None:
+    pool = Driven(job("a", 6 * GB), job("b", 3 * GB))
+    pool.reports("a", 1)
+    pool.reports("b", 0)
+    pool.scheduler.handle(Submit((job("urgent", 5 * GB, deadline=10.0),)), pool.now)
+    assert pool.on == {"urgent": (0,), "b": (0,)}
+    assert pool.launched == ["b"]
+
+
+def test_the_next_job_is_launched_once_the_process_of_one_that_has_ended_has_gone() -> None:
+    pool = Driven(job("a", 6 * GB), job("b", 6 * GB, deadline=2000.0))
+    pool.reports("a", 1000)
+    assert isinstance(pool.scheduler.directive("a"), End)
+    assert (pool.on, pool.launched) == ({"b": (0,)}, [])
+    pool.exits("a", ExitCause.DONE)
+    assert pool.launched == ["b"]
+    # One that crashed has gone already.
+    crashed = Driven(job("a", 6 * GB), job("b", 6 * GB, deadline=2000.0))
+    crashed.reports("a", 1)
+    crashed.exits("a", ExitCause.RAISED, "ValueError")
+    assert crashed.launched == ["b"]
+
+
+def test_a_process_that_takes_no_more_trains_on_beside_one_that_cannot_leave() -> None:
+    script = Job("s", 2000.0, BatchTarget(1000), device=0, can=frozenset({Capability.HOLD}))
+    pool = Driven(job("a", 2 * GB), script)
+    pool.reports("a", 1)
+    pool.reports("s", 1, peak=9 * GB)
+    pool.tick()
+    assert pool.grant("a").share == 1.0
+
+
+def test_a_job_that_leaves_gives_back_what_it_has_kept() -> None:
+    """Of three, the held one has offloaded: it frees 1 GB of its 7, so the next one leaves too."""
+    plan = Plan(np.array([2, 1, 0]), np.array([0.0, 0.0, 1.0]), np.zeros(3), *np.zeros((2, 3), np.int64),
+                np.zeros((3, 2)), False)  # fmt: skip
+    allocator = Allocator(1, None, [(0,), (0,), ()], [False] * 3, [1] * 3, [True] * 3, memory=[0.7, 0.3, 0.8],
+                          held=[0.1, 0.3, 0.8])  # fmt: skip
+    share, homes = allocator.allocate(plan)
+    assert (share.tolist(), homes) == ([0.0, 0.0, 1.0], [(), (), (0,)])
+
+
+def test_a_job_that_trains_beside_one_that_leaves_counts_with_all_that_it_takes() -> None:
+    pool = Driven(job("c", 3 * GB, deadline=2000.0))
+    pool.reports("c", 0)
+    jobs = job("a", 6 * GB, on_hold=OnHold.OFFLOAD), job("b", 2 * GB)
+    pool.scheduler.handle(Submit(jobs), pool.now)
+    pool.reports("a", 1, peak=6 * GB, held=GB)
+    assert pool.on == {"a": (0,), "c": (0,)}  # the three do not fit
+    pool.scheduler.handle(Pause("c", release=True), pool.now)
+    assert pool.on == {"a": (0,), "b": (0,)}
+    assert pool.launched == ["a"]  # nor while c leaves
+    pool.exits("c", ExitCause.RELEASED)
+    assert pool.launched == ["a", "b"]
