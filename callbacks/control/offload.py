@@ -59,6 +59,7 @@ class Offload:
         self._device = device
         self._clock = clock
         self._away: list[_Away] = []
+        self._left = 0
         self._on_host = False
         self._warned = self._waiting = False
         self._short_since: float | None = None
@@ -69,16 +70,20 @@ class Offload:
         return bool(self._away)
 
     def frees(self) -> int:
-        """Return the bytes that leave the device when the job is held."""
-        if self._away:
-            return sum(away.host.nbytes() for away in self._away)
-        return sum(storage.nbytes() for storage, _ in self._storages())
+        """Return the bytes that leave the device when the job is held; may be called from another thread.
+
+        With the state leave what torch keeps for later tensors, which is known once the job has been held.
+        """
+        away = self._away
+        sizes = [one.host.nbytes() for one in away] if away else [storage.nbytes() for storage, _ in self._storages()]
+        return max(sum(sizes), self._left)
 
     def move_out(self) -> None:
         """Move the state to the host's memory; what finds no room there stays on the device."""
         if self._away:
             return
         self._synchronize()
+        reserved, away = self._reserved(), list[_Away]()
         for storage, tensors in self._storages():
             try:
                 host = self._host_memory(storage.nbytes())
@@ -88,9 +93,11 @@ class Offload:
                 self._warned = True
                 break
             host.copy_(storage, non_blocking=True)
-            self._away.append(_Away(storage, host, tensors))
+            away.append(_Away(storage, host, tensors))
         self._synchronize()
+        self._away = away
         self._free()
+        self._left = reserved - self._reserved()
 
     def move_back(self) -> bool:
         """Move the state back; return whether the device has room for it.
@@ -146,6 +153,10 @@ class Offload:
             except RuntimeError:
                 log.debug("%s: no pinned memory for %d bytes", self._job, size)
         return torch.empty(size, dtype=torch.uint8).untyped_storage()
+
+    def _reserved(self) -> int:
+        """Return the bytes that torch has reserved on the device."""
+        return torch.cuda.memory_reserved(self._device) if self._device.type == "cuda" else 0
 
     def _free(self) -> None:
         for away in self._away:
@@ -224,6 +235,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _point(tensors: Iterable[torch.Tensor], storage: torch.UntypedStorage) -> None:
     """Make tensors views of another storage with the same bytes."""
-    for tensor in tensors:
-        view = torch.empty(0, dtype=tensor.dtype, device=storage.device)
-        tensor.data = view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    with torch.inference_mode(False):  # otherwise they become tensors that record no gradients
+        for tensor in tensors:
+            view = torch.empty(0, dtype=tensor.dtype, device=storage.device)
+            tensor.data = view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())

@@ -26,7 +26,7 @@ from lightning_core.callbacks.control.offload import (
     state_holders,
 )
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.core.answers import Directive, End, Verdict
+from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.jobs import Job, OnHold
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
@@ -35,6 +35,10 @@ from tests.cluster.test_release import equal, release
 from tests.tiny import QUIET, Net, NoisyPoints
 
 CPU = torch.device("cpu")
+
+
+# Stands for the first batch of validation among the batches during which a job is held.
+VALIDATION = 0
 
 
 class Tied(Net):
@@ -107,6 +111,11 @@ class HeldAt(pl.Callback):
         batch = trainer.fit_loop.epoch_loop.total_batch_idx + 1
         if batch in self.batches:
             inbox_of(trainer).directive = grant(100 + batch, 0.0)
+
+    def on_validation_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if VALIDATION in self.batches and not trainer.sanity_checking:
+            self.batches.remove(VALIDATION)
+            inbox_of(trainer).directive = grant(100, 0.0)
 
 
 class Training:
@@ -193,6 +202,25 @@ def test_a_job_that_is_told_to_leave_while_it_is_out_is_saved_from_the_host(
     resumed = Training(monkeypatch, tmp_path).run(ckpt=tmp_path / "last.ckpt")
     for part in whole.keys() - {"total"}:  # no buffer, so that no checkpoint has it
         assert equal(resumed[part], whole[part]), part
+
+
+@pytest.mark.parametrize("then", [grant(200, 1.0), release(200)])
+def test_a_job_can_be_held_in_a_validation_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: Directive
+) -> None:
+    """It leaves after the next batch, for which it moves back."""
+    options: dict[str, Any] = {"val_check_interval": 5}  # batches follow in the epoch
+    whole = Training(monkeypatch, tmp_path / "whole", **options).run()
+    training = Training(monkeypatch, tmp_path, [VALIDATION], [then], **options)
+    if isinstance(then, Grant) and then.share:
+        result = training.run()
+    else:
+        with pytest.raises(JobReleased):
+            training.run()
+        assert len(training.offloads[0].left) == 1
+        result = Training(monkeypatch, tmp_path, **options).run(ckpt=tmp_path / "last.ckpt")
+    for part in whole.keys() - {"total"}:
+        assert equal(result[part], whole[part]), part
 
 
 def test_a_job_that_cannot_be_saved_where_it_is_held_moves_back(
@@ -285,6 +313,28 @@ def test_views_of_one_memory_stay_views_of_one_memory() -> None:
     base[0] = 7.0  # not found by itself
     assert rows[0, 0] == transposed[0, 0] == 7.0
     assert not state.is_out
+
+
+def test_gradients_are_recorded_after_a_hold_in_inference_mode() -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    state = moved([weight])
+    with torch.inference_mode():
+        state.move_out()
+        state.read_on_host()
+        state.move_back()
+    torch.autograd.backward((weight * weight).sum())
+    assert torch.equal(weight.grad, torch.full((4,), 2.0))  # type: ignore[arg-type]
+
+
+def test_what_torch_keeps_for_later_leaves_with_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = moved([torch.ones(4)])
+    reserved = iter([100, 20])
+    monkeypatch.setattr(state, "_reserved", lambda: next(reserved))
+    assert state.frees() == 16
+    state.move_out()
+    assert state.frees() == 80
+    state.move_back()
+    assert state.frees() == 80
 
 
 def test_everything_that_a_training_has_is_found() -> None:
