@@ -393,8 +393,8 @@ def test_a_process_that_takes_no_more_trains_on_beside_one_that_cannot_leave() -
 
 def test_a_job_that_leaves_gives_back_what_it_has_kept() -> None:
     """Of three, the held one has offloaded: it frees 1 GB of its 7, so the next one leaves too."""
-    plan = Plan(np.array([2, 1, 0]), np.array([0.0, 0.0, 1.0]), np.zeros(3), *np.zeros((2, 3), np.int64),
-                np.zeros((3, 2)), False)  # fmt: skip
+    plan = Plan(np.array([2, 1, 0]), np.array([0.0, 0.0, 1.0]), np.zeros(3), np.zeros(3, np.int64),
+                np.zeros(3, np.int64), np.zeros((3, 2)), False)  # fmt: skip
     allocator = Allocator(1, None, [(0,), (0,), ()], [False] * 3, [1] * 3, [True] * 3, memory=[0.7, 0.3, 0.8],
                           held=[0.1, 0.3, 0.8])  # fmt: skip
     share, homes = allocator.allocate(plan)
