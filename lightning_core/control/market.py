@@ -147,6 +147,10 @@ class MarketController:
         """The jobs as the market sees them, at the throughput measured last."""
         return self._plans.jobs
 
+    def knows(self, before: QuotedBefore) -> bool:
+        """Return whether quotes of the past change nothing: it has begun with them, or there are newer ones."""
+        return bool(self._quotes) or self._plans.begins_with(before)
+
     def quoted(self, now: float) -> Market | None:
         """Return the market as it was quoted, up to the interval of a scheduler time; None before the first quote."""
         if not self._quotes:
@@ -186,7 +190,7 @@ class MarketController:
                 has_news |= pool.money is not None or self._decides_on_events(now)
             case QuotedBefore():
                 has_news = False
-                if not self._quotes:
+                if not self.knows(event):
                     self._plans.begin(event)
             case Tick() | SelectorFeedback() | EarlierFeedback() | EarlierRuns() | CloudTrouble():
                 has_news = False

@@ -96,6 +96,10 @@ class PlannedJobs:
         """Begin with the market as it was before the pool's first interval: policies and forecasters learn from it."""
         self._before = before
 
+    def begins_with(self, before: QuotedBefore) -> bool:
+        """Return whether this is what it has begun with."""
+        return self._before == before
+
     @property
     def names(self) -> list[str]:
         """Names of the jobs whose batches still count."""

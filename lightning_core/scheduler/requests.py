@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lightning_core.control.market import MarketController
 from lightning_core.core.answers import Answer, Grant, Verdict
 from lightning_core.core.commands import (
     Cancel,
@@ -21,7 +22,17 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.control import Ask, Asker, CloudTrouble, DemandSeen, NodesSeen, PlanEvent, PlanGiven, Quoted
+from lightning_core.core.control import (
+    Ask,
+    Asker,
+    CloudTrouble,
+    DemandSeen,
+    NodesSeen,
+    PlanEvent,
+    PlanGiven,
+    Quoted,
+    QuotedBefore,
+)
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
@@ -247,7 +258,7 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return not any(_lacks_history(state, name) for name, _ in found)
         case SelectorFeedback() | EarlierFeedback():
             return is_no_news(state, event)
-        case NodesSeen() | CloudTrouble() | Quoted() | PlanGiven() | DemandSeen() | Close():
+        case NodesSeen() | CloudTrouble() | Quoted() | QuotedBefore() | PlanGiven() | DemandSeen() | Close():
             return _is_known(state, event)
         case Cancel() | Pause():
             return table.find_active(event.job) is None
@@ -262,13 +273,16 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
     return False
 
 
-def _is_known(state: SchedulerState, event: CloudEvent | PlanEvent | Close) -> bool:
+def _is_known(state: SchedulerState, event: CloudEvent | QuotedBefore | PlanEvent | Close) -> bool:
     """Return whether an event about the pool is no news to it."""
     if isinstance(event, Close):
         return state.closing
     if isinstance(event, PlanEvent):
         return not plans.changes(state, event)
-    return Asker.MARKET not in state.controllers or not state.cloud.changes(event)
+    market = state.controllers.get(Asker.MARKET)
+    if isinstance(event, QuotedBefore):
+        return not isinstance(market, MarketController) or market.knows(event)
+    return market is None or not state.cloud.changes(event)
 
 
 def _fits(state: SchedulerState, event: Change, now: float) -> bool:

@@ -334,6 +334,31 @@ def test_what_was_quoted_before_is_saved_and_comes_before_all_quotes() -> None:
     assert run.state()["plans"]["before"] == [[0.3, 0.4], [5, 0]]
 
 
+def test_an_empty_pool_that_starts_again_journals_the_past_once_unless_it_has_grown(
+    trace: Path, tmp_path: Path
+) -> None:
+    before = tmp_path / "before.csv"
+    given = settings(trace, {"interval": 10.0}, history=str(before)).to_dict()
+
+    def begun(intervals: int) -> list[QuotedBefore]:
+        before.write_text("available,price\n" + "3,0.4\n" * intervals)
+
+        async def story() -> None:
+            actor = SchedulerActor(given, str(tmp_path / "pool"))
+            await actor.status()
+            await actor._wakeups.begun()
+            await actor.close()
+
+        asyncio.run(story())
+        with Journal.open(tmp_path / "pool" / "journal.db", read_only=True) as journal:
+            events = [decode_event(entry.event) for entry in journal.entries()]
+        return [event for event in events if isinstance(event, QuotedBefore)]
+
+    assert [len(one.prices) for one in begun(12)] == [12]
+    assert [len(one.prices) for one in begun(12)] == [12]
+    assert [len(one.prices) for one in begun(13)] == [12, 13]
+
+
 def test_a_simulated_pool_plans_with_the_past_and_replays(tmp_path: Path) -> None:
     recorded = drawn(3)
     rows = [f"{count},{price!r}\n" for count, price in zip(recorded.available, recorded.price.tolist(), strict=True)]
