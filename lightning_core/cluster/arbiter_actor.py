@@ -7,14 +7,19 @@ import re
 import shutil
 import stat
 import tempfile
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from lightning_core.node.cgroups import sweep
 from lightning_core.node.device_arbiter import DeviceArbiter
 from lightning_core.node.device_cores import note_first_core
+from lightning_core.node.memory import MemoryKills
 from lightning_core.node.processes import started
 
+# Seconds between two looks at the node's memory.
+LOOK_INTERVAL = 2.0
 # Folder of an arbiter: namespace of process ids, process id and start time, by which its end is known; and random text.
 _FOLDER = re.compile(r"lc-arbiter-(\d{1,18})-(\d{1,9})-(\d{1,18})-\w+")
 
@@ -28,10 +33,21 @@ class ArbiterActor:
         self._folder = new_folder(Path(own if Path(own).is_dir() and own else tempfile.gettempdir()))
         self._arbiter = DeviceArbiter(self._folder / "arbiter")
         note_first_core(self._arbiter.path, first_core)
+        self._kills = MemoryKills()
+        threading.Thread(target=self._look, name="memory kills", daemon=True).start()
 
     def path(self) -> str:
         """Return the path of the arbiter's socket."""
         return str(self._arbiter.path)
+
+    def why_died(self) -> tuple[bool, str]:
+        """Return whether a process of this node was just killed for memory, and in words why one may have died."""
+        return self._kills.why_died()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LOOK_INTERVAL)
+            self._kills.look()
 
     def close(self) -> None:
         """End the arbiter."""

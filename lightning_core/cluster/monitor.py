@@ -8,7 +8,9 @@ Rules
 2. Time in which the pool manager itself was stalled does not count: no answer could have reached it.
 3. A job that loses a rank is lost: its other ranks would wait in vain, so they are killed too. The report to the
    scheduler has the last checkpoint that the job wrote.
-4. A worker that was given up may live on behind a broken connection, and write. The fence is not the kill: the job's
+4. Ray does not say why a process died. The device arbiter on its node knows whether the kernel has just killed one for
+   memory; if that cannot be known and the node was nearly full, the report says what is suspected.
+5. A worker that was given up may live on behind a broken connection, and write. The fence is not the kill: the job's
    next incarnation has a folder of its own, with only those checkpoints that the scheduler has accepted.
 """
 
@@ -41,6 +43,8 @@ from lightning_core.worker.exit_causes import OOM
 
 log = logging.getLogger(__name__)
 
+# Description of the death of a worker of which Ray says no more.
+DIED = "the worker's process died"
 # Seconds between two questions to a worker.
 ASK_INTERVAL = 1.0
 # Seconds for which a worker may continue with a job that has ended.
@@ -131,8 +135,15 @@ class WorkerMonitor:
                 log.warning("%s has ended and its worker continues: killed", incarnation.job)
                 self._slots.kill(slot, "its worker continued with a job that had ended")
 
-    def give_up(self, slot: WorkerSlot, cause: ExitCause, detail: str) -> None:
-        """Give up the incarnation that the worker of a slot has, with all its ranks."""
+    def give_up(self, slot: WorkerSlot, cause: ExitCause, detail: str, *, died: bool = False) -> None:
+        """Give up the incarnation that the worker of a slot has, with all its ranks.
+
+        Args:
+            slot: Worker slot.
+            cause: Cause as far as it is known.
+            detail: Description of it.
+            died: Whether the worker's process died by itself, so that its node is asked why.
+        """
         incarnation = slot.incarnation
         if incarnation is None:
             self._slots.kill(slot, detail)
@@ -143,7 +154,17 @@ class WorkerMonitor:
             self._slots.kill(
                 rank, detail if rank is slot else f"it was a rank of {incarnation.job}, which lost another rank"
             )
-        self._slots.spawn(self.report_lost(incarnation, cause, detail))
+        self._slots.spawn(self._report_given_up(incarnation, cause, detail, slot.device if died else None))
+
+    async def _report_given_up(
+        self, incarnation: Incarnation, cause: ExitCause, detail: str, device: int | None
+    ) -> None:
+        killed, words = (False, "") if device is None else await self._slots.why_died(device)
+        if killed:
+            cause, detail = ExitCause.OUT_OF_MEMORY, f"{OOM}: {words}"
+        elif words:
+            detail = f"{detail} ({words})"
+        await self.report_lost(incarnation, cause, detail)
 
     async def _ask(self, slot: WorkerSlot, worker: Actor) -> None:
         try:
@@ -160,7 +181,8 @@ class WorkerMonitor:
 
     def on_worker_exit(self, slot: WorkerSlot, worker: Actor, error: RayError) -> None:
         if slot.holds(worker):
-            self.give_up(slot, *classify_exit(error))
+            cause, detail = classify_exit(error)
+            self.give_up(slot, cause, detail, died=detail == DIED)
 
     async def report_lost(self, incarnation: Incarnation, cause: ExitCause, detail: str) -> None:
         """Report a lost incarnation to the scheduler, with its last checkpoint."""
@@ -178,10 +200,10 @@ def classify_exit(error: RayError) -> tuple[ExitCause, str]:
     if isinstance(error, ActorDiedError) and error.preempted:
         return ExitCause.PREEMPTED, "its node was preempted"
     if isinstance(error, OutOfMemoryError):  # Ray kills the process that uses most memory
-        return ExitCause.LOST, f"{OOM}: its node ran out of memory, and Ray killed the worker's process"
+        return ExitCause.OUT_OF_MEMORY, f"{OOM}: its node ran out of memory, and Ray killed the worker's process"
     if isinstance(error, RayTaskError):  # a worker reports what its job raises: it cannot train any
         return ExitCause.BROKEN, str(error)
-    return ExitCause.LOST, "the worker's process died" if isinstance(error, RayActorError) else str(error)
+    return ExitCause.LOST, DIED if isinstance(error, RayActorError) else str(error)
 
 
 def _last_checkpoint(home: Path, incarnation: Incarnation) -> Checkpoint | None:

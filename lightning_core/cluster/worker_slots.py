@@ -41,6 +41,8 @@ RETRY_INTERVAL = 2.0
 MAX_RETRY_INTERVAL = 30.0
 # Failed starts of a worker after which opening the pool fails.
 MAX_START_FAILURES = 2
+# Seconds that it may take to find out why a worker died.
+EXPLAIN_TIMEOUT = 2.0
 # Seconds between two checks for devices while the pool opens.
 POLL_INTERVAL = 0.1
 # Seconds that a worker may take to start before its device counts as unavailable.
@@ -187,6 +189,20 @@ class WorkerSlots:
             slot.problem = problem
             self.spawn(self._fill(slot))
         self.changed.set()
+
+    async def why_died(self, device: int) -> tuple[bool, str]:
+        """Return whether a worker on a device was killed for memory, and in words why it may have died.
+
+        Its device arbiter, which is on the same node, has looked. If that does not answer, nothing is known.
+        """
+        try:
+            arbiter = ray.get_actor(f"{self._name}-arbiter-{device}", namespace=NAMESPACE)
+            async with asyncio.timeout(EXPLAIN_TIMEOUT):
+                killed, words = await arbiter.why_died.remote()
+                return bool(killed), str(words)
+        except Exception as error:  # whatever it is: the death itself must be reported
+            log.info("the arbiter of device %d does not say why a worker died: %s", device, error)
+            return False, ""
 
     async def close(self) -> None:
         """End workers, arbiters and placement groups, including those of an earlier pool manager."""

@@ -52,7 +52,7 @@ def cgroups_of(root: Path, pid: int) -> list[Cgroup]:
             parent = parent.parent
         if group.name == name:
             group = parent
-        folder = _folder(root, hierarchy, parent)
+        folder = folder_of(root, hierarchy, parent)
         home = folder / group.relative_to(parent)
         found.append(Cgroup(hierarchy, str(group), home, folder, folder / name))
     return found
@@ -128,7 +128,7 @@ def write(path: Path, text: str) -> None:
         os.close(file)
 
 
-def _folder(root: Path, hierarchy: str, group: Path) -> Path:
+def folder_of(root: Path, hierarchy: str, group: Path) -> Path:
     """Return the folder of a group among the mounted file systems."""
     controllers = set(hierarchy.split(",")) if hierarchy else set()
     mounts = (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()

@@ -7,11 +7,14 @@ Rules
 2. ``UNUSABLE`` is an error of the config: one that is raised while the job is built, with no code in the traceback but
    ours, Lightning's and the parser's (a class path that does not import, an argument that does not parse). With the
    user's code in the traceback it is ``RAISED``, even for an ``OSError`` in a constructor: a retry may help.
-3. ``LOST`` is a broken process group (a peer closed the connection, or missed a collective) and an out-of-memory error.
+3. ``OUT_OF_MEMORY`` is an error of Python, torch, a driver or the kernel that says so, also while the job is built.
+4. ``LOST`` is a broken process group (a peer closed the connection, or missed a collective): the rank that broke it
+   reports why.
 """
 
 from __future__ import annotations
 
+import errno
 import re
 import sysconfig
 import traceback
@@ -23,6 +26,11 @@ from lightning_core.storage.job_checkpoints import CheckpointUnreadableError
 
 # Word by which users search for out-of-memory errors.
 OOM = "OOM"
+# Messages of errors for want of memory that torch raises without a type of their own.
+_OUT_OF_MEMORY = re.compile(
+    r"DefaultCPUAllocator: can't allocate memory|DefaultCPUAllocator: not enough memory|CUDA error: out of memory"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+)
 # Messages of gloo, whose errors have no type of their own.
 _FROM_PEERS = re.compile(
     r"gloo/|Connection closed by peer|Connection reset by peer|Timed out waiting \d+ms for (recv|send) operation"
@@ -38,9 +46,21 @@ def cause_of(error: BaseException, *, building: bool) -> ExitCause:
         building: Whether Trainer, model and data were still being built.
     """
     first = origin(error)
-    if isinstance(first, MemoryError | CheckpointUnreadableError) or is_from_peers(first):
+    if is_out_of_memory(first):
+        return ExitCause.OUT_OF_MEMORY
+    if isinstance(first, CheckpointUnreadableError) or is_from_peers(first):
         return ExitCause.LOST
     return ExitCause.UNUSABLE if building and not _involves_user_code(first) else ExitCause.RAISED
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that the device or the node has no more memory."""
+    import torch
+
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or (isinstance(error, RuntimeError) and bool(_OUT_OF_MEMORY.search(str(error))))
 
 
 def is_from_peers(error: BaseException) -> bool:
@@ -73,7 +93,7 @@ def story(error: BaseException, rank: int = 0, of: int = 1) -> str:
     first = origin(error)
     message = " ".join(str(error).split()) or "no message"
     said = f"{type(error).__name__}: {message}"
-    if isinstance(first, MemoryError):
+    if is_out_of_memory(first):
         said = f"{OOM}: {said}"
     elif is_from_peers(first):
         said = f"its process group broke, reported by rank {rank} of {of}: {said}"

@@ -21,7 +21,7 @@ from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.node.cgroups import sweep
 from lightning_core.storage.job_checkpoints import checkpoint_folder
 from lightning_core.worker.assignment import Assignment, Incarnation
-from lightning_core.worker.exit_causes import story
+from lightning_core.worker.exit_causes import is_out_of_memory, origin, story
 from lightning_core.worker.process_group import free_port, is_stuck, joined_ranks
 from lightning_core.worker.training import fit
 
@@ -120,7 +120,8 @@ class Worker:
         except ImportError as error:  # of what every training needs: this node's installation is another
             return WorkerExited(assignment.job, assignment.incarnation, ExitCause.BROKEN, story(error))
         except Exception as error:  # outside the training, such as a disk error
-            return WorkerExited(assignment.job, assignment.incarnation, ExitCause.LOST, story(error))
+            cause = ExitCause.OUT_OF_MEMORY if is_out_of_memory(origin(error)) else ExitCause.LOST
+            return WorkerExited(assignment.job, assignment.incarnation, cause, story(error))
 
     def _train_here(self, assignment: Assignment) -> WorkerExited:
         from lightning_core.callbacks.launched import LaunchedCallback
@@ -173,7 +174,7 @@ class Worker:
         while time.monotonic() < until:  # calls to an actor that is being restarted fail immediately
             try:
                 client.left(left)
-                if left.cause in (ExitCause.DONE, ExitCause.RAISED, ExitCause.UNUSABLE, ExitCause.HUNG):
+                if left.cause not in (ExitCause.RELEASED, ExitCause.LOST, ExitCause.BROKEN):
                     _log_result(assignment, client.job_forecast(assignment.job))
                 return
             except ConnectionError as error:

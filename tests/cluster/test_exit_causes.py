@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +115,20 @@ def test_a_worker_without_this_package_trains_no_job(tmp_path: Path, monkeypatch
         (SystemExit(3), None, ExitCause.RAISED, "SystemExit: 3"),
         (KeyboardInterrupt(), None, ExitCause.RAISED, "KeyboardInterrupt: no message"),
         (RuntimeError("a shape is wrong"), None, ExitCause.RAISED, "RuntimeError: a shape is wrong"),
-        (MemoryError(), None, ExitCause.LOST, "OOM: MemoryError: no message"),
+        (MemoryError(), None, ExitCause.OUT_OF_MEMORY, "OOM: MemoryError: no message"),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory."), None, ExitCause.OUT_OF_MEMORY,
+         "OOM: OutOfMemoryError: CUDA out of memory."),
+        (RuntimeError("CUDA error: out of memory"), None, ExitCause.OUT_OF_MEMORY,
+         "OOM: RuntimeError: CUDA error: out of memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), None, ExitCause.OUT_OF_MEMORY,
+         "OOM: OSError: [Errno 12] Cannot allocate memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), None, ExitCause.RAISED,
+         "OSError: [Errno 28] No space left on device"),
+        # It broke the collective in which it then cleaned up; and its code called it something else.
+        (RuntimeError(CLOSED), torch.OutOfMemoryError("x"), ExitCause.OUT_OF_MEMORY, f"OOM: RuntimeError: {CLOSED}"),
+        (ValueError("too large"), MemoryError(), ExitCause.OUT_OF_MEMORY, "OOM: ValueError: too large"),
+        # Only cleaning up ran out of memory.
+        (MemoryError(), ValueError("bad"), ExitCause.RAISED, "MemoryError: no message"),
         (
             RuntimeError(CLOSED),
             None,
@@ -135,3 +150,13 @@ def test_the_exit_cause_of_each_error(
     caught = raised(error, context)
     assert cause_of(caught, building=False) is cause
     assert story(caught, 1, 2).splitlines()[-1] == last
+
+
+@pytest.mark.promise("F28")
+@pytest.mark.parametrize("building", [False, True])
+@pytest.mark.parametrize("allocate", [lambda: bytearray(2**60), lambda: torch.empty(2**58, dtype=torch.uint8)])
+def test_more_memory_than_there_is_has_a_cause_of_its_own(building: bool, allocate: Callable[[], object]) -> None:
+    with pytest.raises((MemoryError, RuntimeError)) as caught:
+        allocate()
+    assert cause_of(caught.value, building=building) is ExitCause.OUT_OF_MEMORY
+    assert story(caught.value).splitlines()[-1].startswith("OOM: ")

@@ -558,7 +558,7 @@ def test_a_dead_rank_ends_its_own_job_only(three: Stage) -> None:
     [
         (RayActorError(), ExitCause.LOST, "the worker's process died"),
         (ActorDiedError(), ExitCause.LOST, "the worker's process died"),
-        (OutOfMemoryError("the node is low on memory"), ExitCause.LOST, "OOM: "),  # type: ignore[no-untyped-call]
+        (OutOfMemoryError("the node is low on memory"), ExitCause.OUT_OF_MEMORY, "OOM: "),  # type: ignore[no-untyped-call]
         (ImportedNowhere(), ExitCause.BROKEN, "No module"),
         (RayError("something else"), ExitCause.LOST, "something else"),
     ],
@@ -567,6 +567,41 @@ def test_exit_causes_of_workers(error: RayError, cause: ExitCause, words: str) -
     found, detail = classify_exit(error)
     assert found is cause
     assert detail.startswith(words)
+
+
+@pytest.mark.promise("R10", "F28")
+@pytest.mark.parametrize(
+    ("answer", "cause", "detail"),
+    [
+        ((True, "the kernel killed its process for memory"), ExitCause.OUT_OF_MEMORY,
+         "OOM: the kernel killed its process for memory"),
+        ((False, "suspected: out of memory"), ExitCause.LOST, "the worker's process died (suspected: out of memory)"),
+        ((False, ""), ExitCause.LOST, "the worker's process died"),
+        (ActorDiedError(), ExitCause.LOST, "the worker's process died"),
+        (None, ExitCause.LOST, "the worker's process died"),
+    ],
+)  # fmt: skip
+def test_the_node_of_a_worker_that_died_is_asked_why(
+    answer: Any, cause: ExitCause, detail: str, three: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the rank that ran out of memory the others are ended, before they can report a broken connection."""
+    monkeypatch.setattr(worker_slots, "EXPLAIN_TIMEOUT", 0.05)
+
+    async def story() -> None:
+        three.spec()
+        workers = [slot.worker for slot in three.slots]
+        await three.launch(devices=(0, 1))
+        asked = Method(lambda: asyncio.get_running_loop().create_future() if answer is None else answer)
+        actors = {"pool-arbiter-1": SimpleNamespace(why_died=asked), "scheduler": three.scheduler}
+        monkeypatch.setattr(ray, "get_actor", lambda name, namespace: actors[name])
+        three.runs[1].set_exception(dead())
+        await until_async(lambda: three.heard)
+        [left] = three.heard
+        assert (left.cause, left.detail) == (cause, detail)
+        assert len(asked.calls) == 1
+        assert three.killed == [workers[1], workers[0]] or three.killed == workers[:2]
+
+    asyncio.run(story())
 
 
 @pytest.mark.promise("R10", "F20")

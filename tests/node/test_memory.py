@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.node.memory import proportional_set_size
+from lightning_core.node.memory import RECENT, MemoryKills, proportional_set_size
 
 MB = 10**6
 SIZE = 200 * MB
@@ -85,3 +85,74 @@ def test_descendants_count_and_others_do_not(tmp_path: Path) -> None:
     (tmp_path / "proc/7/smaps_rollup").write_text("Rss: 1 kB\n")
     with pytest.raises(OSError, match="has no line 'Pss:'"):
         proportional_set_size(7, tmp_path)
+
+
+class Node:
+    """Files of a node whose processes are in the memory cgroup ``/a/b``."""
+
+    now = 100.0
+
+    def __init__(self, root: Path, version: int, counted_in: str = "a/b") -> None:
+        self.root = root
+        point, kind, name = ("m", "cgroup", "memory") if version == 1 else ("u", "cgroup2", "")
+        self.file = root / point / counted_in / ("memory.oom_control" if version == 1 else "memory.events")
+        (root / point / "a/b").mkdir(parents=True)
+        process(root, 7, 1, None)
+        (root / "proc/7/cgroup").write_text(f"3:cpu:/\n2:{name}:/a/b\n")
+        (root / "proc/self").mkdir()
+        (root / "proc/self/mountinfo").write_text(f"30 1 0:3 / /{point} rw - {kind} none rw,{name}\n")
+        self.kill(0)
+        self.use(0.5)
+
+    def kill(self, count: int) -> None:
+        self.file.write_text(f"under_oom 0\noom 9\noom_kill {count}\noom_group_kill 9\n")
+
+    def use(self, fraction: float) -> None:
+        text = f"MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: {1000 * (1 - fraction):.0f} kB\n"
+        (self.root / "proc/meminfo").write_text(text)
+
+    def kills(self) -> MemoryKills:
+        return MemoryKills(7, self.root, lambda: self.now)
+
+
+KILLED = (True, "the kernel killed its process for memory")
+
+
+@pytest.mark.promise("F28")
+@pytest.mark.parametrize(("version", "counted_in"), [(1, "a/b"), (2, "a/b"), (2, "a")])
+def test_a_kill_for_memory_is_known_for_some_seconds(version: int, counted_in: str, tmp_path: Path) -> None:
+    node = Node(tmp_path, version, counted_in)
+    node.kill(3)  # of earlier jobs
+    kills = node.kills()
+    assert kills.why_died() == (False, "")
+    node.kill(4)
+    assert kills.why_died() == KILLED  # without a look in between
+    for _ in range(int(RECENT)):
+        node.now += 1.0
+        kills.look()
+    assert kills.why_died() == KILLED
+    for _ in range(3):
+        node.now += 1.0
+        kills.look()
+    assert kills.why_died() == (False, "")  # what dies now died of something else
+
+
+@pytest.mark.promise("F28")
+def test_a_full_node_is_a_suspicion_for_some_seconds(tmp_path: Path) -> None:
+    node = Node(tmp_path, 2)
+    node.use(0.97)
+    kills = node.kills()
+    node.use(0.4)  # the process that died had it
+    suspected = (False, "suspected: out of memory, 97% of its node's was in use")
+    assert kills.why_died() == suspected
+    node.now += RECENT + 1
+    kills.look()
+    node.now += RECENT + 1
+    assert kills.why_died() == (False, "")
+
+
+@pytest.mark.parametrize("missing", ["proc/7/cgroup", "proc/self/mountinfo", "u/a/b/memory.events", "proc/meminfo"])
+def test_where_the_kernel_says_nothing_nothing_is_claimed(missing: str, tmp_path: Path) -> None:
+    node = Node(tmp_path, 2)
+    (tmp_path / missing).unlink()
+    assert node.kills().why_died() == (False, "")
