@@ -231,7 +231,7 @@ def final(cause: ExitCause, job: Job, times: int, text: str) -> Reason | None:
         ExitCause.RAISED: job.retries,
         ExitCause.LOST: job.restarts,
         ExitCause.HUNG: MAX_HANGS,
-        ExitCause.OUT_OF_MEMORY: MAX_OUT_OF_MEMORY,
+        ExitCause.OUT_OF_MEMORY: MAX_OUT_OF_MEMORY if job.restarts is None else min(MAX_OUT_OF_MEMORY, job.restarts),
         ExitCause.BROKEN: MAX_LAUNCH_TIMEOUTS - 1,  # each restart is a launch
         ExitCause.PREEMPTED: None,
     }

@@ -203,6 +203,10 @@ def test_a_job_that_runs_out_of_memory_alone_again_and_again_is_over() -> None:
     end = pool.scheduler.directive("a")
     assert isinstance(end, End)
     assert str(end.reason) == "out of memory; retry limit reached (2)"
+    # `restarts` limits these too.
+    once = Driven(job("a", GB, restarts=0))
+    once.exits("a", ExitCause.OUT_OF_MEMORY, "out of memory")
+    assert str(once.scheduler.last("a").reason) == "out of memory"
 
 
 def test_a_held_job_that_offloads_leaves_room_and_has_it_again_when_it_trains() -> None:
