@@ -30,6 +30,8 @@ from benchmarks.results import ROOT
 from lightning_core.storage.atomic_files import write_whole
 
 GIB = 2**30
+# Batches in whose seconds the memory is read several times.
+READ = 2000
 # Bytes of state that are moved to measure how fast that is: at most, and as a fraction of what is free.
 MOVED, MOVED_FRACTION = 4 * GIB, 0.25
 # Width and layers of two jobs that do not fit together: 3 GiB of parameters, gradients and moments each.
@@ -153,7 +155,7 @@ def memory() -> Figures:
 
     with tempfile.TemporaryDirectory() as temp:
         client = Turns(0, Path(temp) / "turn", last=1, batches=10**9)
-        fit(Wide(), [LaunchedCallback("job", BatchTarget(10**9), client=client, growth=0.0)], 300)
+        fit(Wide(), [LaunchedCallback("job", BatchTarget(10**9), client=client, growth=0.0)], READ)
     peaks = [report.memory.peak for report in client.reports if report.memory is not None]
     figures: Figures = {"peak_in_torch": max(peaks) / torch.cuda.max_memory_reserved() if peaks else None}
     torch.cuda.empty_cache()
