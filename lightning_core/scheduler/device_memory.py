@@ -72,7 +72,7 @@ def wait_for_memory(table: JobTable, rows: IntArray, device_memory: int | None) 
         rows: Rows of those that have not ended.
         device_memory: Bytes of each device; None if unknown.
     """
-    if not table.leaving:
+    if not table.leaving or (device_memory is None and not (table.trial_until[rows] > NO_TRIAL).any()):
         return frozenset()
     concerned = np.union1d(rows, np.fromiter(table.leaving, np.int64))
     if (parts := needs(table, concerned, device_memory)) is None:
