@@ -52,7 +52,7 @@ PARTS = (
 
 
 class Outcome(NamedTuple):
-    """What a part has measured; otherwise why it has not."""
+    """Figures of a part, or the reason why there are none."""
 
     figures: Figures
     why: str = ""

@@ -51,7 +51,7 @@ class Steering:
         stop_when_met: Whether to stop when the target is met.
         must_not_hold: Whether the process has to train on: it was asked to end, and Lightning does so after a batch.
         cores: Cores of the device if it is a CPU.
-        offload: What moves the state off the device while the job is held; None if it stays there.
+        offload: Mover of the state off the device while the job is held; None if it stays there.
     """
 
     def __init__(

@@ -179,7 +179,7 @@ class BundleSpec:
                 continue
             if (refusal := shared.settings.refusal(spec.job.target)) is not None:
                 raw.problems.at("target").add(str(refusal))
-            if (refusal := shared.settings.lacks_memory(spec.job.memory)) is not None:
+            if (refusal := shared.settings.memory_refusal(spec.job.memory)) is not None:
                 raw.problems.at("memory").add(str(refusal))
         if problems.messages or shared.settings is None:
             raise BundleError(problems.messages)

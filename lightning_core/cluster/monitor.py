@@ -43,8 +43,6 @@ from lightning_core.worker.exit_causes import OOM
 
 log = logging.getLogger(__name__)
 
-# Description of the death of a worker of which Ray says no more.
-DIED = "the worker's process died"
 # Seconds between two questions to a worker.
 ASK_INTERVAL = 1.0
 # Seconds for which a worker may continue with a job that has ended.
@@ -182,7 +180,8 @@ class WorkerMonitor:
     def on_worker_exit(self, slot: WorkerSlot, worker: Actor, error: RayError) -> None:
         if slot.holds(worker):
             cause, detail = classify_exit(error)
-            self.give_up(slot, cause, detail, died=detail == DIED)
+            died = cause is ExitCause.LOST and isinstance(error, RayActorError)  # and Ray does not say why
+            self.give_up(slot, cause, detail, died=died)
 
     async def report_lost(self, incarnation: Incarnation, cause: ExitCause, detail: str) -> None:
         """Report a lost incarnation to the scheduler, with its last checkpoint."""
@@ -203,7 +202,7 @@ def classify_exit(error: RayError) -> tuple[ExitCause, str]:
         return ExitCause.OUT_OF_MEMORY, f"{OOM}: its node ran out of memory, and Ray killed the worker's process"
     if isinstance(error, RayTaskError):  # a worker reports what its job raises: it cannot train any
         return ExitCause.BROKEN, str(error)
-    return ExitCause.LOST, DIED if isinstance(error, RayActorError) else str(error)
+    return ExitCause.LOST, "the worker's process died" if isinstance(error, RayActorError) else str(error)
 
 
 def _last_checkpoint(home: Path, incarnation: Incarnation) -> Checkpoint | None:

@@ -151,7 +151,7 @@ class Allocator:
             best = min(enough, key=lambda d: (d not in home, free[d], self._demand(d), d))
             self._take(row, (best,), request)
             return
-        reachable = [device for device in allowed if self._has_room(device, row)]
+        reachable = self._with_room(row, allowed)
         if request < 1.0 and not self._yields[row]:
             self._join(row, reachable, request)
         elif reachable and not whole:
@@ -185,7 +185,7 @@ class Allocator:
             self._take(row, home, 1.0)
             return
         must_keep = home if self._stays[row] else ()
-        free = [device for device in self._reachable(row) if self._all_free((device,))]
+        free = [device for device in self._with_room(row, self._allowed(row)) if self._all_free((device,))]
         if len(must_keep) < n <= len(free) and all(device in free for device in must_keep):
             self._take(row, self._best_of(free, n, home), 1.0)
             return
@@ -251,12 +251,9 @@ class Allocator:
             queue.pop()
         return -self._rank[queue[-1]] if queue else -len(self._home)
 
-    def _reachable(self, row: int) -> Sequence[int]:
-        """Return the devices that a job may be on and that have, or can make, room for it."""
-        allowed = self._allowed(row)
-        if not self._launched[row]:
-            return allowed
-        return [device for device in allowed if self._has_room(device, row)]
+    def _with_room(self, row: int, devices: Sequence[int]) -> Sequence[int]:
+        """Return the devices that have, or can make, room for a job."""
+        return [device for device in devices if self._has_room(device, row)]
 
     def _allowed(self, row: int) -> Sequence[int]:
         return self._within[row] if self._within else self._all

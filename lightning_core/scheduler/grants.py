@@ -218,7 +218,7 @@ def _move(round: Round, homes: list[Devices] | None, moved: IntArray, served: Bo
             codes[at] = index("makes_room")
         leaves = table.launched[row] and table.last_report[row] and table.home[row]
         if home != table.home[row]:
-            table.leave(row)
+            table.leave(row, home)
         table.home[row] = home
         table.placed[row] = bool(home)
         table.trained_at[row] = np.inf

@@ -135,8 +135,8 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reas
         return Reason("no_such_location", text=job.location)
     if size < job.min_devices:
         return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
-    if (lacks := settings.lacks_memory(job.memory)) is not None:
-        return lacks
+    if (refusal := settings.memory_refusal(job.memory)) is not None:
+        return refusal
     if job.device is not None and not 0 <= job.device < settings.devices:
         return Reason("no_such_device", (job.device, settings.devices))
     if not job.is_launched and Asker.MARKET in state.controllers:

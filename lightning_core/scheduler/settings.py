@@ -187,7 +187,7 @@ class Settings:
             return Reason("positive_losses", (target.threshold,), f"the estimator {self.estimator_used}")
         return None
 
-    def lacks_memory(self, memory: int | None) -> Reason | None:
+    def memory_refusal(self, memory: int | None) -> Reason | None:
         """Return why a job that needs so many bytes of a device can never be on one; None if it can."""
         if memory is None or self.device_memory is None or memory <= self.device_memory:
             return None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import End, Grant, Verdict
 from lightning_core.core.codec import decode_event, encode_event
-from lightning_core.core.commands import Pause
+from lightning_core.core.commands import Cancel, Pause
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import EarlierRuns, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnHold
@@ -416,4 +416,15 @@ def test_a_job_that_trains_beside_one_that_leaves_counts_with_all_that_it_takes(
     assert pool.on == {"a": (0,), "b": (0,)}
     assert pool.launched == ["a"]  # nor while c leaves
     pool.exits("c", ExitCause.RELEASED)
+    assert pool.launched == ["a", "b"]
+
+
+def test_a_job_that_is_called_back_before_it_has_left_is_not_counted_twice() -> None:
+    pool = Driven(job("a", 6 * GB))
+    pool.reports("a", 1)
+    pool.scheduler.handle(Submit((job("urgent", 6 * GB, deadline=10.0),)), pool.now)
+    assert pool.on == {"urgent": (0,)}
+    pool.scheduler.handle(Cancel("urgent"), pool.now)
+    assert pool.on == {"a": (0,)}
+    pool.scheduler.handle(Submit((job("b", 3 * GB),)), pool.now)
     assert pool.launched == ["a", "b"]

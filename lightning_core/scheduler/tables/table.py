@@ -235,9 +235,16 @@ class JobTable:
         self.home[row] = ()
         self.waiting[row].clear()
 
-    def leave(self, row: int) -> None:
-        """Record that the process of a launched job, if there is one, was told to leave its devices."""
-        if self.launched[row] and self.last_report[row] and self.home[row]:
+    def leave(self, row: int, home: tuple[int, ...] = ()) -> None:
+        """Record that the process of a launched job, if there is one, was told to leave its devices.
+
+        Args:
+            row: Row of the job.
+            home: Devices that it is to have; if its process is still there, it stays.
+        """
+        if self.leaving.get(row) == home:
+            del self.leaving[row]
+        elif self.launched[row] and self.last_report[row] and self.home[row]:
             self.leaving.setdefault(row, self.home[row])
 
     def is_met(self, row: int) -> bool:
