@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,10 @@ SLEEPS = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
 def living(folder: Path) -> list[Machine]:
     """Return the noted nodes whose processes run and that are not about to leave."""
-    noted = [Machine(**json.loads(path.read_text())) for path in sorted(folder.glob("node-*.json"))]
+    noted = []
+    for path in sorted(folder.glob("node-*.json")):
+        with suppress(FileNotFoundError):  # its node has just ended
+            noted.append(Machine(**json.loads(path.read_text())))
     return [one for one in noted if one.is_alive and one.ends_at is None]
 
 
