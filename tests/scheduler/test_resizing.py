@@ -164,16 +164,16 @@ def test_a_share_of_a_cpu_is_kept_to_and_meets_the_deadline(cluster: Cluster, tm
         "model": {"class_path": "tests.script.Busy", "init_args": {"milliseconds": 10.0}},
         "data": {"class_path": "tests.tiny.Points"},
         "trainer": {"logger": False},
-        "deadline": "15s",
+        "deadline": "20s",
         "target": {"batches": 350},
     }
-    policy = {"name": "decor", "alpha": 0.8}  # three seconds before the deadline: the machine may be busy
+    policy = {"name": "decor", "alpha": 0.7}  # six seconds before the deadline: the machine may be busy
     bundle = Bundle.from_dict({"policy": policy, "jobs": {"half": spec}}, ROOT)
     summary = bundle.run(run_dir=tmp_path, cluster=cluster)
     [status] = summary.jobs
     assert status.verdict is Verdict.MET
     assert status.finished_at is not None
-    assert 10.0 < status.finished_at < 15.0  # and not as soon as it could
+    assert 10.0 < status.finished_at < 20.0  # and not as soon as it could
     with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
         answers = [a for entry in journal.entries() for a in decode_answers(entry.answers)]
     parts = [answer.share for answer in answers if isinstance(answer, Grant) and answer.capped]
