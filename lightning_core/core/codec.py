@@ -76,7 +76,7 @@ _PLAIN: dict[str, type[Any]] = {
     "plan_given": PlanGiven,
     "demand_seen": DemandSeen,
 }
-_KIND = {kind: name for name, kind in _PLAIN.items()}
+_KIND = {kind: name for name, kind in _PLAIN.items()} | {Submit: "submit", SetTerms: "set_terms"}
 # How a field of an event is read from JSON, where that is not its value already.
 _READERS: dict[str, Callable[[Any], Any]] = {
     "cells": lambda cells: tuple(Cell(*cell) for cell in cells),
@@ -160,6 +160,17 @@ def _terms_from_dict(body: dict[str, Any]) -> dict[str, Any]:
     kinds: dict[str, Callable[[Any], Any]] = {"target": target_from_dict, "on_miss": OnMiss, "on_nan": OnNan,
                                              "on_hold": OnHold}  # fmt: skip
     return body | {name: kind(body[name]) for name, kind in kinds.items() if name in body}
+
+
+def kind_of(event: type[Event]) -> str:
+    """Return the name of a kind of event, as journals have it.
+
+    Example::
+
+        >>> kind_of(WorkerExited)
+        'worker_exited'
+    """
+    return _KIND[event]
 
 
 def encode_event(event: Event) -> str:

@@ -103,6 +103,10 @@ class Pool:
         """Return what the pool says of itself: its process, folder, devices and settings."""
         return self._patiently(self.client.about)
 
+    def counters(self) -> Mapping[str, Any]:
+        """Return what the scheduler's process has counted since it started: events, decisions, commits, faults."""
+        return self._patiently(self.client.counters)
+
     @property
     def folder(self) -> Path:
         """Folder of the pool, on its own machine."""

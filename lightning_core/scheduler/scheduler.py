@@ -113,6 +113,8 @@ class Scheduler:
         self._table = self._state.table
         self._now = 0.0
         self._next_round: float | None = None
+        self.rounds = 0
+        """Rounds since it was made; for those who watch, and no part of its state."""
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values; a StateError says that the policy or the estimator cannot save its own."""
@@ -214,6 +216,7 @@ class Scheduler:
     def _round(self, now: float) -> None:
         """End jobs whose time is over; forecast, plan, allocate and judge all others; grant what has changed."""
         state, table = self._state, self._table
+        self.rounds += 1
         rows = table.active_rows()
         for row in rows[(table.deadline[rows] <= now) & ~table.late[rows]].tolist():
             state.miss(row, now)

@@ -62,6 +62,9 @@ class Pool(Protocol):
     async def about(self) -> dict[str, Any]:
         """Return a description of the pool."""
 
+    async def counters(self) -> dict[str, Any]:
+        """Return what the scheduler's process has counted since it started."""
+
     async def disconnected(self, connection: int) -> None:
         """Take note that a connection has closed."""
 
@@ -158,8 +161,8 @@ class Calls:
                 return partial(pool.launch, specs)
             case "job":
                 return partial(_terms, pool, _name(args))
-            case "about":
-                return pool.about
+            case "about" | "counters":
+                return pool.about if call == "about" else pool.counters
             case _:
                 raise ValueError(f"unknown call {call!r}")
 

@@ -21,6 +21,7 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clocks.wall_time import WallTime
+from lightning_core.server.load.counters import Counters
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.anchor import Anchor
 from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
@@ -89,6 +90,8 @@ class Host:
             if journal is not None:
                 self._journal = Journal.create(journal, settings)
         self._origin = clock() - past
+        self.counters = Counters()
+        """What was decided and committed since this process started."""
         self.runs = PoolHistory(history, shared=self.scheduler.settings.share_history)
         self.runs.begin(self.scheduler.ended_runs(), self.now())
 
@@ -143,8 +146,9 @@ class Host:
             if error is not None:
                 raise error
             with self.runs.committing():
-                if self._journal is not None:
-                    self._journal.commit()
+                started = time.perf_counter()
+                if self._journal is not None and self._journal.commit():
+                    self.counters.committed(time.perf_counter() - started)
 
     def undo(self, error: Exception) -> EventNotPersistedError | None:
         """Go back to what is committed, after an error of :meth:`commit`.
@@ -237,9 +241,12 @@ class Host:
         if (left := self._refuses_until - self._clock()) > 0:
             raise EventNotPersistedError(f"{self._trouble}; the next attempt is in {left:.0f} s")
         try:
-            started = time.perf_counter()  # a thread's own clock would cost as much as handling a report
+            rounds, started = self.scheduler.rounds, time.perf_counter()  # a thread's own clock would cost far more
             answers = self.scheduler.handle(event, now)
-            self._to_replay += time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            self._to_replay += seconds
+            self.counters.rounds += self.scheduler.rounds - rounds
+            self.counters.decided(event, seconds, answers, self.scheduler.accepted)
             reach("host.decided")
             if self._journal is not None:
                 self._journal.add(event, now, answers, self.scheduler.accepted)

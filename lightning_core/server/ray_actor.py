@@ -30,6 +30,7 @@ from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.scheduler.asking import plans
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
+from lightning_core.server.load.counters import journal_bytes
 from lightning_core.server.load.group_commit import GroupCommit
 from lightning_core.server.load.long_polling import LongPolling
 from lightning_core.server.load.report_period import ReportPeriod
@@ -203,6 +204,12 @@ class SchedulerActor(PoolCalls):
             "settings": scheduler.settings.to_dict(), "cloud": scheduler.cloud.to_dict(),
             "plan": plans.describe(scheduler.controllers),
         }  # fmt: skip
+
+    async def counters(self) -> dict[str, Any]:
+        """Return what this process has counted since it started, with the size of the journal and its connections."""
+        await self._ready()
+        counted = {"journal_bytes": journal_bytes(self._folder / "journal.db")}
+        return self._host.counters.to_dict() | counted | (self._server.counters() if self._server else {})
 
     async def pid(self) -> int:
         """Return the id of the actor's process; like every call, this opens the socket server first."""

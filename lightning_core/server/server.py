@@ -18,6 +18,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from lightning_core.node.processes import peer_of, process_watch
 from lightning_core.node.unix_sockets import BACKLOG, listen, max_connections
@@ -52,6 +53,7 @@ class SocketServer:
         self._calls = Calls(pool)
         self._server: asyncio.Server | None = None
         self._connections = Connections(max_connections(MAX_CONNECTIONS))
+        self._refused = 0
 
     async def open(self) -> None:
         """Begin to listen; the socket of an earlier process is replaced.
@@ -69,11 +71,20 @@ class SocketServer:
             self._path.unlink(missing_ok=True)
         self._connections.drop_all()
 
+    def counters(self) -> dict[str, int]:
+        """Return the number of connections, and of requests and connections that were refused so far."""
+        return {"connections": len(self._connections), "refused": self._refused}
+
+    def _refuse(self, number: int | str | None, words: str, **more: Any) -> bytes:
+        self._refused += 1
+        return write_answer(number, "refused", words, **more)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop, calls = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         connection = self._connections.admit(peer_of(writer.get_extra_info("socket")), writer.transport, loop.time())
         if connection is None:
             words = f"the pool's server has {len(self._connections)} connections, which is its limit; try again later"
+            self._refused += 1
             writer.write(write_answer(None, "failed", words))
             writer.close()
             return
@@ -92,7 +103,7 @@ class SocketServer:
                 calls.add(call)
                 call.add_done_callback(calls.discard)
         except ValueError as error:
-            writer.write(write_answer(None, "refused", str(error)))
+            writer.write(self._refuse(None, str(error)))
         except OSError:  # it died in the middle of a line, or took too long over one
             pass
         finally:
@@ -142,7 +153,7 @@ class SocketServer:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             # A plain ValueError has a message for people; that of a KeyError, say, has none.
             words = str(error) if type(error) is ValueError else f"invalid request: {type(error).__name__}: {error}"
-            answer = write_answer(number, "refused", words)
+            answer = self._refuse(number, words)
         else:
             connection.proven = True
             self._connections.limit_memory(size)  # it may be prepared
@@ -150,7 +161,7 @@ class SocketServer:
                 answer = write_answer(number, "value", await asked())
             except ValueError as error:  # JoinRefusedError is one
                 because = [name for name, kind in REFUSALS.items() if isinstance(error, kind)]
-                answer = write_answer(number, "refused", str(error), **({"because": because[0]} if because else {}))
+                answer = self._refuse(number, str(error), **({"because": because[0]} if because else {}))
             except Exception as error:  # the pool is in trouble; the client may ask again
                 answer = write_answer(number, "failed", f"{type(error).__name__}: {error}")
         await self._send(answer, connection, writer)

@@ -100,6 +100,11 @@ class SocketClient:
         body: dict[str, Any] = self.call("about")
         return body
 
+    def counters(self) -> dict[str, Any]:
+        """Return what the scheduler's process has counted since it started; see :class:`~.load.counters.Counters`."""
+        body: dict[str, Any] = self.call("counters")
+        return body
+
     def close(self) -> None:
         with self._lock:
             self._hang_up(self._link)

@@ -196,8 +196,11 @@ class Journal(JournalReader):
             self._added.append(Entry(number, now, body, answer, digest))
             self._newest = Anchor.made_now(number, digest, now)
 
-    def commit(self) -> None:
+    def commit(self) -> bool:
         """Commit what was added; in a durable journal it is on disk on return. One thread commits at a time.
+
+        Returns:
+            Whether there was anything to commit.
 
         Raises:
             sqlite3.Error, OSError: If it cannot be written. It is then committed the next time, or given up.
@@ -206,7 +209,7 @@ class Journal(JournalReader):
             entries, newest = self._added, self._newest
             self._added = []
         if not entries:
-            return
+            return False
         try:
             with self._connection if self._durable else nullcontext():
                 self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entries)
@@ -220,6 +223,7 @@ class Journal(JournalReader):
         if self._durable and self._anchor_file is not None:
             self._anchor_file.write(newest)
         reach("journal.after_anchor")
+        return True
 
     def give_up(self) -> None:
         """Forget what was added and is not committed."""
