@@ -219,3 +219,5 @@ class JobStatus:
     """Earlier runs that its forecast rests on, and which part of the belief in it does; None for none."""
     memory: float | None = None
     """Bytes of a device's memory that its process had at its peak; None until it is reported."""
+    owner: str = ""
+    """Name of the person to whom it belongs; empty if unknown."""

@@ -108,7 +108,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 # Fields of a job that are left out where they are unset.
-_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size", "save_every", "memory")
+_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size", "save_every", "memory", "owner")
 
 
 def _tuple(value: Any) -> Any:
@@ -185,7 +185,8 @@ def encode_event(event: Event) -> str:
         terms = event.terms()
         if isinstance(event.target, Target):
             terms["target"] = event.target.to_dict()
-        return _text({"kind": "set_terms", "job": event.job, "terms": terms, "by": event.by})
+        who = {"who": event.who} if event.who else {}
+        return _text({"kind": "set_terms", "job": event.job, "terms": terms, "by": event.by, **who})
     body = {f.name: value for f in fields(event) if (value := getattr(event, f.name)) != f.default}
     if isinstance(event, SetDeadline):
         body["deadline"] = seconds_or_none(event.deadline)
@@ -214,7 +215,7 @@ def event_from_dict(body: dict[str, Any]) -> Event:
     if kind == "set_deadline":
         body["deadline"] = deadline_from(body["deadline"])
     if kind == "set_terms":
-        terms = SetTerms(body["job"], by=body["by"], **_terms_from_dict(body["terms"]))
+        terms = SetTerms(body["job"], by=body["by"], who=body.get("who", ""), **_terms_from_dict(body["terms"]))
         return checked(terms, SetTerms)  # type: ignore[no-any-return]
     for name in _READERS.keys() & body.keys():
         if body[name] is not None:

@@ -14,7 +14,13 @@ from typing import Any
 from lightning_core.core.control.asks import Ask, Asked, Asker, check_devices
 from lightning_core.core.jobs import Job, OnMiss, OnNan, check_term
 from lightning_core.core.limits import Deadline
+from lightning_core.core.names import check_person
 from lightning_core.core.targets import Target
+
+
+def _check_who(who: str) -> None:
+    if who:
+        check_person(who)
 
 
 class Unchanged(Enum):
@@ -32,9 +38,18 @@ UNCHANGED = Unchanged.UNCHANGED
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End the job."""
+    """End the job.
+
+    Args:
+        job: Name of the job.
+        who: Name of the person who sent it, set by the server; empty if unknown.
+    """
 
     job: str
+    who: str = ""
+
+    def __post_init__(self) -> None:
+        _check_who(self.who)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +60,16 @@ class Pause:
         job: Name of the job.
         release: Whether its memory is freed too.
         by: Who asked.
+        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
     """
 
     job: str
     release: bool = False
     by: Asker = Asker.PERSON
+    who: str = ""
+
+    def __post_init__(self) -> None:
+        _check_who(self.who)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +81,15 @@ class Resume:
     Args:
         job: Name of the job.
         by: Who asked.
+        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
     """
 
     job: str
     by: Asker = Asker.PERSON
+    who: str = ""
+
+    def __post_init__(self) -> None:
+        _check_who(self.who)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +100,7 @@ class SetDeadline:
         job: Name of the job.
         deadline: Seconds from now; inf for none.
         by: Who asked.
+        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
         from_submission: Whether ``deadline`` counts from the job's submission instead; it may then be past.
 
     Raises:
@@ -85,8 +111,10 @@ class SetDeadline:
     deadline: Deadline
     by: Asker = Asker.PERSON
     from_submission: bool = False
+    who: str = ""
 
     def __post_init__(self) -> None:
+        _check_who(self.who)
         check_term("deadline", self.deadline)
 
     def deadline_at(self, submitted_at: float, now: float) -> float:
@@ -112,6 +140,7 @@ class SetDevices:
         devices: Number of devices: the job takes the largest size that it supports and that is not above it. With 0 it
             holds no devices until another number is set. None takes back what was asked before, of the location too.
         by: Who asked.
+        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
 
     Raises:
         ValueError: If the number is negative.
@@ -120,8 +149,10 @@ class SetDevices:
     job: str
     devices: int | None
     by: Asker = Asker.PERSON
+    who: str = ""
 
     def __post_init__(self) -> None:
+        _check_who(self.who)
         if self.devices is not None:
             check_devices(self.devices)
 
@@ -135,6 +166,7 @@ class SetLocation:
         location: Name of the location, as the pool's settings spell it; empty for any.
         devices: Number of devices that it trains on there, as in :class:`SetDevices`; None leaves it as it is.
         by: Who asked.
+        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
 
     Raises:
         ValueError: If the number of devices is negative.
@@ -144,8 +176,10 @@ class SetLocation:
     location: str
     devices: int | None = None
     by: Asker = Asker.PERSON
+    who: str = ""
 
     def __post_init__(self) -> None:
+        _check_who(self.who)
         if self.devices is not None:
             check_devices(self.devices)
 
@@ -177,6 +211,7 @@ class SetTerms:
         resize_seconds: Seconds that a resize costs.
         spec_sha256: SHA-256 of the text of a new spec.
         by: Who asked.
+        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
 
     Raises:
         ValueError: If a term is out of its range.
@@ -194,8 +229,10 @@ class SetTerms:
     resize_seconds: float | Unchanged | None = UNCHANGED
     spec_sha256: str | Unchanged = UNCHANGED
     by: Asker = Asker.PERSON
+    who: str = ""
 
     def __post_init__(self) -> None:
+        _check_who(self.who)
         for name, value in self.terms().items():
             check_term(name, value)
 
@@ -222,7 +259,7 @@ class SetTerms:
         return cls(after.name, by=by, **changes) if changes else None
 
 
-TERMS = tuple(f.name for f in fields(SetTerms) if f.name not in ("job", "by"))
+TERMS = tuple(f.name for f in fields(SetTerms) if f.name not in ("job", "by", "who"))
 """Names of the terms that :class:`SetTerms` can change."""
 
 
@@ -242,19 +279,23 @@ def level_after(event: Asking, before: Asked) -> Asked:
     Example::
 
         >>> level_after(Pause("vit", release=True), Asked(devices=2))
-        Asked(hold=True, release=True, location=None, devices=2, reason=None)
+        Asked(hold=True, release=True, location=None, devices=2, reason=None, held_by='', placed_by='', sized_by='')
     """
     match event:
         case Ask():
             return event.asked
         case Pause(_, release):
-            return before._replace(hold=True, release=release)
+            return before._replace(hold=True, release=release, held_by=event.who)
         case Resume():
             # Its own pause is taken back. What holds the job otherwise is overruled.
-            return before._replace(hold=None if before.hold else False, release=False)
+            if before.hold:
+                return before._replace(hold=None, release=False, held_by="")
+            return before._replace(hold=False, release=False, held_by=event.who)
         case SetDevices(_, None):
-            return before._replace(devices=None, location=None)
+            return before._replace(devices=None, location=None, sized_by="", placed_by="")
         case SetDevices(_, devices):
-            return before._replace(devices=devices)
+            return before._replace(devices=devices, sized_by=event.who)
+        case SetLocation(_, location, None):
+            return before._replace(location=location, placed_by=event.who)
         case SetLocation(_, location, devices):
-            return before._replace(location=location, devices=before.devices if devices is None else devices)
+            return before._replace(location=location, placed_by=event.who, devices=devices, sized_by=event.who)

@@ -22,6 +22,7 @@ from lightning_core.core.limits import (
     check_length,
     check_seconds,
 )
+from lightning_core.core.names import check_person
 from lightning_core.core.targets import Target, as_target
 
 
@@ -110,6 +111,7 @@ class Job:
         save_every: Seconds of training between two periodic checkpoints; None if unknown.
         memory: Bytes that it needs at least of each device's memory; None to estimate and measure it.
         on_hold: What becomes of its memory on a GPU while it is held.
+        owner: Name of the person to whom it belongs, set by the server; empty if unknown.
 
     Raises:
         ValueError: If the name is empty, the target cannot be read, or a number is out of its range.
@@ -140,6 +142,7 @@ class Job:
     save_every: float | None = None
     memory: int | None = None
     on_hold: OnHold = OnHold.KEEP
+    owner: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -147,6 +150,8 @@ class Job:
         check_length("job name", self.name, MAX_NAME)
         for name in ("location", "like", "model"):
             check_length(name, getattr(self, name))
+        if self.owner:
+            check_person(self.owner)
         object.__setattr__(self, "target", as_target(self.target))
         for name in _RULES:
             check_term(name, getattr(self, name))

@@ -1,4 +1,4 @@
-"""Checks names of jobs, and suggests known words for unknown ones."""
+"""Checks names of jobs and of people, and suggests known words for unknown ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ MAX_NAME_LENGTH = 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # Folders are copied to machines where these are devices, whatever ending they have.
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+# The name of a person is that of an account of the machine, or one that the pool's owner has chosen.
+PERSON_RULE = "1 to 63 letters, digits, '.', '_', '-', '@', the first a letter, a digit or '_'"
+_PERSON = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,62}")
 _SECRET = re.compile(r"api_?key|key|token|secrets?|passw(or)?d|passphrase|credentials?", re.IGNORECASE)
 
 
@@ -36,8 +39,33 @@ def check_name(name: object) -> str:
         ValueError: If it is not; the message has the rule.
     """
     if not is_name(name):
-        shown = ascii(name if len(str(name)) <= 80 else f"{str(name)[:77]}...")
-        raise ValueError(f"invalid job name {shown}: {NAME_RULE}")
+        raise ValueError(f"invalid job name {_ascii(name)}: {NAME_RULE}")
+    return name
+
+
+def _ascii(name: object) -> str:
+    return ascii(name if len(str(name)) <= 80 else f"{str(name)[:77]}...")
+
+
+def is_person(name: object) -> TypeGuard[str]:
+    """Return whether a value is a valid name of a person.
+
+    Example::
+
+        >>> [is_person(name) for name in ("ann", "ann@lab.org", "_apt", "a b", "-rf", "<b>")]
+        [True, True, True, False, False, False]
+    """
+    return isinstance(name, str) and _PERSON.fullmatch(name) is not None
+
+
+def check_person(name: object) -> str:
+    """Return a name after checking that it is valid for a person.
+
+    Raises:
+        ValueError: If it is not; the message has the rule.
+    """
+    if not is_person(name):
+        raise ValueError(f"invalid name of a person {_ascii(name)}: {PERSON_RULE}")
     return name
 
 

@@ -134,7 +134,7 @@ ENDED_BY = {
     "interrupted": "interrupted by {text}",
     "deadline_passed": "deadline passed",
     "never_feasible": "deadline passed; it had been found infeasible",
-    "cancelled": "cancelled",
+    "cancelled": "cancelled{text}",
     "diverged": "stopped: its losses were NaN or infinite from batch {text} on",
     "diverged_again": "its losses were NaN or infinite from batch {text} on; retry limit reached",
 }

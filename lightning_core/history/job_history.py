@@ -29,7 +29,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
 from lightning_core.history.moments import Belief, Forecast, Holding, Point, Progress, Remark
 from lightning_core.history.series import Series, means_over
-from lightning_core.history.who_asked import command_words, take_level
+from lightning_core.history.who_asked import command_words, sent_words, take_level
 from lightning_core.storage.journals.downtime import Down
 
 
@@ -226,14 +226,15 @@ class JobHistory:
                 changes += ["another spec"] if event.spec_sha256 is not UNCHANGED else []
                 words = "new terms: " + (", ".join(changes) or "the same as before")
                 self.job = event.apply(before)
-        self.remarks.append(Remark(now, event.by, words))
+        self.remarks.append(Remark(now, event.by, sent_words(event, words)))
 
     def command(self, event: Cancel | Pause | Resume, now: float) -> None:
         words = command_words(event)
         if isinstance(event, Cancel):
-            self.remarks.append(Remark(now, Asker.PERSON, words))
+            self.remarks.append(Remark(now, Asker.PERSON, sent_words(event, words)))
         else:
-            self.remarks.append(Remark(now, event.by, words + take_level(self.levels, event)))
+            words += take_level(self.levels, event)
+            self.remarks.append(Remark(now, event.by, sent_words(event, words)))
 
     def ask(self, ask: Ask, now: float) -> None:
         """Take in what a controller asks of the job."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lightning_core.core.commands import Asking, Cancel, Pause, Resume, level_after
+from lightning_core.core.commands import Asking, Cancel, Command, Pause, Resume, level_after
 from lightning_core.core.control import NOTHING, Asked, Asker
-from lightning_core.core.control.asks import first, settled
+from lightning_core.core.control.asks import first, first_words, settled
 
 
 def command_words(event: Cancel | Pause | Resume) -> str:
@@ -18,6 +18,17 @@ def command_words(event: Cancel | Pause | Resume) -> str:
             return "pause"
         case Resume():
             return "resume"
+
+
+def sent_words(event: Command, words: str) -> str:
+    """Return what a command asks, after the name of the person who sent it where that is known.
+
+    Example::
+
+        >>> sent_words(Cancel("vit", "ann"), "cancel"), sent_words(Cancel("vit"), "cancel")
+        ('ann: cancel', 'cancel')
+    """
+    return f"{event.who}: {words}" if event.who else words
 
 
 def take_level(levels: dict[Asker, Asked], event: Asking) -> str:
@@ -39,5 +50,5 @@ def take_level(levels: dict[Asker, Asked], event: Asking) -> str:
         wanted = getattr(after, name)
         had, by = first(levels, name)
         if wanted is not None and by is not None and had != wanted:
-            return f" (overruled by {by.words})"
+            return f" (overruled by {first_words(levels, name)})"
     return ""

@@ -51,6 +51,15 @@ def process_watch(connection: Any) -> int:
 
 def peer_of(connection: Any) -> int:
     """Return the id of the process that opened the other end of a Unix socket; 0 if it is not visible from here."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", credentials)[0]
-    return pid
+    return _credentials(connection)[0]
+
+
+def user_of(connection: Any) -> int:
+    """Return the user id of the process that opened the other end of a Unix socket, as the kernel knows it."""
+    return _credentials(connection)[1]
+
+
+def _credentials(connection: Any) -> tuple[int, int]:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+    pid, uid, _ = struct.unpack("iII", credentials)
+    return pid, uid

@@ -153,7 +153,7 @@ def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> 
     state.accept(row)
     match event:
         case Cancel():
-            state.end_unmet(row, now, Verdict.CANCELLED, "cancelled")
+            state.end_unmet(row, now, Verdict.CANCELLED, "cancelled", f"by {event.who}" if event.who else "")
         case Resume() if not table.paused[row]:
             pass  # nothing holds it
         case Pause() | Resume():

@@ -204,7 +204,7 @@ class Scheduler:
         if isinstance(event, Change) and row is not None:
             changed_job(self._state, row, event, max(now, self._now))
         # A plan says which jobs should train, whether they were paused or not.
-        if event == Resume(event.job) and self.answers_to_no_op(event, now) is not None:
+        if isinstance(event, Resume) and event.by is Asker.PERSON and self.answers_to_no_op(event, now) is not None:
             raise ValueError(f"{event.job} is not paused")
 
     def check_plan(self, event: PlanEvent) -> None:

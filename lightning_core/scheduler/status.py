@@ -139,7 +139,7 @@ def unmet_reason(
         text: What ended it, from outside.
     """
     text = text.strip().rsplit("\n", 1)[-1][:MAX_TEXT_LENGTH]
-    text = f" {text}" if text and ended_by == "training_ended" else text
+    text = f" {text}" if text and ended_by in ("training_ended", "cancelled") else text
     reached, numbers = _reached_code(table, curves, settings, row)
     return Reason(f"{ended_by}_{reached}".rstrip("_"), numbers, text)
 
@@ -209,6 +209,7 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         spot_policy=table.spot_policies.get(row),
         like=_like(table, row),
         memory=None if isnan(table.memory[row]) else float(table.memory[row]),
+        owner=table.jobs[row].owner,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -136,11 +137,11 @@ class Calls:
         pool, call, args = self._pool, body["call"], body["args"]
         match call:
             case "join":
-                job, device = job_from_dict(args["job"]), checked(args["device"], str)
+                job, device = _own_job(args["job"], connection.account), checked(args["device"], str)
                 incarnation = checked(args["incarnation"], int | None)
-                return partial(pool.join, checked(job, Job), device, incarnation, connection.number)
+                return partial(pool.join, job, device, incarnation, connection.number)
             case "event":
-                event = _event(args["event"])
+                event = _event(args["event"], connection.account)
                 if isinstance(event, Report):
                     return partial(_report, pool, event, connection.number)
                 return partial(_directive, pool.event, event, connection.number)
@@ -158,7 +159,7 @@ class Calls:
             case "launch":
                 _add_specs(args, size, connection)
                 specs, connection.specs, connection.prepared = connection.specs, [], 0
-                return partial(pool.launch, specs)
+                return partial(pool.launch, [_own_spec(spec, connection.account) for spec in specs])
             case "job":
                 return partial(_terms, pool, _name(args))
             case "about" | "counters":
@@ -210,7 +211,19 @@ def _name(args: Mapping[str, Any]) -> str:
     return check_name(checked(args["job"], str))
 
 
-def _event(text: Any) -> Event:
+def _own_job(body: Any, person: str) -> Job:
+    """Return the job of a script, which belongs to the one who sent it, whatever it says."""
+    job: Job = checked(job_from_dict({**body, "owner": ""}), Job)
+    return replace(job, owner=person)
+
+
+def _own_spec(spec: Any, person: str) -> Any:
+    """Return a spec whose job belongs to the one who sent it; one without a job is left for the pool to refuse."""
+    has_job = isinstance(spec, dict) and isinstance(spec.get("job"), dict)
+    return {**spec, "job": {**spec["job"], "owner": person}} if has_job else spec
+
+
+def _event(text: Any, person: str) -> Event:
     if not isinstance(text, str):
         raise ValueError(f"an event must be a text of JSON, got {type(text).__name__}")
     json_limits.check(text)
@@ -221,6 +234,8 @@ def _event(text: Any) -> Event:
         check_name(event.job)
     if isinstance(event, Command) and (by := getattr(event, "by", Asker.PERSON)) is not Asker.PERSON:
         raise ValueError(f"by must be person in what clients send, got {by}")
+    if isinstance(event, Command):
+        event = replace(event, who=person)
     if isinstance(event, Report) and len(event.cells) > MAX_REPORTED_CELLS:
         raise ValueError(f"a report must have at most {MAX_REPORTED_CELLS:,} cells, got {len(event.cells):,}")
     return event

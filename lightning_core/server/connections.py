@@ -49,12 +49,14 @@ class Connection:
         process: Process at its other end.
         transport: Its transport.
         used_at: Time of its newest request.
+        account: Name of the account that the process runs under.
     """
 
     number: int
     process: Process
     transport: asyncio.WriteTransport
     used_at: float
+    account: str = ""
     unfinished: int = 0
     """Bytes of a request that has not arrived completely."""
     specs: list[Any] = field(default_factory=list)
@@ -87,13 +89,14 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def admit(self, pid: int, transport: asyncio.WriteTransport, now: float) -> Connection | None:
+    def admit(self, pid: int, transport: asyncio.WriteTransport, now: float, account: str = "") -> Connection | None:
         """Return a new connection; None if there is no room.
 
         Args:
             pid: Process at its other end; 0 if it is not visible from here, and counts as another one each time.
             transport: Its transport.
             now: Time in seconds.
+            account: Name of the account that it runs under.
         """
         self._processes = {
             key: process for key, process in self._processes.items() if process.connections or process.paid_until > now
@@ -102,7 +105,7 @@ class Connections:
         if len(self._open) >= self._max and not self._make_room(process):
             return None
         self._count += 1
-        connection = Connection(self._count, process, transport, now)
+        connection = Connection(self._count, process, transport, now, account)
         self._open.add(connection)
         process.connections.add(connection)
         return connection

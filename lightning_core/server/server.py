@@ -20,9 +20,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from lightning_core.node.processes import peer_of, process_watch
+from lightning_core.node.processes import peer_of, process_watch, user_of
 from lightning_core.node.unix_sockets import BACKLOG, listen, max_connections
 from lightning_core.server import json_limits
+from lightning_core.server.access.accounts import account_of
 from lightning_core.server.calls import BYTES_PER_VALUE, Calls, Pool, read_id, write_answer
 from lightning_core.server.clients.socket_client import REFUSALS
 from lightning_core.server.connections import MAX_CONNECTIONS, Connection, Connections
@@ -81,7 +82,9 @@ class SocketServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop, calls = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-        connection = self._connections.admit(peer_of(writer.get_extra_info("socket")), writer.transport, loop.time())
+        peer = writer.get_extra_info("socket")
+        account = account_of(user_of(peer))
+        connection = self._connections.admit(peer_of(peer), writer.transport, loop.time(), account)
         if connection is None:
             words = f"the pool's server has {len(self._connections)} connections, which is its limit; try again later"
             self._refused += 1

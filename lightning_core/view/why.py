@@ -92,6 +92,8 @@ def _terms(job: JobHistory) -> str:
         parts.append(f"weight {first.weight:g}")
     if first.max_devices > 1:
         parts.append(f"{first.min_devices} to {first.max_devices} devices")
+    if first.owner:
+        parts.append(f"owner {first.owner}")
     if first.memory is not None:
         parts.append(f"{format_bytes(first.memory)} of memory")
     return clean(", ".join(parts))

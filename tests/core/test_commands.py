@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from lightning_core.core.answers import Accepted, Grant
 from lightning_core.core.codec import decode_event, encode_event
-from lightning_core.core.commands import TERMS, Command, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
+from lightning_core.core.commands import (
+    TERMS,
+    Cancel,
+    Command,
+    Pause,
+    Resume,
+    SetDeadline,
+    SetDevices,
+    SetLocation,
+    SetTerms,
+)
 from lightning_core.core.control import Asker
 from lightning_core.core.events import Submit
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
@@ -77,6 +88,9 @@ def test_the_command_between_two_versions_of_a_job_names_what_differs() -> None:
         (Pause("a", by=Asker.MARKET), "paused by the spot policy"),
         (SetDevices("a", 0, Asker.MARKET), "told to hold no devices by the spot policy"),
         (SetDevices("a", 0), "told to hold no devices by a person"),
+        (Pause("a", who="ann"), "paused by ann"),
+        (SetDevices("a", 0, who="ann"), "told to hold no devices by ann"),
+        (Cancel("a", "ann"), "cancelled by ann"),
         (SetLocation("a", "edge", 0, Asker.PLAN), "told to hold no devices by the placement plan"),
     ],
 )
@@ -84,6 +98,30 @@ def test_a_reason_names_who_asked(command: Command, words: str) -> None:
     scheduler = submitted()
     scheduler.handle(command, 10.0)
     assert str(scheduler.last("a").grant_reason) == words
+
+
+def test_a_reason_names_the_person_who_asked_for_just_that() -> None:
+    """Another person who sets the devices of a paused job, or its deadline, has not paused it."""
+    scheduler = submitted()
+    scheduler.handle(Pause("a", who="ann"), 10.0)
+    scheduler.handle(SetDevices("a", 1, who="bob"), 11.0)
+    scheduler.handle(SetDeadline("a", 99.0), 12.0)
+    assert str(scheduler.last("a").grant_reason) == "paused by ann"
+    scheduler.handle(Pause("a", who="bob"), 14.0)
+    assert str(scheduler.last("a").grant_reason) == "paused by bob"
+    restored = Scheduler(scheduler.settings)
+    restored.restore(json.loads(json.dumps(scheduler.state())))
+    assert str(restored.last("a").grant_reason) == "paused by bob"
+    restored.handle(Pause("a"), 15.0)
+    assert str(restored.last("a").grant_reason) == "paused by a person"
+
+
+@pytest.mark.parametrize("who", ["a b", "-rf", "<b>", "ann\n", "x" * 64, "j\u043eb", "\x1b[2J"])
+def test_a_name_that_is_none_of_a_person_is_refused(who: str) -> None:
+    with pytest.raises(ValueError, match="invalid name of a person"):
+        Cancel("a", who)
+    with pytest.raises(ValueError, match="invalid name of a person"):
+        replace(JOB, owner=who)
 
 
 def test_a_reason_names_the_one_who_has_its_way() -> None:
@@ -134,6 +172,11 @@ def test_every_command_goes_through_the_journal() -> None:
         SetTerms("a"),
         Pause("a", by=Asker.PLAN),
         Resume("a", Asker.PLAN),
+        *(kind("a", who="ann") for kind in (Pause, Resume)),
+        SetDeadline("a", 9.0, who="ann"),
+        SetDevices("a", 0, who="ann"),
+        SetLocation("a", "edge", who="ann"),
+        SetTerms("a", weight=2.0, who="ann"),
     ]
     for command in commands:
         assert decode_event(encode_event(command)) == command
@@ -147,11 +190,17 @@ def test_a_history_names_who_asked() -> None:
     history.take(SetLocation("a", "cloud", 1, Asker.PLAN), 2.0, [], [Accepted("a")])
     history.take(SetDeadline("a", 90.0), 3.0, [], [Accepted("a")])
     history.take(SetDevices("a", 2, Asker.MARKET), 4.0, [], [Accepted("a")])
+    history.take(Resume("a", who="ann"), 5.0, [], [Accepted("a")])
+    history.take(SetTerms("a", weight=2.0, who="bob"), 6.0, [], [Accepted("a")])
+    history.take(Cancel("a", "ann"), 7.0, [], [Accepted("a")])
     assert [(remark.by, remark.words) for remark in history.of("a").remarks] == [
         ("plan", "pause, and free its memory"),
         ("plan", "location any to cloud, devices: 1"),
         ("person", "deadline 60.0s to 93.0s"),
         ("market", "number of devices: 2 (overruled by the placement plan)"),
+        ("person", "ann: resume"),
+        ("person", "bob: new terms: weight 1 to 2"),
+        ("person", "ann: cancel"),
     ]
 
 

@@ -26,6 +26,7 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.server import calls
+from lightning_core.server.access.accounts import account_of
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.clocks import stall_aware_clock
 from lightning_core.server.ray_actor import SchedulerActor
@@ -92,7 +93,7 @@ def test_every_call_of_the_protocol(client: SocketClient) -> None:
     job_forecast = client.job_forecast("job")
     assert job_forecast is not None
     assert job_forecast.share == 1.0
-    assert client.job("job") == replace(JOB, device=None)
+    assert client.job("job") == replace(JOB, device=None, owner=account_of(os.getuid()))
     _, [status] = client.status()
     assert (status.name, status.batches, status.loss) == ("job", 10, 0.5)
     client.event(Pause("job"))
@@ -211,7 +212,7 @@ def test_jobs_are_transferred_unchanged(client: SocketClient, pool: Pool) -> Non
         "odd", 60.5, LossTarget("val/acc", at_least=0.9, best=2.0), 1.5, 2.5, 1, 3, OnMiss.HOLD, SCRIPT, None, 7.0
     )
     client.join(job, "cpu")
-    assert client.job("odd") == job
+    assert client.job("odd") == replace(job, owner=account_of(os.getuid()))
 
 
 # ---------------------------------------------------------------------------------------------------- access

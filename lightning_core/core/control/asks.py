@@ -74,6 +74,12 @@ class Asked(NamedTuple):
     """Number of devices: it takes the largest size that it supports and that is not above it; 0 for none."""
     reason: Reason | None = None
     """Why, if a controller asks."""
+    held_by: str = ""
+    """Name of the person who asked for ``hold``; empty if unknown, or if no person did."""
+    placed_by: str = ""
+    """The same for ``location``."""
+    sized_by: str = ""
+    """The same for ``devices``."""
 
 
 NOTHING = Asked()
@@ -157,7 +163,7 @@ def settled(levels: Mapping[Asker, Asked]) -> dict[Asker, Asked]:
     after = dict(levels)
     person = after.get(Asker.PERSON, NOTHING)
     if person.hold is False and not any(one.hold for one in after.values()):
-        after[Asker.PERSON] = person._replace(hold=None)
+        after[Asker.PERSON] = person._replace(hold=None, held_by="")
     return after
 
 
@@ -181,3 +187,24 @@ def first(levels: Mapping[Asker, Asked], name: str) -> tuple[Any, Asker | None]:
         if by in levels and (value := getattr(levels[by], name)) is not None:
             return value, by
     return None, None
+
+
+def first_words(levels: Mapping[Asker, Asked], name: str) -> str:
+    """Return who has its way, in words: the name of a person where it is known; empty if none asks.
+
+    Args:
+        levels: What each asks of the job.
+        name: Name of a field of :class:`Asked`.
+
+    Example::
+
+        >>> first_words({Asker.PERSON: Asked(hold=True, held_by="ann")}, "hold")
+        'ann'
+        >>> first_words({Asker.PERSON: Asked(hold=True)}, "hold")
+        'a person'
+    """
+    _, by = first(levels, name)
+    return "" if by is None else getattr(levels[by], _NAMED_IN[name]) or by.words
+
+
+_NAMED_IN = {"hold": "held_by", "location": "placed_by", "devices": "sized_by"}

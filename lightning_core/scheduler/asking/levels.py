@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from lightning_core.core.commands import Asking, level_after
 from lightning_core.core.control import NOTHING, Asked
-from lightning_core.core.control.asks import first, settled
+from lightning_core.core.control.asks import first, first_words, settled
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import NONE, JobTable
@@ -61,8 +61,8 @@ def asker(table: JobTable, row: int, name: str) -> str:
     _, by = first(levels, name)
     if by is None:
         return ""
-    reason = levels[by].reason
-    return by.words if reason is None else f"{by.words}: {reason}"
+    words, reason = first_words(levels, name), levels[by].reason
+    return words if reason is None else f"{words}: {reason}"
 
 
 def _levels(table: JobTable, row: int, event: Asking) -> tuple[Asked, Asked]:

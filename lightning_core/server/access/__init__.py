@@ -1,0 +1,1 @@
+"""Who is who, and who may what."""
