@@ -42,6 +42,7 @@ ROOMS = (
     "simulation cloud worker run",
     "cluster",
     "pool",
+    "web",
     "autojoin cli",
     "__main__",
 )
