@@ -107,7 +107,9 @@ def test_the_wheel_has_every_package() -> None:
     """Packages are listed one by one; a package that is not listed would be missing from the wheel without an error."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {name for name, path in sources().items() if path.name == "__init__.py"}
-    data = {f"{PACKAGE}.{name}" for name in ("recorded", "template", "template.curves", "market.data")}
+    data = {
+        f"{PACKAGE}.{name}" for name in ("recorded", "template", "template.curves", "market.data", "web.monitoring")
+    }
     assert set(listed) == folders | data
 
 

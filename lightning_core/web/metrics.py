@@ -4,7 +4,7 @@ Rules
 
 1. Names follow Prometheus' conventions: base units, ``_total`` for what only grows.
 2. The number of series is bounded. Jobs that have not ended have series of their own, those in trouble first, and only
-   the first :data:`MAX_JOBS`; how many are left out is a metric.
+   the first :data:`MAX_JOBS`; how many are left out is a metric. So it is with owners, those with most first.
 3. The label of a job is ``job_name``: Prometheus itself uses ``job`` for what it scrapes.
 """
 
@@ -31,8 +31,8 @@ from starlette.responses import Response
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.server.clients.socket_client import SocketClient
 
-# Jobs that have series of their own.
-MAX_JOBS = 200
+# Jobs and owners that have series of their own.
+MAX_JOBS, MAX_OWNERS = 200, 50
 PREFIX = "lightning_core_"
 # Characters of a target in words.
 MAX_WORDS = 120
@@ -99,6 +99,7 @@ class PoolCollector(Collector):
             yield from _of_the_pool(self._seen)
             yield from _of_money(self._seen.about["cloud"])
             yield from _of_jobs(self._seen, self._max_jobs)
+            yield from _of_owners(self._seen.jobs)
             yield from _of_the_process(self._seen.counters)
 
 
@@ -150,8 +151,8 @@ def _of_jobs(seen: Seen, max_jobs: int) -> Iterator[Metric]:
     info = InfoMetricFamily(f"{PREFIX}job", "What a job is and does.", labels=["job_name"])
     for job in told:
         verdict = str(job.verdict or TOO_EARLY)
-        about = {"state": str(job.state), "verdict": verdict, "target": str(job.target)[:MAX_WORDS]}
-        info.add_metric([job.name], about)
+        words = str(job.target)[:MAX_WORDS]
+        info.add_metric([job.name], {"owner": job.owner, "state": job.state, "verdict": verdict, "target": words})
     yield info
     for name, (words, value) in OF_A_JOB.items():
         family = GaugeMetricFamily(PREFIX + name, words, labels=["job_name"])
@@ -159,6 +160,19 @@ def _of_jobs(seen: Seen, max_jobs: int) -> Iterator[Metric]:
             if (number := value(job, seen.now)) is not None:
                 family.add_metric([job.name], number)
         yield family
+
+
+def _of_owners(jobs: Iterable[JobStatus]) -> Iterator[Metric]:
+    count, held = Counter[str](), defaultdict[str, float](float)
+    for job in jobs:
+        if job.state is not State.ENDED:
+            count[job.owner] += 1
+            held[job.owner] += job.share * len(job.devices)
+    told = dict(count.most_common(MAX_OWNERS))
+    yield _gauges("owner_jobs", "Jobs of an owner that have not ended.", "owner", told)
+    yield _gauges("owner_devices", "Devices of an owner's jobs, each by the share of it that they have.", "owner",
+                  {owner: held[owner] for owner in told})  # fmt: skip
+    yield _gauge("owners_left_out", "Owners that have no series of their own.", len(count) - len(told))
 
 
 def _of_the_process(counters: Mapping[str, Any]) -> Iterator[Metric]:

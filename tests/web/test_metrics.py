@@ -26,7 +26,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.load.counters import Counters
-from lightning_core.web.metrics import MAX_JOBS, PoolCollector, Seen, metrics
+from lightning_core.web.metrics import MAX_JOBS, MAX_OWNERS, PoolCollector, Seen, metrics
 from tests.socket_servers import Pool
 from tests.waiting import until
 
@@ -133,8 +133,8 @@ def test_names_follow_the_conventions() -> None:
         if family.type == "counter":
             assert all(sample.name == f"{family.name}_total" for sample in family.samples)
         for sample in family.samples:
-            assert set(sample.labels) <= {"job_name", "device", "state", "verdict", "target", "kind", "cause", "le",
-                                          "policy", "estimator"}  # fmt: skip
+            assert set(sample.labels) <= {"job_name", "owner", "device", "state", "verdict", "target", "kind", "cause",
+                                          "le", "policy", "estimator"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ['a"b', "back\\slash", "new\nline", 'x"} 1\nlightning_core_up 7', "\u2028 é {}", ""])
@@ -193,3 +193,12 @@ def test_shares_on_a_device_add_up() -> None:
     found = samples(PoolCollector(seen(jobs)))
     assert found["lightning_core_device_share_ratio", "cpu0"] == 0.25
     assert found["lightning_core_device_share_ratio", "cpu1"] == 0.75
+
+
+def test_owners_have_their_jobs_and_devices_and_are_bounded() -> None:
+    jobs = [replace(job, owner=f"person-{k % 60}", share=0.5, devices=(0, 1)) for k, job in enumerate(statuses(70))]
+    jobs[0] = replace(jobs[0], state=State.ENDED, verdict=Verdict.MET)
+    found = samples(PoolCollector(seen(jobs)))
+    assert len([1 for name, *_ in found if name == "lightning_core_owner_jobs"]) == MAX_OWNERS
+    assert found["lightning_core_owners_left_out",] == 60 - MAX_OWNERS
+    assert (found["lightning_core_owner_jobs", "person-1"], found["lightning_core_owner_devices", "person-1"]) == (2, 2)
