@@ -159,6 +159,7 @@ WALL_CLOCK = {
     "callbacks/fit.py", "callbacks/job_record.py", "callbacks/options.py", "callbacks/slurm.py",
     "lightning_core/bundle/job_section.py", "lightning_core/cli/history_commands.py", "lightning_core/cli/jobs.py",
     "lightning_core/cli/run_in_pool.py",
+    "lightning_core/cli/access/token_commands.py", "lightning_core/server/access/tokens.py",
     "lightning_core/cli/simulate.py", "lightning_core/cloud/provisioner.py", "lightning_core/cluster/bundle_runner.py",
     "lightning_core/cluster/head.py", "lightning_core/pool/pool.py", "lightning_core/run/ageing.py",
     "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py",

@@ -29,6 +29,7 @@ from lightning_core.cli import (
     status,
     up,
 )
+from lightning_core.cli.access import token_commands
 from lightning_core.cli.arguments import Parser, complete
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
@@ -42,7 +43,20 @@ if TYPE_CHECKING:
     pass
 
 # Modules of commands in the order in which --help lists them. A new one is a file with `add_commands`, and a word here.
-COMMANDS = (run_bundle, advice, init, simulate, market, place, up, jobs, status, history_commands, journals)
+COMMANDS = (
+    run_bundle,
+    advice,
+    init,
+    simulate,
+    market,
+    place,
+    up,
+    token_commands,
+    jobs,
+    status,
+    history_commands,
+    journals,
+)
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",

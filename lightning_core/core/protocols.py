@@ -22,6 +22,10 @@ class NameTakenError(JoinRefusedError):
     """An active job of the pool has the same name."""
 
 
+class AccessRefusedError(JoinRefusedError):
+    """The person who asks has no right to it."""
+
+
 class DeviceNotSharedError(JoinRefusedError):
     """The process trains on a device that the pool does not manage, so it competes with none of the pool's jobs."""
 

@@ -19,6 +19,7 @@ from lightning_core.pool.following import Change, follow_changes, follow_log
 from lightning_core.pool.local_files import log_of, reasons_of
 from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, UnknownJobError
 from lightning_core.scheduler.settings import Settings
+from lightning_core.server.access.people import Person
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import AUTO, connect, describe, kind_of
 from lightning_core.view.why import Row
@@ -83,6 +84,14 @@ class Pool:
         """
         client = connect(where)
         return None if client is None else cls(client, patience)
+
+    def acting_for(self, person: Person) -> Self:
+        """Return a pool that does what a person may do, over a connection of its own, in that person's name.
+
+        Args:
+            person: The person; the pool grants this to processes of its own account alone.
+        """
+        return type(self)(SocketClient(self.client.path, person), self._patience)
 
     def close(self) -> None:
         """Close the connection; the pool and its jobs go on."""

@@ -76,10 +76,15 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     return known or bool(sooner and table.exact[row] and table.goal[row] > table.ends_at[row])
 
 
+def unknown_job(job: str) -> End:
+    """Return the answer to a report of a job that is unknown."""
+    return End(job, 0, Verdict.CANCELLED, Reason("unknown_job"))
+
+
 def answer_report(state: SchedulerState, report: Report, answers: list[Answer]) -> None:
     """Add the answer to a report: the newest directive if the worker's is older, an end if its incarnation is over."""
     if (found := state.find(report.job)) is None:
-        answers.append(End(report.job, 0, Verdict.CANCELLED, Reason("unknown_job")))
+        answers.append(unknown_job(report.job))
         return
     table, row = found
     if report.incarnation != table.incarnation[row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -10,17 +9,20 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
-from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict, status_to_dict
+from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict
 from lightning_core.core.commands import Command
 from lightning_core.core.control import Asker, PlanEvent
 from lightning_core.core.events import Close, Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.names import check_name
+from lightning_core.core.protocols import AccessRefusedError
 from lightning_core.core.validation import MAX_INTEGER, checked
 from lightning_core.server import json_limits
+from lightning_core.server.access.people import Person, Right, person_from_dict
 from lightning_core.server.clients.socket_client import PROTOCOL
 from lightning_core.server.connections import Connection
+from lightning_core.server.load.shared_status import Json, SharedStatus
 
 # Events that clients may send; the scheduler's own events are not among them.
 EVENTS = Report | WorkerExited | Close | Command | PlanEvent
@@ -29,26 +31,27 @@ MAX_WAIT = 60.0
 MAX_ID_LENGTH, MAX_WORDS_LENGTH = 64, 2000
 # Jobs and bytes of one launch; a value of its JSON counts as so many bytes.
 MAX_LAUNCHED_JOBS, MAX_LAUNCH_BYTES, BYTES_PER_VALUE = 1000, 64 * 2**20, 64
-# Jobs whose status is written in one go; others are served in between.
-STATUS_PART = 50
 
 
 class Pool(Protocol):
-    """What a server serves: a scheduler's actor, or a proxy of one."""
+    """What a server serves: a scheduler's actor, or a proxy of one.
 
-    async def join(self, job: Job, device: str, incarnation: int | None, connection: int) -> JoinReply:
+    Where a call is told for which person it is made, it refuses what that person may not see or do.
+    """
+
+    async def join(self, job: Job, device: str, incarnation: int | None, connection: int, person: Person) -> JoinReply:
         """Add or recognise the job of a script, for which the connection of this number reports from now on."""
 
-    async def event(self, event: Event, connection: int) -> Directive | None:
+    async def event(self, event: Event, connection: int, person: Person) -> Directive | None:
         """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
 
-    async def report(self, report: Report, connection: int) -> tuple[Directive | None, float]:
+    async def report(self, report: Report, connection: int, person: Person) -> tuple[Directive | None, float]:
         """Handle a report; return the same, and the seconds that should lie between two reports."""
 
-    async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+    async def wait(self, job: str, version: int, timeout: float, person: Person) -> Directive | None:
         """Return the next directive of the job."""
 
-    async def job_forecast(self, job: str) -> JobForecast | None:
+    async def job_forecast(self, job: str, person: Person) -> JobForecast | None:
         """Return the forecast of the job."""
 
     async def status(self) -> tuple[float, list[JobStatus]]:
@@ -57,7 +60,7 @@ class Pool(Protocol):
     async def launch(self, specs: list[Any]) -> None:
         """Submit jobs for the pool to launch."""
 
-    async def job(self, name: str) -> Job:
+    async def job(self, name: str, person: Person) -> Job:
         """Return a job with its current terms."""
 
     async def about(self) -> dict[str, Any]:
@@ -68,10 +71,6 @@ class Pool(Protocol):
 
     async def disconnected(self, connection: int) -> None:
         """Take note that a connection has closed."""
-
-
-class Json(str):
-    """A value that is JSON already."""
 
 
 class Paced(NamedTuple):
@@ -118,7 +117,7 @@ class Calls:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._status = _SharedStatus(pool)
+        self._status = SharedStatus(pool.status)
 
     def parse(self, body: Any, size: int, connection: Connection) -> Callable[[], Awaitable[Any]]:
         """Return the call that a request asks for, checked; nothing has been done yet.
@@ -134,96 +133,76 @@ class Calls:
         """
         if body["protocol"] != PROTOCOL:
             raise ValueError(f"scheduler protocol {PROTOCOL}, client {body['protocol']}: upgrade the older one")
-        pool, call, args = self._pool, body["call"], body["args"]
+        pool, call, args, person = self._pool, body["call"], body["args"], _person(body, connection)
         match call:
             case "join":
-                job, device = _own_job(args["job"], connection.account), checked(args["device"], str)
+                person.check(Right.SUBMIT)
+                job, device = _own_job(args["job"], person), checked(args["device"], str)
                 incarnation = checked(args["incarnation"], int | None)
-                return partial(pool.join, job, device, incarnation, connection.number)
+                return partial(pool.join, job, device, incarnation, connection.number, person)
             case "event":
-                event = _event(args["event"], connection.account)
+                event = _event(args["event"], person)
                 if isinstance(event, Report):
-                    return partial(_report, pool, event, connection.number)
-                return partial(_directive, pool.event, event, connection.number)
+                    return partial(_report, pool, event, connection.number, person)
+                return partial(_directive, pool.event, event, connection.number, person)
             case "wait":
                 name, version = _name(args), checked(args["version"], int)
                 timeout = min(checked(args["timeout"], float), MAX_WAIT)
-                return partial(_directive, pool.wait, name, version, timeout)
+                return partial(_directive, pool.wait, name, version, timeout, person)
             case "job_forecast":
-                return partial(pool.job_forecast, _name(args))
+                return partial(pool.job_forecast, _name(args), person)
             case "status":
-                return self._status.text
-            case "prepare":
+                return self._status.text if person.may(Right.SEE) else partial(self._status.text_for, person)
+            case "prepare" | "launch":
+                person.check(Right.SUBMIT)
                 _add_specs(args, size, connection)
-                return _nothing
-            case "launch":
-                _add_specs(args, size, connection)
-                specs, connection.specs, connection.prepared = connection.specs, [], 0
-                return partial(pool.launch, [_own_spec(spec, connection.account) for spec in specs])
+                return _nothing if call == "prepare" else partial(pool.launch, _taken_specs(connection, person))
             case "job":
-                return partial(_terms, pool, _name(args))
-            case "about" | "counters":
-                return pool.about if call == "about" else pool.counters
+                return partial(_terms, pool, _name(args), person)
+            case "about":
+                return partial(_about, pool, person)
+            case "counters":
+                return pool.counters
             case _:
                 raise ValueError(f"unknown call {call!r}")
 
 
-class _SharedStatus:
-    """The status of all jobs as JSON, made once for all who ask at the same time.
+def _person(body: Mapping[str, Any], connection: Connection) -> Person:
+    """Return the person for whom a request is made.
 
-    Args:
-        pool: The pool.
+    Raises:
+        AccessRefusedError: If it names one, and its process is of another account than the pool.
     """
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._making = asyncio.Lock()
-        self._next: asyncio.Task[Json] | None = None
-        self._jobs: list[JobStatus] | None = None
-        self._text = ""
-
-    async def text(self) -> Json:
-        """Return the status as of a time after this call."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._make())
-        return await asyncio.shield(self._next)
-
-    async def _make(self) -> Json:
-        async with self._making:
-            self._next = None  # those who ask from here on may know of later events
-            now, jobs = await self._pool.status()
-            if jobs is not self._jobs:
-                self._text = await _statuses(jobs)
-                self._jobs = jobs
-            return Json(f"[{json.dumps(now, allow_nan=False)},{self._text}]")
-
-
-async def _statuses(jobs: list[JobStatus]) -> str:
-    texts = []
-    for start in range(0, len(jobs), STATUS_PART):
-        part = [status_to_dict(job) for job in jobs[start : start + STATUS_PART]]
-        texts.append(json.dumps(part, separators=(",", ":"), allow_nan=False)[1:-1])
-        await asyncio.sleep(0)
-    return f"[{','.join(texts)}]"
+    peer = connection.peer
+    if "person" not in body:
+        return peer.person
+    if not peer.speaks_for_others:
+        raise AccessRefusedError(f"only the pool's own account may speak for others, and you are {peer.person.name}")
+    return person_from_dict(body["person"])
 
 
 def _name(args: Mapping[str, Any]) -> str:
     return check_name(checked(args["job"], str))
 
 
-def _own_job(body: Any, person: str) -> Job:
+def _own_job(body: Any, person: Person) -> Job:
     """Return the job of a script, which belongs to the one who sent it, whatever it says."""
     job: Job = checked(job_from_dict({**body, "owner": ""}), Job)
-    return replace(job, owner=person)
+    return replace(job, owner=person.name)
 
 
-def _own_spec(spec: Any, person: str) -> Any:
-    """Return a spec whose job belongs to the one who sent it; one without a job is left for the pool to refuse."""
-    has_job = isinstance(spec, dict) and isinstance(spec.get("job"), dict)
-    return {**spec, "job": {**spec["job"], "owner": person}} if has_job else spec
+def _taken_specs(connection: Connection, person: Person) -> list[Any]:
+    """Return the specs that a connection has prepared, whose jobs belong to the one who launches them."""
+    specs, connection.specs, connection.prepared = connection.specs, [], 0
+    return [
+        {**spec, "job": {**spec["job"], "owner": person.name}}
+        if isinstance(spec, dict) and isinstance(spec.get("job"), dict)
+        else spec  # it is for the pool to refuse
+        for spec in specs
+    ]
 
 
-def _event(text: Any, person: str) -> Event:
+def _event(text: Any, person: Person) -> Event:
     if not isinstance(text, str):
         raise ValueError(f"an event must be a text of JSON, got {type(text).__name__}")
     json_limits.check(text)
@@ -235,7 +214,7 @@ def _event(text: Any, person: str) -> Event:
     if isinstance(event, Command) and (by := getattr(event, "by", Asker.PERSON)) is not Asker.PERSON:
         raise ValueError(f"by must be person in what clients send, got {by}")
     if isinstance(event, Command):
-        event = replace(event, who=person)
+        event = replace(event, who=person.name)
     if isinstance(event, Report) and len(event.cells) > MAX_REPORTED_CELLS:
         raise ValueError(f"a report must have at most {MAX_REPORTED_CELLS:,} cells, got {len(event.cells):,}")
     return event
@@ -262,8 +241,8 @@ async def _nothing() -> None:
     return None
 
 
-async def _report(pool: Pool, report: Report, connection: int) -> Paced:
-    directive, period = await pool.report(report, connection)
+async def _report(pool: Pool, report: Report, connection: int, person: Person) -> Paced:
+    directive, period = await pool.report(report, connection, person)
     return Paced(None if directive is None else answer_to_dict(directive), period)
 
 
@@ -272,5 +251,13 @@ async def _directive(ask: Callable[..., Awaitable[Directive | None]], *args: Any
     return None if directive is None else answer_to_dict(directive)
 
 
-async def _terms(pool: Pool, name: str) -> dict[str, Any]:
-    return job_to_dict(await pool.job(name))
+async def _terms(pool: Pool, name: str, person: Person) -> dict[str, Any]:
+    return job_to_dict(await pool.job(name, person))
+
+
+async def _about(pool: Pool, person: Person) -> dict[str, Any]:
+    about = await pool.about()
+    if person.may(Right.SEE):
+        return about
+    # A plan names jobs, and words about trouble may.
+    return about | {"plan": None, "cloud": about["cloud"] | {"trouble": {}}}

@@ -14,6 +14,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_core.server.access.accounts import Peer
+
 # Connections at a time: each is a training, or a command that a person has typed.
 MAX_CONNECTIONS = 4096
 # Bytes that all connections hold together: unfinished requests, prepared launches, and answers that are not read.
@@ -49,14 +51,14 @@ class Connection:
         process: Process at its other end.
         transport: Its transport.
         used_at: Time of its newest request.
-        account: Name of the account that the process runs under.
+        peer: Who is at its other end.
     """
 
     number: int
     process: Process
     transport: asyncio.WriteTransport
     used_at: float
-    account: str = ""
+    peer: Peer
     unfinished: int = 0
     """Bytes of a request that has not arrived completely."""
     specs: list[Any] = field(default_factory=list)
@@ -89,23 +91,22 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def admit(self, pid: int, transport: asyncio.WriteTransport, now: float, account: str = "") -> Connection | None:
+    def admit(self, peer: Peer, transport: asyncio.WriteTransport, now: float) -> Connection | None:
         """Return a new connection; None if there is no room.
 
         Args:
-            pid: Process at its other end; 0 if it is not visible from here, and counts as another one each time.
+            peer: Who is at its other end; a process that is not visible from here counts as another one each time.
             transport: Its transport.
             now: Time in seconds.
-            account: Name of the account that it runs under.
         """
         self._processes = {
             key: process for key, process in self._processes.items() if process.connections or process.paid_until > now
         }
-        process = self._processes.setdefault(pid or -1 - self._count, Process())
+        process = self._processes.setdefault(peer.pid or -1 - self._count, Process())
         if len(self._open) >= self._max and not self._make_room(process):
             return None
         self._count += 1
-        connection = Connection(self._count, process, transport, now, account)
+        connection = Connection(self._count, process, transport, now, peer)
         self._open.add(connection)
         process.connections.add(connection)
         return connection

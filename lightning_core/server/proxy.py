@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lightning_core.server.access.people import Person
 from lightning_core.server.probe import UNUSABLE, PoolUnavailableError, ask
 from lightning_core.server.server import SocketServer
 
@@ -31,7 +32,9 @@ def name_of(head: Mapping[str, Any]) -> str:
 
 
 class Remote:
-    """A pool whose scheduler is an actor of a remote Ray; every call is forwarded unchanged.
+    """A pool whose scheduler is an actor of a remote Ray; every call is forwarded unchanged, with its person.
+
+    Who may open the socket of a proxy holds the token of that Ray, and could do everything there without the proxy.
 
     This process and the pool both number connections, so those of this process begin at a random number.
     """
@@ -43,15 +46,15 @@ class Remote:
     def __getattr__(self, method: str) -> Any:
         return partial(self._forward, method)
 
-    async def join(self, job: Any, device: str, incarnation: int | None, connection: int) -> Any:
-        reply = await self._forward("join", job, device, incarnation, self._first + connection)
+    async def join(self, job: Any, device: str, incarnation: int | None, connection: int, person: Person) -> Any:
+        reply = await self._forward("join", job, device, incarnation, self._first + connection, person)
         return reply._replace(arbiters=tuple(path if Path(path).exists() else "" for path in reply.arbiters))
 
-    async def event(self, event: Any, connection: int) -> Any:
-        return await self._forward("event", event, self._first + connection)
+    async def event(self, event: Any, connection: int, person: Person) -> Any:
+        return await self._forward("event", event, self._first + connection, person)
 
-    async def report(self, report: Any, connection: int) -> Any:
-        return await self._forward("report", report, self._first + connection)
+    async def report(self, report: Any, connection: int, person: Person) -> Any:
+        return await self._forward("report", report, self._first + connection, person)
 
     async def disconnected(self, connection: int) -> None:
         from ray.exceptions import RayError

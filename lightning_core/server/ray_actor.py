@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from lightning_core.core.commands import Command
 from lightning_core.core.control import PlanEvent
 from lightning_core.core.events import Event, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
-from lightning_core.core.names import did_you_mean
-from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.scheduler.asking import plans
+from lightning_core.scheduler.reports import unknown_job
 from lightning_core.scheduler.settings import Settings
+from lightning_core.server.access.guard import Guard
+from lightning_core.server.access.people import POOL, Person
 from lightning_core.server.host import Host
 from lightning_core.server.load.counters import journal_bytes
 from lightning_core.server.load.group_commit import GroupCommit
@@ -64,6 +66,7 @@ class SchedulerActor(PoolCalls):
         self._notifier = Notifier(on_verdict or {})
         self._launching = asyncio.Lock()
         self._sessions = Sessions(lambda: self._host.scheduler, self._decide)
+        self._guard = Guard(lambda: self._host.scheduler)
         try:
             self._lock = lock_journal(self._folder / "journal.lock")
             self._host = Host(Settings(**settings), self._folder / "journal.db", history=self._folder)
@@ -83,24 +86,29 @@ class SchedulerActor(PoolCalls):
 
     # ------------------------------------------------------------------------------------------------ for workers
 
-    async def report(self, report: Report, connection: int | None = None) -> tuple[Directive | None, float]:
+    async def report(
+        self, report: Report, connection: int | None = None, person: Person = POOL
+    ) -> tuple[Directive | None, float]:
         """Handle a report; return the newest directive of its job, if it is newer than the sender's.
 
         Returns:
             The directive, and the seconds that should lie between two reports, 0 for any number.
         """
-        return await self.event(report, connection), self._report_period()
+        return await self.event(report, connection, person), self._report_period()
 
-    async def event(self, event: Event, connection: int | None = None) -> Directive | None:
+    async def event(self, event: Event, connection: int | None = None, person: Person = POOL) -> Directive | None:
         """Handle an event and return the newest directive of its job, if it is newer than the sender's."""
         await self._ready()
-        if connection is not None and isinstance(event, Report | WorkerExited):
-            self._sessions.check_reporter(event, connection)
+        self._guard.check(event, person)
+        if isinstance(event, Report | WorkerExited):
+            if not self._guard.may_report(event.job, person):
+                return unknown_job(event.job) if isinstance(event, Report) else None
+            if connection is not None:
+                self._sessions.check_reporter(event, connection)
         directive = None
         if isinstance(event, Report):
             directive = self._host.directive_for(event, self._decide(event))
         elif isinstance(event, Command):
-            self._known(event.job)
             self._host.scheduler.check_command(event, self._host.now())
             self._decide(event)
         else:
@@ -110,18 +118,24 @@ class SchedulerActor(PoolCalls):
         await self._commits.settled()
         return directive
 
-    async def wait(self, job: str, version: int, timeout: float) -> Directive | None:
+    async def wait(self, job: str, version: int, timeout: float, person: Person = POOL) -> Directive | None:
         """Return the directive of a job once it is newer than ``version``; None after ``timeout`` seconds."""
         await self._ready()
-        return await self._long_polling.directive(job, version, timeout)
+        if not self._guard.sees(job, person):
+            raise RuntimeError(f"no job {job!r}")  # a script may join again
+        directive = await self._long_polling.directive(job, version, timeout)
+        return directive if self._guard.sees(job, person) else None
 
-    async def job_forecast(self, job: str) -> JobForecast | None:
+    async def job_forecast(self, job: str, person: Person = POOL) -> JobForecast | None:
         await self._ready()
-        return await self._commits.read(lambda: self._host.scheduler.job_forecast(job))
+        sees = partial(self._guard.sees, job, person)
+        return await self._commits.read(lambda: self._host.scheduler.job_forecast(job) if sees() else None)
 
     # ------------------------------------------------------------------------------------------------ for scripts
 
-    async def join(self, job: Job, device: str, incarnation: int | None, connection: int) -> JoinReply:
+    async def join(
+        self, job: Job, device: str, incarnation: int | None, connection: int, person: Person = POOL
+    ) -> JoinReply:
         """Add the job of a script, or recognise it when the script reconnects.
 
         Args:
@@ -129,13 +143,15 @@ class SchedulerActor(PoolCalls):
             device: ``"cpu"``, or the UUID of the GPU that the script trains on.
             incarnation: Incarnation that the script was given before, if it reconnects.
             connection: Number of the connection that reports for the job from now on.
+            person: Person whose script it is.
 
         Raises:
             JoinRefusedError: If its name is taken, or its device is not one of the pool's.
         """
         await self._ready()
         await self._wakeups.begun()
-        reply = self._sessions.join(job, device, incarnation, connection)
+        continues = partial(self._guard.may_continue, job.name, person)
+        reply = self._sessions.join(job, device, incarnation, connection, continues)
         await self._commits.settled()
         return reply
 
@@ -182,11 +198,15 @@ class SchedulerActor(PoolCalls):
         now, jobs = await self.status()
         return {job.name: None if job.finished_at is None else now - job.finished_at for job in jobs}
 
-    async def job(self, name: str) -> Job:
+    async def job(self, name: str, person: Person = POOL) -> Job:
         """Return a job with its current terms."""
         await self._ready()
-        self._known(name)
-        return await self._commits.read(lambda: self._host.scheduler.job(name))
+
+        def read() -> Job:
+            self._guard.check_known(name, person)
+            return self._host.scheduler.job(name)
+
+        return await self._commits.read(read)
 
     async def throughputs(self, name: str) -> dict[int, float]:
         """Return the expected batches per second of a job by number of devices; empty while unknown."""
@@ -249,9 +269,7 @@ class SchedulerActor(PoolCalls):
         self._sessions.await_reconnections()
 
     def _known(self, job: str) -> None:
-        names = self._host.scheduler.names()
-        if job not in names:
-            raise JoinRefusedError(f"no job {job!r}{did_you_mean(job, names)}")
+        self._guard.check_known(job, POOL)
 
     async def _handle(self, event: Event) -> None:
         """Handle an event; return once it is committed."""

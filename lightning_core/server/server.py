@@ -20,10 +20,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from lightning_core.node.processes import peer_of, process_watch, user_of
+from lightning_core.core.protocols import JoinRefusedError
+from lightning_core.node.processes import process_watch
 from lightning_core.node.unix_sockets import BACKLOG, listen, max_connections
 from lightning_core.server import json_limits
-from lightning_core.server.access.accounts import account_of
+from lightning_core.server.access.accounts import peer_at
+from lightning_core.server.access.people import ALL_RIGHTS, Right
 from lightning_core.server.calls import BYTES_PER_VALUE, Calls, Pool, read_id, write_answer
 from lightning_core.server.clients.socket_client import REFUSALS
 from lightning_core.server.connections import MAX_CONNECTIONS, Connection, Connections
@@ -46,11 +48,13 @@ class SocketServer:
     Args:
         pool: Pool to serve.
         path: Path of the socket, at most 107 characters; accessible to its user only.
+        rights: What other accounts may do that can open the socket: of one that is its user's alone, that is root.
     """
 
-    def __init__(self, pool: Pool, path: Path) -> None:
+    def __init__(self, pool: Pool, path: Path, rights: frozenset[Right] = ALL_RIGHTS) -> None:
         self._pool = pool
         self._path = path
+        self._rights = rights
         self._calls = Calls(pool)
         self._server: asyncio.Server | None = None
         self._connections = Connections(max_connections(MAX_CONNECTIONS))
@@ -82,9 +86,8 @@ class SocketServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop, calls = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-        peer = writer.get_extra_info("socket")
-        account = account_of(user_of(peer))
-        connection = self._connections.admit(peer_of(peer), writer.transport, loop.time(), account)
+        peer = peer_at(writer.get_extra_info("socket"), self._rights)
+        connection = self._connections.admit(peer, writer.transport, loop.time())
         if connection is None:
             words = f"the pool's server has {len(self._connections)} connections, which is its limit; try again later"
             self._refused += 1
@@ -155,16 +158,16 @@ class SocketServer:
             asked = self._calls.parse(body, size, connection)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             # A plain ValueError has a message for people; that of a KeyError, say, has none.
-            words = str(error) if type(error) is ValueError else f"invalid request: {type(error).__name__}: {error}"
-            answer = self._refuse(number, words)
+            known = type(error) is ValueError or isinstance(error, JoinRefusedError)
+            words = str(error) if known else f"invalid request: {type(error).__name__}: {error}"
+            answer = self._refuse(number, words, **_because(error))
         else:
             connection.proven = True
             self._connections.limit_memory(size)  # it may be prepared
             try:
                 answer = write_answer(number, "value", await asked())
             except ValueError as error:  # JoinRefusedError is one
-                because = [name for name, kind in REFUSALS.items() if isinstance(error, kind)]
-                answer = self._refuse(number, str(error), **({"because": because[0]} if because else {}))
+                answer = self._refuse(number, str(error), **_because(error))
             except Exception as error:  # the pool is in trouble; the client may ask again
                 answer = write_answer(number, "failed", f"{type(error).__name__}: {error}")
         await self._send(answer, connection, writer)
@@ -181,6 +184,12 @@ class SocketServer:
             self._connections.drop(connection)
         except OSError:  # the client is gone
             pass
+
+
+def _because(error: Exception) -> dict[str, str]:
+    """Return the code of a refusal, if it has one."""
+    codes = [name for name, kind in REFUSALS.items() if isinstance(error, kind)]
+    return {"because": codes[0]} if codes else {}
 
 
 def _watch_process(writer: asyncio.StreamWriter) -> int | None:

@@ -50,8 +50,17 @@ class Sessions:
         self._proxies: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def join(self, job: Job, device: str, incarnation: int | None, connection: int) -> JoinReply:
+    def join(
+        self, job: Job, device: str, incarnation: int | None, connection: int, may_continue: Callable[[], bool]
+    ) -> JoinReply:
         """Add the job of a script, or recognise it when the script reconnects.
+
+        Args:
+            job: Job to submit.
+            device: ``"cpu"``, or the UUID of the GPU that the script trains on.
+            incarnation: Incarnation that the script was given before, if it reconnects.
+            connection: Number of the connection that reports for the job from now on.
+            may_continue: Function that returns whether the script may take up a job of that name that has not ended.
 
         Raises:
             JoinRefusedError: If its name is taken, or its device is not one of the pool's.
@@ -66,7 +75,7 @@ class Sessions:
             raise JoinRefusedError(f"{job.name}: {refusal}")
         again = False
         if job.name in scheduler.names(active=True):
-            if self._has_other_reporter(job.name, connection):
+            if self._has_other_reporter(job.name, connection) or not may_continue():
                 raise NameTakenError(f"the name {job.name!r} is taken by a job that has not ended; choose another")
             again = incarnation == scheduler.incarnation(job.name)
             if not again:  # another process had the name and has exited

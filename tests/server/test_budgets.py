@@ -26,6 +26,8 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.node import unix_sockets
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.server import calls, connections, json_limits, server
+from lightning_core.server.access.accounts import Peer
+from lightning_core.server.access.people import POOL
 from lightning_core.server.clients import socket_client
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.connections import MAX_HELD_BYTES, Connections
@@ -209,7 +211,7 @@ class Transport:
 
 def admitted(room: Connections, pid: int, now: float = 0.0, unread: int = 0) -> tuple[Any, Transport]:
     transport = Transport(unread)
-    return room.admit(pid, transport, now), transport  # type: ignore[arg-type]
+    return room.admit(Peer(pid, POOL), transport, now), transport  # type: ignore[arg-type]
 
 
 def test_the_process_with_most_connections_makes_room_for_another() -> None:

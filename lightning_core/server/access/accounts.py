@@ -1,11 +1,38 @@
-"""The names of accounts of this machine."""
+"""The accounts of the machine: who is at the other end of a Unix socket, as the kernel says."""
 
 from __future__ import annotations
 
+import os
 import pwd
 from functools import cache
+from typing import Any, NamedTuple
 
 from lightning_core.core.names import is_person
+from lightning_core.node.processes import peer_of, user_of
+from lightning_core.server.access.people import ALL_RIGHTS, Person, Right
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a connection."""
+
+    pid: int
+    """Process that opened it; 0 if it is not visible from here."""
+    person: Person
+    """Its account."""
+    speaks_for_others: bool = False
+    """Whether its requests may name another person, for whom they are made."""
+
+
+def peer_at(connection: Any, rights: frozenset[Right]) -> Peer:
+    """Return who is at the other end of a Unix socket.
+
+    Args:
+        connection: The socket.
+        rights: What accounts may do there; that of this process may do everything, and speak for others.
+    """
+    user = user_of(connection)
+    ours = user == os.geteuid()
+    return Peer(peer_of(connection), Person(account_of(user), ALL_RIGHTS if ours else rights), ours)
 
 
 @cache

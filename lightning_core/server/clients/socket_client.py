@@ -12,16 +12,21 @@ from lightning_core.core.answers import Directive, End, Grant, JobForecast, JobS
 from lightning_core.core.codec import answer_from_dict, encode_event, job_from_dict, job_to_dict, status_from_dict
 from lightning_core.core.events import Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
-from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
+from lightning_core.core.protocols import AccessRefusedError, DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.node.unix_sockets import connect
+from lightning_core.server.access.people import Person
 from lightning_core.server.clients.socket_link import SocketLink
 
-PROTOCOL = 7
+PROTOCOL = 8
 CALL_TIMEOUT = 10.0
 # Bytes of specs in one request, unless one spec is larger.
 PART_BYTES = 2**17
 # Codes that tell refusals apart, sent beside their messages.
-REFUSALS: dict[str, type[JoinRefusedError]] = {"name": NameTakenError, "device": DeviceNotSharedError}
+REFUSALS: dict[str, type[JoinRefusedError]] = {
+    "name": NameTakenError,
+    "device": DeviceNotSharedError,
+    "access": AccessRefusedError,
+}
 # Incarnation by process, pool and job, so that a process that reconnects is recognised.
 _joined: dict[tuple[int, str, str], int] = {}
 
@@ -31,11 +36,15 @@ class SocketClient:
 
     Args:
         path: Path of the pool's socket.
+        person: Person for whom it speaks, which the pool grants to processes of its own account alone; None for the
+            account of this process.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, person: Person | None = None) -> None:
         self.path = path
         """Path of the pool's socket."""
+        self.person = person
+        """Person for whom it speaks; None for the account of this process."""
         self.report_period = 0.0
         self._lock = threading.RLock()
         self._link: SocketLink | None = None
@@ -126,6 +135,8 @@ class SocketClient:
                 self._number += 1
                 number = self._number
                 request = {"id": number, "protocol": PROTOCOL, "call": call, "args": args}
+                if self.person is not None:
+                    request["person"] = self.person.to_dict()
                 link = self._link = self._link or SocketLink(connect(self.path, CALL_TIMEOUT))
                 link.send(json.dumps(request, separators=(",", ":")).encode() + b"\n")
             answer: dict[str, Any] = link.receive(number, patience)

@@ -1,0 +1,86 @@
+"""``lightning-core token``: tokens by which people without an account here use a pool."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from lightning_core.core.durations import parse_duration
+from lightning_core.scheduler.summary import EXIT_MET
+from lightning_core.server.access.people import Person, Right, rights_of
+from lightning_core.server.access.tokens import Token, Tokens
+from lightning_core.server.discovery import home
+from lightning_core.storage.private_files import private_folder
+from lightning_core.view.tables import print_table
+
+NEVER = "never"
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``token new``, ``token list`` and ``token revoke``."""
+    description = "make, list and revoke tokens by which people use the pool"
+    commands = command("token", print, description).add_subparsers(required=True, metavar="WHAT")
+
+    def action(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = commands.add_parser(name, help=description, description=description)
+        made.set_defaults(run=run)
+        made.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
+        return made
+
+    new = action("new", _new, "make a token for a person and print it, once")
+    new.add_argument("name", metavar="NAME", help="name of the person, who owns the jobs that are submitted with it")
+    rights = f"what it allows beside seeing one's own jobs: some of {','.join(Right)} (default none)"
+    new.add_argument("--may", default="", metavar="RIGHTS", help=rights)
+    until = f"time after which it is not valid any more, such as 30d, or {NEVER} (default 30d)"
+    new.add_argument("--expires", default="30d", metavar="TIME", help=until)
+    action("list", _list, "list the tokens that are not revoked")
+    revoke = action("revoke", _revoke, "revoke all tokens of a person, or one by its id")
+    revoke.add_argument("name", metavar="NAME", help="name of the person, or id of a token")
+
+
+def _tokens(arguments: argparse.Namespace) -> Tokens:
+    return Tokens((arguments.folder or home()).expanduser())
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    rights = rights_of(filter(None, arguments.may.split(",")))
+    expires = None if arguments.expires == NEVER else parse_duration(arguments.expires)
+    private_folder((arguments.folder or home()).expanduser())
+    secret = _tokens(arguments).make(arguments.name, rights, expires)
+    print(secret)
+    words = Person(arguments.name, rights).words
+    print(f"{arguments.name} may: {words}. It is not shown again; `token revoke` takes it back", file=sys.stderr)
+    if Right.SUBMIT in rights:
+        print("note: a bundle is code that runs as this account; who may submit one can do all that this account can",
+              file=sys.stderr)  # fmt: skip
+    return EXIT_MET
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows = [_row(token) for token in _tokens(arguments).list()]
+    if rows:
+        print_table(("name", "id", "may", "made", "expires"), rows)
+    else:
+        print("no tokens; `lightning-core token new NAME` makes one")
+    return EXIT_MET
+
+
+def _row(token: Token) -> tuple[str, ...]:
+    expires = NEVER if token.expires is None else _day(token.expires)
+    expired = "" if token.is_valid(datetime.now().timestamp()) else " (expired)"
+    return token.name, token.id, Person(token.name, token.rights).words, _day(token.made), expires + expired
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def _revoke(arguments: argparse.Namespace) -> int:
+    revoked = _tokens(arguments).revoke(arguments.name)
+    if not revoked:
+        raise ValueError(f"no token {arguments.name!r}; `lightning-core token list` lists them")
+    print(f"revoked: {revoked} token{'s' * (revoked > 1)} of {arguments.name}")
+    return EXIT_MET
