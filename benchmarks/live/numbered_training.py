@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +127,10 @@ def check_order(seen: dict[tuple[int, int], list[int]], undisturbed: dict[tuple[
     both = seen.keys() & undisturbed.keys()
     for step in sorted(both):
         if sorted(seen[step]) != sorted(undisturbed[step]):
+            more, fewer = Counter(seen[step]), Counter(undisturbed[step])
             raise RuntimeError(
-                f"epoch and step {step} must see the samples that they see without resizes, and saw others"
+                f"epoch and step {step} must see the {len(undisturbed[step])} samples that they see without resizes, "
+                f"and saw {(more - fewer).total()} beyond them, and {(fewer - more).total()} of them not"
             )
     epochs = defaultdict(list)
     for (epoch, _), numbers in seen.items():

@@ -192,6 +192,7 @@ def measure(size: Size) -> Figures:
             resized = warm.run("resized", resizes, 10**6)
             steps = max((step for _, step in resized["seen"]), default=0)
             plain = warm.run("plain", 0, steps, beside=False)
+            same = check_order(resized["seen"], plain["seen"])
             if size != "quick":
                 figures |= _compare_losses(warm, resizes)
         cold = cold_resizes(folder / "cold", 2 if size == "quick" else 6)
@@ -199,7 +200,6 @@ def measure(size: Size) -> Figures:
     timed: list[Timed] = resized["resizes"]
     if min(np.diff(resized["beside"][::2]), default=1) <= 0:
         raise RuntimeError("the other job must train on the device that becomes free, and did not")
-    same = check_order(resized["seen"], plain["seen"])
     rows = [
         [
             name,
