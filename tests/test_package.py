@@ -162,7 +162,7 @@ WALL_CLOCK = {
     "lightning_core/cli/access/token_commands.py", "lightning_core/server/access/tokens.py",
     "lightning_core/cli/simulate.py", "lightning_core/cloud/provisioner.py", "lightning_core/cluster/bundle_runner.py",
     "lightning_core/cluster/head.py", "lightning_core/pool/pool.py", "lightning_core/run/ageing.py",
-    "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py",
+    "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py", "lightning_core/server/webhook.py",
     "lightning_core/storage/runs/pool_history.py", "lightning_core/storage/runs/run_store.py",
     "lightning_core/storage/journals/anchor.py", "lightning_core/storage/journals/recovery.py",
 }  # fmt: skip

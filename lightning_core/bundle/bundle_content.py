@@ -68,7 +68,7 @@ def read_bundle_content(
         jobs = _find_jobs(content, problems)
     pool = read_pool(content.get("pool"), problems.at("pool"), existing)
     settings = read_settings(content, pool, folder, problems)
-    on_verdict = read_on_verdict(content.get("on_verdict"), problems.at("on_verdict"))
+    on_verdict = read_on_verdict(content.get("on_verdict"), folder, problems.at("on_verdict"))
     allow_import = None
     if content.get("allow_import") is not None:
         allow_import = problems.at("allow_import").read(read_allow_import, content["allow_import"])

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from lightning_core.bundle.problems import Problems
+from lightning_core.server.webhook import read_secret
 
 
-def read_on_verdict(section: Any, problems: Problems) -> dict[str, Any]:
-    """Read ``{command: "notify-send ...", webhook: "https://..."}``.
+def read_on_verdict(section: Any, folder: Path, problems: Problems) -> dict[str, Any]:
+    """Read ``{command: "notify-send ...", webhook: "https://...", secret_file: hook.secret}``.
 
     Args:
         section: Value in the file.
+        folder: Folder to which the path of the secret is relative.
         problems: Collector at the section.
 
     Returns:
@@ -25,8 +29,12 @@ def read_on_verdict(section: Any, problems: Problems) -> dict[str, Any]:
     if not isinstance(section, Mapping) or not section:
         problems.add(f"expected a mapping with command or webhook, got {section!r}")
         return {}
-    parsers: dict[str, Callable[[Any], Any]] = {"command": _read_command, "webhook": _read_webhook}
+    parsers: dict[str, Callable[[Any], Any]] = {
+        "command": _read_command, "webhook": _read_webhook, "secret_file": partial(_read_secret_file, folder),
+    }  # fmt: skip
     problems.check_keys(section, parsers)
+    if "secret_file" in section and "webhook" not in section:
+        problems.at("secret_file").add("signs what is posted to a webhook: say which, or leave it out")
     return {key: problems.at(key).read(parse, section[key]) for key, parse in parsers.items() if key in section}
 
 
@@ -54,3 +62,14 @@ def _read_webhook(value: Any) -> str:
     if not valid:
         raise ValueError(f"must be an http or https address, got {value!r}")
     return str(value)
+
+
+def _read_secret_file(folder: Path, value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError(f"must be the path of a file, got {value!r}")
+    path = folder / Path(value).expanduser()
+    try:
+        read_secret(path)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}: {path}") from None
+    return str(path)

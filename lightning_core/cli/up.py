@@ -61,6 +61,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument("--recover", action="store_true", help=recover)
     up.add_argument("--on-verdict", metavar="COMMAND", help="command to run when a verdict changes")
     up.add_argument("--webhook", metavar="URL", help="address to post to when a verdict changes")
+    up.add_argument("--webhook-secret", metavar="FILE", help="file of the secret that signs what is posted")
     down = command("down", _down, "shut down the pool; its jobs are saved, and resume with the next `up`")
     down.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
     down.add_argument(
@@ -107,8 +108,9 @@ def _up(arguments: argparse.Namespace) -> int:
         settings = _on_market(market, settings, arguments, devices, found)
     elif arguments.kind == "gpu" and not arguments.ray:
         check_gpus(devices, found.at("--kind"))
-    told = {"command": arguments.on_verdict, "webhook": arguments.webhook}
-    on_verdict = read_on_verdict({key: value for key, value in told.items() if value} or None, found.at("--on-verdict"))
+    told = {"command": arguments.on_verdict, "webhook": arguments.webhook, "secret_file": arguments.webhook_secret}
+    given = {key: value for key, value in told.items() if value} or None
+    on_verdict = read_on_verdict(given, Path.cwd(), found.at("--on-verdict"))
     if found.messages:
         raise BundleError(found.messages)
     folder = arguments.folder or home()

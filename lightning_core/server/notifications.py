@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import queue
 import subprocess
 import threading
-import urllib.request
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, TypedDict
 
 from lightning_core.core.answers import Alert, Answer, End, Grant
 from lightning_core.core.control import Ask, PoolAnswer
+from lightning_core.server.webhook import Webhook
 
 log = logging.getLogger(__name__)
 
-# Seconds after which a command or a request is abandoned.
+# Seconds after which a command is abandoned.
 TIMEOUT = 10.0
-# Notifications beyond this are dropped.
+# Notifications that wait; if there are more, the oldest is lost.
 MAX_QUEUED = 1000
 
 
@@ -29,28 +30,31 @@ class OnVerdict(TypedDict, total=False):
 
     command: Sequence[str]
     webhook: str
+    secret_file: str
 
 
 class Notifier:
-    """Sends notifications one after another, in a thread of its own.
+    """Passes notifications on, each way in a thread of its own: a dead webhook delays no command.
 
     Args:
         on_verdict: ``command``, run without a shell, with ``LIGHTNING_CORE_EVENT``, ``_JOB``, ``_VERDICT`` and
-            ``_REASON`` in its environment; ``webhook``, an http(s) address that gets the same as a JSON body by POST.
-            The event is ``verdict``; or ``alert``, without a verdict: losses are NaN, or no batch comes.
+            ``_REASON`` in its environment; ``webhook``, an http(s) address that gets the same as a JSON body by POST,
+            signed with the secret in ``secret_file``. The event is ``verdict``; or ``alert``, without a verdict: losses
+            are NaN, or no batch comes.
     """
 
     def __init__(self, on_verdict: Mapping[str, Any]) -> None:
-        self._command = list(on_verdict.get("command", ()))
-        self._webhook = str(on_verdict.get("webhook", ""))
         self._ended: dict[str, int] = {}  # version of each job's end
-        self._news: queue.Queue[dict[str, str]] = queue.Queue(MAX_QUEUED)
-        if self._command or self._webhook:
-            threading.Thread(target=self._run, name="notifier", daemon=True).start()
+        self._ways = list[_Way]()
+        if command := on_verdict.get("command"):
+            self._ways.append(_Way("command", lambda body: _execute(list(command), body)))
+        if address := on_verdict.get("webhook"):
+            secret = on_verdict.get("secret_file")
+            self._ways.append(_Way("webhook", Webhook(address, Path(secret) if secret else None).post))
 
     def tell(self, answers: Sequence[Answer]) -> None:
         """Queue a notification for every verdict and alert among the answers; returns at once."""
-        if not (self._command or self._webhook):
+        if not self._ways:
             return
         for answer in answers:
             if isinstance(answer, Grant | Ask | PoolAnswer) or (isinstance(answer, End) and not self._is_new(answer)):
@@ -59,10 +63,14 @@ class Notifier:
             verdict = "" if isinstance(answer, Alert) else str(answer.verdict)
             news = {"event": "alert" if alert else "verdict", "job": answer.job, "verdict": verdict,
                     "reason": str(answer.reason)}  # fmt: skip
-            try:
-                self._news.put_nowait(news)
-            except queue.Full:
-                log.warning("on_verdict is too slow: %s: %s was not passed on", answer.job, answer.reason)
+            for way in self._ways:
+                way.put(news)
+
+    def drain(self, seconds: float) -> None:
+        """Return once all has been passed on, or after some seconds."""
+        until = time.monotonic() + seconds
+        for way in self._ways:
+            way.drain(until - time.monotonic())
 
     def _is_new(self, end: End) -> bool:
         """Return whether an end is new: a report for an ended or unknown job (version 0) gets its end again."""
@@ -71,24 +79,50 @@ class Notifier:
         self._ended[end.job] = end.version
         return True
 
+
+class _Way:
+    """Passes notifications on, one after another.
+
+    Args:
+        name: What they are passed on by.
+        send: Passes one on.
+    """
+
+    def __init__(self, name: str, send: Callable[[dict[str, str]], None]) -> None:
+        self._name, self._send = name, send
+        self._news = deque[dict[str, str]]()
+        self._changed = threading.Condition()
+        self._is_busy = False
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def put(self, news: dict[str, str]) -> None:
+        """Add a notification; if too many wait, the oldest is lost."""
+        with self._changed:
+            if len(self._news) >= MAX_QUEUED:
+                lost = self._news.popleft()
+                words = "the %s of on_verdict is too slow: %s: %s was not passed on"
+                log.warning(words, self._name, lost["job"], lost["reason"])
+            self._news.append(news)
+            self._changed.notify_all()
+
+    def drain(self, seconds: float) -> None:
+        """Return once all has been passed on, or after some seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._news and not self._is_busy, seconds)
+
     def _run(self) -> None:
         while True:
-            body = self._news.get()
-            for act in (self._execute, self._post):
-                try:
-                    act(body)
-                except (OSError, subprocess.SubprocessError, HTTPException, ValueError) as error:
-                    log.warning("on_verdict: %s", error)
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._news)
+                news, self._is_busy = self._news.popleft(), True
+            try:
+                self._send(news)
+            except (OSError, subprocess.SubprocessError, HTTPException, ValueError) as error:
+                log.warning("on_verdict: %s: %s was not passed on: %s", news["job"], news["reason"], error)
 
-    def _execute(self, body: dict[str, str]) -> None:
-        if self._command:
-            told = {f"LIGHTNING_CORE_{key.upper()}": value.replace("\0", "") for key, value in body.items()}
-            subprocess.run(self._command, env=os.environ | told, timeout=TIMEOUT, check=True, stdin=subprocess.DEVNULL)
 
-    def _post(self, body: dict[str, str]) -> None:
-        if self._webhook:
-            request = urllib.request.Request(
-                self._webhook, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
-            )
-            with urllib.request.urlopen(request, timeout=TIMEOUT):
-                pass
+def _execute(command: Sequence[str], body: Mapping[str, str]) -> None:
+    told = {f"LIGHTNING_CORE_{key.upper()}": value.replace("\0", "") for key, value in body.items()}
+    subprocess.run(command, env=os.environ | told, timeout=TIMEOUT, check=True, stdin=subprocess.DEVNULL)

@@ -45,6 +45,9 @@ from lightning_core.storage.job_specs import Spec, store
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.journal_lock import lock_journal
 
+# Seconds that the last notifications have to leave when the pool closes.
+DRAIN_SECONDS = 2.0
+
 
 class SchedulerActor(PoolCalls):
     """Hosts the scheduler; created by :func:`~lightning_core.server.start_scheduler.start_scheduler`.
@@ -247,6 +250,7 @@ class SchedulerActor(PoolCalls):
             await self._commits.close()
             self._host.close()
             os.close(self._lock)
+            await asyncio.to_thread(self._notifier.drain, DRAIN_SECONDS)
 
     # ------------------------------------------------------------------------------------------------ within
 

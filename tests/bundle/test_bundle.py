@@ -428,3 +428,28 @@ def test_memory_that_cannot_be_is_refused_before_anything_starts(pool: str, term
     with pytest.raises(BundleError) as error:
         Bundle.from_dict({"pool": {"device_memory": pool}, "jobs": {"a": job(**terms)}})
     assert words in str(error.value)
+
+
+def test_a_webhook_s_secret_is_named_and_not_told(tmp_path: Path) -> None:
+    secret = tmp_path / "hook.secret"
+    secret.write_text("a secret of some length\n")
+    secret.chmod(0o600)
+    path = tmp_path / "bundle.yaml"
+    job = "jobs: {a: {model: tests.tiny.Line, deadline: 60, target: {batches: 9}}}\n"
+    hook = "on_verdict: {webhook: 'https://example.org', secret_file: %s}\n"
+    path.write_text(job + hook % "hook.secret")
+    read = Bundle.from_file(path)
+    assert read.on_verdict == {"webhook": "https://example.org", "secret_file": str(secret)}
+    assert again(read, tmp_path) == read
+    secret.chmod(0o644)
+    with pytest.raises(
+        BundleError, match=r"bundle.yaml:2:\d+: on_verdict.secret_file: must be readable by its user alone"
+    ):
+        Bundle.from_file(path)
+    path.write_text(job + hook % "none.secret")
+    with pytest.raises(BundleError, match=r"on_verdict.secret_file: cannot be read: No such file or directory: /"):
+        Bundle.from_file(path)
+    secret.chmod(0o600)
+    path.write_text(job + "on_verdict: {command: ring, secret_file: hook.secret}\n")
+    with pytest.raises(BundleError, match=r"on_verdict.secret_file: signs what is posted to a webhook: say which"):
+        Bundle.from_file(path)

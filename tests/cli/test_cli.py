@@ -230,6 +230,7 @@ def test_a_pool_of_another_protocol_is_refused(
         (["--resident", "0"], "resident"),
         (["--policy", "magic"], "magic"),
         (["--webhook", "ftp://x"], "must be an http or https address, got 'ftp://x'"),
+        (["--webhook-secret", "/nowhere"], "secret_file: cannot be read: No such file or directory: /nowhere"),
         (["--on-verdict", "say 'hi"], "cannot be split into words"),
         (["--market", "nowhere.csv"], "nowhere.csv: No such file"),
         (["--folder", "/proc/pool"], "/proc/pool: cannot be written"),
