@@ -128,6 +128,17 @@ WORDS |= {
     "infeasible_waits": "found infeasible: comes after jobs that have a chance and those without a deadline",
     "target_met_best_effort": "target met",
 }
+WORDS |= {
+    # fair share among owners
+    "fair_share": "waiting for its turn in its owner's fair share, {0:.3g} of {1:# device}",
+    "owner_cap": "waiting for other jobs of its owner, which may have {0:# device} at most",
+    "owner_budget": "its owner's budget of {0:,.4g} device-hours is spent: waiting for devices that no other owner "
+    "can use; the budget is renewed in {1:t}",
+    "owner_budget_ends": "its owner's budget of {0:,.4g} device-hours is spent: waiting for devices that no other "
+    "owner can use",
+    "owner_borrows": "its owner's budget of {0:,.4g} device-hours is spent: uses devices that no other owner can use",
+    "above_cap": "needs {0:# device}, but its owner may have {1:.0f} at most",
+}
 # The reason of a missed target has two parts, each with a code: what ended the job and how far it had come.
 ENDED_BY = {
     "training_ended": "its training ended{text}",

@@ -15,6 +15,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +28,15 @@ MIN_SHARE = 0.02
 TOLERANCE = 1e-9
 
 Devices = tuple[int, ...]
+
+
+class Caps(NamedTuple):
+    """Devices that the owners of jobs may have at most."""
+
+    of: Sequence[int]
+    """Owner of each job."""
+    most: Sequence[float]
+    """Devices of each owner."""
 
 
 def is_simple(plan: Plan) -> bool:
@@ -65,6 +76,7 @@ class Allocator:
         smaller: Numbers of devices that each job may get instead where its size is not available; empty if none may.
         memory: Part of a device's memory that each job takes while it trains; empty if all fit.
         held: Part that it takes while it holds no share of a device that it is on; empty for the same.
+        caps: Devices that the owners of the jobs may have; no job has more of what others leave.
     """
 
     def __init__(
@@ -81,9 +93,10 @@ class Allocator:
         smaller: Sequence[Sequence[int]] = (),
         memory: Sequence[float] = (),
         held: Sequence[float] = (),
+        caps: Caps | None = None,
     ) -> None:
         n = len(home)
-        self._within, self._smaller = within, smaller
+        self._within, self._smaller, self._caps = within, smaller, caps
         self._resizes = resizes
         self._slots = [0 if device in unavailable else n if slots is None else slots for device in range(devices)]
         self._home = list(home)
@@ -129,12 +142,7 @@ class Allocator:
         if self._memory:
             self.lacks_memory = [self._request[row] > 0 and self._lacks_memory(row) for row in range(len(self._home))]
         if plan.work_conserving:
-            for row in order:
-                if self._most_free() < 1.0 - TOLERANCE:
-                    break
-                if not self._share[row]:
-                    self._serve(row, 1.0, whole=True)
-            self._scale_up()
+            self._serve_what_is_left(order)
         self._prelaunch(order)
         return np.array(self._share), self._home
 
@@ -308,13 +316,39 @@ class Allocator:
         launched = sum(map(self._launched.__getitem__, resident)) if self._memory else len(resident)
         return launched >= self._slots[device]
 
-    def _scale_up(self) -> None:
-        """Distribute what is left of a device among the jobs that share it, in proportion."""
+    def _serve_what_is_left(self, order: Sequence[int]) -> None:
+        """Give what no job has asked for to jobs without a share, whole devices, and to those that share a device."""
+        free = [inf] if self._caps is None else self._free_of_owners(self._caps)
+        of = [0] * len(self._home) if self._caps is None else self._caps.of
+        for row in order:
+            if self._most_free() < 1.0 - TOLERANCE:
+                break
+            if not self._share[row] and self._size[row] <= free[of[row]] + TOLERANCE:
+                self._serve(row, 1.0, whole=True)
+                free[of[row]] -= self._share[row] * len(self._home[row])
+        self._scale_up(free, of)
+
+    def _free_of_owners(self, caps: Caps) -> list[float]:
+        """Return how many more devices each owner may have."""
+        free = list(caps.most)
+        for row, owner in enumerate(caps.of):
+            free[owner] -= self._share[row] * len(self._home[row])
+        return free
+
+    def _scale_up(self, free_of: list[float], of: Sequence[int]) -> None:
+        """Distribute what is left of a device among the jobs that share it, in proportion, as far as they may have it.
+
+        Args:
+            free_of: How many more devices each owner may have.
+            of: Owner of each job.
+        """
         for device, free in enumerate(self._free):
             if free > TOLERANCE and self._served[device]:
                 total = sum(self._share[row] for row in self._served[device])
                 for row in self._served[device]:
-                    self._share[row] /= total
+                    most, before = self._share[row] + max(free_of[of[row]], 0.0), self._share[row]
+                    self._share[row] = min(before / total, most)
+                    free_of[of[row]] -= self._share[row] - before
                 self._free[device] = 0.0
 
     def _prelaunch(self, order: Sequence[int]) -> None:

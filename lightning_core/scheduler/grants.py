@@ -10,7 +10,7 @@ from lightning_core.core.answers import Grant
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import Plan
 from lightning_core.core.reasons import CODES, Reason, index
-from lightning_core.scheduler.allocation import Allocator, Devices, allocate_one, is_simple
+from lightning_core.scheduler.allocation import Allocator, Caps, Devices, allocate_one, is_simple
 from lightning_core.scheduler.asking.levels import asker
 from lightning_core.scheduler.device_memory import Needs, needs
 from lightning_core.scheduler.round import Round
@@ -35,12 +35,13 @@ class Allocation(NamedTuple):
     """Whether a job holds nothing for want of memory."""
 
 
-def allocate(round: Round, plan: Plan) -> Allocation:
+def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
     """Allocate the devices as a plan asks for them.
 
     Args:
         round: The round; its table is only read.
-        plan: The policy's plan for all jobs of the round.
+        plan: The plan for all jobs of the round.
+        caps: Devices that the owners of its jobs may have; None if they are not limited.
     """
     table, settings, rows = round.table, round.settings, round.rows
     excluded = round.excluded
@@ -48,7 +49,8 @@ def allocate(round: Round, plan: Plan) -> Allocation:
     uncrowded = settings.resident is None or int(launched.sum()) <= settings.resident
     memory = needs(table, rows, settings.device_memory)
     uncrowded &= memory is None or memory.all_fit
-    if settings.devices == 1 and uncrowded and not round.unavailable and not excluded.any() and is_simple(plan):
+    free = caps is None and not round.unavailable and not excluded.any()
+    if settings.devices == 1 and uncrowded and free and is_simple(plan):
         return Allocation(allocate_one(plan), None, memory)
     within: list[Devices] = []
     if settings.locations:
@@ -56,7 +58,7 @@ def allocate(round: Round, plan: Plan) -> Allocation:
     homes = _homes(round, within)
     since = table.trained_at[rows]
     settling = np.isfinite(since) & (round.now - since < settings.stay) & ~excluded
-    size, resizes, smaller = _sizes(round, plan), list[bool](), list[tuple[int, ...]]()
+    size, resizes, smaller = round.sizes(plan.size), list[bool](), list[tuple[int, ...]]()
     if size is not None:  # the policy, or a person, has weighed the cost of a resize
         settling &= size == [len(home) for home in homes]
         several = [table.speedups[row].sizes for row in rows.tolist()]
@@ -78,6 +80,7 @@ def allocate(round: Round, plan: Plan) -> Allocation:
         smaller,
         () if memory is None else memory.training.tolist(),
         () if memory is None else memory.held.tolist(),
+        caps,
     )
     share, homes = allocator.allocate(plan, frozenset(np.flatnonzero(excluded).tolist()))
     lacking = None
@@ -101,16 +104,6 @@ def _homes(round: Round, within: list[Devices]) -> list[Devices]:
         device = table.jobs[rows[at]].device
         homes[at] = homes[at] or (() if device is None else (device,))
     return homes
-
-
-def _sizes(round: Round, plan: Plan) -> IntArray | None:
-    """Return the number of devices that each job should train on; None to leave all as they are."""
-    table, rows = round.table, round.rows
-    told = table.told_size[rows]
-    if plan.size is not None or not told.any():
-        return plan.size
-    failed = table.fixed_until[rows] > round.now
-    return np.where(told > 0, np.where(failed, table.good_size[rows], told), table.size[rows])
 
 
 def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:

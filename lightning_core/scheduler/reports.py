@@ -199,9 +199,9 @@ def _take_cell(state: SchedulerState, row: int, batches: int, value: float) -> b
         _add_cell(table, row, batches, value)
         table.curves[row].add(batches, float(loss))
         state.curves.observe(row, float(batches), float(loss))
-        if state.banks and loss > 0:  # banks take positive losses only
+        if loss > 0 and (banks := state.banks_of(row)):  # banks take positive losses only
             cell = np.array([row]), np.array([float(batches)]), np.array([float(loss)])
-            for bank in state.banks:
+            for bank in banks:
                 bank.observe(*cell)
     return counts
 

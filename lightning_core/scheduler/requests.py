@@ -71,11 +71,11 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
             there, row = before
             version, incarnation = there.directives[row].version, int(there.incarnation[row]) + 1
         available = len(state.settings.devices_at(job.location))
-        size = min(job.max_devices, available)
-        if job.sizes:
-            size = max((n for n in job.sizes if n <= size), default=size)
+        size = _size(state, job, available)
         grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
         row = table.add(job, now, size, grant, incarnation)
+        if state.owners is not None:
+            state.owners.policy_of(job.owner)
         state.accept(row)
         if state.selector is not None:
             state.awaiting_feedback.pop(job.name, None)  # the name means another job now
@@ -123,9 +123,21 @@ def _give_history(state: SchedulerState, row: int, runs: Sequence[EarlierRun]) -
         table.speedups[row].expect({size: medians[size] for size in table.speedups[row].sizes if size in medians})
     if not table.exact[row]:
         state.curves.history(row, runs)
-        for bank in state.banks:
+        for bank in state.banks_of(row):
             if isinstance(bank, UsesHistory):
                 give_history(bank, row, runs)
+
+
+def _size(state: SchedulerState, job: Job, available: int) -> int:
+    """Return the number of devices that a job begins with: as many as it can use, and its owner may have.
+
+    One that keeps its size counts on no more than its owner's quota, if it has one that suffices.
+    """
+    terms = state.settings.terms_of(job.owner)
+    size = int(min(job.max_devices, available, terms.cap))
+    if job.sizes:
+        return max((n for n in job.sizes if n <= size), default=size)
+    return min(size, max(terms.devices, job.min_devices)) if terms.devices else size
 
 
 def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reason | None:
@@ -133,6 +145,8 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reas
     settings = state.settings
     if not available:
         return Reason("no_such_location", text=job.location)
+    if state.settings.terms_of(job.owner).cap < min(job.min_devices, available + 1):
+        return Reason("above_cap", (job.min_devices, state.settings.terms_of(job.owner).cap))
     if size < job.min_devices:
         return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
     if (refusal := settings.memory_refusal(job.memory)) is not None:

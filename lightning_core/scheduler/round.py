@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
-from lightning_core.planning.best_effort import TURN, fewest, is_owed_a_turn, share_what_is_left, slowed
+from lightning_core.planning.best_effort import fewest, is_owed_a_turn, share_what_is_left, slowed
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import INFEASIBLE, NONE, JobTable
 
@@ -69,6 +70,27 @@ class Round:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def only(self, some: IntArray) -> Round:
+        """Return the round as it is about some of its jobs."""
+        part = copy(self)
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(part, name, column[some])
+        return part
+
+    def sizes(self, planned: IntArray | None) -> IntArray | None:
+        """Return the number of devices that each job should train on; None to leave all as they are.
+
+        Args:
+            planned: Numbers of devices that a plan says; None if it keeps the present ones.
+        """
+        table, rows = self.table, self.rows
+        told = table.told_size[rows]
+        if planned is not None or not told.any():
+            return planned
+        failed = table.fixed_until[rows] > self.now
+        return np.where(told > 0, np.where(failed, table.good_size[rows], told), table.size[rows])
+
     def plan(self, policy: Policy, view: JobView) -> Plan:
         """Return the policy's plan, with best-effort jobs before those that have no chance; last come the late jobs.
 
@@ -124,9 +146,8 @@ class Round:
         last, left = plan.order[hopeless], self._serve_those_with_a_chance(plan, view, ~hopeless)
         served = (table.busy_before[self.rows] + table.busy[self.rows])[best]
         known = view.only(best), served, table.share[self.rows[best]] > 0, self.now
-        turn = max(settings.stay, TURN * settings.resize)
-        rest = share_what_is_left(left, *known, turn)
-        has_turn = len(plan.order) > 0 and is_owed_a_turn(*known, turn, settings.best_effort)
+        rest = share_what_is_left(left, *known, settings.turn)
+        has_turn = len(plan.order) > 0 and is_owed_a_turn(*known, settings.turn, settings.best_effort)
         best = best[rest.order]
         plan.share[best] = rest.share
         plan.codes[best], plan.waiting[best] = index("best_effort"), index("best_effort_waits")

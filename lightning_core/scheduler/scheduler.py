@@ -226,8 +226,8 @@ class Scheduler:
             return
         state.answers += check_stalls(this)
         view = forecast(this, state.curves, chooses_sizes=state.chooses_sizes)
-        plan = this.plan(state.policy, view)
-        state.answers += grant(this, plan, allocate(this, plan))
+        plan, caps = state.plan(this, view)
+        state.answers += grant(this, plan, allocate(this, plan, caps))
         # Verdicts come last: the reason of one may be that of the grant, which must be the new one.
         state.answers += judge(this, view, this.expected_finish(plan, view))
         table.finish[this.rows[~this.planned]] = np.nan
@@ -294,6 +294,13 @@ class Scheduler:
     def controllers(self) -> Mapping[Asker, Controller]:
         """What decides beside the policy."""
         return self._state.controllers
+
+    def owners(self) -> list[dict[str, Any]]:
+        """Return what each owner of jobs has and may have, as JSON values; none if owners are not told apart."""
+        owners, table = self._state.owners, self._table
+        return (
+            [] if owners is None else owners.status((table.jobs[row].owner for row in table.active_rows()), self._now)
+        )
 
     @property
     def cloud(self) -> Cloud:

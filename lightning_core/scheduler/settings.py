@@ -26,7 +26,9 @@ from lightning_core.core.protocols import Estimator, Policy
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
+from lightning_core.planning.best_effort import TURN
 from lightning_core.policies import POLICIES
+from lightning_core.scheduler.sharing.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, read_owners
 
 # Estimator of policies that do not name their own.
 DEFAULT_ESTIMATOR = "posterior"
@@ -66,6 +68,8 @@ class Settings:
         controllers: Arguments of each controller, by its name in :data:`lightning_core.control.CONTROLLERS`.
         market: Arguments of :class:`~lightning_core.control.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
+        owners: Arguments of :class:`~lightning_core.scheduler.sharing.owner_terms.OwnerTerms` by the name of each owner
+            of jobs, and of all others under ``"*"``; empty for a pool whose jobs are not told apart by their owners.
 
     Upper bounds are those of :mod:`lightning_core.core.limits`.
 
@@ -95,6 +99,7 @@ class Settings:
     device_memory: int | None = None
     share_history: bool = False
     controllers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    owners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.period > 0:
@@ -127,6 +132,7 @@ class Settings:
         self.make_estimator()
         self.make_controllers()
         self.market_terms()
+        self.owner_terms()
 
     def _check_bounds(self) -> None:
         """Check what nothing but its size makes wrong."""
@@ -151,6 +157,7 @@ class Settings:
         check_arguments("estimator", self.estimator_args)
         for name, args in self.controllers.items():
             check_arguments(f"controller {shown(name)}", args)
+        check_at_most("the number of owners", len(self.owners), MAX_OWNERS)
 
     def make_policy(self) -> Policy:
         """Return a new instance of the policy."""
@@ -173,6 +180,15 @@ class Settings:
             return MarketTerms(**self.market)
         except TypeError as error:
             raise ValueError(f"market: {error}") from None
+
+    def owner_terms(self) -> dict[str, OwnerTerms]:
+        """Return the terms of the owners that are named, and of all others; empty if owners are not told apart."""
+        return read_owners(self.owners, self.devices)
+
+    def terms_of(self, owner: str) -> OwnerTerms:
+        """Return the terms of an owner, named or not."""
+        given = self.owners.get(owner, self.owners.get(OTHERS, {}))
+        return OwnerTerms(**given)
 
     def refusal(self, target: Target) -> Reason | None:
         """Return why a job with this target cannot run under these settings; None if it can.
@@ -203,6 +219,11 @@ class Settings:
         """Seconds between two checkpoints of a job that does not say; None for the default."""
         every: float | None = self.controllers.get(Asker.MARKET, {}).get("save_every")
         return every
+
+    @property
+    def turn(self) -> float:
+        """Seconds of a turn: long compared with what it costs to change over."""
+        return max(self.stay, TURN * self.resize)
 
     @property
     def slots_per_device(self) -> int | None:

@@ -6,7 +6,7 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import merge
 from math import inf
 from operator import itemgetter
@@ -16,15 +16,19 @@ import numpy as np
 
 from lightning_core.core.answers import Accepted, Answer, End, JobStatus, Verdict, VerdictChanged
 from lightning_core.core.jobs import OnMiss
-from lightning_core.core.protocols import ChoosesSizes, KeepsRows, KnowsSchedule, LooksAtCurves
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.protocols import ChoosesSizes, Estimator, KeepsRows, KnowsSchedule, LooksAtCurves, Policy
 from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import LearningRates
 from lightning_core.core.saved_state import Saves, StateError, decode, encode
 from lightning_core.core.validation import checked
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
+from lightning_core.scheduler.allocation import Caps
 from lightning_core.scheduler.asking.cloud import Cloud
+from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.sharing.owners import Owners
 from lightning_core.scheduler.status import job_status, unmet_reason, verdict_reason
 from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.saved_table import restore_table, table_to_dict
@@ -43,7 +47,7 @@ class SchedulerState:
         table: Jobs that have not ended, and those that have a while ago.
         past: Jobs that have left the table.
         curves: Estimator of the loss curves, one row per job.
-        banks: Further estimators that the policy asks for.
+        owners: What the owners of jobs may have, and a policy for the jobs of each; None if they are not told apart.
         controllers: What decides beside the policy, in order of whose word counts.
         cloud: What is known of nodes and money.
         selector: Chooses a spot policy for each job; None without a market.
@@ -58,7 +62,7 @@ class SchedulerState:
         self.settings = settings
         self.policy = settings.make_policy()
         self.curves = AboveFloor(settings.make_estimator)
-        self.banks = list(self.policy.banks) if isinstance(self.policy, LooksAtCurves) else []
+        self.owners = Owners(settings, self.policy) if settings.owners else None
         self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
         self.table = JobTable(settings.window)
         self.past = PastJobs(settings.window)
@@ -72,6 +76,24 @@ class SchedulerState:
         self.closing = False
         self.answers: list[Answer] = []
         self.accepted: list[Accepted] = []
+
+    def plan(self, round: Round, view: JobView) -> tuple[Plan, Caps | None]:
+        """Plan a round; return what the owners of its jobs may have with the plan."""
+        return (round.plan(self.policy, view), None) if self.owners is None else self.owners.plan(round, view)
+
+    @property
+    def policies(self) -> list[Policy]:
+        """The policy, and the copies of it that plan the jobs of one owner."""
+        return [self.policy, *(() if self.owners is None else self.owners.policies.values())]
+
+    @property
+    def banks(self) -> list[Estimator]:
+        """Further estimators that the policy and its copies ask for."""
+        return [bank for policy in self.policies for bank in _banks(policy)]
+
+    def banks_of(self, row: int) -> Sequence[Estimator]:
+        """Return those of them that see the loss curve of a job."""
+        return _banks(self.policy if self.owners is None else self.owners.policy_of(self.table.jobs[row].owner))
 
     def find(self, name: str) -> tuple[JobTable, int] | None:
         """Return where the newest job of a name is; None if it was never submitted, or is forgotten."""
@@ -95,11 +117,16 @@ class SchedulerState:
         return [status for _, status in merge(self.past.status(), new, key=itemgetter(0))]
 
     def let_go(self, now: float) -> None:
-        """Let jobs that are over leave the table, if the policy and the estimator can do without their rows."""
+        """Let jobs that are over leave the table after a round, if policy and estimator can do without their rows."""
+        if self.owners is not None:
+            self.owners.count(self.table, now)
         if self._lets_rows_go and (stays := self.past.take_from(self.table, now)) is not None:
             self.curves.keep(stays)
-            if isinstance(self.policy, KeepsRows):
-                self.policy.keep(stays)
+            for policy in self.policies:
+                if isinstance(policy, KeepsRows):
+                    policy.keep(stays)
+            if self.owners is not None:
+                self.owners.forget({job.owner for job in self.table.jobs})
 
     def accept(self, row: int, *, fault: bool = False) -> None:
         """Record that an event about a job was accepted.
@@ -121,7 +148,7 @@ class SchedulerState:
     def set_schedule(self, row: int, learning_rates: LearningRates) -> None:
         """Tell all estimators that can take them the learning rates of a job."""
         position, rate = (np.array(column, np.float64) for column in learning_rates)
-        for bank in (self.curves, *self.banks):
+        for bank in (self.curves, *self.banks_of(row)):
             if isinstance(bank, KnowsSchedule):
                 bank.schedule(row, position, rate)
 
@@ -194,6 +221,8 @@ class SchedulerState:
                 resident[device] += launched[row]
         _holds(max(load) <= 1 + 1e-6, f"a device is oversold: {load}")
         _holds(max(whole) <= 1, f"a device has two whole owners: {whole}")
+        if self.owners is not None:
+            self.owners.check(table)
         slots = settings.slots_per_device
         _holds(slots is None or max(resident) <= slots, f"too many jobs are resident: {resident}")
         rows = table.active_rows()
@@ -243,6 +272,7 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
         "closing": state.closing,
         "controllers": [controller.state() for controller in state.controllers.values()],
         "cloud": state.cloud.state(),
+        **({} if state.owners is None else {"owners": state.owners.state()}),
     }
 
 
@@ -270,11 +300,17 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         for controller, part in zip(state.controllers.values(), saved["controllers"], strict=True):
             controller.restore(part)
         state.cloud.restore(saved["cloud"])
+        if state.owners is not None:
+            state.owners.restore(saved["owners"])
         return checked(saved["now"], float), checked(saved["next_round"], float | None)
     except StateError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"not the state of a scheduler: {type(error).__name__}: {error}") from None
+
+
+def _banks(policy: Policy) -> Sequence[Estimator]:
+    return policy.banks if isinstance(policy, LooksAtCurves) else ()
 
 
 def _lets_rows_go(part: object) -> bool:
