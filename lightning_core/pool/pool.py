@@ -254,6 +254,22 @@ class Pool:
         """
         return follow_changes(self.look, poll)
 
+    def show(self, seconds: float = math.inf, *, poll: float = 1.0) -> None:
+        """Show a live table of all jobs in a notebook, each with its forecast as a fan.
+
+        Ends when all jobs have ended, or the cell is interrupted; the table stays, and no thread is left behind.
+
+        Args:
+            seconds: Seconds after which it ends as well; 0 to show the jobs once.
+            poll: Seconds between two looks.
+
+        Raises:
+            ImportError: If IPython is not installed.
+        """
+        from lightning_core.pool.show import show
+
+        show(self.look, seconds, poll)
+
     def set_deadline(self, job: str, deadline: float | str | None) -> None:
         """Give a job another deadline, or none.
 
