@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -15,12 +15,14 @@ from lightning_core.control import Budget, Calendar
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
+from lightning_core.core.names import check_person
 from lightning_core.core.validation import positive_int, read_number
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
+from lightning_core.scheduler.sharing.owner_terms import OTHERS, OwnerTerms, owner_terms
 
 POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar", "budget",
-             "best_effort", "device_memory")  # fmt: skip
+             "best_effort", "device_memory", "owners")  # fmt: skip
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
@@ -66,6 +68,8 @@ class PoolSection(NamedTuple):
     """Part of the devices' time that is kept for jobs without a deadline."""
     device_memory: int | None = None
     """Bytes of each device's memory that jobs may have; None if unknown."""
+    owners: Mapping[str, Mapping[str, Any]] | None = None
+    """What each owner of jobs may have, by name; None if owners are not told apart."""
 
 
 def with_quantum(settings: Settings, kind: Kind) -> Settings:
@@ -79,6 +83,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
                                 locations=pool.locations, keep_all=pool.keep_all,
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
                                 best_effort=pool.best_effort, device_memory=pool.device_memory,
+                                owners=pool.owners or {},
                                 controllers=controllers_of(pool.calendar, pool.budget, pool.locations)),
                         pool.kind)  # fmt: skip
 
@@ -125,10 +130,54 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     memory = None
     if "device_memory" in section:
         memory = problems.at("device_memory").read(parse_bytes, section["device_memory"])
+    owners = read_owners(section["owners"], problems.at("owners"), devices) if "owners" in section else None
     return PoolSection(
         kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar, budget,
-        best_effort, memory,
+        best_effort, memory, owners,
     )  # fmt: skip
+
+
+def read_owners(section: Any, problems: Problems, devices: int | None) -> dict[str, dict[str, Any]]:
+    """Read what each owner of jobs may have: ``{ann: {devices: 2}, "*": {device_hours: 100, per: 7d}}``.
+
+    Args:
+        section: Value in the file.
+        problems: Collector at the section.
+        devices: Devices of the pool; None if their number is wrong.
+
+    Returns:
+        Arguments of :class:`~lightning_core.scheduler.sharing.owner_terms.OwnerTerms` by the name of the owner.
+    """
+    if not isinstance(section, Mapping) or not section:
+        problems.add(f"expected a mapping of owners, or '*' for all others, to {_OWNER_KEYS}, got {shown(section)}")
+        return {}
+    owners, before = dict[str, dict[str, Any]](), len(problems.messages)
+    for name, given in section.items():
+        at = problems.at(str(name))
+        if name != OTHERS:
+            at.read(check_person, name)
+        if not isinstance(given, Mapping):
+            at.add(f"expected a mapping of {_OWNER_KEYS}, got {shown(given)}")
+            continue
+        at.check_keys(given, _OWNER_TERMS)
+        read = {key: at.at(key).read(parse, given[key]) for key, parse in _OWNER_TERMS.items() if key in given}
+        owners[str(name)] = {key: value for key, value in read.items() if value is not None}
+        if len(read) == len(owners[str(name)]):
+            at.read(lambda terms: OwnerTerms(**terms), read)
+    if len(problems.messages) == before:
+        problems.read(lambda terms: owner_terms(terms, devices or MAX_DEVICES), owners)
+    return owners if len(problems.messages) == before else {}
+
+
+def _read_quota(value: Any) -> int:
+    return 0 if value == 0 and not isinstance(value, bool) else positive_int(value, MAX_DEVICES)
+
+
+_OWNER_TERMS: dict[str, Callable[[Any], Any]] = {
+    "weight": read_number, "devices": _read_quota, "max_devices": partial(positive_int, maximum=MAX_DEVICES),
+    "device_hours": read_number, "per": parse_duration,
+}  # fmt: skip
+_OWNER_KEYS = ", ".join(_OWNER_TERMS)
 
 
 def read_part(value: Any) -> float:
@@ -251,6 +300,12 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         pool["best_effort"] = settings.best_effort
     if settings.device_memory is not None:
         pool["device_memory"] = settings.device_memory
+    if settings.owners:
+        pool["owners"] = {
+            name: {key: exact_duration(value) if key == "per" and value is not None else value
+                   for key, value in terms.items()}
+            for name, terms in settings.owners.items()
+        }  # fmt: skip
     if settings.share_history:
         pool["share_history"] = True
     if (calendar := settings.controllers.get(Asker.CALENDAR)) is not None:

@@ -7,7 +7,7 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from lightning_core.cli.arguments import add_pool
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.codec import status_to_dict
 from lightning_core.core.control import Asker
+from lightning_core.core.durations import format_duration
 from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, best_model
@@ -50,8 +51,9 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
 
     if arguments.json:
         now, jobs = look()
-        plain = [to_plain(job, folder) for job in jobs]
-        body = {"now": now, "settings": settings.to_dict(), "cloud": pool.about()["cloud"], "jobs": plain}
+        plain, about = [to_plain(job, folder) for job in jobs], pool.about()
+        body = {"now": now, "settings": settings.to_dict(), "cloud": about["cloud"], "owners": about["owners"],
+                "jobs": plain}  # fmt: skip
         print(json.dumps(body, indent=2))
     elif arguments.watch:
         from lightning_core.node.signals import recorded_signals
@@ -68,12 +70,35 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
         _show(*look(), settings, arguments.all)
-        cloud = pool.about()["cloud"]
+        about = pool.about()
+        cloud = about["cloud"]
+        for owner in about["owners"]:
+            print(owner_line(owner))
         if Asker.MARKET in settings.controllers:
             print(cloud_line(cloud))
         elif cloud["trouble"]:
             print(trouble_line(cloud))
     return EXIT_MET
+
+
+def owner_line(owner: Mapping[str, Any]) -> str:
+    """Return what an owner of jobs has, in one line.
+
+    Example::
+
+        >>> ann = {"owner": "ann", "jobs": 3, "held": 3.0, "quota": 2, "borrowed": 1.0}
+        >>> owner_line(ann | {"device_hours": 12.25, "budget": 100.0, "per": 604800.0})
+        'ann: 3 devices (quota 2, 1 borrowed) for 3 jobs, 12.2 of 100 device-hours in 7d'
+        >>> owner_line(ann | {"owner": "", "quota": 0, "device_hours": 0.5, "budget": None, "per": None})
+        'owner unknown: 3 devices for 3 jobs, 0.5 device-hours'
+    """
+    quota = f" (quota {owner['quota']}, {owner['borrowed']:.3g} borrowed)" if owner["quota"] else ""
+    of = "" if owner["budget"] is None else f" of {owner['budget']:.4g}"
+    period = "" if owner["per"] is None else f" in {format_duration(owner['per'])}"
+    return (
+        f"{owner['owner'] or 'owner unknown'}: {owner['held']:.3g} devices{quota} for {owner['jobs']} jobs, "
+        f"{owner['device_hours']:.3g}{of} device-hours{period}"
+    )
 
 
 def live_first(jobs: Sequence[JobStatus]) -> list[JobStatus]:

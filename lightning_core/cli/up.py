@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,6 +53,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument("--device-memory", metavar="AMOUNT", help=memory)
     kept = "time for which logs, specs and resume checkpoints of ended jobs are kept, or forever (default 30d)"
     up.add_argument("--keep-ended", default="30d", metavar="TIME", help=kept)
+    owners = "file of what each owner of jobs may have: weight, devices, max_devices, device_hours and per, by name"
+    up.add_argument("--owners", type=Path, metavar="FILE", help=owners)
     calendar = "hours at which nothing trains, such as 'not between 22:00 and 06:00 on mon-fri'; may be repeated"
     up.add_argument("--calendar", action="append", default=[], metavar="RULE", help=calendar)
     budget = "on a market: money that may be spent, in the unit of the prices"
@@ -77,10 +80,12 @@ def _up(arguments: argparse.Namespace) -> int:
         read_budget,
         read_calendar,
         read_keep_ended,
+        read_owners,
         with_pool,
     )
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
+    from lightning_core.bundle.yaml_loader import load_yaml
     from lightning_core.cluster.head import up
     from lightning_core.cluster.joined_head import pool_name
     from lightning_core.server.proxy import POOL
@@ -101,8 +106,14 @@ def _up(arguments: argparse.Namespace) -> int:
     keep_all = arguments.keep == KEEP_ALL
     calendar = found.at("--calendar").read(read_calendar, arguments.calendar) or ()
     budget = None if arguments.budget is None else found.at("--budget").read(read_budget, arguments.budget)
+    owners = None
+    if arguments.owners is not None:
+        content, within = load_yaml(arguments.owners, "file is empty; expected owners, and what each may have")
+        owners = read_owners(content, within, devices)
+        found.messages.extend(within.messages)
     shared = PoolSection(arguments.kind, devices, arguments.cores, resident, keep_all=keep_all, keep_ended=keep_ended,
-                         calendar=calendar, budget=budget, locations=locations, device_memory=memory)  # fmt: skip
+                         calendar=calendar, budget=budget, locations=locations, device_memory=memory,
+                         owners=owners)  # fmt: skip
     settings = with_pool(Settings(policy=policy.name, policy_args=policy.arguments), shared)
     if market is not None:
         settings = _on_market(market, settings, arguments, devices, found)
@@ -215,6 +226,7 @@ def _in_words(settings: Settings) -> dict[str, str]:
         "keep": KEEP_ALL if settings.keep_all else "the default",
         "keep-ended": FOREVER if settings.keep_ended is None else format_duration(settings.keep_ended),
         "calendar": ", ".join(rules),
+        "owners": json.dumps(settings.owners) if settings.owners else "none",
         "market": str((settings.market or {}).get("trace", "none")),
         "budget": str(settings.controllers.get(Asker.BUDGET, {}).get("money", "none")),
     }

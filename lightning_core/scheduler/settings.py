@@ -28,7 +28,7 @@ from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.planning.best_effort import TURN
 from lightning_core.policies import POLICIES
-from lightning_core.scheduler.sharing.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, read_owners
+from lightning_core.scheduler.sharing.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, owner_terms
 
 # Estimator of policies that do not name their own.
 DEFAULT_ESTIMATOR = "posterior"
@@ -132,7 +132,7 @@ class Settings:
         self.make_estimator()
         self.make_controllers()
         self.market_terms()
-        self.owner_terms()
+        self.owners_named()
 
     def _check_bounds(self) -> None:
         """Check what nothing but its size makes wrong."""
@@ -181,9 +181,9 @@ class Settings:
         except TypeError as error:
             raise ValueError(f"market: {error}") from None
 
-    def owner_terms(self) -> dict[str, OwnerTerms]:
+    def owners_named(self) -> dict[str, OwnerTerms]:
         """Return the terms of the owners that are named, and of all others; empty if owners are not told apart."""
-        return read_owners(self.owners, self.devices)
+        return owner_terms(self.owners, self.devices)
 
     def terms_of(self, owner: str) -> OwnerTerms:
         """Return the terms of an owner, named or not."""

@@ -21,7 +21,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.sharing.device_time import DeviceTime
 from lightning_core.scheduler.sharing.fair_share import Claims, allotments, fair_shares, max_min
-from lightning_core.scheduler.sharing.owner_terms import OwnerTerms, read_owners
+from lightning_core.scheduler.sharing.owner_terms import OwnerTerms, owner_terms
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from tests.examples import examples
@@ -426,6 +426,6 @@ def test_the_jobs_of_one_owner_are_planned_as_without_owners(policy: str) -> Non
 )
 def test_terms_that_cannot_be_are_refused(owners: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_owners(owners, 4)
+        owner_terms(owners, 4)
     with pytest.raises(ValueError, match=message):
         Settings(devices=4, owners=owners)

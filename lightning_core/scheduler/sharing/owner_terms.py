@@ -66,7 +66,7 @@ class OwnerTerms:
         return math.inf if self.max_devices is None else float(self.max_devices)
 
 
-def read_owners(owners: Mapping[str, Mapping[str, Any]], devices: int) -> dict[str, OwnerTerms]:
+def owner_terms(owners: Mapping[str, Mapping[str, Any]], devices: int) -> dict[str, OwnerTerms]:
     """Return the terms of each owner that is named, and of all others under :data:`OTHERS`.
 
     Args:
