@@ -8,7 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_core.core.answers import End, JobForecast
+from lightning_core.core.answers import End
 from lightning_core.core.events import Cell
 from lightning_core.view.console_lines import logger, watch_bar_of
 
@@ -71,7 +71,6 @@ class Fit:
         self._begun = False
         self._new_epoch, self._epoch_began = True, 0
         self._per_epoch: int | None = None
-        self._logged: JobForecast | None = None
         self.hangs = HangWatch(options.hang)
         """Watch of this thread."""
         device, offload = pl_module.device, offload_of(trainer, pl_module, options.job)
@@ -204,9 +203,7 @@ class Fit:
                 self._best.note_batches(self._batches)
         if self._slurm_end is not None and self._slurm_end.at is not None:
             outbox.ends_by = min(outbox.ends_by, time.monotonic() + self._slurm_end.at - time.time())
-        forecast = mailbox.job_forecast
-        if forecast is not None and forecast is not self._logged:
-            self._logged = forecast
+        for forecast in mailbox.read_forecasts():
             log_metrics(trainer, forecast)
 
     def _resolve_target(self, epoch_batches: int | None, mailbox: Mailbox) -> None:
@@ -269,8 +266,6 @@ class Fit:
             if mailbox is not None:
                 mailbox.outbox.progress = (self._batches, busy, self._losses.rejected)
                 self._losses.flush()
-                if error is None and isinstance(mailbox.inbox.directive, End):
-                    log_metrics(trainer, mailbox.inbox.directive)
         finally:  # the device may fail, but the scheduler must be told about the end
             if mailbox is not None:
                 if self._launched:
@@ -280,6 +275,11 @@ class Fit:
                     print_line(trainer, summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
                 self._record.job_forecast = mailbox.final_forecast or mailbox.job_forecast or self._record.job_forecast
             self._close_best_model(trainer)
+        if mailbox is not None and error is None:  # last, since a logger may fail
+            end = mailbox.inbox.directive
+            outcome = end if isinstance(end, End) else mailbox.final_forecast or mailbox.job_forecast
+            if outcome is not None:
+                log_metrics(trainer, outcome)
 
     def _report_bad_losses(self, mailbox: Mailbox) -> None:
         bad, before = self._losses.bad, mailbox.outbox.bad_losses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.protocols import Client
@@ -10,8 +11,11 @@ from lightning_core.view.console_lines import inform, logger
 
 log = logger(__name__)
 
-# Seconds between two requests for the forecast, and reports between two where the scheduler asks for few.
-FORECAST_PERIOD, REPORTS_PER_FORECAST = 5.0, 10
+# Seconds between two requests for the forecast: a tenth of the training so far, so that a short one has some too, from
+# the first number to the second; and reports between two where the scheduler asks for few.
+MIN_FORECAST_PERIOD, FORECAST_PERIOD, FORECASTS_IN_A_TIME, REPORTS_PER_FORECAST = 0.5, 5.0, 10.0, 10
+# Forecasts that a training which does no batch for long keeps for its loggers.
+MAX_UNREAD = 100
 
 
 class ForecastWatch:
@@ -25,8 +29,9 @@ class ForecastWatch:
         self.newest: JobForecast | None = None
         """The newest forecast; None before there is any."""
         self._enabled = enabled
-        self._next = 0.0
+        self._since, self._next = time.monotonic(), 0.0
         self._requested = False
+        self._unread = deque[JobForecast](maxlen=MAX_UNREAD)
 
     def request(self) -> None:
         """Ask for a forecast after the next report, whenever the last one came. Called from the training thread."""
@@ -36,6 +41,11 @@ class ForecastWatch:
         """Return whether a forecast was requested, and reset that."""
         requested, self._requested = self._requested, False
         return requested
+
+    def read(self) -> list[JobForecast]:
+        """Return the forecasts since the last call: the newest, and each before it whose verdict was another."""
+        found = [self._unread.popleft() for _ in range(len(self._unread))]
+        return [one for k, one in enumerate(found) if k + 1 == len(found) or one.verdict is not found[k + 1].verdict]
 
     def poll(self, client: Client, job: str, *, now: bool, alerts: bool) -> None:
         """Ask for the forecast if it is time.
@@ -49,9 +59,11 @@ class ForecastWatch:
         if not self._enabled or not (now or time.monotonic() >= self._next):
             return
         before, self.newest = self.newest, client.job_forecast(job)
-        self._next = time.monotonic() + max(FORECAST_PERIOD, REPORTS_PER_FORECAST * client.report_period)
+        period = max((time.monotonic() - self._since) / FORECASTS_IN_A_TIME, MIN_FORECAST_PERIOD)
+        self._next = time.monotonic() + max(min(period, FORECAST_PERIOD), REPORTS_PER_FORECAST * client.report_period)
         if self.newest is None:
             return
+        self._unread.append(self.newest)
         if alerts and self.newest.alert and not (before is not None and before.alert):
             log.warning("%s: %s", job, self.newest.alert)
         _tell_change(job, self.newest, None if before is None else before.verdict)

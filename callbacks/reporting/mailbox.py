@@ -111,6 +111,10 @@ class Mailbox:
         """Newest forecast; None before there is any."""
         return self._forecasts.newest
 
+    def read_forecasts(self) -> list[JobForecast]:
+        """Return the forecasts since the last call: the newest, and each before it whose verdict was another."""
+        return self._forecasts.read()
+
     def begin(self, batches: int) -> None:
         """Start reporting.
 

@@ -391,10 +391,28 @@ def test_forecast_and_verdict_go_to_the_user_s_logger(pool: Pool, tmp_path: Path
     table = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     columns = table[0].split(",")
     rows = [dict(zip(columns, row.split(","), strict=True)) for row in table[1:]]
-    [told] = [row for row in rows if row["lightning_core/verdict"]]
+    told, *_ = [row for row in rows if row["lightning_core/verdict"]]
     values = {name: float(told[f"lightning_core/{name}"]) for name in ("share", "verdict", "seconds_left")}
     assert values == {"share": 0.25, "verdict": 1.0, "seconds_left": 63.0}
     assert float(told["lightning_core/seconds_to_spare"]) == -3.0
+
+
+@pytest.mark.parametrize(("target", "outcome"), [(BatchTarget(10**6), -1.0), (BatchTarget(40), 3.0)])
+def test_a_fit_of_a_second_leaves_its_beginning_and_its_end_in_the_logger(
+    target: BatchTarget, outcome: float, tmp_path: Path
+) -> None:
+    logger = CSVLogger(tmp_path)
+    callback = CoreCallback("job", deadline="1h", target=target, pool="local")
+    fit(callback, Line(pause=0.02), logger=logger, max_steps=60, max_epochs=-1)
+    table = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    columns = table[0].split(",")
+    rows = [dict(zip(columns, row.split(","), strict=True)) for row in table[1:]]
+    told = [row for row in rows if row["lightning_core/share"] or row["lightning_core/verdict"]]
+    assert len(told) >= 3
+    assert int(told[0]["step"]) < 40
+    verdicts = [float(row["lightning_core/verdict"]) for row in told if row["lightning_core/verdict"]]
+    assert verdicts[-1] == outcome
+    assert verdicts[0] != outcome
 
 
 def test_verdict_changes_are_logged(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
