@@ -137,6 +137,9 @@ WORDS |= {
     "owner_budget_ends": "its owner's budget of {0:,.4g} device-hours is spent: waiting for devices that no other "
     "owner can use",
     "owner_borrows": "its owner's budget of {0:,.4g} device-hours is spent: uses devices that no other owner can use",
+    "late_in_share": "forecast to finish {0:t} late in its owner's fair share of {1:# device}",
+    "not_in_share": "not expected in time in its owner's fair share of {0:# device}",
+    "too_long_for_cap": "needs at least {0:t} on the {2:# device} that its owner may have, and has {1:t}",
     "above_cap": "needs {0:# device}, but its owner may have {1:.0f} at most",
 }
 # The reason of a missed target has two parts, each with a code: what ended the job and how far it had come.

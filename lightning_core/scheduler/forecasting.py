@@ -38,7 +38,10 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
         table.history_share[given] = curves.history_share(np.array(given))
     speedups = [table.speedups[row] for row in rows.tolist()] if chooses_sizes else []
     if chooses_sizes:
-        throughput = np.array([speed.throughput(speed.best(round.devices) or 1) for speed in speedups])
+        most = np.minimum(table.owner_cap[rows], round.devices).astype(np.int64).tolist()
+        throughput = np.array(
+            [speed.throughput(speed.best(up_to) or 1) for speed, up_to in zip(speedups, most, strict=True)]
+        )
     else:
         throughput = _throughput(table, rows)
     quantiles = quantiles / throughput[:, None]

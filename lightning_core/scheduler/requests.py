@@ -76,6 +76,7 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
         row = table.add(job, now, size, grant, incarnation)
         if state.owners is not None:
             state.owners.policy_of(job.owner)
+            table.owner_cap[row] = state.settings.terms_of(job.owner).cap
         state.accept(row)
         if state.selector is not None:
             state.awaiting_feedback.pop(job.name, None)  # the name means another job now

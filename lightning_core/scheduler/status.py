@@ -105,23 +105,40 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
     if belief in (INFEASIBLE, AT_RISK) and table.ends_first(row) and table.reach[row] < MAX_FORECAST_BATCHES:
         code = "ends_before_known" if table.exact[row] else "ends_before"
         return Reason(code, (float(table.ends_at[row]), float(table.reach[row])), table.limits[row])
-    limited = table.ends_by[row] < table.deadline[row]  # by max_time or the like
+    limited = bool(table.ends_by[row] < table.deadline[row])  # by max_time or the like
     spare = float(table.spare[row])
     if belief == INFEASIBLE:
         needs, code = float(table.work_low[row]), "too_long_for_end" if limited else "too_long"
+        if needs < MAX_FORECAST and table.owner_cap[row] < table.speedups[row].sizes[-1]:
+            return Reason("too_long_for_cap", (needs, spare, float(table.owner_cap[row])))
         return Reason(code, (needs, spare)) if needs < MAX_FORECAST else Reason("flat")
     if directive.reason.code in STANDS_STILL:
         needs = float(table.work_mid[row])
         return Reason("stands_still", (needs, spare)) if needs < MAX_FORECAST else Reason("unsure")
+    return _reason_of_time(table, row, directive.reason, limited=limited)
+
+
+def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool) -> Reason:
+    """Return the reason of the verdict of a job that is feasible or at risk: how early or late it is.
+
+    Args:
+        table: All jobs.
+        row: Row of the job.
+        granted: Reason of its grant.
+        limited: Whether its training ends by itself before its deadline.
+    """
+    share = float(table.owner_share[row])
     early = min(float(table.deadline[row]), float(table.ends_by[row])) - float(table.finish[row])
     if not isfinite(early):  # the policy cannot say
         if table.work_mid[row] < MAX_FORECAST:
-            return directive.reason
+            return Reason("not_in_share", (share,)) if share < inf else granted
         return Reason("unsure" if table.work_low[row] < MAX_FORECAST else "flat")
-    if belief == FEASIBLE:
+    if table.belief[row] == FEASIBLE:
         return Reason("on_time", (early,))
     if early >= 0:
         return Reason("uncertain", (early, float(table.chance[row])))
+    if share < inf and not limited:
+        return Reason("late_in_share", (-early, share))
     return Reason("late_for_end" if limited else "late", (-early,))
 
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.answers import JobStatus, Verdict
+from lightning_core.core.commands import Cancel
 from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.events import DevicesUnavailable, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job
@@ -250,6 +251,45 @@ def test_scripts_on_one_of_several_devices_share_it() -> None:
     mine = job("a", "ann", can=SCRIPT, device=0)
     submit(scheduler, 0.0, mine, job("b", "bob", can=SCRIPT, device=0), job("b2", "bob", can=SCRIPT, device=1))
     assert {one.name: one.share for one in scheduler.status()} == {"a": 0.25, "b": 0.75, "b2": 1.0}
+
+
+def test_a_job_that_is_late_in_its_owners_share_is_at_risk_and_says_so() -> None:
+    scheduler = pool("edf", 2, {"*": {}})
+    flood = [job(f"b{n}", "bob", 300.0) for n in range(2)]
+    submit(scheduler, 0.0, job("a1", "ann", 100.0, 500), job("a2", "ann", 110.0, 800), *flood)
+    for name in ("a1", "a2"):
+        scheduler.handle(Report(name, 1, 1, 1, 10, 1.0), 1.0)
+    scheduler.handle(Tick(), 2.0)
+    assert status(scheduler, "a1").verdict is Verdict.FEASIBLE
+    assert status(scheduler, "a2").verdict is Verdict.AT_RISK
+    assert str(status(scheduler, "a2").reason) == "forecast to finish 20.0s late in its owner's fair share of 1 device"
+    assert str(status(scheduler, "a2").grant_reason) == "waiting for its turn in its owner's fair share, 1 of 2 devices"
+    for one in flood:
+        scheduler.handle(Cancel(one.name), 3.0)
+    assert status(scheduler, "a2").verdict is Verdict.FEASIBLE
+    assert str(status(scheduler, "a2").reason).startswith("on time with ")
+
+
+def test_a_job_that_is_left_out_within_its_owners_share_says_so() -> None:
+    scheduler = pool("lara", 2, {"*": {}})
+    submit(scheduler, 0.0, *(job(f"a{n}", "ann", 100.0, 800) for n in range(2)), job("b", "bob"))
+    for name in ("a0", "a1"):
+        scheduler.handle(Report(name, 1, 1, 1, 10, 1.0), 1.0)
+    scheduler.handle(Tick(), 2.0)
+    assert status(scheduler, "a1").verdict is Verdict.FEASIBLE
+    assert str(status(scheduler, "a0").reason) == "not expected in time in its owner's fair share of 1 device"
+
+
+def test_a_job_that_is_late_on_all_that_its_owner_may_have_is_infeasible_and_says_so() -> None:
+    elastic = Job("a", 60.0, BatchTarget(100), max_devices=4, can=ELASTIC, sizes=(1, 2, 4), throughputs=(1.0, 1.9, 3.6),
+                  owner="ann")  # fmt: skip
+    for cap, verdict in ((4, Verdict.FEASIBLE), (1, Verdict.INFEASIBLE)):
+        scheduler = pool("decor", 4, {"ann": {"max_devices": cap}})
+        submit(scheduler, 0.0, elastic)
+        assert status(scheduler, "a").verdict is verdict
+    words = str(status(scheduler, "a").reason)
+    assert words.startswith("needs at least 94.9s ")
+    assert words.endswith("on the 1 device that its owner may have, and has 60.0s")
 
 
 def test_jobs_of_unknown_owner_are_those_of_one() -> None:

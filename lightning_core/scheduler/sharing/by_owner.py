@@ -67,7 +67,9 @@ class Planned(NamedTuple):
     share: FloatArray
     """Fair share of each owner in devices, shape ``(k,)``."""
     content: BoolArray
-    """Whether it is all that its jobs can use now, shape ``(k,)``."""
+    """Whether it is all that its jobs can use and may have now, shape ``(k,)``."""
+    limits: BoolArray
+    """Whether its jobs could use more, shape ``(k,)``."""
 
 
 def plan_by_owner(round: Round, view: JobView, owners: Entitled, policies: Sequence[Policy]) -> Planned:
@@ -111,7 +113,7 @@ def plan_by_owner(round: Round, view: JobView, owners: Entitled, policies: Seque
     dealing.lend(round.devices, owners.weight, owners.cap, owners.spent)
     merged = _merged(round, plan, dealing, owners)
     _explain(round, merged, plan.share, owners, share, content)
-    return Planned(merged, share, content)
+    return Planned(merged, share, content, ~content | (share >= owners.cap - EPSILON))
 
 
 def _sizes(round: Round, view: JobView, owners: Entitled) -> tuple[IntArray, IntArray]:

@@ -71,10 +71,12 @@ class Owners:
         policies = [self.policy_of(time.names[owner]) for owner in every.tolist()]
         time.share = np.zeros(len(time.names))
         if len(every) == 1 and owners.cap[0] >= round.devices and not owners.spent[0]:
-            plan = round.plan(policies[0], view)
+            plan, limited = round.plan(policies[0], view), np.full(len(of), np.inf)
         else:
-            plan, share, content = plan_by_owner(round, view, owners, policies)
+            plan, share, content, limits = plan_by_owner(round, view, owners, policies)
             time.share[every] = np.where(content, 0.0, share)
+            limited = np.where(limits, share, np.inf)[of]
+        round.table.owner_share[round.rows] = limited
         return plan, Caps(of.tolist(), owners.cap.tolist())
 
     def _entitled(self, every: IntArray, of: IntArray, now: float) -> Entitled:
