@@ -35,7 +35,7 @@ CONTROLLERS: dict[str, Any] = {
     "calendar": {"closed": ["not between 22:00 and 06:00"]}, "budget": {"money": 30}, "market": MARKET,
 }  # fmt: skip
 POLICIES = ["max-spot", "all-or-nothing", "ahap"]
-TRANSIENT = ("answers", "accepted", "_status", *CACHES)
+TRANSIENT = ("answers", "accepted", "_status", "rounds", *CACHES)
 
 
 @pytest.fixture(autouse=True)

@@ -221,7 +221,7 @@ def live(story: bytes, policy: str) -> None:
                     again = twin.handle(_by_codec(happens), now)
                     assert encode_answers(again) == encode_answers(answers)
                 if replayed and number % 16 == story[0] % 16:
-                    twin = saved_and_restored(twin, Scheduler(chosen), ("answers", "accepted", "_status"))
+                    twin = saved_and_restored(twin, Scheduler(chosen), ("answers", "accepted", "_status", "rounds"))
                     assert twin.wakeup() == scheduler.wakeup()
                     assert twin.names() == scheduler.names()
                     assert repr(twin.status()) == repr(scheduler.status())

@@ -94,7 +94,9 @@ def test_versions_and_incarnations_of_a_past_name_only_grow() -> None:
     assert [status.name for status in scheduler.status()].count("again") == 2
     assert scheduler.names()[-1] == "again"
     assert len(scheduler.names()) == 101
-    scheduler = saved_and_restored(scheduler, Scheduler(scheduler.settings), ("answers", "accepted", "_status"))
+    scheduler = saved_and_restored(
+        scheduler, Scheduler(scheduler.settings), ("answers", "accepted", "_status", "rounds")
+    )
     assert scheduler.incarnation("again") == 2
 
 
@@ -114,7 +116,9 @@ def test_the_oldest_are_forgotten_and_no_incarnation_comes_again(monkeypatch: py
     [answer] = scheduler.handle(Report("nightly", 3, number=9, version=1, batches=10, busy=1.0), now)
     assert isinstance(answer, End)
     assert answer.reason.code == "unknown_job"
-    scheduler = saved_and_restored(scheduler, Scheduler(scheduler.settings), ("answers", "accepted", "_status"))
+    scheduler = saved_and_restored(
+        scheduler, Scheduler(scheduler.settings), ("answers", "accepted", "_status", "rounds")
+    )
     scheduler.handle(Submit((job("nightly"),)), now)
     assert scheduler.incarnation("nightly") > 3
     assert scheduler.handle(Report("nightly", 3, number=9, version=1, batches=9, busy=1.0), now) != []
