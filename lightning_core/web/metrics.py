@@ -34,6 +34,8 @@ from lightning_core.server.clients.socket_client import SocketClient
 # Jobs and owners that have series of their own.
 MAX_JOBS, MAX_OWNERS = 200, 50
 PREFIX = "lightning_core_"
+# Seconds.
+HOUR = 3600.0
 # Characters of a target in words.
 MAX_WORDS = 120
 # Verdict of a job of which too little is known.
@@ -99,7 +101,7 @@ class PoolCollector(Collector):
             yield from _of_the_pool(self._seen)
             yield from _of_money(self._seen.about["cloud"])
             yield from _of_jobs(self._seen, self._max_jobs)
-            yield from _of_owners(self._seen.jobs)
+            yield from _of_owners(self._seen)
             yield from _of_the_process(self._seen.counters)
 
 
@@ -162,9 +164,9 @@ def _of_jobs(seen: Seen, max_jobs: int) -> Iterator[Metric]:
         yield family
 
 
-def _of_owners(jobs: Iterable[JobStatus]) -> Iterator[Metric]:
+def _of_owners(seen: Seen) -> Iterator[Metric]:
     count, held = Counter[str](), defaultdict[str, float](float)
-    for job in jobs:
+    for job in seen.jobs:
         if job.state is not State.ENDED:
             count[job.owner] += 1
             held[job.owner] += job.share * len(job.devices)
@@ -172,6 +174,13 @@ def _of_owners(jobs: Iterable[JobStatus]) -> Iterator[Metric]:
     yield _gauges("owner_jobs", "Jobs of an owner that have not ended.", "owner", told)
     yield _gauges("owner_devices", "Devices of an owner's jobs, each by the share of it that they have.", "owner",
                   {owner: held[owner] for owner in told})  # fmt: skip
+    terms = {one["owner"]: one for one in seen.about["owners"][:MAX_OWNERS]}  # empty if owners are not told apart
+    quotas = {owner: one["quota"] for owner, one in terms.items()}
+    yield _gauges("owner_quota_devices", "Devices of which an owner is sure.", "owner", quotas)
+    used = {owner: HOUR * one["device_hours"] for owner, one in terms.items()}
+    yield _gauges("owner_used_device_seconds", "Time on one device that an owner has used.", "owner", used)
+    budgets = {owner: HOUR * one["budget"] for owner, one in terms.items() if one["budget"] is not None}
+    yield _gauges("owner_budget_device_seconds", "Time on one device that an owner may use.", "owner", budgets)
     yield _gauge("owners_left_out", "Owners that have no series of their own.", len(count) - len(told))
 
 

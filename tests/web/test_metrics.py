@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from lightning_core.core.answers import JobStatus, State, Verdict
-from lightning_core.core.events import Cell, Report, Submit
+from lightning_core.core.events import Cell, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
@@ -33,11 +33,13 @@ from tests.waiting import until
 CAN = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 
 
-def seen(jobs: list[JobStatus], now: float = 10.0, cloud: dict[str, Any] | None = None) -> Seen:
+def seen(
+    jobs: list[JobStatus], now: float = 10.0, cloud: dict[str, Any] | None = None, owners: Sequence[Any] = ()
+) -> Seen:
     """What a pool of two devices says that has these jobs."""
     settings = Settings(devices=2)
     about = {"devices": ["cpu0", "cpu1"], "settings": settings.to_dict(),
-             "cloud": Scheduler(settings).cloud.to_dict() | (cloud or {})}  # fmt: skip
+             "cloud": Scheduler(settings).cloud.to_dict() | (cloud or {}), "owners": owners}  # fmt: skip
     counters = Counters().to_dict() | {"journal_bytes": 4096, "connections": 3, "refused": 1}
     return Seen(now, jobs, about, counters)
 
@@ -202,3 +204,16 @@ def test_owners_have_their_jobs_and_devices_and_are_bounded() -> None:
     assert len([1 for name, *_ in found if name == "lightning_core_owner_jobs"]) == MAX_OWNERS
     assert found["lightning_core_owners_left_out",] == 60 - MAX_OWNERS
     assert (found["lightning_core_owner_jobs", "person-1"], found["lightning_core_owner_devices", "person-1"]) == (2, 2)
+
+
+def test_quotas_and_budgets_of_owners() -> None:
+    """As a scheduler that tells owners apart describes them."""
+    owners = {"ann": {"devices": 1, "device_hours": 2.0}, "bob": {"weight": 2.0}}
+    scheduler = Scheduler(Settings(devices=2, owners=owners))
+    scheduler.handle(Submit((Job("vit", 600.0, BatchTarget(100), can=CAN, owner="ann"),)), 0.0)
+    scheduler.handle(Tick(), 1800.0)
+    found = samples(PoolCollector(seen(scheduler.status(), owners=scheduler.owners())))
+    assert found["lightning_core_owner_quota_devices", "ann"] == 1
+    assert found["lightning_core_owner_budget_device_seconds", "ann"] == 7200.0
+    assert found["lightning_core_owner_used_device_seconds", "ann"] == pytest.approx(1800.0)
+    assert ("lightning_core_owner_budget_device_seconds", "bob") not in found
