@@ -146,8 +146,9 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reas
     settings = state.settings
     if not available:
         return Reason("no_such_location", text=job.location)
-    if state.settings.terms_of(job.owner).cap < min(job.min_devices, available + 1):
-        return Reason("above_cap", (job.min_devices, state.settings.terms_of(job.owner).cap))
+    least, cap = job.sizes[0] if job.sizes else job.min_devices, state.settings.terms_of(job.owner).cap
+    if cap < least <= available:
+        return Reason("above_cap", (least, cap))
     if size < job.min_devices:
         return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
     if (refusal := settings.memory_refusal(job.memory)) is not None:

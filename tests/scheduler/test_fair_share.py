@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.answers import JobStatus, Verdict
-from lightning_core.core.commands import Cancel
+from lightning_core.core.commands import Cancel, SetDevices
 from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.events import DevicesUnavailable, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job
@@ -25,6 +27,9 @@ from lightning_core.scheduler.sharing.fair_share import Claims, allotments, fair
 from lightning_core.scheduler.sharing.owner_terms import OwnerTerms, owner_terms
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
+from tests.driven import Curve, drive
 from tests.examples import examples
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"fixed": {"shares": [1.0] * 60}}
@@ -163,6 +168,8 @@ def test_usage_is_the_integral_of_what_is_held() -> None:
 def test_an_owner_whose_budget_is_spent_has_what_no_other_owner_can_use() -> None:
     scheduler = pool("edf", 2, {"ann": {"device_hours": 1.0, "per": 4 * 3600.0}}, stay=0.0)
     submit(scheduler, 0.0, job("a1", "ann"), job("a2", "ann"))
+    scheduler.handle(Tick(), 1799.0)
+    assert "budget" not in str(status(scheduler, "a1").grant_reason)
     scheduler.handle(Tick(), 1800.0)
     assert held(scheduler) == {"ann": 2.0}
     assert str(status(scheduler, "a1").grant_reason) == (
@@ -217,6 +224,16 @@ def test_one_that_needs_more_devices_than_its_owner_may_have_is_refused() -> Non
     assert status(scheduler, "a").verdict is Verdict.CANCELLED
     assert str(status(scheduler, "a").reason) == "needs 3 devices, but its owner may have 2 at most"
     assert status(scheduler, "b").devices == (0,)  # as many as its owner can count on
+
+
+def test_a_job_that_can_be_resized_stays_within_its_owners_cap() -> None:
+    scheduler = pool("edf", 4, {"ann": {"max_devices": 2}})
+    wide = Job("wide", inf, BatchTarget(9), max_devices=4, can=ELASTIC, sizes=(3, 4), owner="ann")
+    submit(scheduler, 0.0, wide, replace(wide, name="a", sizes=(1, 2, 4)))
+    assert str(status(scheduler, "wide").reason) == "needs 3 devices, but its owner may have 2 at most"
+    scheduler.handle(SetDevices("a", 4), 1.0)
+    scheduler.check()
+    assert len(status(scheduler, "a").devices) == 2
 
 
 def test_weights_divide_a_device_in_turns() -> None:
@@ -432,6 +449,24 @@ def test_all_have_their_share_over_time(devices: int, policy: str, data: st.Data
     share = fair_shares(claims(demand, [one.devices for one in each], [one.weight for one in each]), devices)
     for name, fair in zip(names, share.tolist(), strict=True):
         assert had[name] >= fair * seconds - 3 * scheduler.settings.turn, (name, had, share)
+
+
+def test_a_journal_of_owners_is_replayed_from_its_snapshots_too(tmp_path: Path) -> None:
+    owners = {"ann": {"devices": 1, "device_hours": 0.01}, "*": {"weight": 2.0, "max_devices": 2}}
+    chosen = Settings("laira", devices=3, owners=owners)
+    jobs = {
+        at: [
+            (job(f"{owner}{at:.0f}{n}", owner, 90.0, 900), Curve(throughput=20.0)) for owner in OWNERS for n in range(2)
+        ]
+        for at in (0.0, 20.0)
+    }
+    path = tmp_path / "journal.db"
+    lived = drive(path, chosen, jobs, 60.0)
+    with Journal.open(path, read_only=True) as journal:
+        assert journal.settings() == Settings(**chosen.to_dict())
+        again = replay(journal)
+    assert again.scheduler.owners() == lived.owners()
+    assert again.scheduler.state() == lived.state()
 
 
 # -------------------------------------------------------------------------------------------------------- one owner

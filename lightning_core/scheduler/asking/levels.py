@@ -105,6 +105,6 @@ def _size(state: SchedulerState, row: int) -> None:
 
 
 def _sizes_at(state: SchedulerState, row: int, location: str) -> list[int]:
-    """Return the numbers of devices that a job can train on at a location."""
-    available = len(state.settings.devices_at(location))
+    """Return the numbers of devices that a job can train on at a location, and its owner may have."""
+    available = min(len(state.settings.devices_at(location)), state.table.owner_cap[row])
     return [size for size in state.table.speedups[row].sizes if size <= available]
