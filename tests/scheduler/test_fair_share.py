@@ -18,10 +18,12 @@ from lightning_core.core.commands import Cancel, SetDevices
 from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.events import DevicesUnavailable, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.plans import Plan
 from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.sharing.dealing import Dealing
 from lightning_core.scheduler.sharing.device_time import DeviceTime
 from lightning_core.scheduler.sharing.fair_share import Claims, allotments, fair_shares, max_min
 from lightning_core.scheduler.sharing.owner_terms import OwnerTerms, owner_terms
@@ -133,6 +135,18 @@ def test_whole_devices_come_at_once_and_the_rest_in_turns() -> None:
     assert allotments(claims([0.4, 9], [0, 0], [1, 1]), np.array([0.4, 0.6]), ones, np.zeros(2), 1.0).tolist() == [
         0.4, pytest.approx(0.6),
     ]  # fmt: skip
+
+
+def test_what_is_left_is_lent_by_weight_and_not_beyond_a_cap() -> None:
+    n, of = 16, np.repeat([0, 1], 8)
+    plan = Plan(np.arange(n), np.ones(n), np.full(n, np.nan), *(np.zeros(n, np.int64),) * 2, np.zeros((n, 2)))
+    for caps, expected in (([inf, inf], [6.0, 2.0]), ([4.0, inf], [4.0, 4.0]), ([4.0, 3.0], [4.0, 3.0])):
+        sizes, usable = np.ones(n, np.int64), np.ones(n, np.bool_)
+        dealing = Dealing(plan, sizes, usable, of, np.ones(2, np.bool_), [], np.zeros((0, 2)))
+        dealing.deal(np.zeros(2))
+        dealing.lend(8.0, np.array([3.0, 1.0]), np.array(caps), np.zeros(2, np.bool_))
+        assert dealing.held == expected
+        assert sum(dealing.share) == sum(expected)
 
 
 # --------------------------------------------------------------------------------------------------------- device time
@@ -250,9 +264,11 @@ def test_weights_divide_a_device_in_turns() -> None:
     assert len(turns) < 2000.0 / 20.0
 
 
-def test_a_gang_beyond_its_owners_share_has_its_turn() -> None:
-    scheduler = pool("edf", 3, {"*": {}})
-    submit(scheduler, 0.0, job("gang", "ann", devices=2), *(job(f"b{n}", "bob") for n in range(5)))
+@pytest.mark.parametrize("policy", ["edf", "fixed"])
+def test_a_gang_beyond_its_owners_share_has_its_turn(policy: str) -> None:
+    """Devices that it cannot use are lent, also by a policy that gives away nothing that is left over."""
+    scheduler = pool(policy, 3, {"*": {}})
+    submit(scheduler, 0.0, job("gang", "ann", 9e5, devices=2), *(job(f"b{n}", "bob", 9e5) for n in range(5)))
     had = {"ann": 0.0, "bob": 0.0}
     for now in range(1, 2001):
         for owner, devices in held(scheduler).items():
@@ -461,12 +477,12 @@ def test_a_journal_of_owners_is_replayed_from_its_snapshots_too(tmp_path: Path) 
         for at in (0.0, 20.0)
     }
     path = tmp_path / "journal.db"
-    lived = drive(path, chosen, jobs, 60.0)
+    driven = drive(path, chosen, jobs, 60.0)
     with Journal.open(path, read_only=True) as journal:
         assert journal.settings() == Settings(**chosen.to_dict())
         again = replay(journal)
-    assert again.scheduler.owners() == lived.owners()
-    assert again.scheduler.state() == lived.state()
+    assert again.scheduler.owners() == driven.owners()
+    assert again.scheduler.state() == driven.state()
 
 
 # -------------------------------------------------------------------------------------------------------- one owner
