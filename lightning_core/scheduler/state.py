@@ -63,6 +63,7 @@ class SchedulerState:
         self.policy = settings.make_policy()
         self.curves = AboveFloor(settings.make_estimator)
         self.owners = Owners(settings, self.policy) if settings.owners else None
+        self._looks_at_curves = isinstance(self.policy, LooksAtCurves)
         self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
         self.table = JobTable(settings.window)
         self.past = PastJobs(settings.window)
@@ -93,6 +94,8 @@ class SchedulerState:
 
     def banks_of(self, row: int) -> Sequence[Estimator]:
         """Return those of them that see the loss curve of a job."""
+        if not self._looks_at_curves:  # asked once: it takes longer than all else here, for each cell
+            return ()
         return _banks(self.policy if self.owners is None else self.owners.policy_of(self.table.jobs[row].owner))
 
     def find(self, name: str) -> tuple[JobTable, int] | None:
