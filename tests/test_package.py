@@ -108,7 +108,8 @@ def test_the_wheel_has_every_package() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {name for name, path in sources().items() if path.name == "__init__.py"}
     data = {
-        f"{PACKAGE}.{name}" for name in ("recorded", "template", "template.curves", "market.data", "web.monitoring")
+        f"{PACKAGE}.{name}"
+        for name in ("recorded", "template", "template.curves", "market.data", "web.monitoring", "web.static")
     }
     assert set(listed) == folders | data
 
@@ -165,6 +166,7 @@ WALL_CLOCK = {
     "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py", "lightning_core/server/webhook.py",
     "lightning_core/storage/runs/pool_history.py", "lightning_core/storage/runs/run_store.py",
     "lightning_core/storage/journals/anchor.py", "lightning_core/storage/journals/recovery.py",
+    "lightning_core/web/pool_watch.py", "lightning_core/web/steering.py",
 }  # fmt: skip
 
 

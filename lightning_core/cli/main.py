@@ -29,7 +29,7 @@ from lightning_core.cli import (
     status,
     up,
 )
-from lightning_core.cli.access import token_commands
+from lightning_core.cli.access import serve, token_commands
 from lightning_core.cli.arguments import Parser, complete
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
@@ -54,13 +54,14 @@ COMMANDS = (
     token_commands,
     jobs,
     status,
+    serve,
     history_commands,
     journals,
 )
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",
-          "tensorboard": "tensorboardX"}  # fmt: skip
+          "tensorboard": "tensorboardX", "serve": "starlette uvicorn prometheus_client"}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -34,7 +34,7 @@ from lightning_core.history.moments import Remark
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.downtime import MAX_LATENESS, Down, Downtime
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, JournalPart
+from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, Entry, JournalPart
 from lightning_core.storage.journals.journal_errors import reading
 
 
@@ -77,18 +77,22 @@ class History:
         """
         history = cls(journal.settings())
         history.part_of = journal.part_of
-        # In a part of the journal of a pool, times count from the submission of its jobs.
-        start = 0.0 if history.part_of is None else history.part_of.submitted_at
         with reading(journal.path):
             for entry in journal.entries():
-                if entry.digest == LEFT_OUT_BEFORE:
-                    history.skip(entry.now - start)
-                if only and says_nothing_of(entry, only):
-                    history.pass_time(entry.now - start)
-                else:
-                    event, answers, accepted, breaks = read_entry(entry)
-                    history.take(event, entry.now - start, answers, accepted, breaks)
+                history.take_entry(entry, only)
         return history
+
+    def take_entry(self, entry: Entry, only: str = "") -> None:
+        """Take in the next entry of the journal; see :meth:`read`."""
+        # In a part of the journal of a pool, times count from the submission of its jobs.
+        now = entry.now - (0.0 if self.part_of is None else self.part_of.submitted_at)
+        if entry.digest == LEFT_OUT_BEFORE:
+            self.skip(now)
+        if only and says_nothing_of(entry, only):
+            self.pass_time(now)
+        else:
+            event, answers, accepted, breaks = read_entry(entry)
+            self.take(event, now, answers, accepted, breaks)
 
     def skip(self, now: float) -> None:
         """Take note that events up to ``now`` were left out, and that there was no gap among them."""

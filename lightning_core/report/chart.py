@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from lightning_core.core.answers import Verdict
+from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import format_duration
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import Forecast
@@ -41,7 +42,9 @@ MAX_BOXES, MAX_MARKS, MAX_DEADLINES = 400, 60, 20
 CLASSES = {verdict: str(verdict).replace(" ", "-") for verdict in Verdict}
 
 
-def chart(job: JobHistory, label: str, last: float, key: int) -> str:
+def chart(
+    job: JobHistory, label: str, last: float, key: int, *, width: int = WIDTH, span: tuple[float, float] | None = None
+) -> str:
     """Return an inline SVG.
 
     Args:
@@ -49,44 +52,63 @@ def chart(job: JobHistory, label: str, last: float, key: int) -> str:
         label: Name of the job on the page.
         last: Time of the last event, at which the chart of a job that has not ended stops.
         key: Number that is unique on the page.
+        width: Width in pixels, at least 400.
+        span: Seconds from the submission between which it is drawn; None for all of it.
     """
-    return _Chart(job, label, last, key).draw()
+    return _Chart(job, label, last, key, width, span).draw()
 
 
 class _Chart:
-    def __init__(self, job: JobHistory, label: str, last: float, key: int) -> None:
+    def __init__(
+        self, job: JobHistory, label: str, last: float, key: int, width: int, span: tuple[float, float] | None
+    ) -> None:
         self.job, self.label, self.key = job, label, key
+        self.width, self.right = width, width - (WIDTH - RIGHT)
         self.start = job.submitted
         self.end = max((last if job.ended is None else job.ended) - self.start, 1e-3)
         deadline = job.deadline - self.start  # inf without one
         # A deadline long after the end would squeeze the rest: then an arrow points to it.
         room = 0.0 if deadline == math.inf else min(1.05 * deadline, 1.8 * self.end)
-        self.x = Scale(0.0, max(1.04 * self.end, room), LEFT, RIGHT)
+        low, high = (0.0, max(1.04 * self.end, room)) if span is None else span
+        self.x = Scale(low, high, LEFT, self.right)
         self.raw, self.curve = job.seen(), job.curve()
         if not len(self.curve):  # fewer observations than the window
             self.curve = self.raw
+        self.whole = self.curve
+        if span is not None:
+            self.raw, self.curve = self._within(self.raw), self._within(self.curve)
         self.y = self._y_scale()
 
     def draw(self) -> str:
         job = self.job
         desc = f"{len(self.raw)} observations, {len(job.forecasts)} forecasts, {len(job.beliefs)} verdicts"
         parts = [
-            f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="t{self.key} d{self.key}">',
+            f'<svg class="chart" viewBox="0 0 {self.width} {HEIGHT}" role="img" '
+            f'aria-labelledby="t{self.key} d{self.key}">',
             f'<title id="t{self.key}">{escape(self.label)}: {self._axis_title()} over time</title>',
             f'<desc id="d{self.key}">{escape(desc)}. {escape(job.reason)}.</desc>',
             *self._axes(),
             # An inner box clips what leaves it.
-            f'<svg x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}" '
-            f'viewBox="{LEFT} {TOP} {RIGHT - LEFT} {BOTTOM - TOP}">',
+            f'<svg x="{LEFT}" y="{TOP}" width="{self.right - LEFT}" height="{BOTTOM - TOP}" '
+            f'viewBox="{LEFT} {TOP} {self.right - LEFT} {BOTTOM - TOP}">',
             *self._fans(),
             *self._lines(),
             "</svg>",
             *self._deadlines(),
+            # So does this one: a chart may be of a part of the time.
+            f'<svg x="{LEFT}" y="{BOTTOM}" width="{self.right - LEFT}" height="{SHARE_BOTTOM - BOTTOM}" '
+            f'viewBox="{LEFT} {BOTTOM} {self.right - LEFT} {SHARE_BOTTOM - BOTTOM}">',
             *self._strip(),
             *self._share(),
-            "</svg>",
+            "</svg></svg>",
         ]
         return "".join(parts)
+
+    def _within(self, points: FloatArray) -> FloatArray:
+        """Return the points within the span, and one on each side, to which a line leads."""
+        times = points[:, 0] - self.start
+        first, last = np.searchsorted(times, self.x.low), np.searchsorted(times, self.x.high, "right")
+        return points[max(int(first) - 1, 0) : int(last) + 1]
 
     def _axis_title(self) -> str:
         target = self.job.job.target
@@ -104,21 +126,24 @@ class _Chart:
         found = []
         for value in self.y.ticks():
             y = number(self.y(value))
-            found.append(f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>')
+            found.append(f'<path class="grid" d="M{LEFT} {y}H{self.right}"/>')
             found.append(f'<text class="tick" x="{LEFT - 5}" y="{y}" dy="4" text-anchor="end">{value:.4g}</text>')
-        for value in time_ticks(self.x.high):
+        for value in time_ticks(self.x.high, max(5, self.width // 110), self.x.low):
             x = number(self.x(value))
             found.append(f'<path class="grid" d="M{x} {TOP}V{SHARE_BOTTOM}"/>')
-            anchor = "start" if value == 0 else "middle" if self.x(value) < RIGHT - 16 else "end"
+            anchor = "start" if value == self.x.low else "middle" if self.x(value) < self.right - 16 else "end"
             found.append(
                 f'<text class="tick" x="{x}" y="{SHARE_BOTTOM + 16}" text-anchor="{anchor}">{time_words(value)}</text>'
             )
         found.append(f'<text class="tick" x="{LEFT}" y="{TOP - 10}">{self._axis_title()}</text>')
+        for words, height in (("verdict", STRIP + 10), ("share", SHARE_BOTTOM - 12)):
+            found.append(f'<text class="tick" x="{LEFT - 5}" y="{height}" text-anchor="end">{words}</text>')
+        found.append(f'<path class="axis" d="M{LEFT} {SHARE_BOTTOM}H{self.right}"/>')
         return found
 
     def _lines(self) -> list[str]:
         goal = number(self.y(self.job.goal))
-        found = [f'<path class="goal" d="M{LEFT} {goal}H{RIGHT}"/>']
+        found = [f'<path class="goal" d="M{LEFT} {goal}H{self.right}"/>']
         if len(self.raw) > len(self.curve):
             found.append(f'<path class="raw" d="{self._path(self.raw, RAW_POINTS)}"/>')
         if len(self.curve):
@@ -127,7 +152,7 @@ class _Chart:
             found.append(f'<path class="deadline old" d="M{number(self.x(held[1] - self.start))} {TOP}V{BOTTOM}"/>')
         return found
 
-    def _path(self, points: np.ndarray[tuple[int, ...], np.dtype[np.float64]], max_points: int) -> str:
+    def _path(self, points: FloatArray, max_points: int) -> str:
         kept = thin(points, max_points)
         if len(kept) == 1:
             kept = np.vstack([kept, kept])
@@ -138,10 +163,11 @@ class _Chart:
         if at == math.inf:
             return []
         words = f"deadline {format_duration(at)}"
-        if at > self.x.high:
-            return [f'<text class="mark" x="{RIGHT}" y="{TOP - 10}" text-anchor="end">{words} →</text>']
+        if not self.x.low <= at <= self.x.high:
+            words = f"{words} →" if at > self.x.high else f"← {words}"
+            return [f'<text class="mark" x="{self.right}" y="{TOP - 10}" text-anchor="end">{words}</text>']
         x = self.x(at)
-        anchor = "end" if x > (LEFT + RIGHT) / 2 else "start"
+        anchor = "end" if x > (LEFT + self.right) / 2 else "start"
         beside = x if anchor == "end" else max(x, LEFT + TITLE)  # the title of the axis
         return [
             f'<path class="deadline" d="M{number(x)} {TOP - 6}V{SHARE_BOTTOM}"/>',
@@ -149,11 +175,11 @@ class _Chart:
         ]
 
     def _fans(self) -> list[str]:
-        if not len(self.curve):
+        if not len(self.whole):
             return []
         found = []
         for k, made in enumerate(self.job.forecasts):
-            value = float(np.interp(made.time, self.curve[:, 0], self.curve[:, 1]))
+            value = float(np.interp(made.time, self.whole[:, 0], self.whole[:, 1]))
             edges = [self._path_to_goal(made.time, value, end) for end in (made.early, made.late)]
             # The newest forecast stands out.
             shade = 0.05 + 0.13 * (k + 1) / len(self.job.forecasts)
@@ -195,16 +221,18 @@ class _Chart:
 
     def _strip(self) -> list[str]:
         """Return the verdicts as a band of colours and symbols, with marks of commands and faults above it."""
-        found = [f'<text class="tick" x="{LEFT - 5}" y="{STRIP + 10}" text-anchor="end">verdict</text>']
+        found = []
         job = self.job
         end = self.start + self.end
         beliefs = sparse(job.beliefs, self.start, end, MAX_MARKS)
         untils = [*(belief.time for belief in beliefs), end][1:]
         for belief, until in zip(beliefs, untils, strict=True):
-            left, right = self.x(belief.time - self.start), self.x(until - self.start)
+            left, right = (min(max(self.x(t - self.start), LEFT), self.right) for t in (belief.time, until))
+            if left == right and not self.x.low <= belief.time - self.start <= self.x.high:
+                continue
             last = belief is job.beliefs[-1] and job.ended is not None
             width = max(STRIP_HEIGHT + 4.0 if last else 1.0, right - left)
-            left = min(left, RIGHT - width)
+            left = min(left, self.right - width)
             words = f"{belief.verdict} after {format_duration(belief.time - self.start)}: {belief.reason}"
             found.append(
                 f'<g class="{CLASSES[belief.verdict]}"><rect x="{number(left)}" y="{STRIP}" width="{number(width)}" '
@@ -241,11 +269,7 @@ class _Chart:
             for a, b, share in held
             if share > 0
         ]
-        return [
-            f'<text class="tick" x="{LEFT - 5}" y="{SHARE_BOTTOM - 12}" text-anchor="end">share</text>',
-            f'<path class="share" d="{boxes(areas)}"/>' if areas else "",
-            f'<path class="axis" d="M{LEFT} {SHARE_BOTTOM}H{RIGHT}"/>',
-        ]
+        return [f'<path class="share" d="{boxes(areas)}"/>'] if areas else []
 
 
 def _ends(made: Forecast, start: float) -> str:

@@ -8,7 +8,7 @@ from lightning_core.core.durations import format_duration
 from lightning_core.core.names import listed
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
-from lightning_core.report.lanes import OTHERS, Lane, lanes, seconds_held, thinned
+from lightning_core.report.lanes import OTHERS, Lane, Span, lanes, seconds_held, thinned
 from lightning_core.report.svg import boxes, escape, time_ticks, time_words
 
 # A lane is stretched to the width of the page; its text lies over it, so that the text keeps its size.
@@ -37,43 +37,49 @@ def ink(index: int) -> str:
     return "#fff" if colour(index) in DARK else "#000"
 
 
-def gantt(history: History) -> str:
-    """Return a lane for each device, as HTML; for the first ones if there are many."""
-    end = max(history.wall, 1e-3)
-    all_lanes = lanes(history)
+def gantt(history: History, since: float = 0.0, until: float | None = None) -> str:
+    """Return a lane for each device, as HTML; for the first ones if there are many.
+
+    Args:
+        history: History of the run.
+        since: Time at which the lanes begin.
+        until: Time at which they end; None for the end of the run.
+    """
+    time = Span(since, max(history.wall if until is None else until, since + 1e-3))
+    all_lanes = [time.of(lane) for lane in lanes(history)]
     drawn = all_lanes[:MAX_LANES]
     height = LOW if len(drawn) >= MANY_LANES else HEIGHT
-    marks = [_away(history, device, end) + _faults(history, device, end) for device in range(len(drawn))]
+    marks = [_away(history, device, time) + _faults(history, device, time) for device in range(len(drawn))]
     parts = [f'<div class="lanes{" low" if height == LOW else ""}">']
     for device, lane in enumerate(drawn):
-        shown = thinned(lane, end, MAX_BOXES // len(drawn))
+        shown = thinned(lane, time.end, MAX_BOXES // len(drawn), time.start)
         parts.append(
             f'<div class="device">device {device}</div><div class="lane">'
-            f"{_drawn(history, device, shown, end, height)}{marks[device]}</div>"
+            f"{_drawn(history, device, shown, time, height)}{marks[device]}</div>"
         )
     ticks = "".join(
         # The last tick must not stick out.
-        f'<span style="{f"left:{time / end:.2%}" if time < 0.95 * end else "right:0;transform:none"}">'
-        f"{time_words(time)}</span>"
-        for time in time_ticks(end, max_ticks=6)
+        f'<span style="{f"left:{time.at(at):.2%}" if time.at(at) < 0.95 else "right:0;transform:none"}">'
+        f"{time_words(at)}</span>"
+        for at in time_ticks(time.end, 6, time.start)
     )
     parts.append(f'<div></div><div class="times" aria-hidden="true">{ticks}</div></div>')
     if more := len(all_lanes) - len(drawn):
         held = sum(seconds_held(stretches) for lane in all_lanes[len(drawn) :] for stretches in lane.values())
         parts.append(
-            f'<p class="soft">And {more} more devices, held {100 * held / (end * more):.0f} % of the time.</p>'
+            f'<p class="soft">And {more} more devices, held {100 * held / (time.length * more):.0f} % of the time.</p>'
         )
     return "".join(parts)
 
 
-def _drawn(history: History, device: int, lane: Lane, end: float, height: int) -> str:
+def _drawn(history: History, device: int, lane: Lane, time: Span, height: int) -> str:
     parts, names = [], []
     labels = {
         index: "other jobs" if index == OTHERS else escape(history.label(history.jobs[index])) for index in sorted(lane)
     }
     for index, label in labels.items():
         found = [
-            (WIDTH * since / end, height * (1 - high), WIDTH * (min(until, end) - since) / end, height * (high - low))
+            (WIDTH * time.at(since), height * (1 - high), WIDTH * time.part(since, until), height * (high - low))
             for since, until, low, high in lane[index]
         ]
         words = f"{label}: {format_duration(seconds_held(lane[index]))} of device {device}"
@@ -92,37 +98,37 @@ def _drawn(history: History, device: int, lane: Lane, end: float, height: int) -
     )
 
 
-def _away(history: History, device: int, end: float) -> str:
+def _away(history: History, device: int, time: Span) -> str:
     """Return marks of times in which the scheduler made no decisions, or the device had no worker."""
     found = [(since, until, f"{what} for {format_duration(until - since)}") for since, until, what in
              sorted([*history.gaps, *history.stops])]  # fmt: skip
     found = (
         found[-MAX_MARKS:]
         + [
-            (outage.since, end if outage.until is None else outage.until, str(outage))
+            (outage.since, time.end if outage.until is None else outage.until, str(outage))
             for outage in history.outages
             if outage.device == device
         ][-MAX_MARKS:]
     )
     return "".join(
-        f'<i class="away" style="left:{since / end:.2%};width:{(min(until, end) - since) / end:.2%}" '
+        f'<i class="away" style="left:{time.at(since):.2%};width:{time.part(since, until):.2%}" '
         f'title="{escape(words)}"></i>'
         for since, until, words in found
-        if since < end
+        if since < time.end and until > time.start
     )
 
 
-def _faults(history: History, device: int, end: float) -> str:
+def _faults(history: History, device: int, time: Span) -> str:
     """Return marks of faults of jobs on the device."""
     found = sorted(
         (fault.time, f"{history.label(job)}: {fault}")
         for job in history.jobs
         for fault in job.faults
-        if device in _home(job, fault.time)
+        if device in _home(job, fault.time) and time.start <= fault.time <= time.end
     )
     return "".join(
-        f'<i class="fault" style="left:{min(time / end, 0.995):.2%}" title="{escape(words)}"></i>'
-        for time, words in found[-MAX_MARKS:]
+        f'<i class="fault" style="left:{min(time.at(at), 0.995):.2%}" title="{escape(words)}"></i>'
+        for at, words in found[-MAX_MARKS:]
     )
 
 

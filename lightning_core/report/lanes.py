@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,37 @@ Stretch = tuple[float, float, float, float]
 """Start and end in seconds, lower and upper edge as shares of the device."""
 Lane = Mapping[int, list[Stretch]]
 """The stretches of each job, by its index."""
+
+
+class Span(NamedTuple):
+    """The time that lanes show, in seconds."""
+
+    start: float
+    end: float
+
+    @property
+    def length(self) -> float:
+        return self.end - self.start
+
+    def at(self, time: float) -> float:
+        """Return where a time lies: 0 at the start, 1 at the end, and within them in any case."""
+        return (min(max(time, self.start), self.end) - self.start) / self.length
+
+    def part(self, since: float, until: float) -> float:
+        """Return which part of the span a stretch takes."""
+        return max(self.at(until) - self.at(since), 0.0)
+
+    def of(self, lane: Lane) -> dict[int, list[Stretch]]:
+        """Return what lies within the span of a lane."""
+        found = {
+            index: [
+                (max(since, self.start), min(until, self.end), low, high)
+                for since, until, low, high in stretches
+                if since < self.end and until > self.start
+            ]
+            for index, stretches in lane.items()
+        }
+        return {index: stretches for index, stretches in found.items() if stretches}
 
 
 def lanes(history: History) -> list[dict[int, list[Stretch]]]:
@@ -71,13 +103,14 @@ def _stacked(changes: Mapping[float, Mapping[int, float]]) -> dict[int, list[Str
     return found
 
 
-def thinned(lane: Lane, end: float, max_boxes: int) -> Lane:
+def thinned(lane: Lane, end: float, max_boxes: int, start: float = 0.0) -> Lane:
     """Return a lane with at most about ``max_boxes`` stretches: the mean shares over columns of equal width.
 
     Args:
         lane: Stretches of each job.
         end: Time at which the lane ends.
         max_boxes: Maximum number of stretches, at least 64.
+        start: Time at which it begins.
     """
     if count_boxes(lane) <= max_boxes:
         return lane
@@ -88,7 +121,7 @@ def thinned(lane: Lane, end: float, max_boxes: int) -> Lane:
         groups[OTHERS] = longest[MAX_COLOURED:]
     columns = COLUMNS
     while True:
-        edges = np.linspace(0.0, end, columns + 1)
+        edges = np.linspace(start, end, columns + 1)
         base, found = np.zeros(columns), dict[int, list[Stretch]]()
         for index, jobs in groups.items():
             top = base + sum(_mean_shares(lane[job], edges) for job in jobs)

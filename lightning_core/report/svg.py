@@ -81,18 +81,21 @@ def value_scale(low: float, high: float, bottom: float, top: float, *, log: bool
     return Scale(low - room, high + room, bottom, top)
 
 
-def time_ticks(end: float, max_ticks: int = 5) -> list[float]:
-    """Return round times from 0 to ``end`` seconds.
+def time_ticks(end: float, max_ticks: int = 5, start: float = 0.0) -> list[float]:
+    """Return round times from ``start`` to ``end`` seconds.
 
     Example::
 
         >>> time_ticks(100.0)
         [0, 30, 60, 90]
+        >>> time_ticks(130.0, start=70.0)
+        [75, 90, 105, 120]
     """
-    step = next((s for s in _ROUND if end / s < max_ticks), 86400 * math.ceil(end / 86400 / max_ticks))
-    if end < 1:
-        return [0]
-    return list(range(0, math.floor(end) + 1, step))
+    length = end - start
+    step = next((s for s in _ROUND if length / s < max_ticks), 86400 * math.ceil(length / 86400 / max_ticks))
+    if length < 1:
+        return [math.floor(start)] if start == math.floor(start) else []
+    return list(range(step * math.ceil(start / step), math.floor(end) + 1, step))
 
 
 def time_words(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""What a pool says over HTTP."""
+"""The pool's web page: watch the jobs of a pool in a browser, and steer them."""

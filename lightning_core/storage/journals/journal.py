@@ -162,7 +162,7 @@ class Journal(JournalReader):
             raise DamagedJournalError(path, f"its anchor {anchor_path(path).name} is missing or damaged")
         if anchor is not None and anchor.number > number:
             raise DamagedJournalError(path, f"events {number + 1} to {anchor.number} are missing")
-        if anchor is not None and anchor.digest != journal._digest_at(anchor.number):
+        if anchor is not None and anchor.digest != journal.digest_at(anchor.number):
             raise DamagedJournalError(path, f"event {anchor.number} does not match its anchor")
         if not read_only:
             journal._anchor_file = AnchorFile(anchor_path(path))

@@ -61,7 +61,7 @@ class JournalReader:
             raise DamagedJournalError(self.path, "its settings are missing")
         return text
 
-    def _digest_at(self, number: int) -> str:
+    def digest_at(self, number: int) -> str:
         """Return the digest up to an event; up to the settings for 0."""
         found = self._connection.execute("SELECT digest FROM events WHERE number = ?", (number,)).fetchone()
         if found is None and number:

@@ -1,0 +1,89 @@
+"""The stream of changes that an open page reads (server-sent events).
+
+Each page is sent what has changed since it was last sent something. A page that reads slowly is sent less, later; one
+that does not read at all is given up. Nothing is queued for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from lightning_core.core.answers import JobStatus
+from lightning_core.web.pool_watch import PoolWatch, View
+
+# Seconds between two looks at what has changed, and after which something is sent in any case: a proxy closes a
+# connection that is silent for long, and the page sees that it is still connected.
+POLL, KEEP_ALIVE = 0.5, 15.0
+# Pages that are open at the same time.
+MAX_PAGES = 500
+
+Allowed = Callable[[JobStatus], bool]
+
+
+async def changes(
+    watch: PoolWatch, describe: Callable[[View], Mapping[str, Any]], allowed: Allowed, is_let_in: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """Yield all rows, then what changes, as events of a stream; ends when the reader is no longer let in.
+
+    Args:
+        watch: Where the pool is looked at.
+        describe: Function that returns what is shown of the pool itself.
+        allowed: Whether the reader may see a job.
+        is_let_in: Whether the reader's session holds.
+    """
+    with watch:
+        sent, silent, sent_about, trouble = -1, 0.0, -1, ""
+        while is_let_in():
+            view, text = watch.view, None
+            if view.version > sent:
+                about = describe(view) if view.about_version != sent_about or sent < 0 else None
+                text = update(view, sent, about, allowed, trouble)
+                sent, sent_about, trouble = view.version, view.about_version, view.trouble
+            if text is None and silent >= KEEP_ALIVE:
+                text = f"event: time\ndata: {_json({'now': view.now, 'offset': view.offset})}\n\n"
+            if text is not None:
+                silent = 0.0
+                yield text
+            await asyncio.sleep(POLL)
+            silent += POLL
+
+
+def update(view: View, sent: int, about: Mapping[str, Any] | None, allowed: Allowed, trouble: str = "") -> str | None:
+    """Return an event with what has changed since version ``sent``; None if nothing has.
+
+    Args:
+        view: The pool as it is.
+        sent: Number of the change up to which the page is up to date; -1 for a new page.
+        about: What is shown of the pool itself, if it has changed.
+        allowed: Whether the reader may see a job.
+        trouble: Why the pool did not answer, as the page shows it.
+    """
+    everything = sent < view.complete_from
+    rows = [row.text for row in view.rows.values() if (everything or row.version > sent) and allowed(row.status)]
+    gone = [] if everything else [key for version, key, job in view.removed if version > sent and allowed(job)]
+    if not (everything or rows or gone or about is not None or view.trouble != trouble):
+        return None
+    body = _state(view, about) | {"all": everything, "gone": gone}
+    return f"event: update\ndata: {_json(body)[:-1]},{_rows(rows)}}}\n\n"
+
+
+def first_state(view: View, about: Mapping[str, Any], allowed: Allowed) -> str:
+    """Return all that a new page shows, as JSON."""
+    rows = [row.text for row in view.rows.values() if allowed(row.status)]
+    return f"{_json(_state(view, about) | {'all': True, 'gone': []})[:-1]},{_rows(rows)}}}"
+
+
+def _state(view: View, about: Mapping[str, Any] | None) -> dict[str, Any]:
+    body: dict[str, Any] = {"version": view.version, "now": view.now, "offset": view.offset, "trouble": view.trouble}
+    return body if about is None else body | {"about": about}
+
+
+def _rows(texts: list[str]) -> str:
+    return f'"rows":[{",".join(texts)}]'
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,161 @@
+"""Looks at a pool for all who have its page open: one question at a time, however many pages there are.
+
+A thread asks the pool for the status of its jobs; pages take what has changed since they last looked. So a page that
+is not read, or a hundred of them, cost the pool nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lightning_core.core.answers import JobStatus
+from lightning_core.pool.pool import Pool
+from lightning_core.web.status_rows import key_of, same_on_page, text_of
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks while pages are open, and while none is. A look takes longer where there are many jobs: the
+# time between two is at least so many times what one takes.
+LOOK, IDLE_LOOK, PER_LOOK = 1.0, 10.0, 10.0
+# Seconds between two looks at what changes seldom: settings, devices, what a market holds.
+ABOUT = 5.0
+# Numbers of changes of which removed jobs are remembered; a page that is further behind gets all rows again.
+MAX_REMOVED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job in the list."""
+
+    version: int
+    """Number of the change that made it what it is."""
+    status: JobStatus
+    text: str
+    """The row as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A pool as it was seen last. It is never changed: the next look makes another one."""
+
+    version: int = 0
+    now: float = 0.0
+    """Scheduler time in seconds."""
+    offset: float = 0.0
+    """Seconds to add to scheduler time for the time since the epoch."""
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    """Rows by key, in the order of submission."""
+    removed: tuple[tuple[int, str, JobStatus], ...] = ()
+    """The jobs that the pool has forgotten: number of that change, key, and the job as it was seen last."""
+    complete_from: int = 0
+    """Number of the change from which ``removed`` has all."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    about_version: int = 0
+    trouble: str = ""
+    """Why the pool does not answer; empty if it does."""
+
+    def statuses(self) -> Iterable[JobStatus]:
+        """Return every job in the order of submission."""
+        return (row.status for row in self.rows.values())
+
+    def newest(self, name: str) -> JobStatus | None:
+        """Return the newest job of a name; None if there is none."""
+        found = [status for status in self.statuses() if status.name == name]
+        return found[-1] if found else None
+
+
+class PoolWatch:
+    """Looks at a pool.
+
+    Args:
+        pool: The pool; only this object may use it.
+        look_every: Seconds between two looks while pages are open.
+    """
+
+    def __init__(self, pool: Pool, look_every: float = LOOK) -> None:
+        self._pool, self._look_every = pool, look_every
+        self.view = View()
+        self._viewers = 0
+        self._wanted = threading.Event()
+        self._stop = threading.Event()
+        self._about_at = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="pool-watch", daemon=True)
+
+    def start(self) -> None:
+        """Look once, then go on in a thread.
+
+        Raises:
+            ConnectionError: If the pool does not answer.
+        """
+        self._take_a_look()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._wanted.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __enter__(self) -> PoolWatch:
+        """Count a page that is open; on exit it is closed."""
+        self._viewers += 1
+        self._wanted.set()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._viewers -= 1
+
+    @property
+    def viewers(self) -> int:
+        """Number of pages that are open."""
+        return self._viewers
+
+    def look_soon(self) -> None:
+        """Look at once: a person has changed something."""
+        self._about_at = float("-inf")
+        self._wanted.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            self.look()
+            took = time.monotonic() - began
+            self._wanted.clear()
+            if not self._viewers:
+                self._wanted.wait(IDLE_LOOK)
+            self._stop.wait(max(self._look_every - took, PER_LOOK * took))
+
+    def look(self) -> None:
+        """Look at the pool once; if it does not answer, the view says so."""
+        try:
+            self._take_a_look()
+        except Exception as error:  # whatever it is, the page says so, and the next look may succeed
+            if not isinstance(error, ConnectionError):
+                log.exception("a look at the pool failed")
+            self.view = replace(self.view, version=self.view.version + 1, trouble=str(error))
+
+    def _take_a_look(self) -> None:
+        before = self.view
+        now, jobs = self._pool.look()
+        version, rows = before.version + 1, dict[str, Row]()
+        for job in jobs:
+            key = key_of(job)
+            row = before.rows.get(key)
+            if row is None or not same_on_page(row.status, job, now):
+                row = Row(version, job, text_of(job, now))
+            rows[key] = row
+        gone = [(version, key, row.status) for key, row in before.rows.items() if key not in rows]
+        removed, complete_from = (*before.removed, *gone), before.complete_from
+        if len(removed) > MAX_REMOVED:
+            complete_from, removed = removed[-MAX_REMOVED][0], removed[-MAX_REMOVED:]
+        about, about_version = before.about, before.about_version
+        if time.monotonic() - self._about_at >= ABOUT:
+            self._about_at = time.monotonic()
+            if (told := self._pool.about()) != about:
+                about, about_version = told, version
+        self.view = View(version, now, time.time() - now, rows, removed, complete_from, about, about_version)
