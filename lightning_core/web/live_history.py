@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,17 +77,20 @@ class LiveHistory:
             assert self._history is not None
             yield self._history
 
-    def job(self, history: History, name: str, run_number: int | None) -> tuple[int, JobHistory] | None:
-        """Return the index and the history of a job, with its forecasts; None if there is no such job.
+    def job(
+        self, history: History, name: str, run_number: int | None, sees: Callable[[str], bool]
+    ) -> tuple[int, JobHistory] | None:
+        """Return the index and the history of a job, with its forecasts; None if there is no such job to see.
 
         Args:
             history: The history, which is being read.
             name: Name of the job.
             run_number: Number of the job among those of its name; None for the newest.
+            sees: Whether the reader may see the jobs of an owner: a name may have been another's before.
         """
         found = [(index, job) for index, job in enumerate(history.jobs) if job.name == name]
         found = [one for one in found if run_number is None or one[1].run_number == run_number]
-        if not found:
+        if not found or not sees(found[-1][1].job.owner):
             return None
         index, job = found[-1]
         for made in self._forecasts.get(f"{job.name}@{job.submitted!r}", ()):

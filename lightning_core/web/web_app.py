@@ -241,7 +241,7 @@ class WebApp:
 
         def draw() -> str | None:
             with self.history.reading() as history:
-                found = self.history.job(history, name, run)
+                found = self.history.job(history, name, run, person.sees)
                 return None if found is None else job_pages.body(history, found, status, rights, state, self.folder)
 
         body = await self._drawn(draw)
@@ -250,24 +250,26 @@ class WebApp:
         return HTMLResponse(self.frame.page(name, body, person, "", "job.js"))
 
     async def _chart(self, request: Request) -> Response:
-        name = self._known(request, self.person(request))
+        person = self.person(request)
+        name = self._known(request, person)
         run, width = _whole(request, "run"), min(max(_whole(request, "width") or 400, 400), 2000)
         low, high = _seconds(request, "from"), _seconds(request, "to")
         span = None if low is None or high is None or not low < high else (low, high)
 
         def draw() -> str | None:
             with self.history.reading() as history:
-                found = self.history.job(history, name, run)
+                found = self.history.job(history, name, run, person.sees)
                 return None if found is None else job_pages.chart_of(history, found, width, span)
 
         return await self._part(draw)
 
     async def _story(self, request: Request) -> Response:
-        name, run = self._known(request, self.person(request)), _whole(request, "run")
+        person = self.person(request)
+        name, run = self._known(request, person), _whole(request, "run")
 
         def draw() -> str | None:
             with self.history.reading() as history:
-                found = self.history.job(history, name, run)
+                found = self.history.job(history, name, run, person.sees)
                 return None if found is None else job_pages.story(found[1])
 
         return await self._part(draw)

@@ -175,6 +175,25 @@ def test_who_may_see_their_own_jobs_alone_sees_no_other(page: Page) -> None:
         assert browser.get(path).status_code == 403, path
 
 
+def test_an_earlier_job_of_a_name_may_be_another_persons(page: Page) -> None:
+    """A name is free again once its job has ended."""
+    for owner in ("bob", "ann"):
+        page.submit(Job("mine", 600.0, BatchTarget(10), owner=owner))
+        page.report("mine", 1, [1.0])
+        page.look()
+    bob, ann = (page.of(Person(name, frozenset())) for name in ("bob", "ann"))
+    with page.web_app.history.reading() as history:
+        assert [job.job.owner for job in history.jobs if job.name == "mine"] == ["bob", "ann"]
+        # Once the pool has forgotten the earlier one, the journal still has it.
+        sees = Person("ann", frozenset()).sees
+        shown = [page.web_app.history.job(history, "mine", run, sees) is not None for run in (1, 2, None)]
+        assert shown == [False, True, True]
+    # Both have been there under this name: neither is shown what is the other's.
+    assert bob.get("/jobs/mine").status_code == 404
+    assert ann.get("/jobs/mine", params={"run": 1}).status_code == 404
+    assert page.of(ANN).get("/jobs/mine", params={"run": 1}).status_code == 200
+
+
 def test_the_page_of_a_job_shows_its_curve_and_why(page: Page) -> None:
     answer = page.of(ANN).get("/jobs/vit")
     assert answer.status_code == 200
