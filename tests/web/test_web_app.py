@@ -14,7 +14,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.server.access.people import Person, Right
 from lightning_core.web.event_stream import update
 from lightning_core.web.request_guard import MAX_BODY_BYTES
-from lightning_core.web.visitors import account, reader
+from lightning_core.web.visitors import SESSION_SECONDS, Visitors, account, reader
 from tests.web.pages import HOST, ORIGIN, Page, page_of, state_of
 
 OF_A_JOB = ("/jobs/vit", "/jobs/vit/log", "/jobs/vit/chart", "/jobs/vit/story")
@@ -63,6 +63,22 @@ def test_a_link_works_once_and_its_cookie_is_for_this_page_alone(page: Page) -> 
     assert second.get("/enter", params={"key": secret}).status_code == 401
     assert first.post("/leave", headers=ORIGIN).status_code == 200
     assert first.get("/").status_code == 401
+
+
+def test_links_and_sessions_end_in_time() -> None:
+    now = [0.0]
+    visitors = Visitors(lambda _: None, clock=lambda: now[0])
+    late, again = visitors.link(ANN, 10.0), visitors.link(READER, 100.0, once=False)
+    now[0] = 10.0
+    assert visitors.enter(late) is None
+    entered = visitors.enter(again)
+    assert entered is not None
+    assert visitors.enter(again) is not None
+    assert visitors.of_cookie(entered[0]) == READER
+    now[0] = 100.0
+    assert visitors.enter(again) is None
+    now[0] = 10.0 + SESSION_SECONDS
+    assert visitors.of_cookie(entered[0]) is None
 
 
 def test_a_token_lets_in_and_ends_the_session_when_it_is_revoked(page: Page) -> None:
