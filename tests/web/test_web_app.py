@@ -221,7 +221,10 @@ def test_the_page_of_a_job_shows_its_curve_and_why(page: Page) -> None:
     assert page.of(ANN).get("/jobs/vit/chart", params={"from": "x"}).status_code == 400
     assert page.of(ANN).get("/jobs/other").status_code == 404
     assert page.of(ANN).get("/jobs/vit", params={"run": 2}).status_code == 404
-    assert "device 1" in page.of(ANN).get("/timeline/lanes", params={"last": 60}).text
+    lanes = page.of(ANN).get("/timeline/lanes", params={"last": 60})
+    assert "device 1" in lanes.text
+    assert 'style="left:' in lanes.text
+    assert "style-src-attr 'unsafe-inline'" in lanes.headers["content-security-policy"]  # or no place would count
 
 
 @pytest.mark.parametrize("path", ["/jobs/..%2f..%2fhead.json/log", "/jobs/%2e%2e/log", "/jobs/a%00b/log"])
