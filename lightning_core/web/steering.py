@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDeadline, SetDevices
 from lightning_core.core.durations import format_duration, parse_when, seconds_until
-from lightning_core.core.protocols import JoinRefusedError
+from lightning_core.core.protocols import AccessRefusedError, JoinRefusedError
 from lightning_core.core.validation import checked
 from lightning_core.pool.pool import Pool
 from lightning_core.server.access.people import Person
@@ -83,7 +83,11 @@ class Steering:
         try:
             command, words = ACTIONS[action](name, body)
             await asyncio.to_thread(self._send, person, command)
-        except (ValueError, TypeError, JoinRefusedError) as error:
+        except AccessRefusedError as error:
+            raise HTTPException(403, str(error)) from None
+        except JoinRefusedError as error:
+            raise HTTPException(409, str(error)) from None
+        except (ValueError, TypeError) as error:
             raise HTTPException(400, str(error)) from None
         except ConnectionError as error:
             raise HTTPException(503, str(error)) from None
