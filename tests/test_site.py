@@ -110,6 +110,7 @@ def test_no_page_loads_anything_from_another_host(site: Site) -> None:
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", sheet.read_text()), sheet
 
 
+@pytest.mark.nightly
 @pytest.mark.debian
 def test_every_page_fits_the_screen(site: Site, tmp_path: Path) -> None:
     chromium = debian("chromium")

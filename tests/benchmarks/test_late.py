@@ -166,6 +166,7 @@ def test_starts_are_seeded_and_leave_room_for_the_deadline() -> None:
         recording.starts(1, 31, (0,))
 
 
+@pytest.mark.nightly
 def test_a_cell_holds_all_jobs_of_each_policy_in_one_order() -> None:
     recordings = [seeded(0), seeded(1)]
     cell = play_cell(recordings, 52, 0.2, starts=2, seed=5)

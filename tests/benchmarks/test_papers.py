@@ -119,6 +119,7 @@ def test_the_worth_of_a_part_is_what_is_met_more_with_it() -> None:
     assert figures["ablation_ucb_worth_se"] == 0.0
 
 
+@pytest.mark.nightly
 def test_the_evening_is_played_in_both_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.policies.evening.SEEDS", {"quick": 1})
     monkeypatch.setattr(Experiment, "replicate", lambda self, seeds: [self.play(seed) for seed in seeds])

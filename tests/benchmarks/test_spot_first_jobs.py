@@ -22,6 +22,7 @@ def test_jobs_earn_by_the_weights_before_their_feedback() -> None:
     assert spot_first_jobs.earned(known, jobs, evenly=False) == pytest.approx((0.6 + 0.5 + 0.5) / 3, abs=1e-6)
 
 
+@pytest.mark.nightly
 def test_what_is_known_pays_where_the_first_policy_is_bad(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,7 @@ def write_day(path: Path, notice: float, warm_up: float = WARM_UP) -> Market:
     return market
 
 
-@pytest.mark.parametrize("notice", [0.0, 5.0])
+@pytest.mark.parametrize("notice", [0.0, pytest.param(5.0, marks=pytest.mark.nightly)])
 def test_a_day_is_measured_and_played_again_as_it_was(notice: float, tmp_path: Path) -> None:
     market = write_day(path := tmp_path / "journal.db", notice)
     day = LiveDay(path, market, notice)

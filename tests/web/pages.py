@@ -64,7 +64,7 @@ def page_of(folder: Path, devices: int = 2) -> Iterator[Page]:
     folder.mkdir(parents=True, exist_ok=True)
     server = Server(folder, folder / "s", {"policy": "edf", "devices": devices})
     try:
-        pool = Pool(SocketClient(folder / "s"))
+        pool = Pool(SocketClient(folder / "s"), patience=0.1)
         watch, people = PoolWatch(pool), dict[str, Person]()
         watch.look()
         web_app = WebApp(pool, watch, Visitors(people.get), [HOST])

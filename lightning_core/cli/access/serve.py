@@ -13,6 +13,8 @@ from lightning_core.scheduler.summary import EXIT_MET
 
 # Port by default, and how long links for others work.
 PORT, READER_TIME = 8710, "1d"
+# Seconds to wait for a scheduler that does not answer, before the page says so; it is asked again and again.
+PATIENCE = 1.0
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -37,7 +39,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from lightning_core.web.web_server import listen, serve
 
     seconds = parse_duration(arguments.reader_time)
-    with Pool.connect(arguments.pool) as pool:
+    with Pool.connect(arguments.pool, patience=PATIENCE) as pool:
         listener = listen(arguments.listen, arguments.port)
 
         def ready(own: str, others: list[str]) -> None:
