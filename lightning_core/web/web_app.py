@@ -77,6 +77,7 @@ class WebApp:
             Route("/jobs/{name}", self._job),
             Route("/jobs/{name}/chart", self._chart),
             Route("/jobs/{name}/story", self._story),
+            Route("/jobs/{name}/facts", self._facts),
             Route("/jobs/{name}/log", self._log),
             Route("/jobs/{name}/{action}", self._act, methods=["POST"]),
         ]
@@ -271,6 +272,17 @@ class WebApp:
             with self.history.reading() as history:
                 found = self.history.job(history, name, run, person.sees)
                 return None if found is None else job_pages.story(found[1])
+
+        return await self._part(draw)
+
+    async def _facts(self, request: Request) -> Response:
+        person = self.person(request)
+        name = self._known(request, person)
+
+        def draw() -> str | None:
+            with self.history.reading() as history:
+                found = self.history.job(history, name, None, person.sees)
+                return None if found is None else job_pages.facts(found[1], self.watch.view.newest(name))
 
         return await self._part(draw)
 

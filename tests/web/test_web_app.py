@@ -17,7 +17,7 @@ from lightning_core.web.request_guard import MAX_BODY_BYTES
 from lightning_core.web.visitors import SESSION_SECONDS, Visitors, account, reader
 from tests.web.pages import HOST, ORIGIN, Page, page_of, state_of
 
-OF_A_JOB = ("/jobs/vit", "/jobs/vit/log", "/jobs/vit/chart", "/jobs/vit/story")
+OF_A_JOB = ("/jobs/vit", "/jobs/vit/log", "/jobs/vit/chart", "/jobs/vit/story", "/jobs/vit/facts")
 ANN, READER = account("ann"), reader("reader")
 
 
@@ -215,6 +215,8 @@ def test_the_page_of_a_job_shows_its_curve_and_why(page: Page) -> None:
     assert answer.status_code == 200
     assert 'class="curve"' in answer.text
     assert "submitted" in answer.text
+    page.report("vit", 2, [1.0, 0.9, 0.8, 0.7])
+    assert "<dt>batches</dt><dd>80</dd>" in page.of(ANN).get("/jobs/vit/facts").text
     zoomed = page.of(ANN).get("/jobs/vit/chart", params={"from": 0, "to": 5, "width": 900})
     assert 'viewBox="0 0 900 262"' in zoomed.text
     assert 'data-high="5.0"' in zoomed.text

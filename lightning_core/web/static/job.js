@@ -93,6 +93,9 @@ async function refresh() {
     $("verdict").replaceChildren(badge(row.verdict));
     $("reason").textContent = row.reason;
   }
+  const asks = $("asks");
+  if (asks) asks.hidden = row !== undefined && row.finished !== null;
+  if (isNewest) $("facts").innerHTML = await part("facts");
   $("story").innerHTML = await part(`story?run=${run}`);
   if (!from) await redraw();
 }
