@@ -166,7 +166,7 @@ WALL_CLOCK = {
     "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py", "lightning_core/server/webhook.py",
     "lightning_core/storage/runs/pool_history.py", "lightning_core/storage/runs/run_store.py",
     "lightning_core/storage/journals/anchor.py", "lightning_core/storage/journals/recovery.py",
-    "lightning_core/web/pool_watch.py", "lightning_core/web/steering.py",
+    "lightning_core/web/pool_watch.py",
 }  # fmt: skip
 
 

@@ -150,6 +150,7 @@ class LiveHistory:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            self._wanted.clear()
             try:
                 self.catch_up()
                 self.trouble = ""
@@ -159,5 +160,4 @@ class LiveHistory:
                 self.trouble = str(error)
             self._stop.wait(FOLLOW)
             if not self._watch.viewers:
-                self._wanted.clear()
                 self._wanted.wait()

@@ -123,12 +123,11 @@ class PoolWatch:
     def _run(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
+            self._wanted.clear()
             self.look()
             took = time.monotonic() - began
-            self._wanted.clear()
-            if not self._viewers:
-                self._wanted.wait(IDLE_LOOK)
-            self._stop.wait(max(self._look_every - took, PER_LOOK * took))
+            self._stop.wait(PER_LOOK * took)
+            self._wanted.wait(max(self._look_every - took, 0.0) if self._viewers else IDLE_LOOK)
 
     def look(self) -> None:
         """Look at the pool once; if it does not answer, the view says so."""

@@ -4,48 +4,53 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDeadline, SetDevices
-from lightning_core.core.durations import format_duration, parse_when, seconds_until
 from lightning_core.core.protocols import AccessRefusedError, JoinRefusedError
 from lightning_core.core.validation import checked
 from lightning_core.pool.pool import Pool
 from lightning_core.server.access.people import Person
 from lightning_core.web.pool_watch import PoolWatch
 
+Body = Mapping[str, Any]
 
-def _deadline(name: str, body: Mapping[str, Any]) -> tuple[Command, str]:
+
+def _deadline(pool: Pool, name: str, body: Body) -> str:
     text = checked(body.get("deadline"), str | None)
-    if text is None or text.strip().lower() in ("", "none"):
-        return SetDeadline(name, float("inf")), f"{name} has no deadline now."
-    seconds = seconds_until(parse_when(text.strip()), datetime.now())
-    return SetDeadline(name, seconds), f"{name} has {format_duration(seconds)} from now."
+    deadline = None if text is None or text.strip().lower() in ("", "none") else text.strip()
+    pool.set_deadline(name, deadline)
+    return f"{name} has no deadline now." if deadline is None else f"{name} has the deadline {deadline}."
 
 
-def _devices(name: str, body: Mapping[str, Any]) -> tuple[Command, str]:
+def _devices(pool: Pool, name: str, body: Body) -> str:
     devices = checked(body.get("devices"), int | None)
+    pool.set_devices(name, devices)
     words = "as many devices as planned" if devices is None else f"{devices} device{'s' * (devices != 1)}"
-    return SetDevices(name, devices), f"{name} is to have {words}."
+    return f"{name} is to have {words}."
 
 
-def _pause(name: str, body: Mapping[str, Any]) -> tuple[Command, str]:
-    release = checked(body.get("release", False), bool)
-    return Pause(name, release), f"{name} is paused" + (", and saves and leaves its devices." if release else ".")
+def _pause(pool: Pool, name: str, body: Body) -> str:
+    pool.pause(name, release=(release := checked(body.get("release", False), bool)))
+    return f"{name} is paused" + (", and saves and leaves its devices." if release else ".")
 
 
-ACTIONS: dict[str, Callable[[str, Mapping[str, Any]], tuple[Command, str]]] = {
-    "deadline": _deadline,
-    "devices": _devices,
-    "pause": _pause,
-    "resume": lambda name, _: (Resume(name), f"{name} goes on."),
-    "cancel": lambda name, _: (Cancel(name), f"{name} is cancelled."),
-}
-"""What can be asked of a job, each with what makes the command of it, and the words that confirm it."""
+def _resume(pool: Pool, name: str, _: Body) -> str:
+    pool.resume(name)
+    return f"{name} goes on."
+
+
+def _cancel(pool: Pool, name: str, _: Body) -> str:
+    pool.cancel(name)
+    return f"{name} is cancelled."
+
+
+ACTIONS: dict[str, Callable[[Pool, str, Body], str]] = {
+    "deadline": _deadline, "devices": _devices, "pause": _pause, "resume": _resume, "cancel": _cancel,
+}  # fmt: skip
+"""What can be asked of a job; each returns the words that confirm it."""
 
 
 class Steering:
@@ -71,18 +76,12 @@ class Steering:
         Raises:
             HTTPException: If there is no such action, a value is invalid, or the person or the pool does not allow it.
         """
-        job = self._watch.view.newest(name)
         if action not in ACTIONS:
             raise HTTPException(404, f"There is no action {action[:40]!r}.")
-        if job is None or job.state is State.ENDED:
-            raise HTTPException(409, f"{name} has ended." if job else f"There is no job {name}.")
-        if not self.allowed(person, job):
-            raise HTTPException(403, f"You may not steer {name}.")
         if not isinstance(body, dict):
             raise HTTPException(400, "a request must be a JSON object")
         try:
-            command, words = ACTIONS[action](name, body)
-            await asyncio.to_thread(self._send, person, command)
+            words = await asyncio.to_thread(self._ask, person, name, action, body)
         except AccessRefusedError as error:
             raise HTTPException(403, str(error)) from None
         except JoinRefusedError as error:
@@ -96,6 +95,6 @@ class Steering:
         self._watch.look_soon()
         return words
 
-    def _send(self, person: Person, command: Command) -> None:
-        with self._pool.acting_for(person) as acting:
-            acting.send(command)
+    def _ask(self, person: Person, name: str, action: str, body: Body) -> str:
+        with self._pool.acting_for(person) as acting:  # the pool checks what the person may do
+            return ACTIONS[action](acting, name, body)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
@@ -23,15 +23,16 @@ from lightning_core.core.names import is_name
 from lightning_core.pool.pool import Pool
 from lightning_core.report.svg import escape
 from lightning_core.server.access.people import Person, Right
-from lightning_core.web import job_pages, overview_page, timeline_page
+from lightning_core.web import entrance_page, job_pages, overview_page, timeline_page
 from lightning_core.web.document_frame import Frame, read_assets
 from lightning_core.web.event_stream import MAX_PAGES, changes, first_state
 from lightning_core.web.live_history import LiveHistory
 from lightning_core.web.metrics import metrics
 from lightning_core.web.pool_watch import PoolWatch
+from lightning_core.web.query_values import seconds, whole_number
 from lightning_core.web.request_guard import RequestGuard
 from lightning_core.web.steering import Steering
-from lightning_core.web.visitors import Visitors
+from lightning_core.web.visitors import SESSION_SECONDS, Visitors
 
 T = TypeVar("T")
 DAY, YEAR = 86400, 365 * 86400
@@ -150,7 +151,13 @@ class WebApp:
             '<title>lightning_core</title><p><a href="/">Go on</a></p></html>'
         )
         response.set_cookie(
-            self._cookie, entered[0], max_age=YEAR, httponly=True, samesite="strict", secure=self._https, path="/"
+            self._cookie,
+            entered[0],
+            max_age=int(SESSION_SECONDS),
+            httponly=True,
+            samesite="strict",
+            secure=self._https,
+            path="/",
         )
         return response
 
@@ -161,15 +168,7 @@ class WebApp:
         return response
 
     def _door(self, words: str) -> str:
-        body = (
-            f'<div class="panel door"><h1>Come in</h1><p>{escape(words)}</p><p class="soft">'
-            "<code>lightning-core serve</code> prints a link that works once. Or give a token, which "
-            "<code>lightning-core token new</code> makes.</p>"
-            '<form method="post" action="/enter"><label for="token">Token</label> '
-            '<input id="token" name="token" type="password" autocomplete="off" required> <button>Enter</button></form>'
-            "</div>"
-        )
-        return self.frame.page("", body, None)
+        return self.frame.page("", entrance_page.body(words), None)
 
     async def _trouble(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -222,18 +221,18 @@ class WebApp:
 
     async def _lanes(self, request: Request) -> Response:
         self._who_sees_all(request)
-        seconds = _seconds(request, "last")
+        last = seconds(request, "last")
 
         def draw() -> str:
             with self.history.reading() as history:
-                return timeline_page.lanes(history, self.watch.view, seconds)
+                return timeline_page.lanes(history, self.watch.view, last)
 
         return HTMLResponse(await self._drawn(draw))
 
     async def _job(self, request: Request) -> Response:
         person = self.person(request)
         name, view = self._known(request, person), self.watch.view
-        status, run = view.newest(name), _whole(request, "run")
+        status, run = view.newest(name), whole_number(request, "run")
         if run is not None:
             status = None
         rights = self.steering.allowed(person, status)
@@ -253,8 +252,8 @@ class WebApp:
     async def _chart(self, request: Request) -> Response:
         person = self.person(request)
         name = self._known(request, person)
-        run, width = _whole(request, "run"), min(max(_whole(request, "width") or 400, 400), 2000)
-        low, high = _seconds(request, "from"), _seconds(request, "to")
+        run, width = whole_number(request, "run"), min(max(whole_number(request, "width") or 400, 400), 2000)
+        low, high = seconds(request, "from"), seconds(request, "to")
         span = None if low is None or high is None or not low < high else (low, high)
 
         def draw() -> str | None:
@@ -266,7 +265,7 @@ class WebApp:
 
     async def _story(self, request: Request) -> Response:
         person = self.person(request)
-        name, run = self._known(request, person), _whole(request, "run")
+        name, run = self._known(request, person), whole_number(request, "run")
 
         def draw() -> str | None:
             with self.history.reading() as history:
@@ -322,25 +321,3 @@ class WebApp:
                 return await asyncio.to_thread(draw)
             except TimeoutError as error:
                 raise HTTPException(503, str(error)) from None
-
-
-def _whole(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise HTTPException(400, f"{name} must be a whole number")
-    return int(text)
-
-
-def _seconds(request: Request, name: str) -> float | None:
-    text: Any = request.query_params.get(name)
-    if text is None:
-        return None
-    try:
-        value = float(text[:40])
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 1e10:
-        raise HTTPException(400, f"{name} must be seconds from 0 to 1e10")
-    return value

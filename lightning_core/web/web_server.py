@@ -13,6 +13,7 @@ from functools import partial
 import uvicorn
 
 from lightning_core.pool.pool import Pool
+from lightning_core.pool.pool_errors import NotOnThisMachineError
 from lightning_core.server.access.accounts import account_of
 from lightning_core.server.access.people import Person
 from lightning_core.server.access.tokens import Tokens
@@ -113,7 +114,10 @@ def serve(
 
     Raises:
         ConnectionError: If the pool does not answer.
+        NotOnThisMachineError: If the pool's folder is on another machine.
     """
+    if not (pool.folder / "journal.db").exists():
+        raise NotOnThisMachineError(f"{pool.folder} is not on this machine; serve the page on the pool's own machine")
     address, port = listener.getsockname()[:2]
     watch = PoolWatch(pool)
     watch.start()

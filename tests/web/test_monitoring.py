@@ -21,14 +21,18 @@ import pytest
 import uvicorn
 import yaml
 from prometheus_client import generate_latest
-from starlette.applications import Starlette
-from starlette.routing import Route
 
 from lightning_core.core.events import Cell, Report
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
+from lightning_core.pool.pool import Pool as PoolClient
+from lightning_core.server.access.people import Right
+from lightning_core.server.access.tokens import Tokens
 from lightning_core.server.clients.socket_client import SocketClient
-from lightning_core.web.metrics import PoolCollector, metrics
+from lightning_core.web.metrics import PoolCollector
+from lightning_core.web.pool_watch import PoolWatch
+from lightning_core.web.visitors import Visitors
+from lightning_core.web.web_app import WebApp
 from tests.conftest import ROOT, debian
 from tests.socket_servers import Pool
 from tests.waiting import until
@@ -109,12 +113,16 @@ def free_port() -> int:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[SocketClient, int]]:
-    """A pool whose metrics are served over HTTP: a client of it, and the port."""
+    """A pool whose page is served over HTTP, with a token in ``prometheus.token``: a client of it, and the port."""
     with tempfile.TemporaryDirectory(prefix="lc-") as folder:
         pool = Pool(tmp_path / "a pool", Path(folder) / "socket", {"policy": "triage"})
-        app = Starlette(routes=[Route("/metrics", metrics)])
-        app.state.client = client = SocketClient(pool.path)
-        port = free_port()
+        client, port = SocketClient(pool.path), free_port()
+        tokens = Tokens(pool.folder)
+        (tmp_path / "prometheus.token").write_text(tokens.make("prometheus", {Right.SEE}))
+        watched = PoolClient(client)
+        watch = PoolWatch(watched)
+        watch.start()
+        app = WebApp(watched, watch, Visitors(tokens.person), [f"127.0.0.1:{port}"]).starlette
         server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
         thread = threading.Thread(target=server.run)
         thread.start()
