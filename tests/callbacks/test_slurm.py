@@ -181,7 +181,8 @@ from tests.tiny import QUIET, Line, Points
 
 class Told(pl.Callback):
     def on_train_batch_end(self, trainer, *_):
-        print("batch", trainer.global_step, flush=True)
+        sys.stdout.write(f"batch {trainer.global_step}\\n")  # in one piece: a line of a log may come between two
+        sys.stdout.flush()
 
 callback = CoreCallback("job", "60s", BatchTarget(10**9), pool="local")
 trainer = pl.Trainer(max_epochs=-1, callbacks=[callback, Told()], default_root_dir=sys.argv[1], **QUIET)

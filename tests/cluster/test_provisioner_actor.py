@@ -322,7 +322,7 @@ def test_without_an_answer_within_the_lease_all_nodes_are_given_back_and_then_as
         world.away = False
         await until_async(lambda: len(world.there) == 2)
         assert world.requests[-2:] == [NodeCounts(), NodeCounts(2, 0)]
-        await until_async(lambda: world.heard[-1] == NodesSeen(("spot-0", "spot-1"), (), 0))
+        await until_async(lambda: world.told(NodesSeen)[-1] == NodesSeen(("spot-0", "spot-1"), (), 0))
 
     run(story)
 
