@@ -124,6 +124,24 @@ class BundleSpec:
         content, problems = load_yaml(path, EMPTY)
         return cls._read(content, path.parent, problems, existing)
 
+    @classmethod
+    def from_text(cls, text: str, folder: Path | str, existing: ExistingPool | None = None) -> Self:
+        """Read a bundle that was sent as text; problems are those of a file named ``bundle``.
+
+        Args:
+            text: Content as of a bundle file.
+            folder: Folder to which the paths in it are relative.
+            existing: Pool that is to take the jobs, if it is running already.
+
+        Raises:
+            BundleError: With every problem found.
+        """
+        require("yaml")
+        from lightning_core.bundle.yaml_loader import parse_yaml
+
+        content, problems = parse_yaml(text, Path("bundle"), EMPTY)
+        return cls._read(content, Path(folder), problems, existing)
+
     def read_again(self, path: Path | str, existing: ExistingPool | None = None) -> Self:
         """Read the file of a run that is resumed; times of day are those of the day on which each job was submitted.
 

@@ -143,7 +143,20 @@ def load_yaml(path: Path, empty: str = "file is empty", *, quoting: bool = True)
     Raises:
         BundleError: If the file cannot be read or parsed, is empty, or exceeds a limit.
     """
-    text = _text(path)
+    return parse_yaml(_text(path), path, empty, quoting=quoting)
+
+
+def parse_yaml(text: str, path: Path, empty: str = "file is empty", *, quoting: bool = True) -> tuple[Any, Problems]:
+    """Read a text of YAML, as :func:`load_yaml` does a file.
+
+    Args:
+        text: The text.
+        path: Its name in messages.
+        empty: Message for an empty text.
+        quoting: Whether the error for a text that cannot be parsed may quote it.
+    """
+    if len(text) > MAX_FILE_BYTES:
+        raise BundleError([f"{path}: must be at most {MAX_FILE_BYTES:,} bytes, got {len(text):,} characters"])
     problems: list[str] = []
     try:
         loader = _StrictLoader(text, path, problems)

@@ -26,6 +26,7 @@ from lightning_core.view.why import Row
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.bundle.pool_section import ExistingPool
 
 T = TypeVar("T")
 
@@ -146,13 +147,29 @@ class Pool:
             BundleError: With every problem found, and everything that this pool does not have.
         """
         from lightning_core.bundle.bundle_file import BundleSpec
-        from lightning_core.bundle.pool_section import ExistingPool
 
-        name, settings = f"the pool at {self.folder}", self.settings
-        there = ExistingPool(settings.devices, kind_of(self.about()), name, settings.locations)
-        bundle = BundleSpec.from_file(path, there)
+        bundle = BundleSpec.from_file(path, self._as_existing())
         bundle.check_targets(self.settings)
         return bundle.importing_only(allow_import) if allow_import else bundle
+
+    def read_text(self, text: str) -> BundleSpec:
+        """Read a bundle that was sent as text; its paths are relative to the current folder.
+
+        Raises:
+            BundleError: With every problem found, as of a file named ``bundle``.
+        """
+        from lightning_core.bundle.bundle_file import BundleSpec
+
+        bundle = BundleSpec.from_text(text, Path.cwd(), self._as_existing())
+        bundle.check_targets(self.settings)
+        return bundle
+
+    def _as_existing(self) -> ExistingPool:
+        """Return the pool as a bundle that is read for it knows it."""
+        from lightning_core.bundle.pool_section import ExistingPool
+
+        settings = self.settings
+        return ExistingPool(settings.devices, self.kind, f"the pool at {self.folder}", settings.locations)
 
     def check(self, bundle: BundleSpec) -> None:
         """Find everything that the pool would refuse, before anything is submitted.

@@ -14,8 +14,8 @@ from lightning_core.core.answers import JobStatus
 from lightning_core.core.names import is_name
 from lightning_core.report.svg import escape
 from lightning_core.server.access.people import Person, Right
-from lightning_core.web import entrance_page
-from lightning_core.web.document_frame import Frame
+from lightning_core.web.pages import entrance_page
+from lightning_core.web.pages.document_frame import Frame
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.visitors import SESSION_SECONDS, Visitors
 

@@ -13,12 +13,12 @@ from starlette.routing import Route
 
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
-from lightning_core.web import job_pages, overview_page
-from lightning_core.web.document_frame import Frame
 from lightning_core.web.drawing import Drawing
 from lightning_core.web.entrance import Entrance
 from lightning_core.web.event_stream import first_state
 from lightning_core.web.live_history import LiveHistory
+from lightning_core.web.pages import job_pages, overview_page
+from lightning_core.web.pages.document_frame import Frame
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds, whole_number
 from lightning_core.web.steering import Steering

@@ -9,11 +9,11 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.core.protocols import AccessRefusedError, JoinRefusedError
 from lightning_core.core.validation import checked
 from lightning_core.pool.pool import Pool
 from lightning_core.server.access.people import Person
 from lightning_core.web.pool_watch import PoolWatch
+from lightning_core.web.refusals import REFUSALS, refusal
 
 Body = Mapping[str, Any]
 
@@ -81,20 +81,20 @@ class Steering:
         if not isinstance(body, dict):
             raise HTTPException(400, "a request must be a JSON object")
         try:
-            words = await asyncio.to_thread(self._ask, person, name, action, body)
-        except AccessRefusedError as error:
-            raise HTTPException(403, str(error)) from None
-        except JoinRefusedError as error:
-            raise HTTPException(409, str(error)) from None
-        except (ValueError, TypeError) as error:
-            raise HTTPException(400, str(error)) from None
-        except ConnectionError as error:
-            raise HTTPException(503, str(error)) from None
-        except (LookupError, RuntimeError) as error:
-            raise HTTPException(409, str(error)) from None
+            return await asyncio.to_thread(self.ask, person, name, action, body)
+        except REFUSALS as error:
+            raise refusal(error) from None
+
+    def ask(self, person: Person, name: str, action: str, body: Body) -> str:
+        """Ask something of a job, and return in words what was asked; the pool checks what the person may do.
+
+        Raises:
+            ValueError: If a value is invalid, or the pool refuses it.
+            LookupError: If there is no such job.
+            RuntimeError: If it has ended.
+            ConnectionError: If the pool does not answer.
+        """
+        with self._pool.acting_for(person) as acting:
+            words = ACTIONS[action](acting, name, body)
         self._watch.look_soon()
         return words
-
-    def _ask(self, person: Person, name: str, action: str, body: Body) -> str:
-        with self._pool.acting_for(person) as acting:  # the pool checks what the person may do
-            return ACTIONS[action](acting, name, body)

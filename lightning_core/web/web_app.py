@@ -16,18 +16,19 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from lightning_core.pool.pool import Pool
-from lightning_core.web import overview_page, timeline_page
-from lightning_core.web.document_frame import Frame, read_assets
 from lightning_core.web.drawing import Drawing
 from lightning_core.web.entrance import Entrance
 from lightning_core.web.event_stream import MAX_PAGES, changes, first_state
 from lightning_core.web.job_routes import JobRoutes
 from lightning_core.web.live_history import LiveHistory
 from lightning_core.web.metrics import metrics
+from lightning_core.web.pages import overview_page, timeline_page
+from lightning_core.web.pages.document_frame import Frame, read_assets
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds
 from lightning_core.web.request_guard import RequestGuard
 from lightning_core.web.steering import Steering
+from lightning_core.web.submission import Submission
 from lightning_core.web.visitors import Visitors
 
 DAY, YEAR = 86400, 365 * 86400
@@ -43,11 +44,12 @@ class WebApp:
         hosts: Hosts under which it is served.
         https: Whether people reach it by https, through a proxy.
         cookie: Name of its cookie: browsers send those of all ports of a host.
+        allow_submit: Whether those with the right to may submit bundles, which are code.
     """
 
     def __init__(
         self, pool: Pool, watch: PoolWatch, visitors: Visitors, hosts: Collection[str], *, https: bool = False,
-        cookie: str = "lightning_core",
+        cookie: str = "lightning_core", allow_submit: bool = False,
     ) -> None:  # fmt: skip
         self.watch, self.visitors, self.folder, self.drawing = watch, visitors, pool.folder, Drawing()
         self.history = LiveHistory(self.folder / "journal.db", watch)
@@ -55,6 +57,7 @@ class WebApp:
         self.frame = Frame(self._assets, self.folder.name, [("/", "Jobs"), ("/timeline", "Timeline")])
         self.entrance = Entrance(visitors, watch, self.frame, https=https, cookie=cookie)
         steering = Steering(pool, watch)
+        self.submission = Submission(pool, watch, allowed=allow_submit)
         jobs = JobRoutes(self.entrance, watch, self.history, steering, self.drawing, self.frame, self.folder)
         routes = [
             Route("/", self._overview),

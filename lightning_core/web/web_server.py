@@ -99,6 +99,7 @@ def serve(
     https: bool = False,
     readers: int = 0,
     reader_seconds: float = 86400.0,
+    allow_submit: bool = False,
     ready: Callable[[str, list[str]], None] = lambda *_: None,
 ) -> None:
     """Serve the page of a pool until a signal ends the process.
@@ -110,6 +111,7 @@ def serve(
         https: Whether people reach it by https, through a proxy.
         readers: Number of links for others, by which they may see and not act.
         reader_seconds: Seconds for which these work.
+        allow_submit: Whether those with the right to may submit bundles, which are code.
         ready: Called with the link that works once, and those for others, when pages can be opened.
 
     Raises:
@@ -123,7 +125,8 @@ def serve(
     watch.start()
     visitors = Visitors(partial(_holder, Tokens(pool.folder)))
     hosts = hosts_of(address, port, names)
-    web_app = WebApp(pool, watch, visitors, hosts, https=https, cookie=f"lightning_core_{port}")
+    cookie = f"lightning_core_{port}"
+    web_app = WebApp(pool, watch, visitors, hosts, https=https, cookie=cookie, allow_submit=allow_submit)
     config = uvicorn.Config(
         web_app.starlette, log_level="warning", access_log=False, server_header=False, date_header=False,
         limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=SHUTDOWN,

@@ -32,6 +32,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     serve.add_argument("--read-only-links", type=whole_number(0, 50), default=0, metavar="N", help=readers)
     seconds = f"how long these links work (default {READER_TIME})"
     serve.add_argument("--for", dest="reader_time", default=READER_TIME, metavar="TIME", help=seconds)
+    submit = "let those with the right `submit` submit bundles, which are code that runs as the pool's account"
+    serve.add_argument("--allow-submit", action="store_true", help=submit)
     add_pool(serve)
 
 
@@ -51,5 +53,5 @@ def _serve(arguments: argparse.Namespace) -> int:
                       "`ssh -L` and the default address", file=sys.stderr, flush=True)  # fmt: skip
 
         serve(pool, listener, arguments.host_name, https=arguments.https, readers=arguments.read_only_links,
-              reader_seconds=seconds, ready=ready)  # fmt: skip
+              reader_seconds=seconds, allow_submit=arguments.allow_submit, ready=ready)  # fmt: skip
     return EXIT_MET

@@ -23,7 +23,7 @@ from lightning_core.storage.private_files import read_own
 from lightning_core.view.log_lines import LogLines
 from lightning_core.view.text import clean
 from lightning_core.view.why import rows
-from lightning_core.web.overview_page import in_script
+from lightning_core.web.pages.overview_page import in_script
 
 # Bytes and lines of the end of a log; rows of what happened; values of a config.
 LOG_BYTES, LOG_LINES, MAX_STORY, MAX_VALUES = 2**18, 400, 400, 400

@@ -1,0 +1,1 @@
+"""What pages show, as HTML: no route, no request; each function returns a part of a page."""
