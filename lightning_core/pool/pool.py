@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 from lightning_core.core.answers import JobForecast, JobStatus, State
 from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDeadline, SetDevices
@@ -128,7 +128,7 @@ class Pool:
         return Settings(**self.about()["settings"])
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["cpu", "gpu"]:
         """Kind of its devices, ``"cpu"`` or ``"gpu"``."""
         return kind_of(self.about())
 
