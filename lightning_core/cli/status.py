@@ -16,10 +16,13 @@ from lightning_core.core.answers import JobStatus
 from lightning_core.core.codec import status_to_dict
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration
+from lightning_core.core.names import check_person
 from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, best_model
+from lightning_core.server.access.people import Right
 from lightning_core.view.cloud_line import cloud_line, trouble_line
+from lightning_core.view.text import clean
 
 # Jobs that ended longer ago are not shown.
 RECENT_SECONDS = 3600.0
@@ -32,6 +35,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     status = command("status", _status, "show the pool and its jobs")
     status.add_argument("--watch", action="store_true", help="keep the view open until all jobs have ended, or Ctrl-C")
     status.add_argument("--all", action="store_true", help="include jobs that ended long ago, and more than ten")
+    whose = status.add_mutually_exclusive_group()
+    whose.add_argument("--mine", action="store_true", help="show your own jobs alone")
+    whose.add_argument("--owner", metavar="NAME", help="show the jobs of one owner alone")
     status.add_argument("--json", action="store_true", help="print JSON")
     add_pool(status)
 
@@ -42,38 +48,47 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
-    settings, folder = pool.settings, pool.folder
+    settings, folder, person = pool.settings, pool.folder, pool.person
+    # Who may not see the jobs of others is told of no others, which does not mean that there are none.
+    owner = person.name if arguments.mine or not person.may(Right.SEE) else None
+    if arguments.owner is not None:
+        owner = check_person(arguments.owner)
+
+    def is_shown(name: str) -> bool:
+        return owner in (None, name)
 
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = pool.look()
+        jobs = [job for job in jobs if is_shown(job.owner)]
         recent = [j for j in jobs if arguments.all or j.finished_at is None or now - j.finished_at < RECENT_SECONDS]
         return now, recent if arguments.json else live_first(recent)
 
     if arguments.json:
         now, jobs = look()
         plain, about = [to_plain(job, folder) for job in jobs], pool.about()
-        body = {"now": now, "settings": settings.to_dict(), "cloud": about["cloud"], "owners": about["owners"],
-                "jobs": plain}  # fmt: skip
+        owners = [one for one in about["owners"] if is_shown(one["owner"])]
+        body = {"now": now, "settings": settings.to_dict(), "cloud": about["cloud"], "owners": owners, "jobs": plain}
         print(json.dumps(body, indent=2))
     elif arguments.watch:
         from lightning_core.node.signals import recorded_signals
         from lightning_core.run.follow import follow
         from lightning_core.view.progress import view_for
 
-        watcher = view_for(sys.stdout, settings.policy, settings.devices)
+        watcher = view_for(sys.stdout, settings.policy, settings.devices, owner)
         try:
             with recorded_signals() as received:
                 now, jobs = follow(look, lambda: received, watcher)
         finally:
             watcher.close()
-        _show(now, jobs, settings, arguments.all)
+        _show(now, jobs, settings, owner, arguments.all)
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
-        _show(*look(), settings, arguments.all)
+        _show(*look(), settings, owner, arguments.all)
         about = pool.about()
         cloud = about["cloud"]
-        for owner in about["owners"]:
-            print(owner_line(owner))
+        for one in about["owners"]:
+            if is_shown(one["owner"]):
+                print(owner_line(one))
         if Asker.MARKET in settings.controllers:
             print(cloud_line(cloud))
         elif cloud["trouble"]:
@@ -96,7 +111,7 @@ def owner_line(owner: Mapping[str, Any]) -> str:
     of = "" if owner["budget"] is None else f" of {owner['budget']:.4g}"
     period = "" if owner["per"] is None else f" in {format_duration(owner['per'])}"
     return (
-        f"{owner['owner'] or 'owner unknown'}: {owner['held']:.3g} devices{quota} for {owner['jobs']} jobs, "
+        f"{clean(owner['owner']) or 'owner unknown'}: {owner['held']:.3g} devices{quota} for {owner['jobs']} jobs, "
         f"{owner['device_hours']:.3g}{of} device-hours{period}"
     )
 
@@ -119,7 +134,10 @@ def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
     return [job for job in jobs if id(job) in shown], note
 
 
-def _show(now: float, jobs: list[JobStatus], settings: Settings, everything: bool) -> None:
+def _show(now: float, jobs: list[JobStatus], settings: Settings, owner: str | None, everything: bool) -> None:
+    if not jobs and owner is not None:
+        print(f"no jobs of {clean(owner)}")
+        return
     if not jobs:
         print("no jobs; submit some with `lightning-core submit`")
         return
@@ -133,7 +151,7 @@ def _show(now: float, jobs: list[JobStatus], settings: Settings, everything: boo
 
         PlainView(sys.stdout).update(now, shown)
     else:
-        board = Board(now, jobs, settings.policy, settings.devices, only=shown)
+        board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner)
         Console(width=None if sys.stdout.isatty() else 160).print(board)
     if note:
         print(note)

@@ -19,7 +19,7 @@ from lightning_core.pool.following import Change, follow_changes, follow_log
 from lightning_core.pool.local_files import log_of, reasons_of
 from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, UnknownJobError
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.access.people import Person
+from lightning_core.server.access.people import Person, person_from_dict
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import AUTO, connect, describe, kind_of
 from lightning_core.view.why import Row
@@ -110,12 +110,17 @@ class Pool:
         return f"Pool({str(self.client.path)!r})"
 
     def about(self) -> Mapping[str, Any]:
-        """Return what the pool says of itself: its process, folder, devices and settings."""
+        """Return what the pool says of itself: its process, folder, devices and settings, and to whom."""
         return self._patiently(self.client.about)
 
     def counters(self) -> Mapping[str, Any]:
         """Return what the scheduler's process has counted since it started: events, decisions, commits, faults."""
         return self._patiently(self.client.counters)
+
+    @property
+    def person(self) -> Person:
+        """Who this process is to the pool, and what that person may do there."""
+        return person_from_dict(self.about()["person"])
 
     @property
     def folder(self) -> Path:

@@ -34,11 +34,12 @@ def job_card(history: History, key: int, max_rows: int) -> str:
         f"<details><summary>traceback</summary><pre>{_lines(job.detail)}</pre></details>" if "\n" in job.detail else ""
     )
     bad = f" Ignored losses (NaN or infinite): {job.rejected}." if job.rejected else ""
+    owner = f"Owner: {escape(job.job.owner)}. " if job.job.owner else ""
     like = next((f" Last forecast {shortened(made.like)}." for made in reversed(job.forecasts) if made.like), "")
     return (
         f'<article class="card" id="job{key}"><header><h3>{swatch(key)}{escape(label)}</h3>'
         f"{badge(job.verdict)}</header>"
-        f'<p class="soft">{escape(job.job.target)}: {shortened(ending(job))}.{bad}{like}</p>'
+        f'<p class="soft">{owner}{escape(job.job.target)}: {shortened(ending(job))}.{bad}{like}</p>'
         f"{_chart(history, job, key)}"
         f"<details><summary>verdicts and commands ({_count(story, max_rows)})</summary>"
         f"{_table(story[-max_rows:])}</details>"

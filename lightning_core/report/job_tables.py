@@ -15,9 +15,9 @@ from lightning_core.report.svg import escape
 
 # Of many jobs, those that are shown at once. Rows of the table of the rest, and of the newest faults.
 MAX_OPEN, MAX_ROWS, MAX_FAULTS = 20, 4000, 200
-_NAMES = ("job", "outcome", "target", "reached", "finished", "deadline", "reason")
+_NAMES = ("job", "owner", "outcome", "target", "reached", "finished", "deadline", "reason")
 _NUMBERS = ("outcome", "reached", "finished", "deadline")
-_FEW = ("job", "outcome", "finished", "deadline")
+_FEW = ("job", "owner", "outcome", "finished", "deadline")
 
 
 def all_jobs(history: History, charts: Sequence[int]) -> str:
@@ -27,9 +27,11 @@ def all_jobs(history: History, charts: Sequence[int]) -> str:
         history: History of the run.
         charts: Indices of the jobs that have a chart, in their order on the page.
     """
+    several = len({job.job.owner for job in history.jobs}) > 1
+    names, few = (tuple(name for name in all_names if several or name != "owner") for all_names in (_NAMES, _FEW))
     others = sorted(set(range(len(history.jobs))) - set(charts))
     first = charts[:MAX_OPEN] if others else charts
-    found = _table(_NAMES, [_cells(history, key, linked=True) for key in first])
+    found = _table(names, [_cells(history, key, linked=True) for key in first])
     if not others:
         return found
     rest, drawn = [*charts[MAX_OPEN:], *others], set(charts)
@@ -38,7 +40,7 @@ def all_jobs(history: History, charts: Sequence[int]) -> str:
     note = f'<p class="soft">And {more:,} more, submitted later.</p>' if more else ""
     return (
         f"{found}<details><summary>{len(rest):,} more jobs: {outcomes(history, rest)}</summary>"
-        f"{_table(_FEW, rows)}{note}</details>"
+        f"{_table(few, rows)}{note}</details>"
     )
 
 
@@ -54,6 +56,7 @@ def _cells(history: History, key: int, *, linked: bool) -> dict[str, str]:
     finished = "-" if job.ended is None else format_duration(job.ended - job.submitted)
     return {
         "job": link(key, label) if linked else f"<span>{label}</span>",
+        "owner": escape(job.job.owner or "-"),
         "outcome": badge(job.verdict),
         "target": escape(job.job.target),
         "reached": _reached(job),

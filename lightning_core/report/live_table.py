@@ -9,13 +9,13 @@ from typing import TypeVar
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.report.card import COLOURS
 from lightning_core.report.svg import Scale, escape, line, number, value_scale
-from lightning_core.view.job_line import COLUMNS, SYMBOLS
+from lightning_core.view.job_line import COLUMNS, SYMBOLS, several_owners
 from lightning_core.view.job_line import line as cells_of
 
 WIDTH, HEIGHT, EDGE = 220, 52, 4
 # Jobs that are shown, those in trouble first; the others are counted. Points of a curve.
 MAX_JOBS, MAX_POINTS = 40, 200
-SHOWN = ("state", "loss / target", "time / deadline", "share", "device", "forecast end", "reason")
+SHOWN = ("owner", "state", "loss / target", "time / deadline", "share", "device", "forecast end", "reason")
 GREY = "#708090"
 
 # A name may be used again, at another time.
@@ -39,9 +39,10 @@ def live_table(now: float, jobs: Sequence[JobStatus], seen: Mapping[Key, Points]
     """
     running = sum(job.state is not State.ENDED for job in jobs)
     shown = sorted(jobs, key=_rank)[:MAX_JOBS]
-    names = ("job", "verdict", *SHOWN, "forecast")
+    cells = [name for name in SHOWN if name != "owner" or several_owners(jobs)]
+    names = ("job", "verdict", *cells, "forecast")
     head = "".join(f'<th style="text-align:left;padding:2px 10px 2px 0;opacity:.65">{name}</th>' for name in names)
-    rows = "".join(_row(now, job, seen.get(key_of(job), ())) for job in shown)
+    rows = "".join(_row(now, job, seen.get(key_of(job), ()), cells) for job in shown)
     more = f"<div>and {len(jobs) - len(shown):,} more</div>" if len(jobs) > len(shown) else ""
     return (
         f'<div style="font:13px/1.4 system-ui,sans-serif"><div><b>{len(jobs):,} jobs</b>, {running:,} not over</div>'
@@ -60,16 +61,16 @@ def _rank(job: JobStatus) -> tuple[bool, int, float]:
     return job.state is State.ENDED, verdict, job.submitted_at
 
 
-def _row(now: float, job: JobStatus, points: Points) -> str:
+def _row(now: float, job: JobStatus, points: Points, shown: Sequence[str]) -> str:
     cells = dict(zip(COLUMNS, cells_of(now, job), strict=True))
     verdict = job.verdict
     colour = GREY if verdict is None else COLOURS[verdict]
     words = "too early to tell" if verdict is None else f"{SYMBOLS[verdict]} {verdict}"
     badge = f'<span style="background:{colour};color:#fff;border-radius:8px;padding:1px 8px">{escape(words)}</span>'
-    texts = [f"<b>{escape(job.name)}</b>", badge, *(escape(cells[name]) for name in SHOWN), chart(now, job, points)]
+    texts = [f"<b>{escape(job.name)}</b>", badge, *(escape(cells[name]) for name in shown), chart(now, job, points)]
     style = "text-align:left;padding:3px 10px 3px 0;border-top:1px solid rgba(128,128,128,.3);white-space:nowrap"
     wrapped = style.replace("white-space:nowrap", "max-width:22em")
-    names = ("job", "verdict", *SHOWN, "forecast")
+    names = ("job", "verdict", *shown, "forecast")
     return "<tr>" + "".join(
         f'<td style="{wrapped if name == "reason" else style}">{text}</td>'
         for name, text in zip(names, texts, strict=True)

@@ -256,8 +256,9 @@ async def _terms(pool: Pool, name: str, person: Person) -> dict[str, Any]:
 
 
 async def _about(pool: Pool, person: Person) -> dict[str, Any]:
-    about = await pool.about()
+    about = await pool.about() | {"person": person.to_dict()}
     if person.may(Right.SEE):
         return about
-    # A plan names jobs, and words about trouble may.
-    return about | {"plan": None, "cloud": about["cloud"] | {"trouble": {}}}
+    # A plan names jobs, and words about trouble may; what others have is theirs to tell.
+    owners = [owner for owner in about["owners"] if person.sees(owner["owner"])]
+    return about | {"plan": None, "cloud": about["cloud"] | {"trouble": {}}, "owners": owners}

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.view.job_line import COLUMNS, SYMBOLS, line
+from lightning_core.view.job_line import COLUMNS, SYMBOLS, line, several_owners
 from lightning_core.view.text import clean
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
@@ -30,10 +30,10 @@ STYLES = {
     Verdict.CRASHED: f"bold {BAD}",
 }
 # In the order of importance: the last ones are dropped first. The bar and the reason take the room that is left.
-FIRST = ("job", "verdict", "time / deadline", "loss / target", "forecast", "now to deadline", "state", "share",
+FIRST = ("job", "verdict", "time / deadline", "loss / target", "forecast", "now to deadline", "owner", "state", "share",
          "forecast end", "device", "batches/s")  # fmt: skip
-ORDER = ("job", "state", "verdict", "now to deadline", "time / deadline", "forecast", "forecast end", "share", "device",
-         "loss / target", "batches/s", "reason")  # fmt: skip
+ORDER = ("job", "owner", "state", "verdict", "now to deadline", "time / deadline", "forecast", "forecast end", "share",
+         "device", "loss / target", "batches/s", "reason")  # fmt: skip
 NUMBERS = ("loss / target", "time / deadline", "share", "batches/s", "forecast end", "forecast")
 MIN_BAR, MAX_BAR = 16, 40
 # A reason that would get fewer characters stands below its job.
@@ -57,6 +57,7 @@ class Board:
         devices: Number of devices of the pool; 0 for as many as are held.
         one_screen: Whether it must also fit the height of the terminal.
         only: Jobs that get a line; None for all.
+        owner: Owner to whom all the jobs belong; None if those of all are shown.
     """
 
     def __init__(
@@ -68,9 +69,12 @@ class Board:
         *,
         one_screen: bool = False,
         only: Sequence[JobStatus] | None = None,
+        owner: str | None = None,
     ) -> None:
         self._now, self._jobs, self._title, self._one_screen = now, jobs, title, one_screen
         self._only = jobs if only is None else only
+        self._owner = owner
+        self._idle = "idle" if owner is None else "idle, or another owner's"
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
@@ -94,8 +98,10 @@ class Board:
             yield Segment(words, style, control)
 
     def _header(self) -> Text:
-        states = [line(self._now, job)[1] for job in self._jobs]
+        states = [line(self._now, job)[COLUMNS.index("state")] for job in self._jobs]
         text = Text(clean(self._title), style="bold")
+        if self._owner is not None:
+            text.append(f"  jobs of {clean(self._owner)}", style="")
         text.append(f"  {self._devices} device{'s' * (self._devices != 1)}  {format_duration(self._now)}", style="")
         for verdict in Verdict:
             if number := sum(job.verdict is verdict for job in self._jobs):
@@ -110,11 +116,15 @@ class Board:
         for device in range(min(self._devices, MAX_DEVICES)):
             holders = [job for job in self._jobs if device in job.devices and job.share > 0]
             names = ", ".join(f"{clean(job.name)} {job.share:.2f}" for job in holders)
-            found.append(Text.assemble((f"device {device}: ", "dim"), (names, "") if names else ("idle", "dim italic")))
+            found.append(
+                Text.assemble((f"device {device}: ", "dim"), (names, "") if names else (self._idle, "dim italic"))
+            )
         if self._devices > MAX_DEVICES:
             held = {device for job in self._jobs if job.share > 0 for device in job.devices}
             idle = self._devices - len(held)
-            found.append(Text(f"and {self._devices - MAX_DEVICES} devices more; {idle} of all are idle", style="dim"))
+            found.append(
+                Text(f"and {self._devices - MAX_DEVICES} devices more; {idle} of all are {self._idle}", style="dim")
+            )
         return found
 
     def _faults(self) -> list[Text]:
@@ -152,7 +162,8 @@ class Board:
             row["job"] = name if cell_len(name) <= max_name else name[: max_name - 1] + "…"
             row["verdict"] = "-" if job.verdict is None else f"{SYMBOLS[job.verdict]} {job.verdict}"
             row["forecast"] = row["forecast end"].partition(" ")[0]
-        wide = _fit(cells, width)
+        several = several_owners(self._only)
+        wide = _fit(cells, width, FIRST if several else [name for name in FIRST if name != "owner"])
         below = [[] for _ in jobs] if "reason" in wide else self._below(cells, jobs, wide, console, width, left)
         lines = [_line(wide, {column: Text(column, "bold") for column in wide})]
         for row, job, reason in zip(cells, jobs, below, strict=True):
@@ -214,15 +225,15 @@ def _line(wide: Mapping[str, int], texts: Mapping[str, Text]) -> Text:
     return joined
 
 
-def _fit(cells: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
-    """Return the columns that fit, in the order in which they are shown, with their widths."""
+def _fit(cells: Sequence[Mapping[str, str]], width: int, first: Sequence[str]) -> dict[str, int]:
+    """Return the columns that fit, the first ones first, in the order in which they are shown, with their widths."""
     bar, reason = "now to deadline", "reason"
     wide = {
-        name: max([cell_len(name), *(cell_len(row[name]) for row in cells)]) for name in (*FIRST, reason) if name != bar
+        name: max([cell_len(name), *(cell_len(row[name]) for row in cells)]) for name in (*first, reason) if name != bar
     }
     wide[bar] = max(MIN_BAR, len(bar))
     room, chosen = width + GAP, set[str]()  # no gap after the last column
-    for name in FIRST:
+    for name in first:
         instead = "forecast" if name == "forecast end" and "forecast" in chosen else ""
         more = wide[name] - wide[instead] if instead else wide[name] + GAP
         if more <= room or name == "job":

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.history.faults import fault_words
 from lightning_core.view.text import clean
 
-if TYPE_CHECKING:
-    pass
-
-
 COLUMNS = (
     "job",
+    "owner",
     "state",
     "loss / target",
     "time / deadline",
@@ -26,7 +23,6 @@ COLUMNS = (
     "verdict",
     "reason",
 )
-
 
 SYMBOLS = {
     Verdict.FEASIBLE: "✓",
@@ -52,6 +48,7 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
             end += f" ({format_duration(early)} to {'never' if math.isinf(late) else format_duration(late)})"
     return (
         clean(job.name),
+        clean(job.owner) or "-",
         "paused" if job.paused and job.state is not State.ENDED else str(job.state),
         _progress(job),
         f"{format_duration(until - start)} / {format_duration(job.deadline - start)}",
@@ -62,6 +59,11 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
         "-" if job.verdict is None else str(job.verdict),
         _reason(job),
     )
+
+
+def several_owners(jobs: Iterable[JobStatus]) -> bool:
+    """Return whether jobs belong to several owners, so that whose each is should be shown."""
+    return len({job.owner for job in jobs}) > 1
 
 
 def _reason(job: JobStatus) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.durations import format_duration
 from lightning_core.scheduler.summary import Summary
-from lightning_core.view.job_line import _ending, _value, line
+from lightning_core.view.job_line import _ending, _value, line, several_owners
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
@@ -26,18 +26,22 @@ class LiveView:
         console: Console of rich; None for the terminal.
         title: Title of the pool, such as its policy.
         devices: Number of devices of the pool; 0 if unknown.
+        owner: Owner to whom all the jobs belong; None if those of all are shown.
 
     Raises:
         ModuleNotFoundError: If rich is not installed.
     """
 
-    def __init__(self, console: Console | None = None, title: str = "", devices: int = 0) -> None:
+    def __init__(
+        self, console: Console | None = None, title: str = "", devices: int = 0, owner: str | None = None
+    ) -> None:
         from rich.live import Live
 
         from lightning_core.view.board import Board
 
         self._board = Board
         self._pool = (title, devices)
+        self._owner = owner
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._started = False
 
@@ -45,7 +49,7 @@ class LiveView:
         if not self._started:
             self._live.start()
             self._started = True
-        self._live.update(self._board(now, jobs, *self._pool, one_screen=True))
+        self._live.update(self._board(now, jobs, *self._pool, owner=self._owner, one_screen=True))
 
     def close(self) -> None:
         self._live.stop()
@@ -65,31 +69,34 @@ class PlainView:
         self._printed: dict[tuple[str, float], tuple[object, float]] = {}
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
+        several = several_owners(jobs)
         for job in jobs:
             key = (job.name, job.submitted_at)  # a name may be used again
             before, when = self._printed.get(key, (None, 0.0))
             important = (job.state, job.verdict)
             if important != before or (job.finished_at is None and time.monotonic() - when >= self._every):
                 self._printed[key] = (important, time.monotonic())
-                name, state, progress, clock, share, devices, throughput, end, verdict, reason = line(now, job)
-                print(f"{clock}  {name}: {state}, {progress}, share {share} of device {devices}, {throughput} "
+                name, owner, state, progress, clock, share, devices, throughput, end, verdict, reason = line(now, job)
+                of = f" of {owner}" if several else ""
+                print(f"{clock}  {name}{of}: {state}, {progress}, share {share} of device {devices}, {throughput} "
                       f"batches/s, end {end}, {verdict}: {reason}", file=self._stream, flush=True)  # fmt: skip
 
     def close(self) -> None:
         """Do nothing: there is nothing to restore."""
 
 
-def view_for(stream: TextIO, title: str = "", devices: int = 0) -> LiveView | PlainView:
+def view_for(stream: TextIO, title: str = "", devices: int = 0, owner: str | None = None) -> LiveView | PlainView:
     """Return the view that suits a stream: the live board on a terminal if rich is installed, else plain lines.
 
     Args:
         stream: Stream to write to.
         title: Title of the pool, such as its policy.
         devices: Number of devices of the pool; 0 if unknown.
+        owner: Owner to whom all the jobs belong; None if those of all are shown.
     """
     if stream.isatty():
         try:
-            return LiveView(title=title, devices=devices)
+            return LiveView(title=title, devices=devices, owner=owner)
         except ModuleNotFoundError:
             print("pip install 'lightning-core-learning[view]' for live progress", file=stream)
     return PlainView(stream)

@@ -57,6 +57,8 @@ def why(history: History, name: str) -> list[str]:
     verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
     run_number = f" (job {job.run_number} of this name)" if job.run_number > 1 else ""
     lines = [f"{clean(job.name)}{run_number}: {clean(str(job.reason))} ({verdict})"]
+    if job.terms.owner:
+        lines.append(f"owner: {clean(job.terms.owner)}")
     if job.faults:
         lines.append(total_words(job.faults))
     for after, what, share, device, reason in table:
@@ -92,8 +94,6 @@ def _terms(job: JobHistory) -> str:
         parts.append(f"weight {first.weight:g}")
     if first.max_devices > 1:
         parts.append(f"{first.min_devices} to {first.max_devices} devices")
-    if first.owner:
-        parts.append(f"owner {first.owner}")
     if first.memory is not None:
         parts.append(f"{format_bytes(first.memory)} of memory")
     return clean(", ".join(parts))

@@ -32,6 +32,7 @@ from lightning_core.policies import summaries
 from lightning_core.pool import pool as pool_client
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server import calls
+from lightning_core.server.access.accounts import account_of
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.host import Host
 from lightning_core.storage.journals.journal import Journal
@@ -675,6 +676,34 @@ def test_status_shows_unfinished_jobs_first_and_ten_of_each_kind(
     assert len(re.findall(r"^(train|old\d+|new\d+) ", Said(capsys, "status", "--all").out, re.MULTILINE)) == 26
     jobs = json.loads(Said(capsys, "status", "--json").out)["jobs"]
     assert [job["name"] for job in jobs] == ["train", *(f"old{k}" for k in range(12)), *(f"new{k}" for k in range(13))]
+
+
+def test_status_shows_the_jobs_of_one_owner(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    me = account_of(os.geteuid())
+    pool.do(pool.actor.event(Submit((Job("anns", 600.0, BatchTarget(5), owner="ann"),))))
+    both = Said(capsys, "status").out
+    assert re.search(rf"^train +{me} +running", both, re.MULTILINE)
+    assert re.search(r"^anns +ann +", both, re.MULTILINE)
+    mine, anns = Said(capsys, "status", "--mine").out, Said(capsys, "status", "--owner", "ann").out
+    assert ("train" in mine, "anns" in mine, "train" in anns, "anns" in anns) == (True, False, False, True)
+    for words, names in ((("--mine",), ["train"]), (("--owner", "ann"), ["anns"]), ((), ["train", "anns"])):
+        jobs = json.loads(Said(capsys, "status", "--json", *words).out)["jobs"]
+        assert [job["name"] for job in jobs] == names
+        assert {job["owner"] for job in jobs} == {{"train": me, "anns": "ann"}[name] for name in names}
+    assert Said(capsys, "status", "--owner", "eve").out == "no jobs of eve\n"
+    assert "invalid name of a person '\\x1b[2J'" in Said(capsys, "status", "--owner", "\x1b[2J").err
+    assert "not allowed with" in Said(capsys, "status", "--owner", "ann", "--mine").err
+    assert f"\nowner: {me}\n" in Said(capsys, "why", "train").out
+
+
+def test_status_of_one_owner_shows_what_that_owner_has(
+    pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = {"jobs": 1, "held": 1.0, "quota": 0, "borrowed": 0.0, "device_hours": 1.0, "budget": None, "per": None}
+    monkeypatch.setattr(pool.actor._host.scheduler, "owners", lambda: [one | {"owner": "ann"}, one | {"owner": "bob"}])
+    assert [line[:4] for line in Said(capsys, "status").out.splitlines()[-2:]] == ["ann:", "bob:"]
+    assert "bob:" not in Said(capsys, "status", "--owner", "ann").out
+    assert [o["owner"] for o in json.loads(Said(capsys, "status", "--json", "--owner", "ann").out)["owners"]] == ["ann"]
 
 
 def test_status_of_an_empty_pool(

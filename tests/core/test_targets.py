@@ -27,7 +27,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.server.host import Host
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.view.job_line import line
+from lightning_core.view.job_line import COLUMNS, line
 from lightning_core.view.progress import print_summary
 from tests.storage.test_journal import Clock
 
@@ -155,7 +155,7 @@ def shown_everywhere(values: list[float], target: Target, evaluated: bool, tmp_p
     plain = [json.loads(json.dumps(to_plain(status, Path("nowhere")))), summary.to_dict()["jobs"]["a"]]
     assert {body["metric"] for body in plain} == {target.quantity}
     return {
-        line(10.0, status)[2].split()[0],
+        line(10.0, status)[COLUMNS.index("loss / target")].split()[0],
         dict(zip(*(row.split() for row in seen.getvalue().splitlines()[:2]), strict=False))["reached"],
         reached,
         target.show(float(job.curve()[-1][1])),

@@ -38,6 +38,7 @@ from lightning_core.pool import Pool as Client
 from lightning_core.pool import UnknownJobError
 from lightning_core.scheduler.reports import unknown_job
 from lightning_core.server import calls
+from lightning_core.server.access.accounts import account_of
 from lightning_core.server.access.people import ALL_RIGHTS, Person, Right, person_from_dict, rights_of
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.load import shared_status
@@ -133,6 +134,19 @@ def test_what_the_pool_says_of_itself_names_no_jobs_of_others(of: Make, pool: Po
     assert of("eve").about()["plan"] is None
     assert of("eve").about()["cloud"]["trouble"] == {}
     assert of("eve").about()["settings"] == of("ann", "see").about()["settings"]
+
+
+def test_what_another_owner_has_is_not_told(of: Make, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool.actor._host.scheduler, "owners", lambda: [{"owner": "ann"}, {"owner": "bob"}])
+    assert of("ann").about()["owners"] == [{"owner": "ann"}]
+    assert len(of("eve", "see").about()["owners"]) == 2
+
+
+def test_the_pool_says_to_whom_it_speaks(of: Make, pool: Pool) -> None:
+    ann = of("ann", "see")
+    assert Client(ann).person == ann.person
+    with Client(SocketClient(pool.path)) as client:
+        assert client.person == Person(account_of(os.geteuid()), ALL_RIGHTS)
 
 
 def test_earlier_runs_of_others_are_not_named(of: Make, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
