@@ -245,8 +245,7 @@ class Host:
             answers = self.scheduler.handle(event, now)
             seconds = time.perf_counter() - started
             self._to_replay += seconds
-            self.counters.rounds += self.scheduler.rounds - rounds
-            self.counters.decided(event, seconds, answers, self.scheduler.accepted)
+            self.counters.decided(event, seconds, self.scheduler.rounds - rounds, answers, self.scheduler.accepted)
             reach("host.decided")
             if self._journal is not None:
                 self._journal.add(event, now, answers, self.scheduler.accepted)

@@ -193,7 +193,10 @@ def _of_the_process(counters: Mapping[str, Any]) -> Iterator[Metric]:
     yield HistogramMetricFamily(
         f"{PREFIX}decision_seconds", "Time in which an event was handled.", buckets, decisions["seconds"]
     )
-    yield _counter("rounds", "Rounds in which all jobs were planned.", counters["rounds"])
+    yield SummaryMetricFamily(
+        f"{PREFIX}round_seconds", "Time of a round, in which all jobs are planned, with the event that asked for it.",
+        counters["rounds"], counters["round_seconds"],
+    )  # fmt: skip
     yield SummaryMetricFamily(
         f"{PREFIX}commit_seconds", "Time of a commit of the journal.", counters["commits"], counters["commit_seconds"]
     )

@@ -45,6 +45,7 @@ def test_a_pool_says_what_it_has_counted(pool: Pool) -> None:
     assert after["journal_bytes"] > before["journal_bytes"] > 0
     decisions = after["decisions"]
     assert decisions["count"] == 3
+    assert 0 < after["round_seconds"] < decisions["seconds"]
     assert 0 < decisions["seconds"] + after["commit_seconds"] < took <= after["age"]
     client.close()
     other.close()
@@ -67,10 +68,18 @@ def test_faults_are_counted_by_their_cause() -> None:
 def test_each_decision_is_in_one_bucket() -> None:
     counters, event = Counters(), Report("job", 1, 1, 0, 0, 0.0)
     for seconds in (*BOUNDS, 2 * BOUNDS[-1], 0.0):
-        counters.decided(event, seconds, [], [])
+        counters.decided(event, seconds, 0, [], [])
     found = counters.to_dict()["decisions"]
     assert list(found["at_or_below"].values()) == [k + 2 for k in range(len(BOUNDS))]  # a bound is within its bucket
     assert found["count"] == len(BOUNDS) + 2
+
+
+def test_rounds_have_the_time_of_the_events_that_asked_for_them() -> None:
+    counters, event = Counters(), Report("job", 1, 1, 0, 0, 0.0)
+    for seconds, rounds in ((1.0, 0), (0.25, 1), (0.5, 2)):
+        counters.decided(event, seconds, rounds, [], [])
+    found = counters.to_dict()
+    assert (found["rounds"], found["round_seconds"]) == (3, 0.75)
 
 
 def test_every_event_has_a_kind() -> None:

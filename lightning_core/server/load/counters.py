@@ -25,7 +25,7 @@ class Counters:
 
         >>> from lightning_core.core.events import Tick
         >>> counters = Counters()
-        >>> counters.decided(Tick(), 0.002, [], [])
+        >>> counters.decided(Tick(), 0.002, 1, [], [])
         >>> counters.to_dict()["events"], counters.to_dict()["decisions"]["seconds"]
         ({'tick': 1}, 0.002)
     """
@@ -36,14 +36,18 @@ class Counters:
         self._ends, self._faults = Counter[str](), Counter[str]()
         self._decisions = [0] * (len(BOUNDS) + 1)
         self._decision_seconds = self._commit_seconds = 0.0
-        self._commits = 0
-        self.rounds = 0
-        """Rounds of the scheduler."""
+        self._round_seconds = 0.0
+        self._commits = self._rounds = 0
 
-    def decided(self, event: Event, seconds: float, answers: Sequence[Answer], accepted: Iterable[Accepted]) -> None:
-        """Count an event that the scheduler has handled, which took it some seconds."""
+    def decided(
+        self, event: Event, seconds: float, rounds: int, answers: Sequence[Answer], accepted: Iterable[Accepted]
+    ) -> None:
+        """Count an event that the scheduler has handled, which took it some seconds and some rounds."""
         self._events[type(event)] += 1
         self._decision_seconds += seconds
+        if rounds:
+            self._rounds += rounds
+            self._round_seconds += seconds
         self._decisions[bisect_left(BOUNDS, seconds)] += 1
         for answer in answers:
             if isinstance(answer, End) and answer.version:  # version 0: its incarnation is over, or it is unknown
@@ -64,7 +68,8 @@ class Counters:
             "age": time.monotonic() - self._started, "events": {kind_of(kind): n for kind, n in self._events.items()},
             "decisions": {"seconds": self._decision_seconds, "count": sum(self._decisions),
                           "at_or_below": dict(zip(map(str, BOUNDS), at_or_below, strict=True))},
-            "rounds": self.rounds, "commits": self._commits, "commit_seconds": self._commit_seconds,
+            "rounds": self._rounds, "round_seconds": self._round_seconds,
+            "commits": self._commits, "commit_seconds": self._commit_seconds,
             "ends": dict(self._ends), "faults": dict(self._faults),
         }  # fmt: skip
 
