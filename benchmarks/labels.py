@@ -17,6 +17,7 @@ HEADINGS = {
     "decide": "A round of the scheduler",
     "lasting": "A pool that lasts",
     "scale": "A thousand jobs at once",
+    "page": "The page of a pool of a thousand jobs",
     "waiting": "Waiting times at the command line",
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
@@ -202,6 +203,20 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "p99_grant_ms_1000": ("From a decision to its grant, 1,000 scripts, 99th percentile", "{:.0f} ms"),
         "actor_cores_1000_ray": ("Cores used by the scheduler, 1,000 launched jobs", "{:.2g}"),
         "p99_grant_ms_1000_ray": ("From a decision to its grant, 1,000 launched jobs, 99th percentile", "{:.0f} ms"),
+    },
+    "page": {
+        "first_paint_ms_1000": ("From the request to the painted list of 1,000 jobs", "{:.0f} ms"),
+        **{
+            f"{name}_pages_{pages}": (f"{words}, {pages} open pages", form)
+            for name, words, form in (
+                ("round_ms", "A round of the scheduler", "{:.1f} ms"),
+                ("p99_ms", "Answer to a report, 99th percentile", "{:.0f} ms"),
+                ("grant_p99_ms", "From a decision to its grant, 99th percentile", "{:.0f} ms"),
+                ("cores", "Cores used by the scheduler", "{:.2g}"),
+                ("page_cores", "Cores used by the page's server", "{:.2g}"),
+            )
+            for pages in (0, 10, 100)
+        },
     },
     "waiting": {
         "import_lightning": ("Import of Lightning, for comparison", "{:.2g} s"),
