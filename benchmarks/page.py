@@ -110,21 +110,20 @@ def sample(socket: Path, scripts: Scripts, pids: tuple[int, int], link: str, pag
         before, used, began = client.counters(), [cpu(pid) for pid in pids], time.monotonic()
         made = decide(socket, names, seconds - 3.0)
         after, took = client.counters(), time.monotonic() - began
-        cores = [(cpu(pid) - one) / took for pid, one in zip(pids, used, strict=True)]
+        own, of_page = ((cpu(pid) - one) / took for pid, one in zip(pids, used, strict=True))
         seen = running.result()
         waited = delays(made, seen, time.monotonic())
     rounds = after["rounds"] - before["rounds"]
-    return Sample(
-        pages, 1e3 * (after["round_seconds"] - before["round_seconds"]) / max(rounds, 1),
-        *percentiles([took for one in seen for took in one.answers]), percentiles(waited)[1], *cores, found[0],
-    )  # fmt: skip
+    p50, p99 = percentiles([took for one in seen for took in one.answers])
+    round_ms = 1e3 * (after["round_seconds"] - before["round_seconds"]) / max(rounds, 1)
+    return Sample(pages, round_ms, p50, p99, percentiles(waited)[1], own, of_page, found[0])
 
 
 def middle(samples: Sequence[Sample]) -> Sample:
     """Return the medians of repeated samples."""
-    *numbers, read = zip(*samples, strict=True)
-    pages, *rest = map(statistics.median, numbers)
-    return Sample(int(pages), *rest, Read(*map(statistics.median, zip(*read, strict=True))))
+    flat = [(*one[:-1], *one.read) for one in samples]
+    pages, round_ms, p50, p99, grant, own, of_page, *read = map(statistics.median, zip(*flat, strict=True))
+    return Sample(int(pages), round_ms, p50, p99, grant, own, of_page, Read(*read))
 
 
 # Notes when the first job is in the table, and when that has been painted.
