@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.labels import HEADINGS, LABELS, QUOTED, SIZES
 from benchmarks.papers.decor_page import decor_section
-from benchmarks.papers.page import section
+from benchmarks.papers.papers_page import section
 from lightning_core.storage.atomic_files import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent

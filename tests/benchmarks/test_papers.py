@@ -12,7 +12,7 @@ from benchmarks import results
 from benchmarks.curves.replay import Cell, Played
 from benchmarks.papers import on_estimators, on_policies
 from benchmarks.papers.finding import NO, YES, verdict
-from benchmarks.papers.page import HEADING, section
+from benchmarks.papers.papers_page import HEADING, section
 from benchmarks.papers.printed import PAPERS, PRINTED, rows
 from benchmarks.papers.record import MissingFigureError, Record
 from benchmarks.policies.as_printed import PRINTED_ROWS, as_printed, name_of
