@@ -1,15 +1,16 @@
 """The history of a pool as its journal grows: read once, then followed.
 
-The journal is read in a thread of its own, and only while a page is open. What a page shows is drawn under
-a lock.
+The journal is read in a thread of its own, and only while a page is open; what is new in it also before a page is
+drawn, so that a page shows what was asked a moment ago. What a page shows is drawn under a lock.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lightning_core.history.forecasts import fill_in, seconds_again
@@ -23,9 +24,9 @@ from lightning_core.web.status_rows import key_of
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks at the journal while a page is open, and after which one is given up that a page
-# waits for.
-FOLLOW, PATIENCE = 2.0, 60.0
+# Seconds between two looks at the journal while a page is open, after which one is given up that a page waits for, and
+# for which the last one is new enough for a page.
+FOLLOW, PATIENCE, FRESH = 2.0, 60.0, 0.5
 # Forecasts from before are computed again if that takes at most so many seconds.
 AGAIN_SECONDS = 2.0
 # Forecasts that are kept of a job; of more, every second one goes.
@@ -44,7 +45,7 @@ class LiveHistory:
 
     def __init__(self, path: Path, watch: PoolWatch) -> None:
         self._path, self._watch = path, watch
-        self._lock = threading.RLock()
+        self._lock, self._looking, self._looked_at = threading.RLock(), threading.Lock(), float("-inf")
         self._history: History | None = None
         self._read_to: tuple[int, str] = (0, "")
         self._forecasts: dict[str, list[Forecast]] = {}
@@ -73,6 +74,8 @@ class LiveHistory:
         self._wanted.set()
         if not self._known.wait(PATIENCE):
             raise TimeoutError(self.trouble or "the journal of this pool is long, and is being read; try again soon")
+        with suppress(JournalError, OSError):  # the thread says so, and what was read before is shown
+            self.catch_up(FRESH)
         with self._lock:
             assert self._history is not None
             yield self._history
@@ -99,12 +102,22 @@ class LiveHistory:
         del job.forecasts[: max(len(job.forecasts) - MAX_FORECASTS, 0)]
         return index, job
 
-    def catch_up(self) -> None:
+    def catch_up(self, fresh: float = 0.0) -> None:
         """Read what is new in the journal.
+
+        Args:
+            fresh: Seconds for which what was read last is new enough.
 
         Raises:
             JournalError: If it is missing or damaged.
         """
+        with self._looking:
+            began = time.monotonic()
+            if began - self._looked_at >= fresh:
+                self._catch_up()
+                self._looked_at = began
+
+    def _catch_up(self) -> None:
         with Journal.open(self._path, read_only=True) as journal, reading(self._path):
             number, digest = self._read_to
             history = self._history

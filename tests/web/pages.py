@@ -59,7 +59,7 @@ class Page:
 
 
 @contextmanager
-def page_of(folder: Path, devices: int = 2, *, allow_submit: bool = False) -> Iterator[Page]:
+def page_of(folder: Path, devices: int = 2, *, allow_submit: bool = False, host: str = HOST) -> Iterator[Page]:
     """A page of a pool whose looks the test takes itself."""
     folder.mkdir(parents=True, exist_ok=True)
     server = Server(folder, folder / "s", {"policy": "edf", "devices": devices})
@@ -67,7 +67,7 @@ def page_of(folder: Path, devices: int = 2, *, allow_submit: bool = False) -> It
         pool = Pool(SocketClient(folder / "s"), patience=0.1)
         watch, people = PoolWatch(pool), dict[str, Person]()
         watch.look()
-        web_app = WebApp(pool, watch, Visitors(people.get), [HOST], allow_submit=allow_submit)
+        web_app = WebApp(pool, watch, Visitors(people.get), [host], allow_submit=allow_submit)
         yield Page(server, web_app, watch, people)
         pool.close()
     finally:
