@@ -275,9 +275,9 @@ class WorkerSlots:
         waited = 0.0
         try:
             while not (await asyncio.wait({asked}, timeout=RETRY_INTERVAL))[0]:
-                if not self._groups.has(slot.device):
-                    raise RuntimeError(slot.problem)
                 problem = await asyncio.to_thread(self._groups.problem, slot.device)
+                if not self._groups.has(slot.device):  # it may have gone meanwhile
+                    raise RuntimeError(slot.problem)
                 waited += RETRY_INTERVAL
                 waits = slot.unavailable and not self.awaits_workers
                 slot.unavailable = waits or bool(problem) or waited > START_TIMEOUT or slot.failures > 0
