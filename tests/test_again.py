@@ -84,6 +84,7 @@ def test_a_job_is_given_the_runs_of_its_model(tmp_path: Path) -> None:
     assert all(earlier.throughputs for one in given for earlier in one.earlier)
 
 
+@pytest.mark.nightly
 def test_the_runs_of_the_first_evening_help_the_second_in_virtual_time() -> None:
     """The expected result of a live run on any machine."""
     played = [virtual.play(seed) for seed in range(1, 7)]

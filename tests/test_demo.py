@@ -95,6 +95,7 @@ def test_a_recorded_training_is_reproduced() -> None:
     assert seconds > 0
 
 
+@pytest.mark.nightly
 def test_all_five_seeds_show_a_difference_in_virtual_time() -> None:
     """The expected result of a live run on any machine, for all of the demo's seeds."""
     played = [play(("fifo", "triage"), seed) for seed in range(1, 6)]

@@ -212,6 +212,7 @@ def test_commands_in_running_text_exist() -> None:
 # ---------------------------------------------------------------------------------------------------- printed output
 
 
+@pytest.mark.nightly
 def test_the_simulation_runs_as_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On three seeds the layout, and the results of policies that are the same on every seed, are as printed."""
     text = (DOCS / "policies.md").read_text()

@@ -99,6 +99,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     server.shutdown()
 
 
+@pytest.mark.nightly
 def test_no_page_loads_anything_from_another_host(site: Site) -> None:
     """Links to other hosts are for readers to follow; a browser loads nothing from them by itself."""
     folder = Path(site.RequestHandlerClass.keywords["directory"])  # type: ignore[attr-defined]

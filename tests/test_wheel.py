@@ -116,7 +116,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
         made.close()
 
 
-@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+@pytest.mark.parametrize("package", ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.nightly)])
 def test_the_environment_joins_the_trainers_of_both_packages(package: str, python: Python, pool: Pool) -> None:
     told = {"JOB": "line", "DEADLINE": "60s", "TARGET": "val_loss<=0.01", "POOL": str(pool.folder)}
     done = python("-c", SCRIPT, package, more={PREFIX + name: text for name, text in told.items()})
@@ -126,6 +126,7 @@ def test_the_environment_joins_the_trainers_of_both_packages(package: str, pytho
     assert job.batches >= 20
 
 
+@pytest.mark.nightly
 def test_a_trainer_of_the_other_package_takes_the_callback_in_a_list_only(python: Python) -> None:
     code = (
         "import pytorch_lightning as pl; from lightning_core import BatchTarget;"
@@ -153,9 +154,9 @@ jobs:
     ("words", "code", "told"),
     [
         ("policies", 0, ""),
-        ("simulate bundle.yaml --policy fifo,triage", 0, ""),
+        pytest.param("simulate bundle.yaml --policy fifo,triage", 0, "", marks=pytest.mark.nightly),
         ("simulate bundle.yaml --policy laira", 2, "need filterpy, which is not installed; run pip install"),
-        ("market backtest --work 20 --deadline 4", 0, ""),
+        pytest.param("market backtest --work 20 --deadline 4", 0, "", marks=pytest.mark.nightly),
         ("plan bundle.yaml", 2, "not installed; run pip install 'lightning-core-learning[launch]'"),
         ("run bundle.yaml", 2, "not installed; run pip install 'lightning-core-learning[launch]'"),
         ("up", 2, "not installed; run pip install 'lightning-core-learning[launch]'"),

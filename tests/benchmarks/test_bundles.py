@@ -117,6 +117,7 @@ def test_results_use_no_family_that_was_used_for_tuning(tmp_path: Path) -> None:
     assert [one.curve.task for one in reporting(tmp_path)] == ["new_task"]
 
 
+@pytest.mark.nightly
 def test_no_policy_is_above_the_ceiling_and_all_play_the_same_bundles(pool: list[Recording]) -> None:
     cell = Cell(4, False)
     rows = {"edf": Contender("edf", estimator="log_time"), "triage": Contender("triage"), "twin": Contender("triage")}

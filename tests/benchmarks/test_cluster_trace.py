@@ -133,6 +133,7 @@ def test_drawn_jobs_have_the_load_and_the_deadlines_of_the_trace() -> None:
     assert len({job.name for job in many}) == 200
 
 
+@pytest.mark.nightly
 def test_no_policy_is_above_the_bound_and_all_jobs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """Jobs that cannot run are missed by each; with restarts by model, ours meets at least as many as the others."""
     unable = Wanted("none", "bert", 0.0, 1000.0, 10, 1, {})

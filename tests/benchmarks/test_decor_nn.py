@@ -47,6 +47,7 @@ def test_the_pace_goes_through_table_i(model: str) -> None:
 
 
 @pytest.mark.parametrize(("table", "mode"), [("I", "default"), ("II", "paper_k1"), ("IV", "paper_k1")])
+@pytest.mark.nightly
 def test_a_cell_ends_at_its_relaxed_deadline_and_repeats_to_the_bit(
     monkeypatch: pytest.MonkeyPatch, table: str, mode: str
 ) -> None:

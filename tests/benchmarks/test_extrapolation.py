@@ -235,6 +235,7 @@ def test_all_methods_are_timed() -> None:
     assert 0 < 3 * made["weighted"].loss < made["m4"].loss
 
 
+@pytest.mark.nightly
 def test_a_folder_of_recordings_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in range(2):
         rows = [f"{step},{loss}" for step, loss in enumerate(falling(400, 0.02, seed).tolist(), 1)]

@@ -74,6 +74,7 @@ def test_a_part_that_fails_stops_no_other(capsys: pytest.CaptureFixture[str]) ->
     assert "on the way" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_a_part_that_hangs_is_ended_at_its_limit_with_all_that_it_has_started(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -198,6 +198,7 @@ class Never:
         return Kind.NONE
 
 
+@pytest.mark.nightly
 def test_late_jobs_are_counted() -> None:
     cell = play_cell([seeded(0)], 52, 0.2, 4, 0, {"never": Never, "code": UniformProgressCode})
     assert (cell.late["never"], cell.late["code"]) == (4, 0)

@@ -10,6 +10,7 @@ from benchmarks.market.spot_traces import PRICE
 from lightning_core.market import Market
 
 
+@pytest.mark.nightly
 def test_on_events_a_job_trains_from_when_a_node_is_on_offer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hours of work by the sixth; a spot node is on offer from 20 minutes on for two hours, and then no more."""
     monkeypatch.setattr(spot_events, "WORK", 2.0)

@@ -37,6 +37,7 @@ def write_day(path: Path, notice: float, warm_up: float = WARM_UP) -> Market:
 
 
 @pytest.mark.parametrize("notice", [0.0, pytest.param(5.0, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_a_day_is_measured_and_played_again_as_it_was(notice: float, tmp_path: Path) -> None:
     market = write_day(path := tmp_path / "journal.db", notice)
     day = LiveDay(path, market, notice)
@@ -56,6 +57,7 @@ def test_a_day_is_measured_and_played_again_as_it_was(notice: float, tmp_path: P
     assert day.costs(1) == day.costs(1)
 
 
+@pytest.mark.nightly
 def test_where_two_days_part_is_told_by_interval(tmp_path: Path) -> None:
     """On one of them a node is warm only after most of an interval."""
     write_day(one := tmp_path / "one.db", 0.0)

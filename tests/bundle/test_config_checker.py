@@ -49,6 +49,7 @@ WRONG = ConfigsToCheck(
 )
 
 
+@pytest.mark.nightly
 def test_the_checker_agrees_with_a_check_in_process(checker: Path) -> None:
     found = config_checker.ask(checker, WRONG)
     assert found == check_configs(WRONG)

@@ -272,10 +272,10 @@ class ProbedLock(AlwaysFree):
         ("callback", 3, None),
         ("end of an epoch", 3, None),
         ("end of a validation", 3, None),
-        ("validation's loader", 3, None),
+        pytest.param("validation's loader", 3, None, marks=pytest.mark.nightly),
         ("checkpoint", 1, None),  # its own, before the wait for the second batch
         ("device", 3, None),
-        ("held", 3, None),
+        pytest.param("held", 3, None, marks=pytest.mark.nightly),
         ("debugger", 3, None),
     ],
 )

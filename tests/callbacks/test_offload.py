@@ -268,6 +268,7 @@ def test_the_first_hold_is_before_the_first_batch(monkeypatch: pytest.MonkeyPatc
     assert len(training.offloads[0].left) == 1
 
 
+@pytest.mark.nightly
 def test_moving_is_neither_counted_as_training_nor_taken_for_a_hang(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

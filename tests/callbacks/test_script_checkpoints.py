@@ -223,6 +223,7 @@ def test_verdict_and_forecast_stay_after_fit(monkeypatch: pytest.MonkeyPatch) ->
     assert missing.verdict is Verdict.MISSED
 
 
+@pytest.mark.nightly
 def test_during_training_the_forecast_has_three_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast_watch, "FORECAST_PERIOD", 0.2)
     script = callback(BatchTarget(400), pool="local")

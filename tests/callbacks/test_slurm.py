@@ -192,6 +192,7 @@ SLURM = {"JOB_ID": "7", "NTASKS": "1", "JOB_NAME": "train", "PROCID": "0", "LOCA
          "NODELIST": "localhost"}  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_auto_requeue_works_and_the_deadline_is_kept(tool: Callable[[str, str], Path], tmp_path: Path) -> None:
     """A real signal, as Slurm sends it, a fake scontrol, and the job that Slurm starts again."""
     requeued = tool("scontrol", "exit 0")

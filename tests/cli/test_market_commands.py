@@ -54,6 +54,7 @@ def test_a_job_that_cannot_end_in_time_is_warned_about(calm: str, capsys: pytest
     )
 
 
+@pytest.mark.nightly
 def test_a_backtest_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, table = tmp_path / "back.png", tmp_path / "back.json"
     said = Said(capsys, "market", "backtest", *JOB, "--starts", "12", "--picture", str(picture), "--json", str(table))

@@ -418,6 +418,7 @@ TRACE = "available,price\n" + "".join(f"{n},0.4\n" for n in (3, 3, 0, 4, 5, 2, 4
 MARKET = ["--curves", "curves", "--market", "m.csv", "--interval", "20m"]
 
 
+@pytest.mark.nightly
 def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text(ON_MARKET)
     Path("m.csv").write_text(TRACE)

@@ -190,6 +190,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_several_processes_keep_the_best_model_together(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -223,6 +223,7 @@ def test_the_host_tells_the_time_again_only_where_the_clock_was_set() -> None:
     assert abs(wall_clock().utc_offset) <= 14 * HOUR
 
 
+@pytest.mark.nightly
 def test_every_controller_passes_its_suite_and_has_rights() -> None:
     made: dict[str, Callable[[], Controller]] = {
         Asker.CALENDAR: lambda: Calendar([NIGHT, "not between 12:00 and 13:00 on sun"]),

@@ -177,6 +177,7 @@ def test_a_job_that_comes_with_a_loss_is_asked_for_once() -> None:
     assert world.asked_for == (0, 5)
 
 
+@pytest.mark.nightly
 def test_the_policy_of_the_project_decides_on_events_and_passes_the_suite_and_published_ones_do_not() -> None:
     on_events = {name for name, make in SPOT_POLICIES.items() if getattr(make, "decides_on_events", False)}
     assert on_events == {"semi-markov", "follows"}

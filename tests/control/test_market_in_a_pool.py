@@ -270,6 +270,7 @@ def test_a_job_is_not_taken_for_the_one_that_had_its_name() -> None:
     assert [row.batches for row in made.rows] == [36, 12, 32]  # the second job is over by two
 
 
+@pytest.mark.nightly
 def test_far_deadlines_and_long_absences_cost_no_more_than_near_ones() -> None:
     made = MarketPool()
     made.quote(0.4, 4)

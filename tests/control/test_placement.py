@@ -567,6 +567,7 @@ def mutated(value: Any, draw: np.random.Generator) -> Any:
     return [*value[:place], mutated(value[place], draw), *value[place + 1 :]]
 
 
+@pytest.mark.nightly
 def test_whatever_a_plan_says_it_is_refused_in_words_or_followed() -> None:
     body = json.loads(encode_event(PlanGiven(MADE)))
     followed = 0

@@ -243,6 +243,7 @@ def test_a_simulated_pool_begins_with_it_and_leaves_its_own(trace: Path, tmp_pat
     assert len(json.loads(text)["utilities"]) == 6  # those of the run before are handed on
 
 
+@pytest.mark.nightly
 def test_a_market_that_is_quoted_gives_the_feedback_of_one_that_is_recorded(tmp_path: Path) -> None:
     recorded = drawn(3)
     rows = "".join(

@@ -166,7 +166,7 @@ def test_invalid_terms_are_refused(wrong: dict[str, object], words: str) -> None
 
 @pytest.mark.parametrize("name", SPOT_POLICIES)
 @pytest.mark.parametrize("lost", [0.0, 0.75])
-@pytest.mark.parametrize("launch", [0.3, 1.0, 2.4])
+@pytest.mark.parametrize("launch", [0.3, *(pytest.param(one, marks=pytest.mark.nightly) for one in (1.0, 2.4))])
 def test_no_market_makes_a_job_late(name: str, lost: float, launch: float) -> None:
     """Every market of one node and six intervals, for jobs of which some can only just be completed in time.
 
@@ -320,6 +320,7 @@ def test_it_costs_less_than_max_spot_and_no_less_than_the_optimum(seed: int) -> 
     assert ours.cost.mean() < greedy.cost.mean() - 2.0
 
 
+@pytest.mark.nightly
 def test_a_deadline_far_away_is_planned_for_evenly() -> None:
     job = SpotJob(500.0, 1000, max_nodes=1, growth_fraction=1.0, shrink_fraction=1.0, value=0.0, launch_time=0.2)
     market = flat(([1] * 9 + [0]) * 130)

@@ -404,6 +404,7 @@ def test_the_grid_is_as_coarse_as_the_job_allows() -> None:
     assert grid_of(np.array([0.0, math.pi]), 0.9, 0.9) == pytest.approx(math.pi / 1000)
 
 
+@pytest.mark.nightly
 def test_results_do_not_depend_on_the_unit_of_work() -> None:
     """A net that is a hair too strict, or too lax, would show: half of these can just be ended."""
     draw = np.random.default_rng(4)

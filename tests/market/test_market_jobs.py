@@ -263,6 +263,7 @@ def test_feedback_of_a_delayed_job_counts_from_its_begin(tmp_path: Path) -> None
     assert (replayable.start, replayable.job.deadline) == (5, 5)
 
 
+@pytest.mark.nightly
 def test_a_long_job_is_replayed_in_fewer_intervals() -> None:
     market = Market(np.array([9.0, 0.4, 0.3, 0.5, 0.2, 0.6]), np.array([9, 4, 3, 5, 0, 6]), 1.0, 60.0)
     some = coarsen(market, 1, 2)

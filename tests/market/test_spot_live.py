@@ -48,6 +48,7 @@ def part_left(job: SpotJob, before: NodeCounts, held: NodeCounts) -> float:
     st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(20, 100), st.sampled_from([0.0, 0.6]),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
+@pytest.mark.nightly
 def test_live_decisions_equal_those_on_the_recording(
     name: str, counts: list[int], prices: list[float], work: int, preemption_cost: float
 ) -> None:
@@ -141,6 +142,7 @@ def test_nodes_given_to_another_job_are_not_preempted() -> None:
     st.lists(st.sampled_from(["stay", "go within", "go at the end", "crash at the end"]), min_size=13, max_size=13),
 )  # fmt: skip
 @settings(max_examples=examples(75), deadline=None)
+@pytest.mark.nightly
 def test_on_demand_nodes_meet_the_deadline_after_any_preemptions(
     name: str, counts: list[int], preemption_cost: float, growth_fraction: float, work: int, fates: list[str]
 ) -> None:

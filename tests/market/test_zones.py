@@ -184,7 +184,7 @@ def test_a_job_trains_on_in_its_zone_while_a_cheaper_one_starts_a_node() -> None
     assert ledger.paid[0].tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("make", [SemiMarkov, MaxSpot, UniformProgress])
+@pytest.mark.parametrize("make", [pytest.param(SemiMarkov, marks=pytest.mark.nightly), MaxSpot, UniformProgress])
 def test_no_job_is_late_that_on_demand_nodes_complete_in_time(make: type[SpotPolicy]) -> None:
     for seed in range(12 if make is not SemiMarkov else 2):
         launch = float(np.random.default_rng(seed).uniform(0.2, 2.5))

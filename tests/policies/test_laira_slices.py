@@ -209,6 +209,7 @@ DELAYS = Delays(report=0.1, switch=0.5, release=1.0, start=3.0)
 
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("arguments", [{}, {"look_ahead": False}, {"ucb": False, "pd": False}], ids=str)
+@pytest.mark.nightly
 def test_a_pool_under_laira_breaks_no_invariant_and_replays(
     tmp_path: Path, devices: int, arguments: dict[str, Any]
 ) -> None:

@@ -260,7 +260,9 @@ trainer.fit(Line(pause=0.01), datamodule=Points())
 """
 
 
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGINT, "Ctrl-C"), pytest.param(signal.SIGTERM, "SIGTERM", marks=pytest.mark.nightly)]
+)
 def test_the_last_line_of_an_interrupted_script_says_so(number: signal.Signals, name: str, tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     process = subprocess.Popen(

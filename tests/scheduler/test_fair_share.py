@@ -446,6 +446,7 @@ def test_a_pool_keeps_quotas_and_caps_and_leaves_no_device_idle(
 
 @given(st.integers(1, 4), st.sampled_from(sorted(set(POLICIES) - {"fixed", "decor"})), st.data())
 @settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.nightly
 def test_all_have_their_share_over_time(devices: int, policy: str, data: st.DataObject) -> None:
     owners = data.draw(terms(devices))
     for one in owners.values():

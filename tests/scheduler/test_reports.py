@@ -42,6 +42,7 @@ def scheduler_with_one_job() -> Scheduler:
 @pytest.mark.promise("F12", "R16")
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
+@pytest.mark.nightly
 def test_duplicate_late_and_lost_reports_lead_to_the_same_state(data: st.DataObject) -> None:
     """A worker sends cells again until they are acknowledged; in between, reports may be lost or repeated."""
     calm, rough = scheduler_with_one_job(), scheduler_with_one_job()

@@ -129,6 +129,7 @@ def check_bill(simulation: Watched, outcome: Outcome, cloud: VirtualCloud, *, kn
 
 @pytest.mark.promise("R26", "R28")
 @pytest.mark.parametrize(("policy", "seed"), [("max-spot", 1), ("ahanp", 3), ("chain", 4)])
+@pytest.mark.nightly
 def test_a_day_on_a_recorded_market_meets_all_deadlines_and_replays(policy: str, seed: int, tmp_path: Path) -> None:
     """Two jobs, of which one comes later, on spot nodes that go without notice."""
     jobs = elastic("a", 24, 11), elastic("b", 16, 9, submitted=7000.0)
@@ -268,6 +269,7 @@ def test_the_ledger_is_the_invoice(
 
 
 @pytest.mark.promise("R27")
+@pytest.mark.nightly
 def test_a_budget_ends_the_renting_and_is_not_exceeded() -> None:
     job = elastic("a", 24, 11, on_miss=OnMiss.STOP)
     _, whole, _ = simulated(drawn(1), job)
@@ -301,7 +303,12 @@ def test_between_two_jobs_there_are_no_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "seed"), [(name, seed) for name in ("max-spot", "chain", "ahap") for seed in (5, 6)]
+    ("policy", "seed"),
+    [
+        pytest.param(name, seed, marks=[pytest.mark.nightly] * (seed > 5))
+        for name in ("max-spot", "chain", "ahap")
+        for seed in (5, 6)
+    ],
 )
 def test_the_cost_is_close_to_that_of_the_backtest(policy: str, seed: int) -> None:
     """Within 10 %, for a job whose throughput is known and whose nodes are there within a minute; -4 % to +4 % here."""

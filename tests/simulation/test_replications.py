@@ -47,6 +47,7 @@ def test_means_have_standard_errors_and_differences_are_paired_by_seed() -> None
     assert sums(done((1, 2)))["fifo"].met == Mean(1.0, 0.0)
 
 
+@pytest.mark.nightly
 def test_each_seed_gives_the_same_result_as_alone(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", "bundle.yaml", "--curves", "curves", "--policy", "fifo,edf,triage", "--shuffle"]
     assert main([*words, "--seed", "3", "--seeds", "4", "--json", "all.json"]) == 3

@@ -77,6 +77,7 @@ def check_bounded(text: str, jobs: int) -> Page:
     return read
 
 
+@pytest.mark.nightly
 def test_the_report_of_many_jobs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasts, "MAX_SECONDS", 0.0)
     write_journal(tmp_path / "journal.db", 250, 12, 10, 40)

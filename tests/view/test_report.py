@@ -200,6 +200,7 @@ def test_a_report_of_no_jobs_and_of_a_waiting_job() -> None:
     assert "no verdict yet" in words
 
 
+@pytest.mark.nightly
 def test_eight_jobs_for_ten_minutes_fit_in_a_megabyte(tmp_path: Path) -> None:
     jobs = [(Job(f"job{k}", 500.0, LossTarget("loss", 0.01)), Curve(3.0, 0.2 + 0.05 * k, 30.0)) for k in range(8)]
     drive(tmp_path / "journal.db", Settings(policy="lara"), {0.0: jobs}, 600.0)
