@@ -24,7 +24,7 @@ from .elastic.steps import micro_batches_per_step
 from .fit_end import exit_of
 from .job_record import JobRecord
 from .metric_logging import log_metrics, print_line, summary_line
-from .options import Options
+from .options import Options, hyper_parameters_of
 from .reporting.hang_watch import HangWatch, Phase
 from .reporting.horizon import epoch_batches, horizon, seconds_left
 from .reporting.losses import Losses
@@ -113,6 +113,7 @@ class Fit:
             self._batches = batches_done(trainer)
             self._resume_curve()
             if self.mailbox is not None:
+                self.mailbox.outbox.hyper_parameters = hyper_parameters_of(trainer, trainer.lightning_module)
                 self.mailbox.begin(self._batches)
             self.steering.wait_for_start()
         self._leave_if_told()  # nothing was trained since the checkpoint that was loaded

@@ -17,6 +17,7 @@ from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan, OnR
 from lightning_core.core.limits import MAX_COUNT, MAX_NAME
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import Client, DeviceLock
+from lightning_core.core.reported import HyperParameters, hyper_parameters
 from lightning_core.core.targets import Target, as_target
 from lightning_core.view.console_lines import inform, logger
 
@@ -96,6 +97,16 @@ def batch_size_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> int | N
         if type(size) is int and 1 <= size <= MAX_COUNT:
             return size
     return None
+
+
+def hyper_parameters_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> HyperParameters | None:
+    """Return what model and data were told to save as hyper-parameters; None for nothing, or if it cannot be read."""
+    try:
+        told = dict(getattr(getattr(trainer, "datamodule", None), "hparams", None) or {})
+        return hyper_parameters(told | dict(pl_module.hparams)) or None
+    except Exception as error:  # a user's own types: training goes on whatever they do
+        log.debug("hyper-parameters cannot be read: %s", error)
+        return None
 
 
 class JobTerms:

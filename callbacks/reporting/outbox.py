@@ -8,7 +8,7 @@ from collections import deque
 
 from lightning_core.core.events import BadLosses, Cell, Checkpoint, Horizon, Report
 from lightning_core.core.limits import MAX_REPORTED_CELLS
-from lightning_core.core.reported import Hang, LearningRates, MemoryUse
+from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
 
 
 class Outbox:
@@ -30,6 +30,7 @@ class Outbox:
         learning_rates: Learning rates of the training, reported until a report with them has arrived.
         epoch_batches: Batches of an epoch, for a target in epochs; reported as they are.
         memory: Memory of the training, once it has trained; reported as they are.
+        hyper_parameters: What it is trained with; reported as they are.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,9 @@ class Outbox:
         self.learning_rates: LearningRates | None = None
         self.epoch_batches: int | None = None
         self.memory: MemoryUse | None = None
+        self.hyper_parameters: HyperParameters | None = None
         self._arrived_memory: MemoryUse | None = None
+        self._arrived_parameters: HyperParameters | None = None
         self._arrived_epoch: int | None = None
         self._arrived_rates: LearningRates | None = None
         self._cells: deque[Cell] = deque()
@@ -92,6 +95,7 @@ class Outbox:
             self.hang, None if (rates := self.learning_rates) is self._arrived_rates else rates,
             None if (epoch := self.epoch_batches) == self._arrived_epoch else epoch,
             None if (memory := self.memory) == self._arrived_memory else memory,
+            None if (parameters := self.hyper_parameters) == self._arrived_parameters else parameters,
         )  # fmt: skip
 
     def note_arrival(self, report: Report) -> None:
@@ -99,6 +103,7 @@ class Outbox:
         self._arrived_rates = report.learning_rates or self._arrived_rates
         self._arrived_epoch = report.epoch_batches or self._arrived_epoch
         self._arrived_memory = report.memory or self._arrived_memory
+        self._arrived_parameters = report.hyper_parameters or self._arrived_parameters
         for _ in report.cells:
             self._cells.popleft()
         self._arrived += len(report.cells)
@@ -106,7 +111,7 @@ class Outbox:
     def start_over(self) -> None:
         """Number reports and cells from 1 and count busy seconds from now, as a new incarnation does."""
         self._number = 0
-        self._arrived_rates = self._arrived_epoch = self._arrived_memory = None
+        self._arrived_rates = self._arrived_epoch = self._arrived_memory = self._arrived_parameters = None
         self._before = self._arrived
         self._began = None if self.progress is None else self.progress[:2]
 

@@ -47,6 +47,7 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan
 from lightning_core.core.reasons import reason_from_list
 from lightning_core.core.reported import Hang, LearningRates, MemoryUse
+from lightning_core.core.reported.hyper_parameters import bounded
 from lightning_core.core.targets import Target, target_from_dict
 from lightning_core.core.validation import checked
 
@@ -85,6 +86,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "hang": lambda parts: Hang(*parts),
     "learning_rates": lambda parts: LearningRates(*map(tuple, parts)),
     "memory": lambda parts: MemoryUse(*parts),
+    "hyper_parameters": bounded,
     "checkpoint": lambda parts: Checkpoint(*parts),
     "cause": ExitCause,
     "devices": lambda devices: _tuple(devices),

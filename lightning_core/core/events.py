@@ -18,7 +18,7 @@ from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, PlanEvent,
 from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check_run
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most
-from lightning_core.core.reported import Hang, LearningRates, MemoryUse
+from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
 
 # Earlier runs of one event: with 128 points each, a line of the journal has some megabytes.
 MAX_RUNS_AT_ONCE = 1000
@@ -138,6 +138,7 @@ class Report:
         epoch_batches: Batches of an epoch, for a target in epochs; None if the scheduler has it, or it is unknown.
         memory: Memory of its process on each device, once it has trained and whenever its peak has grown; None if the
             scheduler has it, or it is unknown.
+        hyper_parameters: What it is trained with, once; None if the scheduler has it, or there is nothing to tell.
     """
 
     job: str
@@ -158,6 +159,7 @@ class Report:
     learning_rates: LearningRates | None = None
     epoch_batches: int | None = None
     memory: MemoryUse | None = None
+    hyper_parameters: HyperParameters | None = None
 
 
 @dataclass(frozen=True, slots=True)

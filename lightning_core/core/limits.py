@@ -29,6 +29,10 @@ MAX_REPORTED_CELLS = 1000
 """Loss cells of one report; more are reported one report after the other."""
 MAX_RATES = 200
 """Points of the learning rates of one training."""
+MAX_HYPER_PARAMETERS = 200
+"""Hyper-parameters that a training tells."""
+MAX_SHOWN_VALUE = 200
+"""Characters of the name and of the value of each."""
 MAX_SECONDS = 100 * 365.25 * 86400.0
 """A hundred years."""
 MIN_SECONDS = 1e-9

@@ -201,6 +201,7 @@ def _tell(
         case Report() if accepted.fault is None:
             if event.epoch_batches is not None:
                 job.job = replace(job.job, target=job.job.target.resolved(event.epoch_batches))
+            job.hyper_parameters = event.hyper_parameters or job.hyper_parameters
             job.progressed(accepted, now, breaks)
         case Report():
             alert = next(one for one in answers if isinstance(one, Alert) and one.reason.code == "diverged_back")

@@ -26,6 +26,7 @@ from lightning_core.core.durations import format_duration
 from lightning_core.core.events import ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
+from lightning_core.core.reported import HyperParameters
 from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
 from lightning_core.history.moments import Belief, Forecast, Holding, Point, Progress, Remark
 from lightning_core.history.series import Series, means_over
@@ -59,6 +60,7 @@ class JobHistory:
         version: Version of the newest directive.
         trains_since: Time from which it has had a share.
         levels: What each who asks something asks of it.
+        hyper_parameters: What it is trained with, as its training has told.
     """
 
     job: Job
@@ -82,6 +84,7 @@ class JobHistory:
     version: int = 0
     trains_since: float = 0.0
     levels: dict[Asker, Asked] = field(default_factory=dict)
+    hyper_parameters: HyperParameters = ()
 
     @classmethod
     def of(cls, job: Job, now: float, window: int, before: JobHistory | None) -> JobHistory:

@@ -15,6 +15,7 @@ from lightning_core.callbacks.options import batch_size_of, model_of
 from lightning_core.callbacks.reporting import joining
 from lightning_core.server.clients.local_client import LocalClient
 from lightning_core.storage.runs.run_store import FILE, RunStore
+from tests.callbacks.test_callback import Script, grant, steered
 from tests.tiny import QUIET, Line, Points
 
 
@@ -75,3 +76,33 @@ def test_the_batch_size_is_that_of_the_loader_or_as_lightning_names_it() -> None
     assert batch_size_of(trainer, module) is None
     module.batch_size = 12  # type: ignore[assignment]
     assert batch_size_of(trainer, module) == 12
+
+
+class Saving(Line):
+    """A line that says what it is trained with."""
+
+    def __init__(self, width: int, api_key: str) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_hyper_parameters_are_told_once_and_without_secrets(launched: bool) -> None:
+    script = Script(grant(1, 1.0))
+    data = Points()
+    data.save_hyperparameters({"shuffle": True})
+    core = steered(script, launched=launched)
+    pl.Trainer(**QUIET, max_epochs=2, callbacks=[core]).fit(Saving(8, api_key="abc"), datamodule=data)
+    told = [report.hyper_parameters for report in script.reports if report.hyper_parameters is not None]
+    assert [dict(one) for one in told] == [{"shuffle": "True", "width": "8", "api_key": "(not shown)"}]
+
+
+def test_hyper_parameters_that_cannot_be_read_stop_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise RuntimeError("a value of the user's own type")
+
+    monkeypatch.setattr("lightning_core.callbacks.options.hyper_parameters", fails)
+    script = Script(grant(1, 1.0))
+    pl.Trainer(**QUIET, max_epochs=2, callbacks=[steered(script)]).fit(Line(), datamodule=Points())
+    assert script.reports[-1].batches > 0
+    assert all(report.hyper_parameters is None for report in script.reports)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.server.access.people import Person, Right
@@ -63,6 +64,15 @@ def test_a_link_works_once_and_its_cookie_is_for_this_page_alone(page: Page) -> 
     assert second.get("/enter", params={"key": secret}).status_code == 401
     assert first.post("/leave", headers=ORIGIN).status_code == 200
     assert first.get("/").status_code == 401
+
+
+def test_what_a_script_told_of_its_hyper_parameters_is_shown(page: Page) -> None:
+    told = (("lr", "0.1"), ("name", "<b>"))
+    page.server.do(page.server.actor.report(Report("gru", 1, 1, 10**6, 5, 1.0, hyper_parameters=told)))
+    page.look()
+    text = page.of(READER).get("/jobs/gru").text
+    assert "<dt>lr</dt><dd>0.1</dd>" in text
+    assert "<dt>name</dt><dd>&lt;b&gt;</dd>" in text
 
 
 def test_links_and_sessions_end_in_time() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
-from lightning_core.core.names import check_name, is_secret
+from lightning_core.core.names import check_name
+from lightning_core.core.reported import HyperParameters, hyper_parameters
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.regular_files import open_regular
@@ -25,8 +25,8 @@ from lightning_core.view.text import clean
 from lightning_core.view.why import rows
 from lightning_core.web.pages.overview_page import in_script
 
-# Bytes and lines of the end of a log; rows of what happened; values of a config.
-LOG_BYTES, LOG_LINES, MAX_STORY, MAX_VALUES = 2**18, 400, 400, 400
+# Bytes and lines of the end of a log; rows of what happened.
+LOG_BYTES, LOG_LINES, MAX_STORY = 2**18, 400, 400
 MAX_SPEC_BYTES = 2**20
 
 Found = tuple[int, JobHistory]
@@ -47,7 +47,7 @@ def body(history: History, found: Found, status: JobStatus | None, steers: bool,
     _, job = found
     label = history.label(job)
     asks = _tools(job, status) if steers else ""
-    config = _config(folder, job.name) if status is not None else ""
+    config = _config(trained_with(folder, job, is_newest=status is not None))
     return (
         f'<p class="soft"><a href="/">All jobs</a></p><header class="head"><h1>{escape(label)}</h1>'
         f'<span id="verdict">{badge(job.verdict)}</span></header>'
@@ -172,35 +172,22 @@ def _tools(job: JobHistory, status: JobStatus | None) -> str:
     )
 
 
-def _config(folder: Path, name: str) -> str:
-    """Return what a launched job is trained with, as HTML; empty for a script, and for one whose spec is gone."""
-    found = config_of(folder, name)
-    if not found:
-        return ""
-    values = "".join(f"<div><dt>{escape(path)}</dt><dd>{shortened(value)}</dd></div>" for path, value in found)
-    return f'<section class="panel"><h2>Hyper-parameters</h2><dl class="facts">{values}</dl></section>'
+def _config(found: HyperParameters) -> str:
+    """Return what a job is trained with, as HTML; empty if that is not known."""
+    values = "".join(f"<div><dt>{escape(name)}</dt><dd>{shortened(value)}</dd></div>" for name, value in found)
+    return values and f'<section class="panel"><h2>Hyper-parameters</h2><dl class="facts">{values}</dl></section>'
 
 
-def config_of(folder: Path, name: str) -> list[tuple[str, object]]:
-    """Return what a launched job is trained with: path and value of each argument, secrets left out."""
-    try:
-        config = json.loads(read_own(home_of(folder, name), FILE, MAX_SPEC_BYTES))["config"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []
-    found: list[tuple[str, object]] = []
-    _flatten(config, (), found)
-    return found[:MAX_VALUES]
+def trained_with(folder: Path, job: JobHistory, *, is_newest: bool) -> HyperParameters:
+    """Return what a job is trained with, secrets left out: its config, or else what its training has told.
 
-
-def _flatten(value: Any, path: Sequence[object], found: list[tuple[str, object]]) -> None:
-    if path and is_secret(path):
-        found.append((".".join(map(str, path)), "(not shown)"))
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            _flatten(inner, (*path, key), found)
-    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
-        for index, inner in enumerate(value):
-            _flatten(inner, (*path, index), found)
-    else:
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        found.append((".".join(str(part) for part in path if part != "init_args"), shown))
+    Args:
+        folder: Folder of the pool.
+        job: The job.
+        is_newest: Whether it is the newest of its name: of an earlier one, the config is gone.
+    """
+    if is_newest and job.job.is_launched:
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            config = json.loads(read_own(home_of(folder, job.name), FILE, MAX_SPEC_BYTES))["config"]
+            return hyper_parameters(config, is_config=True)
+    return job.hyper_parameters
