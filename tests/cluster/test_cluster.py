@@ -185,6 +185,7 @@ def test_a_killed_scheduler_restarts_while_training_continues(cluster: Cluster, 
         assert again.scheduler.names(active=True) == []
 
 
+@pytest.mark.nightly
 def test_a_restarted_pool_manager_finds_its_workers(cluster: Cluster, tmp_path: Path) -> None:
     import ray
 

@@ -77,6 +77,7 @@ def watched() -> Iterator[Watch]:
         thread.join()
 
 
+@pytest.mark.nightly
 def test_no_more_jobs_stay_on_a_device_than_fit(cluster: Cluster, tmp_path: Path) -> None:
     jobs = {name: heavy() for name in "abc"}
     with watched() as free:

@@ -120,6 +120,7 @@ def nothing_is_left(shell: Shell) -> Iterator[None]:
         until(lambda: all(job.state is State.ENDED for job in shell.jobs().values()))
 
 
+@pytest.mark.nightly
 def test_scripts_and_a_bundle_share_a_device_and_freed_shares_pass_on_at_once(shell: Shell) -> None:
     one, two = shell.script("one"), shell.script("two")
     shell.submit("x", "y", "z")
@@ -244,6 +245,7 @@ def test_a_spec_that_was_replaced_while_its_job_was_released_is_not_run(shell: S
     assert not [path for folder in (shell.home, home) for path in folder.rglob("hacked")]
 
 
+@pytest.mark.nightly
 def test_a_pool_is_reached_by_the_address_of_its_ray(shell: Shell) -> None:
     head = read_head(shell.folder)
     assert head is not None
@@ -286,6 +288,7 @@ def test_a_pool_that_is_started_again_resumes_its_jobs(shell: Shell) -> None:
 
 
 @pytest.mark.promise("R3", "F25")
+@pytest.mark.nightly
 def test_a_script_trains_on_without_the_head(shell: Shell) -> None:
     script = shell.script("survivor", batches=1500)
     until(lambda: batches(shell, "survivor") > 50)

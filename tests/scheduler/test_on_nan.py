@@ -57,6 +57,7 @@ def job(on_nan: str, target: dict[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 def test_on_nan_restarts_or_stops_jobs_on_real_workers(cluster: Cluster, tmp_path: Path) -> None:
     diverges = "tests.scheduler.test_on_nan.Diverges"
     once = {"class_path": diverges, "init_args": {"after": 200, "once": str(tmp_path / "marker")}}

@@ -109,6 +109,7 @@ class Run:
         return [(now, event.deadline) for now, event in events if isinstance(event, SetDeadline)]
 
 
+@pytest.mark.nightly
 def test_a_moved_deadline_resizes_jobs_within_two_periods(four: Cluster, tmp_path: Path) -> None:
     """Another job trains on the device meanwhile; every sample of every epoch is seen once."""
     jobs = {"a": job(tmp_path / "a", min_devices=1, max_devices=2), "b": job(tmp_path / "b")}
