@@ -40,7 +40,7 @@ def bounded(rows: Iterable[Sequence[Any]]) -> HyperParameters:
     Raises:
         ValueError: If a row is not a name and a value.
     """
-    found = []
+    found: list[tuple[str, str]] = []
     for name, value in rows:
         if len(found) == MAX_HYPER_PARAMETERS:
             break
