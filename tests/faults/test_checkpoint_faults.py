@@ -254,6 +254,7 @@ def save_for_ever(path: Path, number: int, pipe: int) -> None:
 
 
 @pytest.mark.promise("R6", "F6")
+@pytest.mark.nightly
 def test_fifty_kills_at_random_moments_lose_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
 ) -> None:

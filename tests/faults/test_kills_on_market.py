@@ -108,6 +108,7 @@ def told(name: str, folder: Path, seconds: float = 600.0) -> Story:
 
 @pytest.mark.promise("R24")
 @pytest.mark.cluster
+@pytest.mark.nightly
 def test_all_actors_killed_at_once_cost_no_batch_and_leave_no_node(
     folder: Path, record_property: Callable[[str, object], None]
 ) -> None:

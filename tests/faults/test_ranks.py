@@ -47,6 +47,7 @@ def test_agreement_of_ranks_is_cheap_and_prompt(broadcast: float, batch: float) 
 
 
 @pytest.mark.promise("R13")
+@pytest.mark.nightly
 def test_ranks_hold_and_continue_together(stories: Stories) -> None:
     first, second = stories["hold"]
     assert first["steps"] == second["steps"] > 0

@@ -52,6 +52,7 @@ def kept(folder: Path) -> Scheduler:
 
 
 @pytest.mark.promise("R1", "R2", "F1", "F2")
+@pytest.mark.nightly
 def test_a_thousand_reports_survive_five_kills_of_the_scheduler(
     local_ray: None, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

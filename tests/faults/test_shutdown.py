@@ -26,7 +26,7 @@ from lightning_core.node.signals import DEBOUNCE
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from tests.conftest import ROOT
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 # Seconds for all processes to end, beyond the time in which jobs save.
 ALL_ENDED = 20.0
@@ -67,7 +67,7 @@ class Started:
     def said(self) -> str:
         return self.out.read_text(errors="replace")
 
-    def until(self, condition: Callable[[], Any], seconds: float = 90.0) -> None:
+    def until(self, condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert self.process.poll() is None, self.said()
