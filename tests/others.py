@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +42,38 @@ def without_waiting(seconds: int = 10) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def as_other(act: Callable[[], Any], groups: Sequence[int] = ()) -> Any:
+    """Return what a function returns in a process of another user, which only root can start.
+
+    The process is a fork, since another user may not be able to read the package where it lies.
+
+    Args:
+        act: Function; its value is sent as JSON, and an error as its class and message.
+        groups: Groups that the user is in.
+    """
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.setgroups(list(groups))
+            os.setgid(OTHER)
+            os.setuid(OTHER)
+            try:
+                told = json.dumps([True, act()])
+            except Exception as error:
+                told = json.dumps([False, f"{type(error).__name__}: {error}"])
+            os.write(writing, told.encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer, without_waiting(30):
+        worked, value = json.loads(answer.read())
+    os.waitpid(child, 0)
+    if not worked:
+        raise OtherUserError(value)
+    return value
+
+
+class OtherUserError(Exception):
+    """What the other user's process has raised."""

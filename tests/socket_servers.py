@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.core.answers import State, Verdict
+from lightning_core.server.access.groups import GroupSocket
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.server.sessions import PROCESS_EXITED
 from tests.waiting import PATIENCE
@@ -18,17 +19,20 @@ from tests.waiting import PATIENCE
 class Pool:
     """A scheduler with its server, in a thread with its own event loop; no Ray."""
 
-    def __init__(self, folder: Path, path: Path, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, path: Path, settings: Mapping[str, Any] | None = None, group: GroupSocket | None = None
+    ) -> None:
         self.settings: dict[str, Any] = {"policy": "uniform"} if settings is None else dict(settings)
         self.folder = folder
         self.path = path
+        self.group = group
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
         self.actor = self._make_actor()
 
     def _make_actor(self) -> SchedulerActor:
-        actor = SchedulerActor(self.settings, str(self.folder), str(self.path))
+        actor = SchedulerActor(self.settings, str(self.folder), str(self.path), group=self.group)
         self.do(actor.pid())
         self.do(actor.register_devices([(f"cpu{k}", "/turn") for k in range(self.settings.get("devices", 1))]))
         return actor

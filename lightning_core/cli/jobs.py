@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -16,7 +17,7 @@ from lightning_core.core.names import did_you_mean, listed
 from lightning_core.pool import NoPoolError, Pool, UnknownJobError
 from lightning_core.pool.local_files import loses_files
 from lightning_core.run.ageing import aged_out, have_aged_out
-from lightning_core.run.pool_reference import journal_path
+from lightning_core.run.pool_reference import JOURNAL, journal_path
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.storage.journals.journal import Journal
@@ -104,12 +105,17 @@ def print_moments(bundle: BundleSpec) -> None:
 
 def _why(arguments: argparse.Namespace) -> int:
     from lightning_core.history.history import History
-    from lightning_core.view.why import why
+    from lightning_core.view.why import why, why_now
 
     folder = arguments.run_dir
     if folder is None:
         with Pool.connect(arguments.pool) as pool:
             folder = pool.folder
+            if not os.access(folder / JOURNAL, os.R_OK):
+                print("\n".join(why_now(pool.status(arguments.job))))
+                print("this is what the pool tells now; what happened before is in its journal, which this account "
+                      "cannot read here, and on its page (`lightning-core serve`)", file=sys.stderr)  # fmt: skip
+                return EXIT_MET
     with Journal.open(journal_path(folder), read_only=True) as journal:
         history = History.read(journal, arguments.job)
         jobs = replay(journal).scheduler.status() if history.part_of is None else []

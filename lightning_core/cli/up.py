@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_core.bundle.values import parse_bytes
+from lightning_core.cli.access.group_options import add_group, group_of
 from lightning_core.cli.arguments import whole_number
 from lightning_core.cli.on_market.flags import add_market, market_of
 from lightning_core.core.control import Asker
@@ -60,6 +61,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     budget = "on a market: money that may be spent, in the unit of the prices"
     up.add_argument("--budget", metavar="MONEY", type=float, help=budget)
     add_market(up, "pool")
+    add_group(up)
     recover = "continue a damaged journal from its last good event; the damaged files are kept beside it"
     up.add_argument("--recover", action="store_true", help=recover)
     up.add_argument("--on-verdict", metavar="COMMAND", help="command to run when a verdict changes")
@@ -119,6 +121,7 @@ def _up(arguments: argparse.Namespace) -> int:
         settings = _on_market(market, settings, arguments, devices, found)
     elif arguments.kind == "gpu" and not arguments.ray:
         check_gpus(devices, found.at("--kind"))
+    group = found.at("--group").read(group_of, arguments)
     told = {"command": arguments.on_verdict, "webhook": arguments.webhook, "secret_file": arguments.webhook_secret}
     given = {key: value for key, value in told.items() if value} or None
     on_verdict = read_on_verdict(given, Path.cwd(), found.at("--on-verdict"))
@@ -133,7 +136,9 @@ def _up(arguments: argparse.Namespace) -> int:
     if market is not None:
         name = POOL if not arguments.ray else pool_name(folder.expanduser().resolve())
         cloud = market.cloud(settings, arguments.kind, name)
-    head = up(folder, settings, arguments.kind, on_verdict, cloud, arguments.ray, recover_journal=arguments.recover)
+    head = up(
+        folder, settings, arguments.kind, on_verdict, cloud, arguments.ray, group, recover_journal=arguments.recover
+    )
     there = settings
     if (path := journal_path(folder)).exists():  # of a pool that resumes, it has the settings from before
         with Journal.open(path, read_only=True) as journal:
@@ -145,6 +150,9 @@ def _up(arguments: argparse.Namespace) -> int:
     token = f"its token: {head['token']}" if head["token"] else "with the cluster's token"
     print(f"  its Ray: {head['address']}, {token}")
     print("  scripts join it with CoreCallback; `lightning-core submit`, `status` and `down` are the next commands")
+    if group is not None:
+        where = group.path.parent
+        print(f"  members of {arguments.group} reach it with --pool {where}, or LIGHTNING_CORE_POOL={where}")
     print("  its workers are importing torch and Lightning; a job that is submitted now waits some seconds for them")
     return EXIT_MET
 

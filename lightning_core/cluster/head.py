@@ -30,6 +30,7 @@ from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.run.feedback import leave_feedback, with_feedback
 from lightning_core.scheduler.settings import Settings
+from lightning_core.server.access.groups import GroupSocket
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import HEAD, read_head
 from lightning_core.server.proxy import name_of
@@ -53,6 +54,7 @@ def up(
     on_verdict: Mapping[str, Any] | None = None,
     cloud: CloudSpec | None = None,
     ray_address: str | None = None,
+    group: GroupSocket | None = None,
     *,
     recover_journal: bool = False,
 ) -> dict[str, Any]:
@@ -65,6 +67,7 @@ def up(
         on_verdict: What to run when a verdict changes.
         cloud: Cloud whose nodes the pool has; None for devices of this machine.
         ray_address: Address of the cluster; None for a head of its own.
+        group: Socket for the members of a group; None for none.
         recover_journal: Whether to continue a damaged journal from its last good event.
 
     Returns:
@@ -94,7 +97,7 @@ def up(
                 if ray_address is None:
                     _start_head(folder, head, received)
                 _write(folder, head)
-                _open_pool(folder, head, settings, on_verdict, cloud, resumes, received)
+                _open_pool(folder, head, settings, on_verdict, cloud, group, resumes, received)
             except BaseException:  # also for Ctrl-C: no partial pool is left
                 _end_actors(folder, head)
                 end_ray(head)
@@ -208,6 +211,7 @@ def _open_pool(
     settings: Settings,
     on_verdict: Mapping[str, Any] | None,
     cloud: CloudSpec | None,
+    group: GroupSocket | None,
     resumes: bool,
     received: list[int],
 ) -> None:
@@ -219,7 +223,7 @@ def _open_pool(
 
     name = name_of(head)
     with joined(head) as ray:
-        scheduler = start_scheduler(f"{name}-scheduler", settings, folder, head["socket"], on_verdict)
+        scheduler = start_scheduler(f"{name}-scheduler", settings, folder, head["socket"], on_verdict, group)
         temp = Path(head["temp"])
         pool_manager = start_pool_manager(
             name, settings.devices, settings.slots_per_device or 1, head["kind"], settings.cores,

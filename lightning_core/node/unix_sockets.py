@@ -10,21 +10,31 @@ from pathlib import Path
 
 # Connections that wait to be accepted: as many as Linux allows, so that a burst finds room while a loop is busy.
 BACKLOG = 4096
+# Bytes of the path of a socket.
+MAX_PATH_BYTES = 107
 # Seconds until a full listener is called again: doubled after each attempt, from the first to the second.
 MIN_RETRY_DELAY, MAX_RETRY_DELAY = 0.001, 0.05
 
 
-def listen(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
-    """Return a socket that listens at a path, which only its user can open; what was there before is replaced.
+def listen(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM, group: int | None = None) -> socket.socket:
+    """Return a socket that listens at a path, which its user can open; what was there before is replaced.
+
+    Args:
+        path: Path of the socket.
+        kind: Kind of socket.
+        group: Id of a group whose members can open it too; None for none.
 
     Raises:
-        OSError: If the path is longer than 107 characters, or its folder cannot be written.
+        OSError: If the path is longer than 107 bytes, its folder cannot be written, or the user is not in the group.
     """
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, kind)
     before = os.umask(0o177)
     try:
         listener.bind(str(path))
+        if group is not None:
+            os.chown(path, -1, group)
+            path.chmod(0o660)
         listener.listen(BACKLOG)
     except OSError:
         listener.close()

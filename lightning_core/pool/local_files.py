@@ -33,7 +33,7 @@ def log_of(folder: Path, job: str) -> Path:
         UnknownJobError: If there is no log, and the journal has no such job.
     """
     path = home_of(folder, check_name(job)) / "log.txt"
-    if path.exists():
+    if _exists(path):
         return path
     history = _history(folder, job)
     if loses_files(history, job) and have_aged_out(folder, job):
@@ -50,10 +50,28 @@ def loses_files(history: History, job: str) -> bool:
 def _history(folder: Path, job: str) -> History:
     """Return the history of a pool, of which a job has been read completely."""
     path = folder / "journal.db"
-    if not path.exists():
+    if not _exists(path):
         raise NotOnThisMachineError(f"{folder} is not on this machine; run this command on the pool's own machine")
     with Journal.open(path, read_only=True) as journal:
         history = History.read(journal, job)
     if job not in (names := [known.name for known in history.jobs]):
         raise UnknownJobError(f"no job {job!r}{did_you_mean(job, names)}")
     return history
+
+
+def _exists(path: Path) -> bool:
+    """Return whether there is a file of a pool.
+
+    Raises:
+        NotOnThisMachineError: If it is of an account whose folder this one cannot enter.
+    """
+    try:
+        path.stat()
+    except PermissionError:
+        raise NotOnThisMachineError(
+            f"{path}: only the pool's own account can read its files; ask its owner for a token for its page "
+            "(`lightning-core serve`), which shows curves, reasons and logs"
+        ) from None
+    except OSError:
+        return False
+    return True

@@ -22,4 +22,4 @@ class JobEndedError(LightningCoreError, RuntimeError):
 
 
 class NotOnThisMachineError(LightningCoreError, FileNotFoundError):
-    """The pool's folder is on another machine, so its journal and logs cannot be read here."""
+    """The pool's folder is on another machine, or closed to this account, so its journal and logs cannot be read."""

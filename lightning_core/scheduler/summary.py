@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -122,7 +123,10 @@ class Summary:
 def best_model(folder: Path, job: str) -> dict[str, str]:
     """Return the path of a launched job's best model as ``best_model``; empty if none is kept."""
     path = folder.absolute() / "jobs" / job / "best.ckpt"
-    return {"best_model": str(path)} if path.exists() else {}
+    with suppress(PermissionError):  # of a pool of another account
+        if path.exists():
+            return {"best_model": str(path)}
+    return {}
 
 
 def _job(job: JobStatus) -> dict[str, Any]:

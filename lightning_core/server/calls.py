@@ -16,7 +16,7 @@ from lightning_core.core.events import Close, Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.names import check_name
-from lightning_core.core.protocols import AccessRefusedError
+from lightning_core.core.protocols import AccessRefusedError, DeviceNotSharedError
 from lightning_core.core.validation import MAX_INTEGER, checked
 from lightning_core.server import json_limits
 from lightning_core.server.access.people import Person, Right, person_from_dict
@@ -136,6 +136,7 @@ class Calls:
         pool, call, args, person = self._pool, body["call"], body["args"], _person(body, connection)
         match call:
             case "join":
+                _check_joins(connection)
                 person.check(Right.SUBMIT)
                 job, device = _own_job(args["job"], person), checked(args["device"], str)
                 incarnation = checked(args["incarnation"], int | None)
@@ -183,6 +184,19 @@ def _person(body: Mapping[str, Any], connection: Connection) -> Person:
 
 def _name(args: Mapping[str, Any]) -> str:
     return check_name(checked(args["job"], str))
+
+
+def _check_joins(connection: Connection) -> None:
+    """Check that the scripts of an account can join.
+
+    Raises:
+        DeviceNotSharedError: If not; the script trains alone, since waiting would change nothing.
+    """
+    if connection.peer.of_group:
+        raise DeviceNotSharedError(
+            "scripts take turns at device arbiters, which are for the pool's own account, and this one belongs to "
+            f"{connection.peer.person.name}; a bundle can be submitted, and the pool trains it"
+        )
 
 
 def _own_job(body: Any, person: Person) -> Job:

@@ -2,7 +2,8 @@
 
 Rules
 
-1. Budgets are per process where that is possible: opening more connections gains nothing.
+1. Budgets are per process where that is possible: opening more connections gains nothing. Another account has one for
+   all its processes.
 2. Where room is short, the process that takes most of it gives way.
 3. What is slow is delayed, what is too large is refused, and what holds on to room is disconnected: never another
    client's request.
@@ -30,7 +31,7 @@ BYTES_PER_CALL = 2**13
 
 @dataclass(eq=False)
 class Process:
-    """A process, and what its connections have used."""
+    """A process, or another account with all its processes, and what its connections have used."""
 
     connections: set[Connection] = field(default_factory=set)
     paid_until: float = float("-inf")
@@ -85,7 +86,7 @@ class Connections:
         self._max = max_connections
         self._count = 0
         self._open: set[Connection] = set()
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int | str, Process] = {}
         self._held_at_most = 0
 
     def __len__(self) -> int:
@@ -102,7 +103,8 @@ class Connections:
         self._processes = {
             key: process for key, process in self._processes.items() if process.connections or process.paid_until > now
         }
-        process = self._processes.setdefault(peer.pid or -1 - self._count, Process())
+        key = peer.person.name if peer.of_group else peer.pid or -1 - self._count
+        process = self._processes.setdefault(key, Process())
         if len(self._open) >= self._max and not self._make_room(process):
             return None
         self._count += 1

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.node.processes import is_alive
+from lightning_core.server.access.groups import socket_in
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.probe import UNUSABLE, PoolUnavailableError, check
 from lightning_core.storage.private_files import NotOursError, read_own
@@ -61,7 +62,8 @@ def connect(pool: str = AUTO) -> SocketClient | None:
 
     Args:
         pool: ``"auto"`` for the pool that ``LIGHTNING_CORE_POOL`` names, or else the one that runs on this machine;
-            ``"local"`` for none; otherwise the folder of a pool or the address of a Ray, ``host:port``.
+            ``"local"`` for none; otherwise the folder of a pool, the folder that a pool of another account has opened
+            to a group, or the address of a Ray, ``host:port``.
 
     Returns:
         The client; None if no pool was named and none is up, or with ``"local"``.
@@ -79,12 +81,22 @@ def connect(pool: str = AUTO) -> SocketClient | None:
         return SocketClient(Path(head["socket"])) if head is not None and is_alive(head) else None
     if is_address(pool):
         return SocketClient(_start_proxy(pool))
-    head = read_head(Path(pool).expanduser())
+    folder = Path(pool).expanduser()
+    head = read_head(folder)
+    if head is None and (path := _group_socket(folder)) is not None:
+        return SocketClient(path)
     if head is None:
         raise ConnectionError(f"{pool}: there is no pool; `lightning-core up --folder {pool}` starts one")
     if not is_alive(head):
         raise ConnectionError(f"{pool}: its pool is down")
     return SocketClient(Path(head["socket"]))
+
+
+def _group_socket(folder: Path) -> Path | None:
+    try:
+        return socket_in(folder)
+    except NotOursError as error:
+        raise PoolUnavailableError(str(error)) from None
 
 
 def is_found(pool: str) -> bool:

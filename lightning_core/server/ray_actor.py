@@ -29,6 +29,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.scheduler.asking import plans
 from lightning_core.scheduler.reports import unknown_job
 from lightning_core.scheduler.settings import Settings
+from lightning_core.server.access.groups import GroupSocket
 from lightning_core.server.access.guard import Guard
 from lightning_core.server.access.people import POOL, Person
 from lightning_core.server.host import Host
@@ -57,15 +58,21 @@ class SchedulerActor(PoolCalls):
         folder: Folder of the pool, with the journal, from which the actor resumes if it exists, and the jobs' specs.
         socket: Path of the socket for scripts and commands; empty for none.
         on_verdict: Command or webhook to notify when a verdict changes.
+        group: Socket for the members of a group; None for none.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], folder: str, socket: str = "", on_verdict: Mapping[str, Any] | None = None
+        self,
+        settings: Mapping[str, Any],
+        folder: str,
+        socket: str = "",
+        on_verdict: Mapping[str, Any] | None = None,
+        group: GroupSocket | None = None,
     ) -> None:
         self._folder = Path(folder)
         self._trouble: str | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._server = SocketServer(self, Path(socket)) if socket else None
+        self._server = SocketServer(self, Path(socket), group) if socket else None
         self._notifier = Notifier(on_verdict or {})
         self._launching = asyncio.Lock()
         self._sessions = Sessions(lambda: self._host.scheduler, self._decide)

@@ -4,8 +4,9 @@ Rules
 
 1. Scripts that train and all commands use this server. They need no Ray, so a lost head cannot kill them, and a status
    request takes milliseconds.
-2. The socket lies in a folder that is private to its user. Requests are JSON: nothing in them is executed, and every
-   value is checked for its type. An invalid line is refused and changes nothing.
+2. The socket lies in a folder that is private to its user; the members of a group may have another one
+   (:mod:`.access.groups`). Requests are JSON: nothing in them is executed, and every value is checked for its type. An
+   invalid line is refused and changes nothing.
 3. Every request names its protocol version. If the versions differ, the request is refused and nothing is done.
 4. A connection that reports for a job stands for its process: when it closes, the process counts as gone.
 5. No client makes another wait: what each may send, hold and ask for is limited (:mod:`.connections`,
@@ -15,8 +16,11 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +29,13 @@ from lightning_core.node.processes import process_watch
 from lightning_core.node.unix_sockets import BACKLOG, listen, max_connections
 from lightning_core.server import json_limits
 from lightning_core.server.access.accounts import peer_at
-from lightning_core.server.access.people import ALL_RIGHTS, Right
+from lightning_core.server.access.groups import GroupSocket
 from lightning_core.server.calls import BYTES_PER_VALUE, Calls, Pool, read_id, write_answer
 from lightning_core.server.clients.socket_client import REFUSALS
 from lightning_core.server.connections import MAX_CONNECTIONS, Connection, Connections
 from lightning_core.storage.job_specs import MAX_SPEC_BYTES
+
+log = logging.getLogger(__name__)
 
 # Bytes of a request: the largest is one spec. And bytes that are read from a connection before it is others' turn.
 MAX_LINE_BYTES, CHUNK_BYTES = MAX_SPEC_BYTES + 2**16, 2**16
@@ -48,32 +54,41 @@ class SocketServer:
     Args:
         pool: Pool to serve.
         path: Path of the socket, at most 107 characters; accessible to its user only.
-        rights: What other accounts may do that can open the socket: of one that is its user's alone, that is root.
+        group: Socket for the members of a group; None for none.
     """
 
-    def __init__(self, pool: Pool, path: Path, rights: frozenset[Right] = ALL_RIGHTS) -> None:
+    def __init__(self, pool: Pool, path: Path, group: GroupSocket | None = None) -> None:
         self._pool = pool
         self._path = path
-        self._rights = rights
+        self._group = group
         self._calls = Calls(pool)
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._connections = Connections(max_connections(MAX_CONNECTIONS))
         self._refused = 0
 
     async def open(self) -> None:
-        """Begin to listen; the socket of an earlier process is replaced.
+        """Begin to listen; the sockets of an earlier process are replaced.
 
         Raises:
             OSError: If the path is too long, or its folder cannot be written.
         """
-        listener = listen(self._path)
-        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=CHUNK_BYTES, backlog=BACKLOG)
+        await self._listen(listen(self._path), None)
+        if (group := self._group) is not None:
+            try:
+                await self._listen(listen(group.path, group=group.gid), group)
+            except OSError as error:  # its folder has gone, say: the pool goes on for its own account
+                log.warning("%s: members of the group cannot reach the pool: %s", group.path, error)
+
+    async def _listen(self, listener: socket.socket, group: GroupSocket | None) -> None:
+        serve = partial(self._serve, group)
+        self._servers.append(await asyncio.start_unix_server(serve, sock=listener, limit=CHUNK_BYTES, backlog=BACKLOG))
 
     async def close(self) -> None:
-        """Remove the socket and close all connections."""
-        if self._server is not None:
-            self._server.close()
-            self._path.unlink(missing_ok=True)
+        """Remove the sockets and close all connections."""
+        paths = [self._path] if self._group is None else [self._path, self._group.path]
+        for server, path in zip(self._servers, paths, strict=False):
+            server.close()
+            path.unlink(missing_ok=True)
         self._connections.drop_all()
 
     def counters(self) -> dict[str, int]:
@@ -84,9 +99,11 @@ class SocketServer:
         self._refused += 1
         return write_answer(number, "refused", words, **more)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, group: GroupSocket | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         loop, calls = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-        peer = peer_at(writer.get_extra_info("socket"), self._rights)
+        peer = peer_at(writer.get_extra_info("socket"), group)
         connection = self._connections.admit(peer, writer.transport, loop.time())
         if connection is None:
             words = f"the pool's server has {len(self._connections)} connections, which is its limit; try again later"

@@ -10,6 +10,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lightning_core.scheduler.settings import Settings
+from lightning_core.server.access.groups import GroupSocket
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.server.ray_settings import NAMESPACE, Actor
 
@@ -23,7 +24,12 @@ def this_node() -> NodeAffinitySchedulingStrategy:
 
 
 def start_scheduler(
-    name: str, settings: Settings, folder: Path, socket: str = "", on_verdict: Mapping[str, Any] | None = None
+    name: str,
+    settings: Settings,
+    folder: Path,
+    socket: str = "",
+    on_verdict: Mapping[str, Any] | None = None,
+    group: GroupSocket | None = None,
 ) -> Actor:
     """Start a named, detached scheduler that Ray restarts whenever it dies, or return the existing one."""
     actor: Any = ray.remote(SchedulerActor)
@@ -37,4 +43,4 @@ def start_scheduler(
         max_concurrency=MAX_CALLS,
         num_cpus=0,
         scheduling_strategy=this_node(),
-    ).remote(settings.to_dict(), str(folder), socket, on_verdict)
+    ).remote(settings.to_dict(), str(folder), socket, on_verdict, group)

@@ -79,6 +79,22 @@ def check_ours(folder: Path, entries: Iterable[Path] = ()) -> None:
             check_status(path, path.lstat(), closed=_is_closed(status))
 
 
+def check_owners(folder: Path) -> None:
+    """Check that only the owner of a folder, this user and root can change it or put another one in its place.
+
+    So what is there is the owner's, whom this user trusts by having named the folder.
+
+    Raises:
+        NotOursError: If another user can.
+        OSError: If that cannot be found out.
+    """
+    owner = folder.stat().st_uid
+    found = _follow(folder, owner)
+    status = found.lstat()
+    _check_owner(found, status, {owner})
+    _check_writers(found, status)
+
+
 def is_ours(folder: Path) -> bool:
     """Return whether :func:`check_ours` accepts a folder."""
     with suppress(NotOursError, OSError):
@@ -179,11 +195,16 @@ def _is_closed(status: os.stat_result) -> bool:
     return not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH)
 
 
-def _follow(folder: Path) -> Path:
-    """Check every folder and link on the way to a folder, and return where it lies."""
+def _follow(folder: Path, also: int = 0) -> Path:
+    """Check every folder and link on the way to a folder, and return where it lies.
+
+    Args:
+        folder: The folder.
+        also: User beside this one and root to whom they may belong.
+    """
     here, ahead, links = Path("/"), list(folder.absolute().parts[1:]), 0
     while ahead:
-        _check_way(here)
+        _check_way(here, also)
         step = here / ahead.pop(0)
         if step.name == "..":
             here = here.parent
@@ -195,7 +216,7 @@ def _follow(folder: Path) -> Path:
         if not stat.S_ISLNK(status.st_mode):
             here = step
             continue
-        _check_owner(step, status, {this_user(), 0} | _unmapped())
+        _check_owner(step, status, {this_user(), 0, also} | _unmapped())
         links += 1
         if links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
@@ -205,9 +226,9 @@ def _follow(folder: Path) -> Path:
     return here
 
 
-def _check_way(folder: Path) -> None:
+def _check_way(folder: Path, also: int) -> None:
     status = folder.lstat()
-    _check_owner(folder, status, {this_user(), 0} | _unmapped())
+    _check_owner(folder, status, {this_user(), 0, also} | _unmapped())
     if not status.st_mode & stat.S_ISVTX:
         _check_writers(folder, status)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
 from lightning_core.history.faults import total_words
@@ -65,6 +66,20 @@ def why(history: History, name: str) -> list[str]:
         line = f"{after:>{widths[0]}}  {what:<{widths[1]}}  {share:>{widths[2]}}  {device:<{widths[3]}}  {reason}"
         lines.append(line.rstrip())
     return lines
+
+
+def why_now(job: JobStatus) -> list[str]:
+    """Return why a job holds what it holds now, by what its pool tells, as lines for a terminal."""
+    verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
+    devices = ",".join(map(str, job.devices))
+    holds = f"{job.share:.2f} of device {devices}" if devices else "no device"
+    lines = [f"{job.name}: {job.reason} ({verdict})"]
+    if job.owner:
+        lines.append(f"owner: {job.owner}")
+    if job.state is not State.ENDED:
+        lines.append(f"{job.state}, {holds}: {job.grant_reason}")
+    lines += [str(told) for told in (job.fault, job.alert) if told is not None]
+    return list(map(clean, lines))
 
 
 def _away(history: History, job: JobHistory) -> list[Row]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from lightning_core.core.names import is_person
 from lightning_core.node.processes import peer_of, user_of
-from lightning_core.server.access.people import ALL_RIGHTS, Person, Right
+from lightning_core.server.access.groups import GroupSocket
+from lightning_core.server.access.people import ALL_RIGHTS, Person
 
 
 class Peer(NamedTuple):
@@ -21,18 +22,24 @@ class Peer(NamedTuple):
     """Its account."""
     speaks_for_others: bool = False
     """Whether its requests may name another person, for whom they are made."""
+    of_group: bool = False
+    """Whether it came in by the socket of a group: its requests count with all of its account, and it cannot join."""
 
 
-def peer_at(connection: Any, rights: frozenset[Right]) -> Peer:
+def peer_at(connection: Any, group: GroupSocket | None) -> Peer:
     """Return who is at the other end of a Unix socket.
+
+    The account of this process may do everything, and speak for others. Another one that could open a socket that is
+    the user's alone is root, which can do everything anyway.
 
     Args:
         connection: The socket.
-        rights: What accounts may do there; that of this process may do everything, and speak for others.
+        group: Group whose socket it is; None for one that is the user's alone.
     """
     user = user_of(connection)
     ours = user == os.geteuid()
-    return Peer(peer_of(connection), Person(account_of(user), ALL_RIGHTS if ours else rights), ours)
+    rights = ALL_RIGHTS if ours or group is None else group.rights
+    return Peer(peer_of(connection), Person(account_of(user), rights), ours, not ours and group is not None)
 
 
 @cache
