@@ -9,7 +9,7 @@ import argparse
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def as_markdown(source: str) -> str:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are generated from the code."""
-    for path, text in (("reference/cli.md", cli_page()), ("reference/environment.md", environment_page())):
+    pages = {"cli": cli_page(), "environment": environment_page(), "http-api": http_page()}
+    for path, text in ((f"reference/{name}.md", text) for name, text in pages.items()):
         if (there := files.get_file_from_path(path)) is not None:
             files.remove(there)
         files.append(File.generated(config, path, content=EDITED + text))
@@ -160,6 +161,64 @@ RAY = (
     ("RAY_AUTH_MODE", "`token`. Starting a pool is refused under any other mode."),
     ("RAY_ADDRESS", "Not read by lightning_core: name the cluster with `--ray` or `--pool`."),
 )
+
+
+# ---------------------------------------------------------------------------------------------------- API over HTTP
+
+
+def http_page() -> str:
+    """Return the reference of the API over HTTP, written from its own description by OpenAPI."""
+    from lightning_core.web.api.openapi import document
+
+    described = document()
+    guide = "[Watch a pool in a browser](../how-to/serve.md#from-programs-and-from-afar)"
+    lines = ["# API over HTTP", "", described["info"]["description"], "",
+             f"A pool that is served says this by OpenAPI 3.1, at `/api/v1/openapi.json`. How to use it: {guide}.",
+             ""]  # fmt: skip
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            body = operation.get("requestBody", {}).get("content")
+            lines += [f"## {method.upper()} {path}", "", operation["summary"], ""]
+            rows = [(one["name"], one["schema"], one["description"])
+                    for one in operation["parameters"] if one["in"] == "query"]  # fmt: skip
+            lines += _values(rows)
+            lines += [f"Body: {_kind(body['application/json']['schema'])}.", ""] if body else []
+            answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
+            lines += [f"Answer: {_kind(answer)}.", ""]
+    lines += ["## What is sent and answered", ""]
+    for name, schema in sorted(described["components"]["schemas"].items()):
+        lines += [f"### {name}", "", schema["description"], ""]
+        needed = schema.get("required", ())
+        lines += _values([(key if key in needed else f"{key} (optional)", one, one.get("description", ""))
+                          for key, one in schema.get("properties", {}).items()])  # fmt: skip
+        lines += [f"One of {', '.join(f'`{value}`' for value in schema['enum'])}.", ""] if "enum" in schema else []
+    return "\n".join(lines) + "\n"
+
+
+def _values(rows: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[str]:
+    body = [f"| `{name}` | {_kind(schema)} | {_cell(words)} |" for name, schema, words in rows]
+    return ["| value | type | meaning |", "|---|---|---|", *body, ""] if rows else []
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """Return the type of a value in words.
+
+    Example::
+
+        >>> _kind({"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "null"}]}})
+        'list of number or null'
+    """
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(map(_kind, schema["anyOf"]))
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}"
+    limits = [f"{words} {schema[key]:,}" for key, words in (("minimum", "from"), ("maximum", "to")) if key in schema]
+    return " ".join([str(schema.get("type", "any")), *limits])
 
 
 def on_post_build(config: MkDocsConfig, **_: Any) -> None:

@@ -34,7 +34,7 @@ DOCS = ROOT / "docs"
 TOP = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md")]
 PAGES = [*TOP, *sorted(DOCS.rglob("*.md"))]
 # Pages that are made from the code when the site is built (docs/hooks.py).
-GENERATED = {DOCS / "reference" / "cli.md", DOCS / "reference" / "environment.md"}
+GENERATED = {DOCS / "reference" / f"{name}.md" for name in ("cli", "environment", "http-api")}
 FENCE = re.compile(r"^```(?P<language>[a-z]*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

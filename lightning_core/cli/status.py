@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lightning_core.cli.arguments import add_pool
 from lightning_core.core.answers import JobStatus
-from lightning_core.core.codec import status_to_dict
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration
 from lightning_core.core.names import check_person
 from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.summary import EXIT_MET, best_model
+from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.access.people import Right
 from lightning_core.view.cloud_line import cloud_line, trouble_line
+from lightning_core.view.job_entry import job_entry
 from lightning_core.view.text import clean
 
 # Jobs that ended longer ago are not shown.
@@ -65,7 +63,7 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
 
     if arguments.json:
         now, jobs = look()
-        plain, about = [to_plain(job, folder) for job in jobs], pool.about()
+        plain, about = [job_entry(job, folder) for job in jobs], pool.about()
         owners = [one for one in about["owners"] if is_shown(one["owner"])]
         body = {"now": now, "settings": settings.to_dict(), "cloud": about["cloud"], "owners": owners, "jobs": plain}
         print(json.dumps(body, indent=2))
@@ -155,16 +153,3 @@ def _show(now: float, jobs: list[JobStatus], settings: Settings, owner: str | No
         Console(width=None if sys.stdout.isatty() else 160).print(board)
     if note:
         print(note)
-
-
-def to_plain(job: JobStatus, folder: Path) -> dict[str, Any]:
-    """Return a job as JSON that any program reads: no infinity, reasons in words, the best model if it is here."""
-    finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
-    fault = None if job.fault is None else str(job.fault)
-    alert = None if job.alert is None else str(job.alert)
-    like = None if job.like is None else str(job.like)
-    reasons = {"reason": str(job.reason), "grant_reason": str(job.grant_reason), "fault": fault, "alert": alert,
-               "like": like}  # fmt: skip
-    return (
-        status_to_dict(job) | reasons | {"finish": finish, "metric": job.target.quantity} | best_model(folder, job.name)
-    )

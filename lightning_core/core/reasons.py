@@ -191,6 +191,7 @@ WORDS |= {
     "no_money": "its nodes would cost more than is left: {0:.4g}",
     "needs_launch": "a script cannot leave a node: a pool on a market launches its jobs, with `submit`",
 }
+WORDS["words"] = "{text}"  # a reason that came from another process in words alone
 CODES = tuple(WORDS)
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})

@@ -17,8 +17,10 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lightning_core.web.api.errors import error_answer, is_api
 
 MAX_BODY_BYTES, BODY_SECONDS = 2**20, 10.0
 SAFE = frozenset({"GET", "HEAD"})
@@ -66,7 +68,8 @@ class RequestGuard:
 
         refusal = self._refusal(scope["method"], Headers(scope=scope))
         if refusal is not None:
-            await PlainTextResponse(refusal[1], refusal[0])(scope, receive, send_guarded)
+            kind = error_answer if is_api(scope["path"]) else _plain_answer
+            await kind(*refusal)(scope, receive, send_guarded)
             return
         await self._app(scope, _Body(receive), send_guarded)
 
@@ -74,9 +77,9 @@ class RequestGuard:
         """Return the status and the words with which a request is refused; None if it is not."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return 421, "this page is not served under that name; name it with --host-name\n"
+            return 421, "this page is not served under that name; name it with --host-name"
         if int(headers.get("content-length") or 0) > MAX_BODY_BYTES:
-            return 413, f"a request must be at most {MAX_BODY_BYTES:,} bytes\n"
+            return 413, f"a request must be at most {MAX_BODY_BYTES:,} bytes"
         if method in SAFE:
             return None
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
@@ -85,8 +88,12 @@ class RequestGuard:
         else:  # no browser leaves it out of such a request; a program has no cookie, but a token
             is_ours = site in (None, "same-origin") and "cookie" not in headers
         if not is_ours or site not in (None, "same-origin"):
-            return 403, "requests that change something must come from this page itself\n"
+            return 403, "requests that change something must come from this page itself"
         return None
+
+
+def _plain_answer(status: int, words: str) -> Response:
+    return PlainTextResponse(f"{words}\n", status)
 
 
 class _Body:

@@ -16,6 +16,9 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from lightning_core.pool.pool import Pool
+from lightning_core.web.api.api_routes import ApiRoutes
+from lightning_core.web.api.endpoints import Sources
+from lightning_core.web.api.errors import error_answer, is_api
 from lightning_core.web.drawing import Drawing
 from lightning_core.web.entrance import Entrance
 from lightning_core.web.event_stream import MAX_PAGES, changes, first_state
@@ -59,6 +62,7 @@ class WebApp:
         steering = Steering(pool, watch)
         self.submission = Submission(pool, watch, allowed=allow_submit)
         jobs = JobRoutes(self.entrance, watch, self.history, steering, self.drawing, self.frame, self.folder)
+        api = ApiRoutes(self.entrance, pool, Sources(self.folder, self.history, steering, self.submission))
         routes = [
             Route("/", self._overview),
             *self.entrance.routes(),
@@ -69,11 +73,12 @@ class WebApp:
             Route("/timeline", self._timeline),
             Route("/timeline/lanes", self._lanes),
             *jobs.routes(),
+            *api.routes(),
         ]
         self.starlette = Starlette(
             routes=routes,
             middleware=[Middleware(RequestGuard, hosts=hosts), Middleware(GZipMiddleware, minimum_size=2000)],
-            exception_handlers={HTTPException: self.entrance.trouble},
+            exception_handlers={HTTPException: self._trouble},
             lifespan=self._lifespan,
         )
         self.starlette.state.client = pool.client
@@ -86,6 +91,14 @@ class WebApp:
         finally:
             await asyncio.to_thread(self.history.close)
             await asyncio.to_thread(self.watch.close)
+
+    async def _trouble(self, request: Request, error: Exception) -> Response:
+        """Say what is wrong with a request: in JSON where all else is, and otherwise as to a browser."""
+        if isinstance(error, HTTPException) and is_api(request.url.path):
+            return error_answer(
+                error.status_code, "a token or a session is needed" if error.status_code == 401 else error.detail
+            )
+        return await self.entrance.trouble(request, error)
 
     async def _overview(self, request: Request) -> Response:
         person, view = self.entrance.person(request), self.watch.view

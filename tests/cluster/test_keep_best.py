@@ -15,7 +15,6 @@ import torch
 from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.checkpointing import best_model
 from lightning_core.callbacks.checkpointing.best_model import BestModelSaver
-from lightning_core.cli.status import to_plain
 from lightning_core.core.events import Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
@@ -23,6 +22,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.storage.manifests import Manifest, read_manifest, verify
+from lightning_core.view.job_entry import job_entry
 from tests.callbacks.test_callback import fit
 from tests.conftest import ROOT
 from tests.tiny import Line, ValidatedPoints
@@ -210,9 +210,9 @@ def test_the_path_of_the_best_model_is_machine_readable(tmp_path: Path) -> None:
     scheduler.handle(Submit((Job("a", 60.0, BatchTarget(9)),)), 0.0)
     [status] = scheduler.status()
     summary = Summary.of(Settings(), 1.0, [status], tmp_path)
-    assert "best_model" not in to_plain(status, tmp_path) | summary.to_dict()["jobs"]["a"]
+    assert "best_model" not in job_entry(status, tmp_path) | summary.to_dict()["jobs"]["a"]
     place = tmp_path / "jobs" / "a" / "best.ckpt"
     place.parent.mkdir(parents=True)
     place.touch()
-    assert to_plain(status, tmp_path)["best_model"] == str(place)
+    assert job_entry(status, tmp_path)["best_model"] == str(place)
     assert summary.to_dict()["jobs"]["a"]["best_model"] == str(place)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.cli.status import to_plain
 from lightning_core.core import targets
 from lightning_core.core.answers import End, Grant, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
@@ -27,6 +26,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.server.host import Host
 from lightning_core.storage.journals.journal import Journal
+from lightning_core.view.job_entry import job_entry
 from lightning_core.view.job_line import COLUMNS, line
 from lightning_core.view.progress import print_summary
 from tests.storage.test_journal import Clock
@@ -152,7 +152,7 @@ def shown_everywhere(values: list[float], target: Target, evaluated: bool, tmp_p
         history = History.read(journal)
     [job] = history.jobs
     reached = page(history).split('data-label="reached" class=n>')[1].split("<")[0]
-    plain = [json.loads(json.dumps(to_plain(status, Path("nowhere")))), summary.to_dict()["jobs"]["a"]]
+    plain = [json.loads(json.dumps(job_entry(status, Path("nowhere")))), summary.to_dict()["jobs"]["a"]]
     assert {body["metric"] for body in plain} == {target.quantity}
     return {
         line(10.0, status)[COLUMNS.index("loss / target")].split()[0],

@@ -1,0 +1,86 @@
+"""A job as JSON that any program reads: no infinity, reasons in words.
+
+This is what ``status --json`` and the API of a pool say of a job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict, cast
+
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.core.codec import status_from_dict, status_to_dict
+from lightning_core.core.reasons import Reason
+from lightning_core.scheduler.summary import best_model
+
+REASONS = ("reason", "grant_reason", "fault", "alert", "like", "spot_policy")
+
+
+class JobEntry(TypedDict):
+    """A job. Times are seconds of scheduler time, and null while unknown."""
+
+    name: str
+    owner: Annotated[str, "Name of the person to whom it belongs; empty if unknown."]
+    state: State
+    verdict: Annotated[Verdict | None, "Expected outcome, in the end the outcome; null while it is too early to tell."]
+    reason: Annotated[str, "Why it has this verdict."]
+    grant_reason: Annotated[str, "Why it holds what it holds."]
+    target: Annotated[dict[str, Any], "Its target, with the keys of a bundle."]
+    metric: Annotated[str, "What its target compares."]
+    value: Annotated[float | None, "Newest value that its target compares."]
+    best: Annotated[float | None, "Best of these values so far."]
+    loss: Annotated[float | None, "Current loss; null for a metric that should grow."]
+    batches: Annotated[int, "Batches done."]
+    cells: Annotated[int, "Loss cells seen."]
+    rejected: Annotated[int, "Losses that were NaN or infinite."]
+    share: Annotated[float, "Share of its devices, from 0 to 1."]
+    devices: Annotated[list[int], "Devices on which it is."]
+    throughput: Annotated[float | None, "Batches per second of training."]
+    busy: Annotated[float, "Seconds that it has trained, validated and saved."]
+    submitted_at: float
+    deadline: Annotated[float | None, "Null for none."]
+    finish: Annotated[list[float | None] | None, "Forecast end: early, likely and late; null in it for never."]
+    finished_at: float | None
+    detail: Annotated[str, "Traceback, if the job crashed."]
+    incarnation: int
+    weight: float
+    paused: bool
+    restarts: Annotated[int, "Restarts after a fault."]
+    lost_batches: Annotated[int, "Batches repeated because of faults."]
+    checkpoint_batches: Annotated[int | None, "Batches done at its last checkpoint; null for a script."]
+    fault: Annotated[str | None, "Newest of its faults."]
+    alert: Annotated[str | None, "Present problem of its training, such as NaN losses."]
+    spot_policy: Annotated[str | None, "Spot policy chosen for it; null in a pool without a market."]
+    like: Annotated[str | None, "Earlier runs that its forecast rests on."]
+    memory: Annotated[float | None, "Bytes of a device's memory that its process had at its peak."]
+    best_model: NotRequired[Annotated[str, "Path of its best model, on the pool's machine, if it is kept."]]
+
+
+def job_entry(job: JobStatus, folder: Path) -> JobEntry:
+    """Return a job as an entry.
+
+    Args:
+        job: Status of the job.
+        folder: Folder of its pool, where its best model may be.
+    """
+    finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
+    words = {key: None if (reason := getattr(job, key)) is None else str(reason) for key in REASONS}
+    more = {"finish": finish, "metric": job.target.quantity, "devices": list(job.devices)}
+    return cast(JobEntry, status_to_dict(job) | words | more | best_model(folder, job.name))
+
+
+def job_of_entry(entry: Mapping[str, Any]) -> JobStatus:
+    """Return the status of a job from its entry; of its reasons only the words are left.
+
+    Raises:
+        ValueError: If a value is not what it must be.
+        KeyError: If one is missing.
+        TypeError: If one is missing, or of another type.
+    """
+    known = {field.name: entry[field.name] for field in fields(JobStatus) if field.name in entry}
+    words = {key: None if (text := entry.get(key)) is None else list(Reason("words", (), text)) for key in REASONS}
+    finish = entry["finish"] and [math.inf if time is None else time for time in entry["finish"]]
+    return status_from_dict(known | words | {"finish": finish})

@@ -1,0 +1,215 @@
+"""What the API of a pool can be asked: each endpoint is declared once; its route and description are made from that.
+
+Every question is put to the pool anew, in the name of who asks: so an answer is current, and the pool itself checks
+what that person may see and do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from lightning_core.history.job_history import JobHistory
+from lightning_core.pool.pool import Pool
+from lightning_core.pool.pool_errors import UnknownJobError
+from lightning_core.server.access.people import Person, Right
+from lightning_core.view.job_entry import JobEntry, job_entry
+from lightning_core.view.why import rows
+from lightning_core.web.api import shapes
+from lightning_core.web.pages.job_pages import log_tail
+
+if TYPE_CHECKING:
+    from lightning_core.web.live_history import LiveHistory
+    from lightning_core.web.steering import Steering
+    from lightning_core.web.submission import Submission
+
+VERSION = "v1"
+T = TypeVar("T")
+
+
+class Sources(NamedTuple):
+    """What the endpoints stand on."""
+
+    folder: Path
+    """Folder of the pool."""
+    history: LiveHistory
+    steering: Steering
+    submission: Submission
+
+
+class Asked(NamedTuple):
+    """A request, read and checked."""
+
+    person: Person
+    pool: Pool
+    """The pool, in the name of that person."""
+    name: str
+    """Name of the job that it is about; empty for none."""
+    query: Any
+    """What its address says, of the endpoint's type."""
+    body: dict[str, Any]
+    """What its body says, with the keys of the endpoint's type."""
+
+
+Answer = Callable[[Sources, Asked], Any]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One thing that can be asked.
+
+    Args:
+        method: Of HTTP; what changes something is a POST.
+        path: Path below that of the version.
+        summary: What it does, in a sentence.
+        answer: Type of its answer.
+        run: Function that answers, in a thread.
+        query: Dataclass of what its address may say.
+        body: Dataclass of its body.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    summary: str
+    answer: Any
+    run: Answer
+    query: type = shapes.Nothing
+    body: type = shapes.Nothing
+
+
+def _pool(sources: Sources, asked: Asked) -> shapes.PoolAnswer:
+    about, person = asked.pool.about(), asked.person
+    return {
+        "now": asked.pool.look()[0], "pid": about["pid"], "folder": about["folder"], "kind": asked.pool.kind,
+        "devices": about["devices"], "settings": about["settings"], "cloud": about["cloud"], "plan": about["plan"],
+        "owners": about["owners"], "person": person.name, "rights": [right for right in Right if person.may(right)],
+        "takes_bundles": sources.submission.allows(person),
+    }  # fmt: skip
+
+
+def _jobs(sources: Sources, asked: Asked) -> shapes.JobsAnswer:
+    now, jobs = asked.pool.look()
+    wanted: shapes.JobsQuery = asked.query
+    found = [
+        job_entry(job, sources.folder)
+        for job in jobs
+        if wanted.owner in (None, job.owner)
+        and wanted.outcome in (None, job.verdict)
+        and wanted.name in (None, job.name)
+    ]
+    return {"now": now, "jobs": found}
+
+
+def _job(sources: Sources, asked: Asked) -> JobEntry:
+    return job_entry(asked.pool.status(asked.name), sources.folder)
+
+
+def _forecast(_: Sources, asked: Asked) -> shapes.ForecastAnswer:
+    made = asked.pool.forecast(asked.name)
+    return {"forecast": None if made is None else made._asdict()}  # type: ignore[typeddict-item]
+
+
+def _curve(sources: Sources, asked: Asked) -> shapes.CurveAnswer:
+    def read(job: JobHistory) -> shapes.CurveAnswer:
+        curve, limit = job.curve(), asked.query.limit
+        kept = np.unique(np.linspace(0, max(len(curve) - 1, 0), min(limit, len(curve))).round().astype(int))
+        points = (curve[kept] - [job.submitted, 0.0]).tolist()
+        return {
+            "run": job.run_number, "metric": job.job.target.quantity, "goal": job.goal, "seen": len(curve),
+            "points": [{"time": time, "value": value} for time, value in points],
+        }  # fmt: skip
+
+    return _of_history(sources, asked, read)
+
+
+def _story(sources: Sources, asked: Asked) -> shapes.StoryAnswer:
+    def read(job: JobHistory) -> shapes.StoryAnswer:
+        found = rows(job)
+        moments: list[shapes.Moment] = [
+            {
+                "time": row.time, "what": row.what, "share": row.share, "reason": row.reason,
+                "devices": None if row.devices is None else list(row.devices),
+            }
+            for row in found[-asked.query.limit :]
+        ]  # fmt: skip
+        return {"run": job.run_number, "seen": len(found), "moments": moments}
+
+    return _of_history(sources, asked, read)
+
+
+def _log(sources: Sources, asked: Asked) -> shapes.LogAnswer:
+    _of_history(sources, asked, lambda _: None)  # a log is that of the newest job of a name
+    return {"lines": log_tail(sources.folder, asked.name).splitlines()[-asked.query.lines :]}
+
+
+def _of_history(sources: Sources, asked: Asked, read: Callable[[JobHistory], T]) -> T:
+    """Return what is read of the history of a job.
+
+    Raises:
+        UnknownJobError: If there is no such job for who asks.
+        TimeoutError: If the journal has not been read in time.
+    """
+    sources.history.catch_up()
+    with sources.history.reading() as history:
+        run = getattr(asked.query, "run", None)
+        found = sources.history.job(history, asked.name, run, asked.person.sees)
+        if found is None:
+            raise UnknownJobError(f"no job {asked.name!r}" + ("" if run is None else f" of the number {run}"))
+        return read(found[1])
+
+
+def _counters(_: Sources, asked: Asked) -> dict[str, Any]:
+    asked.person.check(Right.SEE)
+    return dict(asked.pool.counters())
+
+
+def _steer(action: str) -> Answer:
+    def run(sources: Sources, asked: Asked) -> shapes.Done:
+        return {"words": sources.steering.ask(asked.person, asked.name, action, asked.body)}
+
+    return run
+
+
+def _check(sources: Sources, asked: Asked) -> shapes.CheckAnswer:
+    found = sources.submission.check(asked.person, asked.body["bundle"])
+    return {"problems": [{"line": line, "column": column, "words": words} for line, column, words in found]}
+
+
+def _submit(sources: Sources, asked: Asked) -> shapes.Submitted:
+    return {"jobs": sources.submission.submit(asked.person, asked.body["bundle"])}
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/pool", "The pool, and who asks.", shapes.PoolAnswer, _pool),
+    Endpoint("GET", "/counters", "What the scheduler's process has counted since it started; takes the right see.",
+             dict[str, Any], _counters),
+    Endpoint("GET", "/jobs", "The jobs that may be seen, in the order of submission.", shapes.JobsAnswer, _jobs,
+             query=shapes.JobsQuery),
+    Endpoint("GET", "/jobs/{name}", "The newest job of a name.", JobEntry, _job),
+    Endpoint("GET", "/jobs/{name}/forecast", "When a job is forecast to reach its target.", shapes.ForecastAnswer,
+             _forecast),
+    Endpoint("GET", "/jobs/{name}/curve", "What a job has reported.", shapes.CurveAnswer, _curve,
+             query=shapes.CurveQuery),
+    Endpoint("GET", "/jobs/{name}/story", "Everything that happened to a job, each with its reason.",
+             shapes.StoryAnswer, _story, query=shapes.StoryQuery),
+    Endpoint("GET", "/jobs/{name}/log", "The end of what a launched job has printed.", shapes.LogAnswer, _log,
+             query=shapes.LogQuery),
+    Endpoint("POST", "/jobs/{name}/deadline", "Give a job another deadline, or none.", shapes.Done,
+             _steer("deadline"), body=shapes.NewDeadline),
+    Endpoint("POST", "/jobs/{name}/devices", "Train a job on another number of devices.", shapes.Done,
+             _steer("devices"), body=shapes.NewDevices),
+    Endpoint("POST", "/jobs/{name}/pause", "Let a job stand still until it is resumed.", shapes.Done, _steer("pause"),
+             body=shapes.HowToPause),
+    Endpoint("POST", "/jobs/{name}/resume", "Let a paused job go on.", shapes.Done, _steer("resume")),
+    Endpoint("POST", "/jobs/{name}/cancel", "End a job; a launched one is saved first.", shapes.Done,
+             _steer("cancel")),
+    Endpoint("POST", "/bundles/check", "Say what is wrong with a bundle; nothing that it names is imported.",
+             shapes.CheckAnswer, _check, body=shapes.BundleText),
+    Endpoint("POST", "/bundles", "Submit a bundle; takes the right submit, and `serve --allow-submit`.",
+             shapes.Submitted, _submit, body=shapes.BundleText),
+)  # fmt: skip
+"""All that can be asked, in the order in which it is described."""

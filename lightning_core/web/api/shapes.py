@@ -1,0 +1,225 @@
+"""What the API of a pool is asked with, and what it answers, as types. Times are in seconds; null while unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from lightning_core.core.answers import Verdict
+from lightning_core.server.access.people import Right
+from lightning_core.view.job_entry import JobEntry
+
+MAX_POINTS, MAX_MOMENTS, MAX_LINES = 10_000, 10_000, 400
+Run = Annotated[int | None, "Number of the job among those of its name; the newest by default.", {"minimum": 1}]
+
+
+# ---------------------------------------------------------------------------------------------------- questions
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Nothing."""
+
+
+@dataclass(frozen=True)
+class JobsQuery:
+    """Which jobs are wanted; all by default."""
+
+    owner: Annotated[str | None, "Jobs of this owner."] = None
+    outcome: Annotated[Verdict | None, "Jobs with this verdict."] = None
+    name: Annotated[str | None, "Jobs of this name, earlier ones too."] = None
+
+
+@dataclass(frozen=True)
+class CurveQuery:
+    """How much of a curve is wanted."""
+
+    run: Run = None
+    limit: Annotated[int, "Points at most, evenly spaced.", {"minimum": 2, "maximum": MAX_POINTS}] = 1000
+
+
+@dataclass(frozen=True)
+class StoryQuery:
+    """How much of a story is wanted."""
+
+    run: Run = None
+    limit: Annotated[int, "Moments at most, the newest.", {"minimum": 1, "maximum": MAX_MOMENTS}] = MAX_MOMENTS
+
+
+@dataclass(frozen=True)
+class LogQuery:
+    """How much of a log is wanted."""
+
+    lines: Annotated[int, "Lines at most, the last.", {"minimum": 1, "maximum": MAX_LINES}] = MAX_LINES
+
+
+@dataclass(frozen=True)
+class NewDeadline:
+    """Another deadline."""
+
+    deadline: Annotated[
+        str | None,
+        "A duration from now such as 45m, or a time on the clock of the pool's machine such as 18:00 or "
+        "2026-11-23T18:00; null or none for none.",
+    ]
+
+
+@dataclass(frozen=True)
+class NewDevices:
+    """Another number of devices."""
+
+    devices: Annotated[int | None, "Number of devices; 0 to hold none, null for as many as planned."]
+
+
+@dataclass(frozen=True)
+class HowToPause:
+    """How a job is paused."""
+
+    release: Annotated[bool, "Whether to save it and free its memory too."] = False
+
+
+@dataclass(frozen=True)
+class BundleText:
+    """A bundle, with paths relative to the folder in which the server runs."""
+
+    bundle: Annotated[str, "Content as of a bundle file, in YAML."]
+
+
+# ---------------------------------------------------------------------------------------------------- answers
+
+
+class PoolAnswer(TypedDict):
+    """The pool, and who asks."""
+
+    now: Annotated[float, "Scheduler time."]
+    pid: Annotated[int, "Id of the scheduler's process."]
+    folder: Annotated[str, "Its folder, on its own machine."]
+    kind: Literal["cpu", "gpu"]
+    devices: list[str]
+    settings: Annotated[dict[str, Any], "Policy, estimator, number of devices and constants."]
+    cloud: Annotated[dict[str, Any], "Nodes that it wants and has, and their cost."]
+    plan: Annotated[dict[str, Any] | None, "Plan of the day."]
+    owners: Annotated[list[dict[str, Any]], "What each owner of jobs has and may have."]
+    person: Annotated[str, "Name of who asks."]
+    rights: Annotated[list[Right], "What that person may do beside seeing their own jobs."]
+    takes_bundles: Annotated[bool, "Whether that person may submit here."]
+
+
+class JobsAnswer(TypedDict):
+    """Jobs in the order of submission."""
+
+    now: Annotated[float, "Scheduler time."]
+    jobs: list[JobEntry]
+
+
+class Forecast(TypedDict):
+    """When a job is forecast to reach its target."""
+
+    verdict: Verdict | None
+    reason: str
+    share: float
+    left: Annotated[float | None, "Seconds until the likely end."]
+    spare: Annotated[float | None, "Seconds from the likely end to the deadline; negative if it would be late."]
+    early: Annotated[float | None, "Seconds until the end in a good case."]
+    late: Annotated[float | None, "Seconds until the end in a bad case."]
+    alert: Annotated[str, "Present problem of its training; empty if there is none."]
+
+
+class ForecastAnswer(TypedDict):
+    """The forecast of a job."""
+
+    forecast: Annotated[Forecast | None, "Null while it is too early to tell."]
+
+
+class Point(TypedDict):
+    """A point of a curve."""
+
+    time: Annotated[float, "Seconds since the submission of the job."]
+    value: Annotated[float, "What counts against the target: a mean of losses, a metric, or batches done."]
+
+
+class CurveAnswer(TypedDict):
+    """What a job has reported."""
+
+    run: Annotated[int, "Number of the job among those of its name."]
+    metric: Annotated[str, "What its target compares."]
+    goal: Annotated[float, "Value at which the target is met."]
+    seen: Annotated[int, "Points that there are."]
+    points: Annotated[list[Point], "Points in order; some are left out if there are too many."]
+
+
+class Moment(TypedDict):
+    """One thing that happened to a job."""
+
+    time: Annotated[float, "Seconds since its submission."]
+    what: Annotated[str, "submitted, grant, fault, a verdict, or what acted: command, plan, worker, pool."]
+    share: Annotated[float | None, "Share of its devices, if a grant changed it."]
+    devices: list[int] | None
+    reason: str
+
+
+class StoryAnswer(TypedDict):
+    """What happened to a job, and why."""
+
+    run: Annotated[int, "Number of the job among those of its name."]
+    seen: Annotated[int, "Moments that there are."]
+    moments: Annotated[list[Moment], "Moments, the oldest first."]
+
+
+class LogAnswer(TypedDict):
+    """The end of a job's log."""
+
+    lines: list[str]
+
+
+class Done(TypedDict):
+    """What was done."""
+
+    words: str
+
+
+class Submitted(TypedDict):
+    """Jobs that were submitted."""
+
+    jobs: Annotated[list[str], "Their names."]
+
+
+class ProblemEntry(TypedDict):
+    """What is wrong with a bundle."""
+
+    line: Annotated[int | None, "Line of the text, from 1; null for a problem elsewhere, such as in a config file."]
+    column: int | None
+    words: str
+
+
+class CheckAnswer(TypedDict):
+    """What is wrong with a bundle as it stands there."""
+
+    problems: list[ProblemEntry]
+
+
+class Version(TypedDict):
+    """A version of the API."""
+
+    version: str
+    openapi: Annotated[str, "Path of its description."]
+
+
+class VersionsAnswer(TypedDict):
+    """Versions of the API."""
+
+    versions: list[Version]
+
+
+class ErrorWords(TypedDict):
+    """Why a request is refused."""
+
+    rule: Annotated[str, "Which rule was broken, in one word."]
+    words: str
+    problems: NotRequired[Annotated[list[ProblemEntry], "What is wrong with a bundle."]]
+
+
+class ErrorAnswer(TypedDict):
+    """An error."""
+
+    error: ErrorWords
