@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -130,6 +133,17 @@ def test_the_chart_can_be_zoomed(site: Browsing) -> None:
     tab.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 60)
     tab.mouse.up()
     expect(drawn).not_to_have_attribute("data-low", "0.0")
+
+
+def test_moments_have_dates_in_the_zone_of_the_reader(site: Browsing) -> None:
+    tab = site.enter(READER, timezone_id="Asia/Kathmandu", locale="en-GB")  # 5:45 ahead of UTC
+    tab.goto(f"{site.base}/jobs/vit")
+    due = tab.locator("#facts div", has_text="due").locator("dd")
+    began = datetime.now(ZoneInfo("Asia/Kathmandu"))
+    likely = {f"{began + timedelta(seconds=600 + k):%H:%M}" for k in range(-300, 10)}  # of a deadline of ten minutes
+    expect(due).to_have_attribute("title", re.compile("GMT\\+5:45"))
+    assert due.text_content() in likely
+    expect(tab.locator("#story [data-at]").last).to_have_text(re.compile(r"\d\d:\d\d"))
 
 
 def test_a_reader_is_offered_nothing_to_ask(site: Browsing) -> None:

@@ -89,7 +89,8 @@ def story(job: JobHistory) -> str:
         share = "" if row.share is None else f"{row.share:.2f}"
         devices = ", ".join(map(str, row.devices or ())) or ""
         body.append(
-            f'<tr><td class=n data-label="after">{format_duration(row.time)}</td>'
+            f'<tr><td class=n data-label="after">{format_duration(row.time)}'
+            f'<div class="soft" data-at="{job.submitted + row.time!r}"></div></td>'
             f'<td class=n data-label="what">{escape(row.what)}</td><td class=n data-label="share">{share}</td>'
             f'<td data-label="device">{devices}</td><td data-label="reason">{shortened(row.reason)}</td></tr>'
         )
@@ -123,7 +124,13 @@ def facts(job: JobHistory, status: JobStatus | None) -> str:
             found.append(("restarts", f"{status.restarts}, {status.lost_batches:,} batches repeated"))
     if terms.owner:
         found.insert(0, ("owner", terms.owner))
-    return "".join(f"<div><dt>{name}</dt><dd>{shortened(clean(str(value)))}</dd></div>" for name, value in found)
+    # Dates are put in by the page's script, in the time zone of who reads them.
+    dates = [("submitted", job.submitted), ("ended", job.ended)]
+    if not terms.is_best_effort:
+        dates.insert(1, ("due", job.deadline))
+    begun = "".join(f'<div><dt>{name}</dt><dd data-at="{at!r}"></dd></div>' for name, at in dates if at is not None)
+    rest = "".join(f"<div><dt>{name}</dt><dd>{shortened(clean(str(value)))}</dd></div>" for name, value in found)
+    return begun + rest
 
 
 def log_tail(folder: Path, name: str) -> str:

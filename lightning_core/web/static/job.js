@@ -1,6 +1,6 @@
 // One job: its chart follows it, can be zoomed, and it can be steered.
 
-import { $, badge, duration, first, follow, pool, post, say } from "./stream.js";
+import { $, badge, clock, dateOf, duration, first, follow, pool, post, say, wholeDate } from "./stream.js";
 
 const name = decodeURIComponent(location.pathname.split("/")[2]);
 const address = `/jobs/${encodeURIComponent(name)}`;
@@ -84,6 +84,15 @@ window.addEventListener("pointerup", (event) => {
 
 // ---------------------------------------------------------------------------------------------------- following
 
+/** Put dates where the server left moments of scheduler time. */
+function dates() {
+  for (const place of document.querySelectorAll("[data-at]")) {
+    const at = Number(place.dataset.at);
+    place.textContent = clock(at);
+    place.title = wholeDate.format(dateOf(at));
+  }
+}
+
 const mine = () => [...pool.rows.values()].filter((row) => row.name === name).sort((a, b) => a.submitted - b.submitted).at(-1);
 let due = null;
 
@@ -97,6 +106,7 @@ async function refresh() {
   if (asks) asks.hidden = row !== undefined && row.finished !== null;
   if (isNewest) $("facts").innerHTML = await part("facts");
   $("story").innerHTML = await part(`story?run=${run}`);
+  dates();
   if (!from) await redraw();
 }
 
@@ -118,6 +128,7 @@ async function log() {
 }
 
 first();
+dates();
 redraw().catch(() => {});
 if (isNewest) {
   follow((changed) => [...changed].some((key) => key.startsWith(`${name}@`)) && soon());
