@@ -24,8 +24,6 @@ TRAINS = 14.0
 PICTURES = (
     ("page-jobs", "/", 1280, 600, "light"),
     ("page-job", "/jobs/{job}", 1280, 900, "dark"),
-    ("page-timeline", "/timeline", 1000, 420, "light"),
-    ("page-phone", "/", 390, 844, "light"),
 )
 
 
