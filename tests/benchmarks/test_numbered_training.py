@@ -29,7 +29,7 @@ def test_other_samples_and_epochs_that_are_not_whole_are_refused() -> None:
     other[1, 3][0], other[1, 2][0] = other[1, 2][0], other[1, 3][0]
     twice[0, 1].append(0)
     for wrong in (short, other, twice):
-        with pytest.raises(RuntimeError, match="epoch and step .* must see the 2048 samples"):
+        with pytest.raises(RuntimeError, match=r"epoch and step .* must see the 2048 samples"):
             check_order(wrong, steps())
     with pytest.raises(RuntimeError, match="epoch 0 must see every sample once"):
         check_order(twice, {})
