@@ -21,7 +21,8 @@ KNOWN = {
     "ON_NAN": "action when losses are NaN or infinite: continue or stop",
     "ON_REFUSED": "action if the pool refuses the job: hold, rename or alone",
     # Read by scripts and commands.
-    "POOL": "pool to join: auto, local, a folder or host:port",
+    "POOL": "pool to join: auto, local, a folder or host:port; commands also take the address of a page",
+    "TOKEN": "token of a person, for a pool that is named by the address of its page",
     "HOME": "folder of this user's pool",
     "TRUST": "other users, and groups with an @, whose folders are trusted as this user's: 1000,@team",
     # Set for processes that the package starts.

@@ -90,7 +90,8 @@ def _shown(text: str) -> str:
 
 def add_pool(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the pool."""
-    parser.add_argument("--pool", default=AUTO, metavar="WHERE", help="folder of a pool, or host:port of its Ray")
+    where = "folder of a pool, host:port of its Ray, or https:// address of its page, which takes LIGHTNING_CORE_TOKEN"
+    parser.add_argument("--pool", default=AUTO, metavar="WHERE", help=where)
 
 
 def add_allow_import(parser: argparse.ArgumentParser) -> None:

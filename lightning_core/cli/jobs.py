@@ -105,11 +105,15 @@ def print_moments(bundle: BundleSpec) -> None:
 
 def _why(arguments: argparse.Namespace) -> int:
     from lightning_core.history.history import History
-    from lightning_core.view.why import why, why_now
+    from lightning_core.view.why import table_of, why, why_now
 
     folder = arguments.run_dir
     if folder is None:
         with Pool.connect(arguments.pool) as pool:
+            if pool.is_far:
+                status, found = pool.status(arguments.job), pool.reasons(arguments.job)
+                print("\n".join([*why_now(status), *table_of(found)]))
+                return EXIT_MET
             folder = pool.folder
             if not os.access(folder / JOURNAL, os.R_OK):
                 print("\n".join(why_now(pool.status(arguments.job))))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lightning_core.cli.jobs import launch
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.errors import LightningCoreError
-from lightning_core.pool import Pool
+from lightning_core.pool import NotOnThisMachineError, Pool
 from lightning_core.run.pool_reference import JOURNAL, PoolReference, copy_results
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError, Summary
@@ -45,6 +45,8 @@ class PoolGoneError(LightningCoreError, RuntimeError):
 
 def run_in_pool(pool: Pool, bundle: BundleSpec, arguments: argparse.Namespace) -> int:
     """Submit a bundle to a pool that is up and follow it; the jobs go on if the command is interrupted."""
+    if pool.is_far:
+        raise NotOnThisMachineError("a run reads files of its pool; `lightning-core submit` submits from afar")
     pool.check(bundle)
     from lightning_core.run.run_folder import new_run_dir, write_origin, write_spec
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -16,12 +17,14 @@ from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDead
 from lightning_core.core.durations import parse_when, seconds_until
 from lightning_core.core.names import did_you_mean
 from lightning_core.pool.following import Change, follow_changes, follow_log
+from lightning_core.pool.http_client import HttpClient
 from lightning_core.pool.local_files import log_of, reasons_of
-from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, UnknownJobError
+from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, NotOnThisMachineError, UnknownJobError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.people import Person, person_from_dict
 from lightning_core.server.clients.socket_client import SocketClient
-from lightning_core.server.discovery import AUTO, connect, describe, kind_of
+from lightning_core.server.discovery import AUTO, connect, describe, is_url, kind_of
+from lightning_core.server.probe import PoolUnavailableError
 from lightning_core.view.why import Row
 
 if TYPE_CHECKING:
@@ -54,35 +57,49 @@ class Pool:
                 print(change.now.name, change.now.verdict, change.now.reason)
     """
 
-    def __init__(self, client: SocketClient, patience: float | None = None) -> None:
+    def __init__(self, client: SocketClient | HttpClient, patience: float | None = None) -> None:
         self.client = client
         self._patience = RESTART_SECONDS if patience is None else patience
 
     @classmethod
-    def connect(cls, where: str = AUTO, *, patience: float | None = None) -> Self:
+    def connect(
+        cls, where: str = AUTO, *, patience: float | None = None, token: str | None = None, allow_http: bool = False
+    ) -> Self:
         """Connect to a pool.
 
         Args:
-            where: Folder of the pool, or ``host:port`` of its Ray. By default the pool that ``LIGHTNING_CORE_POOL``
-                names, else the one of this account on this machine.
+            where: Folder of the pool, ``host:port`` of its Ray, or address of its page such as
+                ``https://pool.example.org``, from anywhere. By default the pool that ``LIGHTNING_CORE_POOL`` names,
+                else the one of this account on this machine.
             patience: Seconds to wait for a scheduler that does not answer; by default 20.
+            token: Token of a person, for a page; by default that of ``LIGHTNING_CORE_TOKEN``.
+            allow_http: Whether a page on another machine may be asked without TLS, so that all on the way can read
+                the token.
 
         Raises:
             NoPoolError: If no pool was named and none is up.
             ConnectionError: If a pool was named and cannot be reached.
+            ValueError: If the address of a page or the token is not what it must be.
         """
-        pool = cls.find(where, patience=patience)
+        pool = cls.find(where, patience=patience, token=token, allow_http=allow_http)
         if pool is None:
             raise NoPoolError("no pool is up; `lightning-core up` brings one up")
         return pool
 
     @classmethod
-    def find(cls, where: str = AUTO, *, patience: float | None = None) -> Self | None:
+    def find(
+        cls, where: str = AUTO, *, patience: float | None = None, token: str | None = None, allow_http: bool = False
+    ) -> Self | None:
         """Connect to a pool as :meth:`connect` does; return None if none was named and none is up.
 
         Raises:
             ConnectionError: If a pool was named and cannot be reached.
+            ValueError: If the address of a page or the token is not what it must be.
         """
+        where = os.environ.get("LIGHTNING_CORE_POOL") or AUTO if where == AUTO else where
+        if is_url(where):
+            token = os.environ.get("LIGHTNING_CORE_TOKEN", "") if token is None else token
+            return cls(HttpClient(where, token, allow_http=allow_http), patience)
         client = connect(where)
         return None if client is None else cls(client, patience)
 
@@ -91,8 +108,18 @@ class Pool:
 
         Args:
             person: The person; the pool grants this to processes of its own account alone.
+
+        Raises:
+            NotOnThisMachineError: If the pool is asked from afar.
         """
+        if isinstance(self.client, HttpClient):
+            raise NotOnThisMachineError(f"{self.client.path} knows one person by each token; connect with another one")
         return type(self)(SocketClient(self.client.path, person), self._patience)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the pool is asked over HTTP, so that its files cannot be read here."""
+        return isinstance(self.client, HttpClient)
 
     def close(self) -> None:
         """Close the connection; the pool and its jobs go on."""
@@ -183,6 +210,9 @@ class Pool:
             BundleError: With every problem found.
             ValueError: With the first job whose name is taken, or whose spec is too large.
         """
+        if isinstance(self.client, HttpClient):
+            self.client.check(bundle.submit(datetime.now()))
+            return
         from lightning_core.cluster import config_checker
         from lightning_core.storage import job_specs
 
@@ -214,6 +244,8 @@ class Pool:
         if not checked:
             self.check(bundle)
         bundle = bundle.submit(now or datetime.now()).saved_every(self.settings.save_every)
+        if isinstance(self.client, HttpClient):
+            return self.client.submit(bundle)
         self.client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
         return [spec.job.name for spec in bundle.jobs]
 
@@ -244,6 +276,8 @@ class Pool:
         Raises:
             NotOnThisMachineError: If the pool is on another machine.
         """
+        if isinstance(self.client, HttpClient):
+            return self._patiently(partial(self.client.reasons, job))
         return reasons_of(self.folder, job)
 
     def logs(self, job: str, *, last: int | None = None, follow: bool = False) -> Iterator[str]:
@@ -251,13 +285,18 @@ class Pool:
 
         Args:
             job: Name of the job.
-            last: Lines to begin with, counted from the end; None for all of them.
+            last: Lines to begin with, counted from the end; None for all of them, of which the last 400 come from afar.
             follow: Whether to go on until the job has ended.
 
         Raises:
             NotOnThisMachineError: If the pool is on another machine, or the job is a script, which prints in its shell.
             AgedOutError: If the job ended so long ago that its log is gone.
         """
+        if isinstance(self.client, HttpClient):
+            if follow:
+                raise NotOnThisMachineError(f"{self.client.path}: a log is followed on the pool's own machine alone")
+            lines = self._patiently(partial(self.client.log_tail, job))
+            return iter(lines if last is None else lines[max(len(lines) - last, 0) :])
         return follow_log(log_of(self.folder, job), last, partial(self._has_ended, job) if follow else None)
 
     def _has_ended(self, job: str) -> bool:
@@ -349,6 +388,8 @@ class Pool:
         while True:
             try:
                 return ask()
+            except PoolUnavailableError:
+                raise
             except ConnectionError:
                 if time.monotonic() > until:
                     raise

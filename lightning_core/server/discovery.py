@@ -79,6 +79,8 @@ def connect(pool: str = AUTO) -> SocketClient | None:
     if pool == AUTO:
         head = read_head(home())
         return SocketClient(Path(head["socket"])) if head is not None and is_alive(head) else None
+    if is_url(pool):
+        raise PoolUnavailableError("a pool cannot be joined over HTTP; name its folder, or host:port of its Ray")
     if is_address(pool):
         return SocketClient(_start_proxy(pool))
     folder = Path(pool).expanduser()
@@ -128,6 +130,11 @@ def is_address(pool: str) -> bool:
     """Return whether a pool is named by an address, ``host:port``, and not by a path."""
     host, _, port = pool.rpartition(":")
     return bool(host) and port.isdigit() and "/" not in pool
+
+
+def is_url(pool: str) -> bool:
+    """Return whether a pool is named by the address of its page: it is watched and steered so, and not joined."""
+    return pool.startswith(("http://", "https://"))
 
 
 def read_head(folder: Path) -> dict[str, Any] | None:

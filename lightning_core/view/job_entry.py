@@ -15,6 +15,7 @@ from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.summary import best_model
+from lightning_core.view.text import clean
 
 REASONS = ("reason", "grant_reason", "fault", "alert", "like", "spot_policy")
 
@@ -81,6 +82,7 @@ def job_of_entry(entry: Mapping[str, Any]) -> JobStatus:
         TypeError: If one is missing, or of another type.
     """
     known = {field.name: entry[field.name] for field in fields(JobStatus) if field.name in entry}
-    words = {key: None if (text := entry.get(key)) is None else list(Reason("words", (), text)) for key in REASONS}
+    said = {key: entry.get(key) for key in REASONS}
+    words = {key: None if text is None else list(Reason("words", (), clean(text))) for key, text in said.items()}
     finish = entry["finish"] and [math.inf if time is None else time for time in entry["finish"]]
     return status_from_dict(known | words | {"finish": finish})

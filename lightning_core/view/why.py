@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lightning_core.core.answers import JobStatus, State
@@ -49,12 +50,6 @@ def why(history: History, name: str) -> list[str]:
         KeyError: If there is no such job; the message names the jobs that there are.
     """
     job = history.of(name)
-    table = [("after", "what", "share", "device", "reason")]
-    for row in sorted([*rows(job), *_away(history, job)], key=lambda row: row.time):
-        share = "" if row.share is None else f"{row.share:.2f}"
-        devices = "" if row.devices is None else ",".join(map(str, row.devices)) or "-"
-        table.append((format_duration(row.time), row.what, share, devices, row.reason))
-    widths = [max(len(cells[column]) for cells in table) for column in range(4)]
     verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
     run_number = f" (job {job.run_number} of this name)" if job.run_number > 1 else ""
     lines = [f"{clean(job.name)}{run_number}: {clean(str(job.reason))} ({verdict})"]
@@ -62,10 +57,21 @@ def why(history: History, name: str) -> list[str]:
         lines.append(f"owner: {clean(job.terms.owner)}")
     if job.faults:
         lines.append(total_words(job.faults))
-    for after, what, share, device, reason in table:
-        line = f"{after:>{widths[0]}}  {what:<{widths[1]}}  {share:>{widths[2]}}  {device:<{widths[3]}}  {reason}"
-        lines.append(line.rstrip())
-    return lines
+    return lines + table_of(sorted([*rows(job), *_away(history, job)], key=lambda row: row.time))
+
+
+def table_of(found: Sequence[Row]) -> list[str]:
+    """Return what happened to a job as the lines of a table, with its head."""
+    table = [("after", "what", "share", "device", "reason")]
+    for row in found:
+        share = "" if row.share is None else f"{row.share:.2f}"
+        devices = "" if row.devices is None else ",".join(map(str, row.devices)) or "-"
+        table.append((format_duration(row.time), row.what, share, devices, row.reason))
+    widths = [max(len(cells[column]) for cells in table) for column in range(4)]
+    return [
+        f"{after:>{widths[0]}}  {what:<{widths[1]}}  {share:>{widths[2]}}  {device:<{widths[3]}}  {reason}".rstrip()
+        for after, what, share, device, reason in table
+    ]
 
 
 def why_now(job: JobStatus) -> list[str]:

@@ -103,7 +103,7 @@ class Traffic:
                 self._held.append(name)
                 pool.pause(name, release=what < 0.04)
             if self.steps % SCRIPT_EVERY == 0:
-                self._be_a_script(pool.client.path, leaves=what < 0.5)
+                self._be_a_script(Path(pool.client.path), leaves=what < 0.5)
 
     def resume(self, pool: Pool) -> None:
         """Let the jobs that are held go on."""

@@ -299,6 +299,7 @@ def test_a_wait_that_began_for_ones_own_job_tells_nothing_of_the_next_of_its_nam
 
 def test_what_is_done_for_a_person_is_done_in_that_name(of: Make, pool: Pool) -> None:
     with Client(SocketClient(pool.path)) as client, client.acting_for(Person("ann", SUBMITS)) as ann:
+        assert isinstance(ann.client, SocketClient)
         ann.client.launch([spec("a")])
         ann.pause("a")
         assert str(ann.status("a").grant_reason) == "paused by ann"

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, sync_playwright
 from playwright.sync_api import Page as Tab
 
 from lightning_core.server.access.people import Person
-from lightning_core.web.web_server import listen
 from tests.conftest import debian
-from tests.waiting import until
-from tests.web.pages import Page, page_of
+from tests.web.pages import Page
+from tests.web.serving import served
 
 
 class Browsing:
@@ -69,21 +66,12 @@ class Browsing:
 def browsing(folder: Path) -> Iterator[Browsing]:
     """Serve the page of a new pool to a browser."""
     chromium = debian("chromium")
-    listener = listen("127.0.0.1", 0)
-    host = f"127.0.0.1:{listener.getsockname()[1]}"
-    with page_of(folder, host=host) as page, sync_playwright() as playwright:
-        config = uvicorn.Config(page.web_app.starlette, log_level="error", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        until(lambda: server.started)
+    with served(folder) as (page, url), sync_playwright() as playwright:
         # Of another account than root it would not need --no-sandbox; what it opens is our own page.
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        found = Browsing(page, browser, f"http://{host}")
+        found = Browsing(page, browser, url)
         try:
             yield found
         finally:
             found.close_tabs()
             browser.close()
-            server.should_exit = True
-            thread.join()

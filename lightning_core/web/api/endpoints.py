@@ -86,7 +86,8 @@ def _pool(sources: Sources, asked: Asked) -> shapes.PoolAnswer:
     return {
         "now": asked.pool.look()[0], "pid": about["pid"], "folder": about["folder"], "kind": asked.pool.kind,
         "devices": about["devices"], "settings": about["settings"], "cloud": about["cloud"], "plan": about["plan"],
-        "owners": about["owners"], "person": person.name, "rights": [right for right in Right if person.may(right)],
+        "owners": about["owners"],
+        "person": {"name": person.name, "rights": [right for right in Right if right in person.rights]},
         "takes_bundles": sources.submission.allows(person),
     }  # fmt: skip
 

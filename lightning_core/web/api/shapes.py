@@ -88,6 +88,13 @@ class BundleText:
 # ---------------------------------------------------------------------------------------------------- answers
 
 
+class PersonEntry(TypedDict):
+    """A person."""
+
+    name: str
+    rights: Annotated[list[Right], "What that person may do beside seeing their own jobs."]
+
+
 class PoolAnswer(TypedDict):
     """The pool, and who asks."""
 
@@ -100,8 +107,7 @@ class PoolAnswer(TypedDict):
     cloud: Annotated[dict[str, Any], "Nodes that it wants and has, and their cost."]
     plan: Annotated[dict[str, Any] | None, "Plan of the day."]
     owners: Annotated[list[dict[str, Any]], "What each owner of jobs has and may have."]
-    person: Annotated[str, "Name of who asks."]
-    rights: Annotated[list[Right], "What that person may do beside seeing their own jobs."]
+    person: Annotated[PersonEntry, "Who asks."]
     takes_bundles: Annotated[bool, "Whether that person may submit here."]
 
 
