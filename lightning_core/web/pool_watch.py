@@ -63,6 +63,11 @@ class View:
         """Return every job in the order of submission."""
         return (row.status for row in self.rows.values())
 
+    @property
+    def devices(self) -> int:
+        """Number of devices of the pool; 0 while it is not known."""
+        return int(self.about.get("settings", {}).get("devices", 0))
+
     def newest(self, name: str) -> JobStatus | None:
         """Return the newest job of a name; None if there is none."""
         found = [status for status in self.statuses() if status.name == name]

@@ -25,11 +25,12 @@ from lightning_core.web.event_stream import MAX_PAGES, changes, first_state
 from lightning_core.web.job_routes import JobRoutes
 from lightning_core.web.live_history import LiveHistory
 from lightning_core.web.metrics import metrics
-from lightning_core.web.pages import overview_page, timeline_page
+from lightning_core.web.pages import overview_page, timeline_page, what_if_panel
 from lightning_core.web.pages.document_frame import Frame, read_assets
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds
 from lightning_core.web.request_guard import RequestGuard
+from lightning_core.web.routes.what_if_routes import WhatIfRoutes
 from lightning_core.web.steering import Steering
 from lightning_core.web.submission import Submission
 from lightning_core.web.visitors import Visitors
@@ -74,6 +75,7 @@ class WebApp:
             Route("/timeline/lanes", self._lanes),
             *jobs.routes(),
             *api.routes(),
+            *WhatIfRoutes(self.entrance, watch, self.folder).routes(),
         ]
         self.starlette = Starlette(
             routes=routes,
@@ -103,7 +105,8 @@ class WebApp:
     async def _overview(self, request: Request) -> Response:
         person, view = self.entrance.person(request), self.watch.view
         state = first_state(view, overview_page.describe(view, person), self.entrance.visible(person))
-        return HTMLResponse(self.frame.page("Jobs", overview_page.body(state), person, "/", "jobs.js"))
+        body = overview_page.body(state, what_if_panel.panel(view, person))
+        return HTMLResponse(self.frame.page("Jobs", body, person, "/", "jobs.js"))
 
     async def _events(self, request: Request) -> Response:
         person = self.entrance.person(request)

@@ -1,0 +1,100 @@
+"""The panel that shows who would make it, before anything is changed."""
+
+from __future__ import annotations
+
+import math
+
+from lightning_core.report.svg import escape
+from lightning_core.server.access.people import Person, Right
+from lightning_core.simulation.what_if import Chances
+from lightning_core.view.text import clean
+from lightning_core.web.pool_watch import View
+
+# A chance that moves by less is the same to a reader; rows that are shown of the jobs that stay as they are.
+NOTABLE, MAX_SAME = 0.05, 100
+
+
+def panel(view: View, person: Person, job: str = "") -> str:
+    """Return the panel; its script asks for what it shows. It is empty for who may not see all jobs.
+
+    Args:
+        view: The pool as it is.
+        person: The reader.
+        job: Name of the only job that can be chosen; empty for any.
+    """
+    if not person.may(Right.SEE):
+        return ""
+    devices, steers = view.devices or 1, person.may(Right.STEER_OWN)
+    choice = (
+        f'<input type="hidden" id="if-job" value="{escape(job)}">' if job
+        else '<label class="field">Job <select id="if-job"><option value="">none</option></select></label>'
+    )  # fmt: skip
+    most = max(2 * devices, 8)
+    apply = '<button id="if-apply" type="button" disabled>Apply the deadline</button>' if steers else ""
+    return (
+        '<details class="panel what-if" id="what-if"><summary>What if …</summary>'
+        '<p class="soft">Who would make it with another deadline, or with more or fewer devices? It is simulated '
+        'beside the pool, and nothing changes until it is applied.</p><form class="tools" id="if-form">'
+        f'{choice}<label class="field">Deadline <input type="range" id="if-deadline" min="0" max="100" value="50" '
+        'aria-describedby="if-deadline-words" disabled> <output id="if-deadline-words" for="if-deadline">as it is'
+        f'</output></label><label class="field">Devices <input type="range" id="if-devices" min="1" max="{most}" '
+        f'value="{devices}" data-now="{devices}" aria-describedby="if-devices-words"> '
+        f'<output id="if-devices-words" for="if-devices">{devices}</output></label>'
+        f'<button class="plain" type="reset">As it is</button>{apply}</form>'
+        '<div id="if-answer" role="status" aria-live="polite"></div></details>'
+    )
+
+
+def answer(found: Chances) -> str:
+    """Return who would make it, as HTML: first those for whom the change makes a difference."""
+    rows = sorted(
+        zip(found.names, found.before, found.after, found.known, strict=True),
+        key=lambda row: (-abs(_moves(row[1], row[2])), row[0]),
+    )
+    moved = [row for row in rows if abs(_moves(row[1], row[2])) >= NOTABLE]
+    same = [row for row in rows if abs(_moves(row[1], row[2])) < NOTABLE]
+    before, after = (math.fsum(x for x in column if not math.isnan(x)) for column in (found.before, found.after))
+    words = (
+        f"<b>{after:.1f} jobs in time</b> on average, {before:.1f} as things are: of {found.futures} simulated "
+        f"future{'s' * (found.futures != 1)}."
+    )
+    none = "" if moved else "<p>It makes no difference to any job's chance.</p>"
+    rest = (
+        f"<details><summary>{len(same)} job{'s' * (len(same) != 1)} as before</summary>{_table(same[:MAX_SAME])}"
+        "</details>" if same else ""
+    )  # fmt: skip
+    guessed = [name for name, known in zip(found.names, found.known, strict=True) if not known]
+    note = (
+        f'<p class="soft">Of {escape(", ".join(map(clean, guessed[:5])))}{" and others" * (len(guessed) > 5)} nothing '
+        "is known yet; they are taken to be like the others.</p>" if guessed else ""
+    )  # fmt: skip
+    return f"<p>{words}</p>{none}{_table(moved)}{rest}{note}"
+
+
+def _moves(before: float, after: float) -> float:
+    """Return how much a chance moves; a job that gets a deadline, or loses it, moves by all of it."""
+    return 1.0 if math.isnan(before) != math.isnan(after) else (0.0 if math.isnan(before) else after - before)
+
+
+def _table(rows: list[tuple[str, float, float, bool]]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("job", "in time as things are", "in time then", ""))
+    body = "".join(
+        f'<tr><th scope="row">{escape(clean(name))}</th><td class=n data-label="as things are">{_part(before)}</td>'
+        f'<td class=n data-label="then">{_part(after)}</td><td>{_direction(before, after)}</td></tr>'
+        for name, before, after, _ in rows
+    )
+    return f'<table class="stack chances"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _part(chance: float) -> str:
+    if math.isnan(chance):
+        return '<span class="soft">no deadline</span>'
+    return f'<meter min="0" max="1" value="{chance:.2f}" aria-hidden="true"></meter> {100 * chance:.0f} %'
+
+
+def _direction(before: float, after: float) -> str:
+    if math.isnan(before) or math.isnan(after) or abs(after - before) < NOTABLE:
+        return ""
+    return '<span class="better">▲ better</span>' if after > before else '<span class="worse">▼ worse</span>'

@@ -1,0 +1,143 @@
+"""Simulates futures in a process of its own: neither the scheduler nor the page waits for it.
+
+What is simulated is read from the journal: its newest snapshot, and the events behind it, which a restart could handle
+again in half a second. The file is only read, so the scheduler is not asked and does not notice. The status that the
+page has already would not do: it has three quantiles of a forecast, no policy, and no grants.
+
+Measured by ``python -m benchmarks.what_if``.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from lightning_core.errors import LightningCoreError
+from lightning_core.scheduler.asking.outlook import Outlook
+from lightning_core.simulation.what_if import Chances, Change, chances, refusal
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
+
+# Seconds after which no further future begins, and after which a process that has not answered is ended.
+SECONDS, PATIENCE = 1.5, 20.0
+# Futures beyond which nothing more is learnt.
+MAX_FUTURES = 200
+# Limits of the process: bytes of memory, seconds of processor.
+MAX_BYTES, MAX_CPU = 4 << 30, 30
+# Processes at the same time. Further questions wait.
+MAX_PROCESSES = 2
+# Seconds for which what was read from the journal is used again, and answers that are kept.
+FRESH, MAX_ANSWERS = 20.0, 200
+
+
+class NoFutureError(LightningCoreError, ValueError):
+    """The futures of a pool cannot be simulated; the message says why."""
+
+
+class WhatIf:
+    """Answers who would make it after a change.
+
+    Args:
+        journal: Path of the pool's journal.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._places = threading.Semaphore(MAX_PROCESSES)
+        self._lock = threading.Lock()
+        self._read: tuple[float, Outlook] | None = None
+        self._answers: dict[tuple[float, Change], Chances] = {}
+
+    def ask(self, change: Change) -> Chances:
+        """Return in how many futures each job is in time; takes some seconds.
+
+        Raises:
+            NoFutureError: If the pool, or the change, cannot be simulated.
+            TimeoutError: If the simulation does not end.
+        """
+        with self._places:
+            with self._lock:
+                read = self._read
+                fresh = read is not None and time.monotonic() - read[0] < FRESH
+                if read is not None and fresh and (known := self._answers.get((read[1].now, change))) is not None:
+                    return known
+            outlook, answer = simulated(read[1] if read is not None and fresh else self._journal, change)
+            with self._lock:
+                if not fresh:
+                    self._read, self._answers = (time.monotonic(), outlook), {}
+                if len(self._answers) < MAX_ANSWERS:
+                    self._answers[outlook.now, change] = answer
+            return answer
+
+
+def simulated(source: Path | Outlook, change: Change) -> tuple[Outlook, Chances]:
+    """Simulate futures in a process of its own.
+
+    Args:
+        source: Path of the journal, or what was read from it.
+        change: The change.
+
+    Raises:
+        NoFutureError: If the pool, or the change, cannot be simulated.
+        TimeoutError: If the simulation does not end.
+    """
+    context = get_context("forkserver")  # a fork of a process with threads is no safe thing
+    context.set_forkserver_preload([__name__])
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(theirs, source, change, time.monotonic() + SECONDS), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(PATIENCE):
+            raise TimeoutError(f"the simulation took longer than {PATIENCE:.0f} s and was ended")
+        answer = ours.recv()
+    except EOFError:
+        raise NoFutureError("the simulation ended without an answer: it may have lacked memory") from None
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    if isinstance(answer, str):
+        raise NoFutureError(answer)
+    found: tuple[Outlook, Chances] = answer
+    return found
+
+
+def _answer(pipe: Connection, source: Path | Outlook, change: Change, until: float) -> None:
+    """Simulate until some time of the monotonic clock, and send what was found, or in words why it was not."""
+    with suppress(OSError):
+        os.nice(10)
+    _limit(resource.RLIMIT_AS, MAX_BYTES)
+    _limit(resource.RLIMIT_CPU, MAX_CPU)
+    try:
+        outlook = source if isinstance(source, Outlook) else read_outlook(source)
+        found = chances(outlook, change, lambda played: played < MAX_FUTURES and time.monotonic() < until)
+        pipe.send((outlook, found))
+    except KeyError as error:
+        pipe.send(f"there is no job {error.args[0]} that has not ended")
+    except (LightningCoreError, ValueError, OSError, MemoryError) as error:
+        pipe.send(str(error) or type(error).__name__)
+
+
+def read_outlook(journal: Path) -> Outlook:
+    """Return what the scheduler of a pool expected at the end of its journal.
+
+    Raises:
+        JournalError: If it is missing or damaged.
+        NoFutureError: If the pool cannot be simulated.
+    """
+    with Journal.open(journal, read_only=True) as opened:
+        if words := refusal(opened.settings()):
+            raise NoFutureError(words)
+        return replay(opened, strict=False).scheduler.outlook()
+
+
+def _limit(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))

@@ -1,0 +1,60 @@
+"""What a person asks of futures: read, and simulated in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from math import inf
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from lightning_core.core.names import is_name
+from lightning_core.simulation.what_if import Change
+from lightning_core.web.entrance import Entrance
+from lightning_core.web.pages import what_if_panel
+from lightning_core.web.pool_watch import PoolWatch
+from lightning_core.web.query_values import seconds, whole_number
+from lightning_core.web.refusals import REFUSALS, refusal
+from lightning_core.web.routes.what_if_process import WhatIf
+
+# Questions that wait for a process; beyond it people are asked to try again.
+MAX_WAITING = 8
+
+
+class WhatIfRoutes:
+    """The futures of a pool, for who may see all its jobs.
+
+    Args:
+        entrance: Says who asks, and what that person may see.
+        watch: Where the pool is looked at.
+        folder: Folder of the pool, with its journal.
+    """
+
+    def __init__(self, entrance: Entrance, watch: PoolWatch, folder: Path) -> None:
+        self._entrance, self._watch, self._what_if = entrance, watch, WhatIf(folder / "journal.db")
+        self._waiting = 0
+
+    def routes(self) -> list[Route]:
+        return [Route("/what-if", self._answer)]
+
+    async def _answer(self, request: Request) -> Response:
+        self._entrance.who_sees_all(request)
+        job, left = request.query_params.get("job", ""), seconds(request, "left")
+        if job and not is_name(job):
+            raise HTTPException(400, "job must be the name of a job")
+        deadline = inf if left is None else self._watch.view.now + left
+        change = Change(job, deadline, whole_number(request, "devices"))
+        if self._waiting >= MAX_WAITING:
+            raise HTTPException(503, "others are asking as well; try again in some seconds")
+        self._waiting += 1
+        try:
+            found = await asyncio.to_thread(partial(self._what_if.ask, change))
+        except REFUSALS as error:
+            raise refusal(error) from None
+        finally:
+            self._waiting -= 1
+        return HTMLResponse(what_if_panel.answer(found))

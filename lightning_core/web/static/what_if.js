@@ -1,0 +1,84 @@
+// Who would make it, before anything is changed: what the sliders say is simulated by the server.
+
+import { $, clock, duration, now, pool, post, say } from "./stream.js";
+
+const panel = $("what-if");
+// The slider's middle is the time that is left now; its ends are a tenth of it and ten times as much.
+const FACTOR = 10;
+
+const chosen = () => [...pool.rows.values()].filter((row) => row.name === $("if-job").value && row.finished === null).at(-1);
+
+function left() {
+  const row = chosen();
+  if (!row) return null;
+  const time = row.deadline ?? row.finish?.[1] ?? now() + 3600;
+  return Math.max(time - now(), 60) * FACTOR ** (($("if-deadline").value - 50) / 50);
+}
+
+function words() {
+  const moved = $("if-deadline").value !== "50";
+  const row = chosen();
+  $("if-deadline").disabled = !row;
+  $("if-deadline-words").textContent = !row || !moved ? "as it is" : `in ${duration(left())} (${clock(now() + left())})`;
+  const { value, dataset } = $("if-devices");
+  $("if-devices-words").textContent = value === dataset.now ? `${value}, as it is` : `${value} instead of ${dataset.now}`;
+  if ($("if-apply")) $("if-apply").disabled = !row || !moved;
+}
+
+function jobs() {
+  const select = $("if-job");
+  if (select.tagName !== "SELECT") return;
+  const names = [...pool.rows.values()].filter((row) => row.finished === null).map((row) => row.name);
+  names.sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+  if ([...select.options].slice(1).map((one) => one.value).join("\n") === names.join("\n")) return;
+  const before = select.value;
+  select.replaceChildren(new Option("none", ""), ...names.map((name) => new Option(name, name)));
+  select.value = names.includes(before) ? before : "";
+}
+
+let asked = 0;
+let due = null;
+
+async function ask() {
+  const number = ++asked;
+  const parts = new URLSearchParams();
+  if (chosen() && $("if-deadline").value !== "50") {
+    parts.set("job", $("if-job").value);
+    parts.set("left", left().toFixed(0));
+  }
+  if ($("if-devices").value !== $("if-devices").dataset.now) parts.set("devices", $("if-devices").value);
+  if (!parts.size) return $("if-answer").replaceChildren();
+  $("if-answer").setAttribute("aria-busy", "true");
+  const answer = await fetch(`/what-if?${parts}`);
+  const text = await answer.text();
+  if (number !== asked) return; // another question has been asked since
+  $("if-answer").removeAttribute("aria-busy");
+  if (answer.ok) $("if-answer").innerHTML = text; // made and escaped by our own server
+  else $("if-answer").textContent = text.trim();
+}
+
+function moved() {
+  words();
+  clearTimeout(due);
+  due = setTimeout(() => ask().catch((error) => say(error.message, true)), 250);
+}
+
+if (panel) {
+  panel.addEventListener("toggle", () => {
+    jobs();
+    words();
+  });
+  $("if-job").addEventListener("focus", jobs);
+  $("if-job").addEventListener("change", moved);
+  $("if-form").addEventListener("submit", (event) => event.preventDefault());
+  $("if-form").addEventListener("input", moved);
+  $("if-form").addEventListener("reset", () => setTimeout(moved));
+  $("if-apply")?.addEventListener("click", async () => {
+    try {
+      say(await post(`/jobs/${encodeURIComponent($("if-job").value)}/deadline`, { deadline: `${left().toFixed(0)}s` }));
+      $("if-form").reset();
+    } catch (error) {
+      say(error.message, true);
+    }
+  });
+}

@@ -1,0 +1,88 @@
+"""The panel of futures: who may ask, what is answered, and that the pool does not notice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget
+from lightning_core.server.access.people import Person, Right
+from lightning_core.simulation.what_if import Chances, Change
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.web.pages.what_if_panel import answer
+from lightning_core.web.routes import what_if_process
+from lightning_core.web.routes.what_if_process import NoFutureError, WhatIf, read_outlook
+from lightning_core.web.visitors import account, reader
+from tests.web.pages import Page, page_of
+
+ANN = account("ann")
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    with page_of(tmp_path / "pool", devices=1) as made:
+        made.submit(Job("vit", 60.0, BatchTarget(1000)), Job("gru", 60.0, BatchTarget(1000)))
+        for name in ("vit", "gru"):
+            made.report(name, 1, [2.0, 1.5], batches=50)  # a hundred batches in a second
+        yield made
+
+
+def test_a_question_is_answered_beside_the_pool(page: Page) -> None:
+    journal = page.web_app.folder / "journal.db"
+    with Journal.open(journal, read_only=True) as opened:
+        before = opened.newest
+    browser = page.of(ANN)
+    found = browser.get("/what-if", params={"devices": 2, "job": "gru", "left": 1})
+    assert found.status_code == 200, found.text
+    assert all(words in found.text for words in ("simulated future", "vit", "gru", "▼ worse"))
+    with Journal.open(journal, read_only=True) as opened:
+        assert opened.newest == before
+    assert browser.get("/what-if", params={"job": "nobody", "left": 5}).text.strip().endswith("that has not ended")
+    assert browser.get("/what-if", params={"devices": 0}).status_code == 400
+    assert browser.get("/what-if", params={"job": "a/b"}).status_code == 400
+
+
+def test_who_sees_their_own_jobs_alone_may_not_ask(page: Page) -> None:
+    own = page.of(Person("bob", frozenset({Right.STEER_OWN})))
+    assert own.get("/what-if", params={"devices": 2}).status_code == 403
+    assert page.browser().get("/what-if", params={"devices": 2}).status_code == 401
+    assert 'id="what-if"' not in own.get("/").text
+    assert 'id="if-apply"' in page.of(ANN).get("/jobs/vit").text
+    looks = page.of(reader("reader")).get("/").text
+    assert ('id="what-if"' in looks, 'id="if-apply"' in looks) == (True, False)
+
+
+def test_an_answer_is_kept_while_the_pool_is_as_it_was(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def simulated(source: object, change: Change) -> object:
+        asked.append(source)
+        outlook = read_outlook(source) if isinstance(source, Path) else source
+        return outlook, Chances(["vit"], [1.0], [0.5], [True], 3)
+
+    monkeypatch.setattr(what_if_process, "simulated", simulated)
+    what_if = WhatIf(page.web_app.folder / "journal.db")
+    for devices in (2, 2, 3):
+        assert what_if.ask(Change(devices=devices)).futures == 3
+    assert [isinstance(source, Path) for source in asked] == [True, False]  # the journal was read once
+
+
+def test_a_process_that_finds_nothing_says_why(tmp_path: Path) -> None:
+    with pytest.raises(NoFutureError, match="no journal here"):
+        WhatIf(tmp_path / "journal.db").ask(Change())
+
+
+def test_names_are_words_and_the_changed_come_first() -> None:
+    found = Chances(
+        ["a", "<b>", "c", "d"], [1.0, 0.25, 0.5, math.nan], [1.0, 0.75, 0.0, 1.0], [True, False, True, True], 40
+    )
+    html = answer(found)
+    assert "of 40 simulated futures" in html
+    assert "<b>" not in html.replace("<b>2.8 jobs in time</b>", "")
+    assert html.index(">d<") < html.index("&lt;b&gt;") < html.index(">c<") < html.index("1 job as before")
+    assert "nothing is known yet" in html
+    assert "no difference" in answer(Chances(["a"], [0.5], [0.51], [True], 1))
