@@ -6,7 +6,7 @@ import math
 
 from lightning_core.report.svg import escape
 from lightning_core.server.access.people import Person, Right
-from lightning_core.simulation.what_if import Chances
+from lightning_core.simulation.what_if import Chances, Change
 from lightning_core.view.text import clean
 from lightning_core.web.pool_watch import View
 
@@ -45,7 +45,7 @@ def panel(view: View, person: Person, job: str = "") -> str:
     )
 
 
-def answer(found: Chances) -> str:
+def answer(found: Chances, change: Change) -> str:
     """Return who would make it, as HTML: first those for whom the change makes a difference."""
     rows = sorted(
         zip(found.names, found.before, found.after, found.known, strict=True),
@@ -54,11 +54,11 @@ def answer(found: Chances) -> str:
     moved = [row for row in rows if abs(_moves(row[1], row[2])) >= NOTABLE]
     same = [row for row in rows if abs(_moves(row[1], row[2])) < NOTABLE]
     before, after = (math.fsum(x for x in column if not math.isnan(x)) for column in (found.before, found.after))
-    words = (
-        f"<b>{after:.1f} jobs in time</b> on average, {before:.1f} as things are: of {found.futures} simulated "
-        f"future{'s' * (found.futures != 1)}."
-    )
+    of = f"{found.futures} simulated future{'s' * (found.futures != 1)}"
+    words = f"<b>{after:.1f} jobs in time</b> on average, {before:.1f} as things are: the mean of {of}."
     none = "" if moved else "<p>It makes no difference to any job's chance.</p>"
+    if change == Change():
+        words, none = f"As things are, <b>{after:.1f} jobs are in time</b> on average: the mean of {of}.", ""
     rest = (
         f"<details><summary>{len(same)} job{'s' * (len(same) != 1)} as before</summary>{_table(same[:MAX_SAME])}"
         "</details>" if same else ""

@@ -24,8 +24,9 @@ from lightning_core.simulation.what_if import Chances, Change, chances, refusal
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 
-# Seconds after which no further future begins, and after which a process that has not answered is ended.
-SECONDS, PATIENCE = 1.5, 20.0
+# Seconds from the question after which no further future begins, seconds for which they are played in any case, and
+# seconds after which a process that has not answered is ended.
+SECONDS, MIN_SECONDS, PATIENCE = 1.5, 0.5, 30.0
 # Futures beyond which nothing more is learnt.
 MAX_FUTURES = 200
 # Limits of the process: bytes of memory, seconds of processor.
@@ -117,6 +118,7 @@ def _answer(pipe: Connection, source: Path | Outlook, change: Change, until: flo
     _limit(resource.RLIMIT_CPU, MAX_CPU)
     try:
         outlook = source if isinstance(source, Outlook) else read_outlook(source)
+        until = max(until, time.monotonic() + MIN_SECONDS)
         found = chances(outlook, change, lambda played: played < MAX_FUTURES and time.monotonic() < until)
         pipe.send((outlook, found))
     except KeyError as error:

@@ -57,4 +57,4 @@ class WhatIfRoutes:
             raise refusal(error) from None
         finally:
             self._waiting -= 1
-        return HTMLResponse(what_if_panel.answer(found))
+        return HTMLResponse(what_if_panel.answer(found, change))

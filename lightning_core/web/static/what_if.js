@@ -47,7 +47,6 @@ async function ask() {
     parts.set("left", left().toFixed(0));
   }
   if ($("if-devices").value !== $("if-devices").dataset.now) parts.set("devices", $("if-devices").value);
-  if (!parts.size) return $("if-answer").replaceChildren();
   $("if-answer").setAttribute("aria-busy", "true");
   const answer = await fetch(`/what-if?${parts}`);
   const text = await answer.text();
@@ -67,6 +66,7 @@ if (panel) {
   panel.addEventListener("toggle", () => {
     jobs();
     words();
+    if (panel.open) ask().catch((error) => say(error.message, true)); // how it stands without a change
   });
   $("if-job").addEventListener("focus", jobs);
   $("if-job").addEventListener("change", moved);
