@@ -34,15 +34,15 @@ def measure(size: Size) -> Figures:
         journal = Path(temp) / "journal.db"
         Simulation(Settings(devices=DEVICES), _jobs(many), journal=journal).run(until=seconds)
         what_if, rows = WhatIf(journal), []
+        figures: Figures = {}
         for words, change in (("first", Change(devices=2 * DEVICES)), ("next", Change(devices=DEVICES // 2))):
             began = time.perf_counter()
             found = what_if.ask(change)
-            rows.append([words, time.perf_counter() - began, found.futures, sum(found.before), sum(found.after)])
+            seconds = time.perf_counter() - began
+            figures |= {f"{words}_seconds": seconds, f"{words}_futures": float(found.futures)}
+            rows.append([words, seconds, found.futures, sum(found.before), sum(found.after)])
     table(["question", "seconds", "futures", "jobs in time", "then"], rows)
-    return {
-        f"{words}_{what}": float(value) for words, *values, _, _ in rows
-        for what, value in zip(("seconds", "futures"), values, strict=True)
-    }  # fmt: skip
+    return figures
 
 
 def _jobs(many: int) -> list[SimulatedJob]:

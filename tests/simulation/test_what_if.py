@@ -34,9 +34,9 @@ def asked(scheduler: Scheduler, change: Change, futures: int = 8) -> tuple[dict[
     return dict(zip(found.names, found.before, strict=True)), dict(zip(found.names, found.after, strict=True))
 
 
-def two_jobs(policy: str = "edf", **settings: int) -> Scheduler:
+def two_jobs(policy: str = "edf") -> Scheduler:
     jobs = [Job("a", 150.0, BatchTarget(100)), Job("b", 260.0, BatchTarget(100)), Job("free", inf, BatchTarget(50))]
-    return known(Settings(policy=policy, **settings), jobs, [1.0, 1.0, 1.0])
+    return known(Settings(policy=policy), jobs, [1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("policy", ["edf", "triage", "fifo", "laira", "rr"])

@@ -67,7 +67,7 @@ class Outlook:
         self._late = table.late[view.row]
         self.names = [table.names[row] for row in view.row.tolist()]
         self.deadline = view.deadline.copy()
-        self.known: BoolArray = ~np.isnan(view.quantiles).any(axis=1)
+        self.known: BoolArray = np.all(~np.isnan(view.quantiles), axis=1)
         self.work = view.quantiles.copy()
         middle = np.median(self.work[self.known, MID]) if self.known.any() else np.nan
         self.work[~self.known] = middle * USER_ERROR
