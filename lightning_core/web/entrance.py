@@ -69,13 +69,20 @@ class Entrance:
         Raises:
             HTTPException: If there is no such job, for this person.
         """
-        name, view = request.path_params["name"], self._watch.view
+        return self.known_name(request.path_params["name"], person)
+
+    def known_name(self, name: str, person: Person) -> str:
+        """Return the name of a job, if a person may see that.
+
+        Raises:
+            HTTPException: If there is no such job, for this person.
+        """
         if not is_name(name):
             raise HTTPException(404, "There is no job of that name.")
-        owners = {job.owner for job in view.statuses() if job.name == name}
+        owners = {job.owner for job in self._watch.view.statuses() if job.name == name}
         if not person.may(Right.SEE) and not (owners and all(map(person.sees, owners))):
             raise HTTPException(404, f"There is no job {name}.")
-        return str(name)
+        return name
 
     def who_sees_all(self, request: Request) -> Person:
         """Return who asks, if that person may see every job.

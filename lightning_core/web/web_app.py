@@ -30,6 +30,7 @@ from lightning_core.web.pages.document_frame import Frame, read_assets
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds
 from lightning_core.web.request_guard import RequestGuard
+from lightning_core.web.routes.compare_routes import CompareRoutes
 from lightning_core.web.routes.what_if_routes import WhatIfRoutes
 from lightning_core.web.steering import Steering
 from lightning_core.web.submission import Submission
@@ -76,6 +77,7 @@ class WebApp:
             *jobs.routes(),
             *api.routes(),
             *WhatIfRoutes(self.entrance, watch, self.folder).routes(),
+            *CompareRoutes(self.entrance, self.history, self.drawing, self.frame, self.folder).routes(),
         ]
         self.starlette = Starlette(
             routes=routes,

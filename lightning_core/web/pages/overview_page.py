@@ -46,7 +46,8 @@ def body(state: str, tools: str = "") -> str:
         '<label class="field">Order <select id="order"><option value="urgent">urgent first</option>'
         "<option value=deadline>deadline</option><option value=spare>time to spare</option>"
         "<option value=newest>newest</option><option value=name>name</option><option value=share>share</option>"
-        '</select></label><span id="count" class="soft" role="status"></span></div>'
+        '</select></label><span id="count" class="soft" role="status"></span> '
+        '<a id="compare" class="choice" href="/compare" hidden></a></div>'
         '<div class="panel flush"><table class="jobs" id="jobs"><caption class="quiet">Jobs of the pool</caption>'
         '<thead><tr><th scope="col">job</th><th scope="col">outcome</th><th scope="col">to the deadline</th>'
         '<th scope="col">value</th><th scope="col">share</th><th scope="col">deadline</th><th scope="col">why</th></tr>'
