@@ -68,6 +68,12 @@ class View:
         """Number of devices of the pool; 0 while it is not known."""
         return int(self.about.get("settings", {}).get("devices", 0))
 
+    @property
+    def is_on_market(self) -> bool:
+        """Whether the pool rents its nodes on a market."""
+        settings = self.about.get("settings", {})
+        return bool(settings.get("market")) or "market" in settings.get("controllers", {})
+
     def newest(self, name: str) -> JobStatus | None:
         """Return the newest job of a name; None if there is none."""
         found = [status for status in self.statuses() if status.name == name]

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from lightning_core.pool.pool import Pool
+from lightning_core.server.access.people import Right
 from lightning_core.web.api.api_routes import ApiRoutes
 from lightning_core.web.api.endpoints import Sources
 from lightning_core.web.api.errors import error_answer, is_api
@@ -25,12 +26,13 @@ from lightning_core.web.event_stream import MAX_PAGES, changes, first_state
 from lightning_core.web.job_routes import JobRoutes
 from lightning_core.web.live_history import LiveHistory
 from lightning_core.web.metrics import metrics
-from lightning_core.web.pages import overview_page, timeline_page, what_if_panel
-from lightning_core.web.pages.document_frame import Frame, read_assets
+from lightning_core.web.pages import overview_page, submit_page, timeline_page, what_if_panel
+from lightning_core.web.pages.document_frame import Frame, Link, read_assets
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds
 from lightning_core.web.request_guard import RequestGuard
 from lightning_core.web.routes.compare_routes import CompareRoutes
+from lightning_core.web.routes.market_routes import MarketRoutes
 from lightning_core.web.routes.what_if_routes import WhatIfRoutes
 from lightning_core.web.steering import Steering
 from lightning_core.web.submission import Submission
@@ -59,7 +61,12 @@ class WebApp:
         self.watch, self.visitors, self.folder, self.drawing = watch, visitors, pool.folder, Drawing()
         self.history = LiveHistory(self.folder / "journal.db", watch)
         self._assets = read_assets()
-        self.frame = Frame(self._assets, self.folder.name, [("/", "Jobs"), ("/timeline", "Timeline")])
+        pages = [Link("/", "Jobs"), Link("/timeline", "Timeline", Right.SEE)]
+        if watch.view.is_on_market:
+            pages.append(Link("/market", "Market", Right.SEE))
+        if allow_submit:
+            pages.append(Link("/submit", "Submit", Right.SUBMIT))
+        self.frame = Frame(self._assets, self.folder.name, pages)
         self.entrance = Entrance(visitors, watch, self.frame, https=https, cookie=cookie)
         steering = Steering(pool, watch)
         self.submission = Submission(pool, watch, allowed=allow_submit)
@@ -78,6 +85,8 @@ class WebApp:
             *api.routes(),
             *WhatIfRoutes(self.entrance, watch, self.folder).routes(),
             *CompareRoutes(self.entrance, self.history, self.drawing, self.frame, self.folder).routes(),
+            *MarketRoutes(self.entrance, watch, self.history, self.drawing, self.frame).routes(),
+            Route("/submit", self._submit),
         ]
         self.starlette = Starlette(
             routes=routes,
@@ -139,6 +148,12 @@ class WebApp:
     async def _timeline(self, request: Request) -> Response:
         person = self.entrance.who_sees_all(request)
         return HTMLResponse(self.frame.page("Timeline", timeline_page.body(), person, "/timeline", "timeline.js"))
+
+    async def _submit(self, request: Request) -> Response:
+        person = self.entrance.person(request)
+        if not self.submission.allows(person):
+            raise HTTPException(403, "Submitting takes the right submit, and a server with --allow-submit.")
+        return HTMLResponse(self.frame.page("Submit", submit_page.body(), person, "/submit", "submit.js"))
 
     async def _lanes(self, request: Request) -> Response:
         self.entrance.who_sees_all(request)

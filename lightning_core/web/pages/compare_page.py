@@ -38,8 +38,8 @@ def body(jobs: Sequence[Compared], last: float, axis: Axis, width: int) -> str:
     """
     if not jobs:
         return (
-            '<h1>Compare jobs</h1><p>Choose jobs by the boxes at their names on <a href="/">the first page</a>, or name '
-            "them in the address: <code>/compare?job=a&amp;job=b</code>; an earlier run of a name is <code>a@1</code>."
+            '<h1>Compare jobs</h1><p>Choose jobs by the boxes at their names on <a href="/">the first page</a>, '
+            "or name them in the address: <code>/compare?job=a&amp;job=b</code>; an earlier run is <code>a@1</code>."
             "</p>"
         )
     legend = "".join(

@@ -43,16 +43,25 @@ def digest_of(assets: Mapping[str, Asset]) -> str:
     return digest.hexdigest()[:16]
 
 
+class Link(NamedTuple):
+    """A page of the navigation."""
+
+    address: str
+    words: str
+    right: Right | None = None
+    """Right that it takes; None for none."""
+
+
 class Frame:
     """Puts the content of a page into its frame.
 
     Args:
         assets: Files that pages load.
         title: Name of the pool.
-        pages: Address and name of each page of the navigation.
+        pages: Pages of the navigation.
     """
 
-    def __init__(self, assets: Mapping[str, Asset], title: str, pages: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, assets: Mapping[str, Asset], title: str, pages: Sequence[Link]) -> None:
         self._title, self._pages, self.digest = title, pages, digest_of(assets)
 
     def page(self, name: str, body: str, person: Person | None, here: str = "", script: str = "") -> str:
@@ -66,8 +75,9 @@ class Frame:
             script: Name of its script.
         """
         links = "".join(
-            f'<a href="{address}"{" aria-current=page" if address == here else ""}>{words}</a>'
-            for address, words in self._pages
+            f'<a href="{one.address}"{" aria-current=page" if one.address == here else ""}>{one.words}</a>'
+            for one in self._pages
+            if one.right is None or (person is not None and person.may(one.right))
         )
         who = "" if person is None else self._who(person)
         navigation = f"<nav aria-label=Pages>{links}</nav>" if person is not None else ""

@@ -11,7 +11,7 @@ const chosen = () => [...pool.rows.values()].filter((row) => row.name === $("if-
 function left() {
   const row = chosen();
   if (!row) return null;
-  const time = row.deadline ?? row.finish?.[1] ?? now() + 3600;
+  const time = row.deadline > now() ? row.deadline : (row.finish?.[1] ?? now() + 3600); // null is not above now
   return Math.max(time - now(), 60) * FACTOR ** (($("if-deadline").value - 50) / 50);
 }
 

@@ -1,0 +1,156 @@
+"""A pool on a market: what was on offer, what it held and paid, what it wants now and why, and the plan of its day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_core.core.control import IntervalEnded, NodesWanted
+from lightning_core.core.durations import format_duration
+from lightning_core.history.history import History
+from lightning_core.report.job_card import shortened
+from lightning_core.report.svg import Scale, boxes, escape, line, number
+from lightning_core.view.cloud_line import trouble_line
+from lightning_core.view.text import clean
+from lightning_core.web.pool_watch import View
+
+# Intervals in the charts and in the table, changes of what was wanted, and jobs: the newest.
+MAX_DRAWN, MAX_ROWS, MAX_WANTED, MAX_JOBS = 400, 50, 20, 200
+WIDTH, LEFT, RIGHT = 640, 50, 630
+PRICE_TOP, PRICE_BOTTOM, NODES_TOP, NODES_BOTTOM, HEIGHT = 24, 104, 136, 236, 262
+
+Box = tuple[float, float, float, float]
+"""Left, top, width and height in pixels."""
+
+
+def body(history: History, view: View) -> str:
+    """Return the content of the page."""
+    return f'<h1>Market</h1><div id="market" aria-live="off">{parts(history, view)}</div>'
+
+
+def parts(history: History, view: View) -> str:
+    """Return what changes with time, as HTML."""
+    rows = [answer for _, answer in history.cloud if isinstance(answer, IntervalEnded)]
+    cloud, plan = view.about.get("cloud") or {}, view.about.get("plan")
+    return (
+        f"{_now(cloud)}"
+        f'<section class="panel"><h2>Price and nodes</h2>{_charts(rows)}</section>'
+        f'<section class="panel"><h2>What was wanted, and why</h2>{_wanted(history)}</section>'
+        f"{_plan(plan, view.now) if plan else ''}"
+        f'<section class="panel"><h2>Jobs</h2>{_jobs(view)}</section>'
+        f'<section class="panel"><h2>Intervals</h2>{_intervals(rows)}</section>'
+    )
+
+
+def _now(cloud: Mapping[str, Any]) -> str:
+    if not cloud:
+        return '<p class="soft">Nothing is known of its nodes yet.</p>'
+    tiles = {
+        "spot nodes": f"{cloud['spot']} of {cloud['wanted_spot']} wanted",
+        "on-demand nodes": f"{cloud['on_demand']} of {cloud['wanted_on_demand']} wanted",
+        "spent": f"{cloud['spent']:.4g}",
+        "left to spend": "no limit" if cloud["money"] is None else f"{cloud['money']:.4g}",
+    }
+    shown = "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles.items())
+    trouble = f'<p class="trouble" role="alert">{escape(trouble_line(cloud))}</p>' if cloud["trouble"] else ""
+    return f'{trouble}<dl class="tiles">{shown}</dl><p>Wanted because of {shortened(clean(cloud["reason"]))}.</p>'
+
+
+def _charts(rows: Sequence[IntervalEnded]) -> str:
+    """Return the price of a spot node above, and the nodes on offer and held below, by interval."""
+    if not rows:
+        return '<p class="soft">No interval has ended yet.</p>'
+    shown = rows[-MAX_DRAWN:]
+    first, last = shown[0].number, shown[-1].number + 1
+    x = Scale(first, last, LEFT, RIGHT)
+    price = Scale(0.0, 1.1 * max(row.price for row in shown) or 1.0, PRICE_BOTTOM, PRICE_TOP)
+    most = max(max(row.available, row.spot + row.on_demand) for row in shown) or 1
+    nodes = Scale(0.0, 1.1 * most, NODES_BOTTOM, NODES_TOP)
+    step = x(first + 1) - x(first)
+    stairs = [(x(edge), price(row.price)) for row in shown for edge in (row.number, row.number + 1)]
+    offered = [(x(edge), nodes(row.available)) for row in shown for edge in (row.number, row.number + 1)]
+    spot, on_demand = list[Box](), list[Box]()
+    for row in shown:
+        left, width, middle, top = x(row.number), step, nodes(row.spot), nodes(row.spot + row.on_demand)
+        spot.append((left, middle, width, NODES_BOTTOM - middle))
+        on_demand.append((left, top, width, middle - top))
+    paid = sum(row.cost for row in rows)
+    words = f"{len(rows)} intervals, {paid:.4g} paid"
+    found = [f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(words)}">']
+    for scale, title, bottom in ((price, "price of a spot node", PRICE_BOTTOM), (nodes, "nodes", NODES_BOTTOM)):
+        top = bottom - (PRICE_BOTTOM - PRICE_TOP if bottom == PRICE_BOTTOM else NODES_BOTTOM - NODES_TOP)
+        found.append(f'<text class="tick" x="{LEFT}" y="{top - 8}">{title}</text>')
+        for value in scale.ticks(3):
+            y = number(scale(value))
+            found.append(f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>')
+            found.append(f'<text class="tick" x="{LEFT - 5}" y="{y}" dy="4" text-anchor="end">{value:.4g}</text>')
+    for value in x.ticks(6):
+        found.append(f'<text class="tick" x="{number(x(value))}" y="{NODES_BOTTOM + 16}">{value:g}</text>')
+    found += [
+        f'<path class="spot" d="{boxes(spot)}"/><path class="demand" d="{boxes(on_demand)}"/>',
+        f'<path class="curve" d="{line(stairs)}"/><path class="offered" d="{line(offered)}"/></svg>',
+    ]
+    legend = "".join(
+        f'<li><svg viewBox="0 0 34 14" aria-hidden="true">{sign}</svg><span>{what}</span></li>'
+        for sign, what in (
+            ('<path class="spot" d="M0 1H34V13H0z"/>', "spot nodes held"),
+            ('<path class="demand" d="M0 1H34V13H0z"/>', "on-demand nodes held, above them"),
+            ('<path class="offered" d="M0 7H34"/>', "spot nodes on offer"),
+        )
+    )
+    note = f'<p class="soft">{escape(words)}; the axis counts intervals.</p>'
+    return f'{"".join(found)}{note}<ul class="legend">{legend}</ul>'
+
+
+def _wanted(history: History) -> str:
+    found = [(at, answer) for at, answer in history.cloud if isinstance(answer, NodesWanted)][-MAX_WANTED:][::-1]
+    rows = [[format_duration(at), str(one.spot), str(one.on_demand), str(one.reason)] for at, one in found]
+    return _table(("after", "spot", "on demand", "why"), rows) if rows else '<p class="soft">Nothing yet.</p>'
+
+
+def _plan(plan: Mapping[str, Any], now: float) -> str:
+    left = None if plan["next"] is None else format_duration(max(plan["next"] - now, 0.0))
+    if plan["period"] is None:
+        words = "The plan is over." if left is None else f"The plan begins in {left}."
+    else:
+        words = f"The plan stands: {clean(plan['period'])}" + (f", for another {left}." if left else ".")
+    rows = [
+        [clean(name), "held" if hold else f"{clean(location)}, {devices} devices", clean(str(reason))]
+        for name, (hold, location, devices, reason) in plan["asked"].items()
+    ] + [[clean(name), "no more", clean(why)] for name, why in plan["short"].items()]
+    table = _table(("job", "planned", "why"), rows) if rows else ""
+    return f'<section class="panel"><h2>Plan of the day</h2><p>{escape(words)}</p>{table}</section>'
+
+
+def _jobs(view: View) -> str:
+    rows = []
+    for job in [job for job in view.statuses() if job.spot_policy is not None][::-1][:MAX_JOBS]:
+        verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
+        rows.append([clean(job.name), verdict, f"{job.batches:,}", clean(str(job.spot_policy))])
+    return (
+        _table(("job", "outcome", "batches", "spot policy"), rows) if rows else '<p class="soft">No job is on it.</p>'
+    )
+
+
+def _intervals(rows: Sequence[IntervalEnded]) -> str:
+    if not rows:
+        return '<p class="soft">None has ended yet.</p>'
+    names = ("number", "price", "available", "spot", "on_demand", "used", "cost", "batches", "failures", "lost")
+    shown = [
+        [
+            f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+            for value in (getattr(row, name) for name in names)
+        ]
+        for row in rows[::-1][:MAX_ROWS]
+    ]
+    more = f'<p class="soft">The newest {MAX_ROWS} of {len(rows):,}.</p>' if len(rows) > MAX_ROWS else ""
+    return _table([name.replace("_", " ") for name in names], shown) + more
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    body = ""
+    for row in rows:
+        cells = (f'<td data-label="{name}">{shortened(value)}</td>' for name, value in zip(names, row, strict=True))
+        body += f"<tr>{''.join(cells)}</tr>"
+    return f'<table class="stack"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'

@@ -1,0 +1,71 @@
+// A bundle's text: its problems at their lines, and its submission.
+
+import { $, html, say } from "./stream.js";
+
+const text = $("bundle");
+
+async function send(address) {
+  const answer = await fetch(`/api/v1/bundles${address}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ bundle: text.value }),
+  });
+  const body = await answer.json();
+  if (answer.ok) return body;
+  if (answer.status === 422 && body.error?.problems) return { problems: body.error.problems };
+  throw new Error(body.error?.words ?? `refused (${answer.status})`);
+}
+
+/** Lead to the line of a problem. */
+function lead(line) {
+  const lines = text.value.split("\n");
+  const start = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);
+  text.focus();
+  text.setSelectionRange(start, start + (lines[line - 1]?.length ?? 0));
+  text.scrollTop = Math.max(0, (text.scrollHeight / lines.length) * (line - 4));
+}
+
+function show(words, items) {
+  $("found").hidden = false;
+  $("found-words").textContent = words;
+  $("problems").replaceChildren(...items);
+}
+
+function problems(found) {
+  text.setAttribute("aria-invalid", String(found.length > 0));
+  const items = found.map(({ line, column, words }) => {
+    if (line === null) return html("li", {}, words);
+    const button = html("button", { type: "button", class: "plain" }, `line ${line}, column ${column}`);
+    button.addEventListener("click", () => lead(line));
+    return html("li", {}, button, ` ${words}`);
+  });
+  show(found.length ? `${found.length} problem${found.length > 1 ? "s" : ""}` : "No problem found", items);
+}
+
+async function guarded(work) {
+  const buttons = document.querySelectorAll("#bundle-form button");
+  for (const button of buttons) button.disabled = true;
+  try {
+    await work();
+  } catch (error) {
+    say(error.message, true);
+  }
+  for (const button of buttons) button.disabled = false;
+}
+
+$("check").addEventListener("click", () => guarded(async () => problems((await send("/check")).problems)));
+$("bundle-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  $("sure").returnValue = "";
+  $("sure").showModal();
+});
+$("sure").addEventListener("close", () => {
+  if ($("sure").returnValue !== "yes") return;
+  guarded(async () => {
+    const answer = await send("");
+    if (answer.problems) return problems(answer.problems);
+    const links = answer.jobs.map((name) => html("li", {}, html("a", { href: `/jobs/${encodeURIComponent(name)}` }, name)));
+    show(`Submitted: ${answer.jobs.length} job${answer.jobs.length === 1 ? "" : "s"}`, links);
+    text.value = "";
+  });
+});
