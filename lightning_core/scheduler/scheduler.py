@@ -65,7 +65,7 @@ from lightning_core.scheduler.alerts import check_stalls, discount_downtime
 from lightning_core.scheduler.asking import plans
 from lightning_core.scheduler.asking.cloud import Cloud
 from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
-from lightning_core.scheduler.asking.outlook import Outlook
+from lightning_core.scheduler.asking.prospects import Prospects
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
 from lightning_core.scheduler.forecasting import forecast, forecast_work
 from lightning_core.scheduler.grants import allocate, grant
@@ -291,9 +291,9 @@ class Scheduler:
             raise KeyError(name)
         return forecast_work(self._table, self._state.curves, row)
 
-    def outlook(self) -> Outlook:
-        """Return what it expects of its jobs, for simulations of what is to come; it shares no part of it."""
-        return Outlook.of(self._state, self._now)
+    def prospects(self) -> Prospects:
+        """Return what it expects of its jobs, for simulations of what is to come; they share no part of it."""
+        return Prospects.of(self._state, self._now)
 
     @property
     def controllers(self) -> Mapping[Asker, Controller]:

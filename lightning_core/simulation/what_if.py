@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray
-from lightning_core.scheduler.asking.outlook import Asks, Outlook
+from lightning_core.scheduler.asking.prospects import Asks, Prospects
 from lightning_core.scheduler.settings import Settings
 
 # Plans of a future: one whenever a part of the jobs has ended or a part of the time is over.
@@ -40,8 +40,8 @@ class Change(NamedTuple):
     devices: int | None = None
     """Number of devices of the pool; None to leave it."""
 
-    def apply(self, outlook: Outlook) -> Outlook:
-        """Return the outlook after the change.
+    def apply(self, prospects: Prospects) -> Prospects:
+        """Return the prospects after the change.
 
         Raises:
             KeyError: If there is no such job that has not ended.
@@ -50,8 +50,8 @@ class Change(NamedTuple):
         if self.devices is not None:
             if not 1 <= self.devices <= MAX_CHANGED_DEVICES:
                 raise ValueError(f"devices must be 1 to {MAX_CHANGED_DEVICES}, got {self.devices}")
-            outlook = outlook.with_devices(self.devices)
-        return outlook.with_deadline(self.job, self.deadline) if self.job else outlook
+            prospects = prospects.with_devices(self.devices)
+        return prospects.with_deadline(self.job, self.deadline) if self.job else prospects
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ def refusal(settings: Settings) -> str:
     return "shares of owners are not simulated here" if settings.owners else ""
 
 
-def chances(outlook: Outlook, change: Change, goes_on: Callable[[int], bool]) -> Chances:
+def chances(prospects: Prospects, change: Change, goes_on: Callable[[int], bool]) -> Chances:
     """Return in how many futures each job is in time, before a change and after it.
 
     Args:
-        outlook: What the scheduler expects.
+        prospects: What the scheduler expects.
         change: The change.
         goes_on: Whether to play one more future, given the number of those that were played.
 
@@ -89,59 +89,59 @@ def chances(outlook: Outlook, change: Change, goes_on: Callable[[int], bool]) ->
         KeyError: If there is no such job that has not ended.
         ValueError: If nothing is known of any job yet, or the change is invalid.
     """
-    if not outlook.known.any():
+    if not prospects.known.any():
         raise ValueError("nothing is known yet of the work that any job has left; ask again when some have trained")
-    changed = change.apply(outlook)
-    n = len(outlook.names)
+    changed = change.apply(prospects)
+    n = len(prospects.names)
     before, after, played = np.zeros(n), np.zeros(n), 0
-    for needs in draws(outlook):
+    for needs in draws(prospects):
         if played and not goes_on(played):
             break
-        before += finish(outlook, needs) <= outlook.deadline
+        before += finish(prospects, needs) <= prospects.deadline
         after += finish(changed, needs) <= changed.deadline
         played += 1
-    for count, deadline in ((before, outlook.deadline), (after, changed.deadline)):
+    for count, deadline in ((before, prospects.deadline), (after, changed.deadline)):
         count[np.isinf(deadline)] = np.nan
     shown = np.flatnonzero(~(np.isnan(before) & np.isnan(after))).tolist()
     return Chances(
-        [outlook.names[k] for k in shown],
+        [prospects.names[k] for k in shown],
         [float(before[k] / played) for k in shown],
         [float(after[k] / played) for k in shown],
-        [bool(outlook.known[k]) for k in shown],
+        [bool(prospects.known[k]) for k in shown],
         played,
     )
 
 
-def draws(outlook: Outlook) -> Iterator[FloatArray]:
+def draws(prospects: Prospects) -> Iterator[FloatArray]:
     """Yield draws of the seconds of work that each job has left, shape ``(n,)``: the same ones each time."""
-    work = np.minimum(outlook.work, 1e15)  # what is never reached has no end
+    work = np.minimum(prospects.work, 1e15)  # what is never reached has no end
     random = np.random.default_rng(0)
     while True:
         level = random.random(len(work))
         yield np.array([np.interp(u, LEVELS, row) for u, row in zip(level, work, strict=True)])
 
 
-def finish(outlook: Outlook, needs: FloatArray) -> FloatArray:
+def finish(prospects: Prospects, needs: FloatArray) -> FloatArray:
     """Play one future; return when each job meets its target, scheduler time, shape ``(n,)``; inf for not in time.
 
     Args:
-        outlook: What the scheduler expects.
+        prospects: What the scheduler expects.
         needs: Seconds of work that each job has left, shape ``(n,)``.
     """
-    return _Future(outlook, needs).play()
+    return _Future(prospects, needs).play()
 
 
 class _Future:
     """One future as it goes on."""
 
-    def __init__(self, outlook: Outlook, needs: FloatArray) -> None:
+    def __init__(self, prospects: Prospects, needs: FloatArray) -> None:
         n = len(needs)
-        self._outlook, self._needs, self._policy = outlook, needs, outlook.begin()
-        self._now = outlook.now
+        self._prospects, self._needs, self._policy = prospects, needs, prospects.begin()
+        self._now = prospects.now
         self._done, self._finish = np.zeros(n), np.full(n, inf)
         self._active: BoolArray = np.ones(n, np.bool_)
-        self._late = outlook.late()
-        finite = outlook.deadline[np.isfinite(outlook.deadline)]
+        self._late = prospects.late()
+        finite = prospects.deadline[np.isfinite(prospects.deadline)]
         self._end = float(finite.max(initial=self._now))
         self._few = max(n // PLANS, 1)
         self._soon = max((self._end - self._now) / PLANS, 1e-6)
@@ -150,7 +150,7 @@ class _Future:
         asks, changes, planned_at = list[Asks](), self._few, self._now
         while self._now < self._end and self._waits().any():
             if changes >= self._few or self._now >= planned_at + self._soon:
-                asks = self._outlook.plan(self._policy, self._now, self._done, self._active, self._late)
+                asks = self._prospects.plan(self._policy, self._now, self._done, self._active, self._late)
                 changes, planned_at = 0, self._now
             serves = self._dispatch(asks)
             self._go_on(serves, min(planned_at + self._soon, self._end))
@@ -159,12 +159,12 @@ class _Future:
 
     def _waits(self) -> BoolArray:
         """Return which jobs may still be in time."""
-        waits: BoolArray = self._active & ~self._late & np.isfinite(self._outlook.deadline)
+        waits: BoolArray = self._active & ~self._late & np.isfinite(self._prospects.deadline)
         return waits
 
     def _dispatch(self, asks: list[Asks]) -> dict[int, float]:
         """Return how fast each job that trains does its work, in seconds of work per second."""
-        free, serves = float(self._outlook.devices), dict[int, float]()
+        free, serves = float(self._prospects.devices), dict[int, float]()
         for job, share, size, throughput in asks:
             if free < 1e-9:
                 break
@@ -180,7 +180,7 @@ class _Future:
         """Train until a job ends, a deadline passes, or a time."""
         ends = min((self._now + (self._needs[job] - self._done[job]) / rate for job, rate in serves.items()),
                    default=inf)  # fmt: skip
-        due = self._outlook.deadline[self._waits()].min(initial=inf)
+        due = self._prospects.deadline[self._waits()].min(initial=inf)
         then = max(min(ends, due, until), self._now)
         for job, rate in serves.items():
             self._done[job] += rate * (then - self._now)
@@ -191,8 +191,8 @@ class _Future:
         ended = [job for job in serves if self._done[job] >= self._needs[job] * (1 - 1e-9) - TINY]
         for job in ended:
             self._active[job], self._finish[job] = False, self._now
-        missed = np.flatnonzero(self._waits() & (self._outlook.deadline <= self._now)).tolist()
+        missed = np.flatnonzero(self._waits() & (self._prospects.deadline <= self._now)).tolist()
         for job in missed:
             self._late[job] = True
-            self._active[job] = not self._outlook.stops(job)
+            self._active[job] = not self._prospects.stops(job)
         return len(ended) + len(missed)

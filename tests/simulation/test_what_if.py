@@ -29,7 +29,7 @@ def known(settings: Settings, jobs: list[Job], throughputs: list[float]) -> Sche
 
 
 def asked(scheduler: Scheduler, change: Change, futures: int = 8) -> tuple[dict[str, float], dict[str, float]]:
-    found: Chances = chances(scheduler.outlook(), change, lambda played: played < futures)
+    found: Chances = chances(scheduler.prospects(), change, lambda played: played < futures)
     assert found.futures == futures
     return dict(zip(found.names, found.before, strict=True)), dict(zip(found.names, found.after, strict=True))
 
@@ -66,11 +66,11 @@ def test_fewer_devices_and_no_deadline_are_changes_too() -> None:
 def test_a_job_of_which_nothing_is_known_is_taken_to_be_like_the_others() -> None:
     jobs = [Job("a", 250.0, BatchTarget(100)), Job("new", 1000.0, LossTarget("loss", 0.1))]
     scheduler = known(Settings(policy="edf"), jobs, [1.0, 1.0])
-    found = chances(scheduler.outlook(), Change(), lambda played: played < 8)
+    found = chances(scheduler.prospects(), Change(), lambda played: played < 8)
     assert found.known == [True, False]
     assert found.before == [1.0, 1.0]
     with pytest.raises(ValueError, match="nothing is known yet"):
-        chances(Scheduler(Settings()).outlook(), Change(), lambda _: False)
+        chances(Scheduler(Settings()).prospects(), Change(), lambda _: False)
 
 
 def test_a_deadline_at_the_middle_of_a_forecast_is_met_in_half_of_the_futures() -> None:
@@ -110,7 +110,7 @@ def test_a_paused_job_is_not_served() -> None:
 def test_what_cannot_be_simulated_is_refused() -> None:
     scheduler = two_jobs()
     with pytest.raises(KeyError):
-        asked(scheduler, Change("nobody", 10.0))
+        asked(scheduler, Change("unknown", 10.0))
     with pytest.raises(ValueError, match="devices must be 1 to 4096, got 0"):
         asked(scheduler, Change(devices=0))
     assert refusal(Settings()) == ""

@@ -86,5 +86,5 @@ def test_values_of_an_address_are_checked(page: Page) -> None:
     assert "Choose jobs" in browser.get("/compare").text
     assert browser.get("/compare", params=[("job", f"j{k}") for k in range(9)]).status_code == 400
     assert browser.get("/compare", params={"job": "vit", "axis": "<b>"}).status_code == 400
-    assert browser.get("/compare", params={"job": "nobody"}).status_code == 404
+    assert browser.get("/compare", params={"job": "unknown"}).status_code == 404
     assert browser.get("/compare", params={"job": "../x"}).status_code == 404

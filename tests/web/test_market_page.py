@@ -34,7 +34,13 @@ def test_a_market_is_shown_as_it_was_journalled() -> None:
         *((60.0 * k, IntervalEnded(k, 0.3 + 0.1 * k, 4, 2, 1, 0.0, 3.0, 1.5, 20, 1, 0, 0)) for k in range(3)),
     ]
     html = body(history, View(now=60.0, about={"cloud": CLOUD, "plan": PLAN}))
-    for words in ("3 intervals, 4.5 paid", "2 of 3 wanted", "no limit", "price of a spot node", "the plan stands: night"):
+    for words in (
+        "3 intervals, 4.5 paid",
+        "2 of 3 wanted",
+        "no limit",
+        "price of a spot node",
+        "the plan stands: night",
+    ):
         assert words.lower() in html.lower(), words
     assert "edge, 2 devices" in html
     assert not any(tag in html for tag in ("<i>", "<2>", "<b>"))

@@ -15,7 +15,7 @@ from lightning_core.simulation.what_if import Chances, Change
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.web.pages.what_if_panel import answer
 from lightning_core.web.routes import what_if_process
-from lightning_core.web.routes.what_if_process import NoFutureError, WhatIf, read_outlook
+from lightning_core.web.routes.what_if_process import NoFutureError, WhatIf, read_prospects
 from lightning_core.web.visitors import account, reader
 from tests.web.pages import Page, page_of
 
@@ -46,7 +46,7 @@ def test_a_question_is_answered_beside_the_pool(page: Page) -> None:
     assert all(words in found.text for words in ("simulated future", "vit", "gru", "▼ worse"))
     assert events(journal) == before
     assert "As things are" in browser.get("/what-if").text
-    assert browser.get("/what-if", params={"job": "nobody", "left": 5}).text.strip().endswith("that has not ended")
+    assert browser.get("/what-if", params={"job": "unknown", "left": 5}).text.strip().endswith("that has not ended")
     assert browser.get("/what-if", params={"devices": 0}).status_code == 400
     assert browser.get("/what-if", params={"job": "a/b"}).status_code == 400
 
@@ -66,8 +66,8 @@ def test_an_answer_is_kept_while_the_pool_is_as_it_was(page: Page, monkeypatch: 
 
     def simulated(source: object, change: Change) -> object:
         asked.append(source)
-        outlook = read_outlook(source) if isinstance(source, Path) else source
-        return outlook, Chances(["vit"], [1.0], [0.5], [True], 3)
+        prospects = read_prospects(source) if isinstance(source, Path) else source
+        return prospects, Chances(["vit"], [1.0], [0.5], [True], 3)
 
     monkeypatch.setattr(what_if_process, "simulated", simulated)
     what_if = WhatIf(page.web_app.folder / "journal.db")

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lightning_core.errors import LightningCoreError
-from lightning_core.scheduler.asking.outlook import Outlook
+from lightning_core.scheduler.asking.prospects import Prospects
 from lightning_core.simulation.what_if import Chances, Change, chances, refusal
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
@@ -52,7 +52,7 @@ class WhatIf:
         self._journal = journal
         self._places = threading.Semaphore(MAX_PROCESSES)
         self._lock = threading.Lock()
-        self._read: tuple[float, Outlook] | None = None
+        self._read: tuple[float, Prospects] | None = None
         self._answers: dict[tuple[float, Change], Chances] = {}
 
     def ask(self, change: Change) -> Chances:
@@ -68,16 +68,16 @@ class WhatIf:
                 fresh = read is not None and time.monotonic() - read[0] < FRESH
                 if read is not None and fresh and (known := self._answers.get((read[1].now, change))) is not None:
                     return known
-            outlook, answer = simulated(read[1] if read is not None and fresh else self._journal, change)
+            prospects, answer = simulated(read[1] if read is not None and fresh else self._journal, change)
             with self._lock:
                 if not fresh:
-                    self._read, self._answers = (time.monotonic(), outlook), {}
+                    self._read, self._answers = (time.monotonic(), prospects), {}
                 if len(self._answers) < MAX_ANSWERS:
-                    self._answers[outlook.now, change] = answer
+                    self._answers[prospects.now, change] = answer
             return answer
 
 
-def simulated(source: Path | Outlook, change: Change) -> tuple[Outlook, Chances]:
+def simulated(source: Path | Prospects, change: Change) -> tuple[Prospects, Chances]:
     """Simulate futures in a process of its own.
 
     Args:
@@ -106,28 +106,28 @@ def simulated(source: Path | Outlook, change: Change) -> tuple[Outlook, Chances]
         ours.close()
     if isinstance(answer, str):
         raise NoFutureError(answer)
-    found: tuple[Outlook, Chances] = answer
+    found: tuple[Prospects, Chances] = answer
     return found
 
 
-def _answer(pipe: Connection, source: Path | Outlook, change: Change, until: float) -> None:
+def _answer(pipe: Connection, source: Path | Prospects, change: Change, until: float) -> None:
     """Simulate until some time of the monotonic clock, and send what was found, or in words why it was not."""
     with suppress(OSError):
         os.nice(10)
     _limit(resource.RLIMIT_AS, MAX_BYTES)
     _limit(resource.RLIMIT_CPU, MAX_CPU)
     try:
-        outlook = source if isinstance(source, Outlook) else read_outlook(source)
+        prospects = source if isinstance(source, Prospects) else read_prospects(source)
         until = max(until, time.monotonic() + MIN_SECONDS)
-        found = chances(outlook, change, lambda played: played < MAX_FUTURES and time.monotonic() < until)
-        pipe.send((outlook, found))
+        found = chances(prospects, change, lambda played: played < MAX_FUTURES and time.monotonic() < until)
+        pipe.send((prospects, found))
     except KeyError as error:
         pipe.send(f"there is no job {error.args[0]} that has not ended")
     except (LightningCoreError, ValueError, OSError, MemoryError) as error:
         pipe.send(str(error) or type(error).__name__)
 
 
-def read_outlook(journal: Path) -> Outlook:
+def read_prospects(journal: Path) -> Prospects:
     """Return what the scheduler of a pool expected at the end of its journal.
 
     Raises:
@@ -137,7 +137,7 @@ def read_outlook(journal: Path) -> Outlook:
     with Journal.open(journal, read_only=True) as opened:
         if words := refusal(opened.settings()):
             raise NoFutureError(words)
-        return replay(opened, strict=False).scheduler.outlook()
+        return replay(opened, strict=False).scheduler.prospects()
 
 
 def _limit(kind: int, value: int) -> None:

@@ -1,7 +1,7 @@
 """What a scheduler expects of its jobs: the work that each has left, and the policy that divides the pool among them.
 
-An outlook answers what the policy would plan at a later time, if some jobs had done some of their work and others had
-ended. It is a copy, for simulations of what is to come: nothing that is asked of it reaches the scheduler.
+They answer what the policy would plan at a later time, if some jobs had done some of their work and others had ended. They
+are a copy, for simulations of what is to come: nothing that is asked of them reaches the scheduler.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Asks(NamedTuple):
     """What a plan asks for one job, in the order of who is served first."""
 
     job: int
-    """Place of the job in the outlook."""
+    """Place of the job in the prospects."""
     share: float
     """Share of its devices, in (0, 1]."""
     size: int
@@ -36,7 +36,7 @@ class Asks(NamedTuple):
     """Batches per second on them alone, as a fraction of that by which its work is counted."""
 
 
-class Outlook:
+class Prospects:
     """What a scheduler expects of the jobs that have not ended.
 
     Args:
@@ -73,15 +73,15 @@ class Outlook:
         self.work[~self.known] = middle * USER_ERROR
 
     @classmethod
-    def of(cls, state: SchedulerState, now: float) -> Outlook:
-        """Return the outlook of a scheduler; it shares no part of it."""
+    def of(cls, state: SchedulerState, now: float) -> Prospects:
+        """Return the prospects of a scheduler; they share no part of it."""
         table = deepcopy(state.table)
         this = Round(table, state.settings, now, state.unavailable, state.closing)
         view = forecast(this, state.curves, chooses_sizes=state.chooses_sizes)
         return cls(state.settings, deepcopy(state.policy), table, view, now, state.unavailable, state.closing)
 
-    def with_deadline(self, name: str, deadline: float) -> Outlook:
-        """Return the outlook if a job had another deadline.
+    def with_deadline(self, name: str, deadline: float) -> Prospects:
+        """Return the prospects if a job had another deadline.
 
         Args:
             name: Name of the job.
@@ -95,8 +95,8 @@ class Outlook:
         other._late[at] = deadline <= self.now
         return other
 
-    def with_devices(self, devices: int) -> Outlook:
-        """Return the outlook if the pool had another number of devices."""
+    def with_devices(self, devices: int) -> Prospects:
+        """Return the prospects if the pool had another number of devices."""
         other = deepcopy(self)
         other.devices = devices
         return other
