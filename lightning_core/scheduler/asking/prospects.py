@@ -1,7 +1,7 @@
 """What a scheduler expects of its jobs: the work that each has left, and the policy that divides the pool among them.
 
-They answer what the policy would plan at a later time, if some jobs had done some of their work and others had ended. They
-are a copy, for simulations of what is to come: nothing that is asked of them reaches the scheduler.
+They answer what the policy would plan at a later time, if some jobs had done some of their work and others had ended.
+They are a copy, for simulations of what is to come: nothing that is asked of them reaches the scheduler.
 """
 
 from __future__ import annotations
