@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from lightning_core.bundle.values import parse_bytes
 from lightning_core.cli.access.group_options import add_group, group_of
+from lightning_core.cli.access.page_process import PageError, end_page, start_page
+from lightning_core.cli.access.serve import PORT
 from lightning_core.cli.arguments import whole_number
 from lightning_core.cli.on_market.flags import add_market, market_of
 from lightning_core.core.control import Asker
@@ -27,6 +29,9 @@ from lightning_core.storage.journals.journal import Journal
 if TYPE_CHECKING:
     from lightning_core.bundle.problems import Problems
     from lightning_core.cli.on_market.market_options import MarketOptions
+
+# What the page needs beside what the pool does.
+SERVE = ("starlette", "uvicorn", "prometheus_client")
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -62,6 +67,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument("--budget", metavar="MONEY", type=float, help=budget)
     add_market(up, "pool")
     add_group(up)
+    serve = f"also serve the pool as a page in a browser (port {PORT} by default), until `down`"
+    up.add_argument("--serve", type=whole_number(0, 65535), nargs="?", const=PORT, metavar="PORT", help=serve)
     recover = "continue a damaged journal from its last good event; the damaged files are kept beside it"
     up.add_argument("--recover", action="store_true", help=recover)
     up.add_argument("--on-verdict", metavar="COMMAND", help="command to run when a verdict changes")
@@ -93,6 +100,7 @@ def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.server.proxy import POOL
 
     require("torch", "lightning", "ray", "jsonargparse")
+    require(*(SERVE if arguments.serve is not None else ()), extra="serve")
     market = market_of(arguments, "pool")
     devices, locations = _devices_of(arguments, market)
     policy = parse_spec(arguments.policy, "policy")
@@ -154,7 +162,18 @@ def _up(arguments: argparse.Namespace) -> int:
         where = group.path.parent
         print(f"  members of {arguments.group} reach it with --pool {where}, or LIGHTNING_CORE_POOL={where}")
     print("  its workers are importing torch and Lightning; a job that is submitted now waits some seconds for them")
+    _serve_page(folder, arguments.serve)
     return EXIT_MET
+
+
+def _serve_page(folder: Path, port: int | None) -> None:
+    """Start the page beside the pool, if a port is given; the pool is up, whether the page is or not."""
+    if port is None:
+        return
+    try:
+        print(start_page(folder, port))
+    except PageError as error:
+        print(f"{error}; the pool is up, and `lightning-core serve` tries again", file=sys.stderr)
 
 
 def _on_market(
@@ -244,6 +263,7 @@ def _down(arguments: argparse.Namespace) -> int:
     from lightning_core.cluster.head import down
 
     folder = arguments.folder or home()
+    end_page(folder)
     down(folder, now=arguments.now)
     print("the pool is down; checkpoints are kept, and `up` resumes the jobs that have not ended")
     return EXIT_MET
