@@ -38,7 +38,7 @@ def parts(history: History, view: View) -> str:
         f'<section class="panel"><h2>What was wanted, and why</h2>{_wanted(history)}</section>'
         f"{_plan(plan, view.now) if plan else ''}"
         f'<section class="panel"><h2>Jobs</h2>{_jobs(view)}</section>'
-        f'<section class="panel"><h2>Intervals</h2>{_intervals(rows)}</section>'
+        f'<details class="panel"><summary>Intervals</summary>{_intervals(rows)}</details>'
     )
 
 
@@ -85,7 +85,9 @@ def _charts(rows: Sequence[IntervalEnded]) -> str:
             found.append(f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>')
             found.append(f'<text class="tick" x="{LEFT - 5}" y="{y}" dy="4" text-anchor="end">{value:.4g}</text>')
     for value in x.ticks(6):
-        found.append(f'<text class="tick" x="{number(x(value))}" y="{NODES_BOTTOM + 16}">{value:g}</text>')
+        anchor = "middle" if x(value) < RIGHT - 16 else "end"
+        at = f'x="{number(x(value))}" y="{NODES_BOTTOM + 16}" text-anchor="{anchor}"'
+        found.append(f'<text class="tick" {at}>{value:g}</text>')
     found += [
         f'<path class="spot" d="{boxes(spot)}"/><path class="demand" d="{boxes(on_demand)}"/>',
         f'<path class="curve" d="{line(stairs)}"/><path class="offered" d="{line(offered)}"/></svg>',
