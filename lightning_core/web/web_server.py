@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import uvicorn
@@ -91,6 +91,23 @@ def hosts_of(address: str, port: int, names: Collection[str]) -> list[str]:
     return found
 
 
+def origin_of(hosts: Sequence[str], names: Sequence[str], *, https: bool) -> str:
+    """Return the origin of the links that are printed: a proxy that ends TLS is reached by its own name and port.
+
+    Args:
+        hosts: Hosts under which the page is served.
+        names: Those that were given.
+        https: Whether people reach it by https, through a proxy.
+
+    Example::
+
+        >>> hosts = hosts_of("127.0.0.1", 8710, ["pool.example.org"])
+        >>> origin_of(hosts, ["pool.example.org"], https=True), origin_of(hosts, ["pool.example.org"], https=False)
+        ('https://pool.example.org', 'http://127.0.0.1:8710')
+    """
+    return f"https://{[*names, *hosts][0]}" if https else f"http://{hosts[0]}"
+
+
 def serve(
     pool: Pool,
     listener: socket.socket,
@@ -132,7 +149,8 @@ def serve(
         limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=SHUTDOWN,
         proxy_headers=False, ws="none", lifespan="on",
     )  # fmt: skip
-    server = _Server(config, lambda: ready(*_links(visitors, hosts, https, readers, reader_seconds)))
+    origin = origin_of(hosts, list(names), https=https)
+    server = _Server(config, lambda: ready(*_links(visitors, origin, readers, reader_seconds)))
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
 
@@ -146,10 +164,8 @@ def _holder(tokens: Tokens, token: str) -> Person | None:
         return None
 
 
-def _links(
-    visitors: Visitors, hosts: list[str], https: bool, readers: int, reader_seconds: float
-) -> tuple[str, list[str]]:
-    base = f"{'https' if https else 'http'}://{hosts[-1] if https else hosts[0]}/enter?key="
+def _links(visitors: Visitors, origin: str, readers: int, reader_seconds: float) -> tuple[str, list[str]]:
+    base = f"{origin}/enter?key="
     me = account(account_of(os.geteuid()))
     own = base + visitors.link(me)
     return own, [base + visitors.link(reader("reader"), reader_seconds, once=False) for _ in range(readers)]

@@ -203,7 +203,7 @@ def test_a_hostile_name_is_refused_wherever_a_person_can_be_named(pool: Pool, li
     """A refusal repeats it escaped, in case that is printed."""
     line(request("launch", person("ann", "submit"), specs=[spec("a")]))
     told = [line(request("status", Person(name, frozenset()))), line(request("launch", Person(name, ALL_RIGHTS)))]
-    if name:  # of a command, no name means that nobody is known to have sent it
+    if name:  # of a command, no name means that its sender is unknown
         told.append(line(request("event", event=json.dumps(json.loads(encode_event(Pause("a"))) | {"who": name}))))
     for answer in told:
         assert "invalid name of a person" in answer["refused"]
