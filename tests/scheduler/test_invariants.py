@@ -38,6 +38,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables import past_jobs
 from tests.examples import examples
 from tests.faults.prefixes import Watch
+from tests.scheduler.owners_watch import OwnersWatch, owners_of
 
 STORIES = examples(1_200)
 NAMES = "abcdefgh"
@@ -69,13 +70,20 @@ class Teller:
             raise StoryEnds
         return byte % faces
 
-    def settings(self, policy: str) -> Settings:
+    def settings(self, policy: str, story: bytes) -> Settings:
         devices, other = 1 + self.dice(8), self.dice(12)
         resident = (None, devices, devices + 1, 2 * devices)[other % 4]
         arguments = ARGUMENTS.get(policy, {})
         stay, quantum = 5.0 * (other % 3), 0.05 if other % 5 == 0 else 1.0
         return Settings(
-            policy, arguments, devices=devices, resident=resident, stay=stay, judge_after=4, quantum=quantum
+            policy,
+            arguments,
+            devices=devices,
+            resident=resident,
+            stay=stay,
+            judge_after=4,
+            quantum=quantum,
+            owners=owners_of(story, devices),
         )
 
     def bundle(self, devices: int) -> Submit:
@@ -103,6 +111,7 @@ class Teller:
             restarts=None if terms % 3 else terms % 5,
             retries=terms % 4 if kind % 3 else 0,
             sizes=sizes,
+            owner=("ann", "bob", "")[terms // 7 % 3],
             throughputs=tuple(5.0 * size**0.7 for size in sizes) if terms % 8 > 4 else (),
         )
 
@@ -206,10 +215,10 @@ def live(story: bytes, policy: str) -> None:
     """
     teller = Teller(story)
     try:
-        chosen, replayed = teller.settings(policy), teller.dice(4) == 0
+        chosen, replayed = teller.settings(policy, story), teller.dice(4) == 0
         scheduler, twin, now = Scheduler(chosen), Scheduler(chosen), 0.0
         scheduler._state._lets_rows_go = False
-        watch = Watch(scheduler)
+        watch, owners = Watch(scheduler), OwnersWatch(scheduler)
         for number in count():
             event = teller.event(scheduler) if scheduler.names() else teller.bundle(chosen.devices)
             now += SECONDS[teller.dice(len(SECONDS))]
@@ -217,6 +226,7 @@ def live(story: bytes, policy: str) -> None:
             for happens in (Tick(), event) if wakeup is not None and wakeup <= now else (event,):
                 answers = scheduler.handle(happens, now)
                 watch.after(happens, now, answers)
+                owners.after(answers)
                 if replayed:
                     again = twin.handle(_by_codec(happens), now)
                     assert encode_answers(again) == encode_answers(answers)
