@@ -56,7 +56,7 @@ class Teller:
     """Makes events of bytes: fast to draw, and a shorter or smaller story is a simpler one."""
 
     def __init__(self, story: bytes) -> None:
-        self._bytes = iter(story)
+        self._story, self._bytes = story, iter(story)
         self._reports: dict[str, int] = {}
         self._batches: dict[str, int] = {}
 
@@ -70,7 +70,7 @@ class Teller:
             raise StoryEnds
         return byte % faces
 
-    def settings(self, policy: str, story: bytes) -> Settings:
+    def settings(self, policy: str) -> Settings:
         devices, other = 1 + self.dice(8), self.dice(12)
         resident = (None, devices, devices + 1, 2 * devices)[other % 4]
         arguments = ARGUMENTS.get(policy, {})
@@ -83,7 +83,7 @@ class Teller:
             stay=stay,
             judge_after=4,
             quantum=quantum,
-            owners=owners_of(story, devices),
+            owners=owners_of(self._story, devices),
         )
 
     def bundle(self, devices: int) -> Submit:
@@ -215,7 +215,7 @@ def live(story: bytes, policy: str) -> None:
     """
     teller = Teller(story)
     try:
-        chosen, replayed = teller.settings(policy, story), teller.dice(4) == 0
+        chosen, replayed = teller.settings(policy), teller.dice(4) == 0
         scheduler, twin, now = Scheduler(chosen), Scheduler(chosen), 0.0
         scheduler._state._lets_rows_go = False
         watch, owners = Watch(scheduler), OwnersWatch(scheduler)

@@ -1,6 +1,6 @@
 """Golden journals: events that were once handled under each policy and estimator, with what was decided then.
 
-Those in which controllers decide have the state that was saved in their middle as well.
+Those in which controllers decide, or jobs have owners, have the state that was saved in their middle as well.
 
 ``python -m tests.storage.golden [NAME...]`` records them anew from the present code, all or those that are named: for a
 new policy, and after a change of decisions that is meant.
@@ -14,6 +14,8 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +38,12 @@ from tests.storage.golden_controllers import controlled, play
 FOLDER = Path(__file__).with_name("golden")
 SECONDS, STEP, DEVICES = 90.0, 1.0, 3
 ARGUMENTS: dict[str, dict[str, Any]] = {"fixed": {"shares": [0.5, 0.4, 1.0, 0.3, 0.6]}}
+# Of whom ann has a quota, bob a cap and carl a budget that is spent before the end.
+OWNERS: dict[str, dict[str, Any]] = {
+    "ann": {"devices": 1},
+    "bob": {"weight": 2.0, "max_devices": 1},
+    "*": {"device_hours": 0.01},
+}
 # Relative difference below which two numbers are equal: logarithms of other machines may differ in the last bit.
 TOLERANCE = 1e-5
 
@@ -132,11 +140,16 @@ def are_same(one: Any, other: Any) -> bool:
 def every() -> dict[str, Settings]:
     """Return the settings of each golden journal, by its name.
 
-    Each policy, each estimator under EDF, and the controllers.
+    Each policy, each estimator under EDF, owners under two policies, and the controllers.
     """
     made = {name: Settings(name, ARGUMENTS.get(name, {}), devices=DEVICES) for name in POLICIES}
     made |= {f"edf-{name}": Settings("edf", estimator=name, devices=DEVICES) for name in ESTIMATORS}
-    return made | controlled()
+    return made | owned() | controlled()
+
+
+def owned() -> dict[str, Settings]:
+    """Return the settings of each golden journal in which owners are told apart."""
+    return {f"{name}-owners": Settings(name, devices=DEVICES, owners=OWNERS) for name in ("edf", "laira")}
 
 
 def record(settings: Settings) -> Golden:
@@ -150,7 +163,7 @@ def record(settings: Settings) -> Golden:
             for entry in journal.recent_entries():
                 answers = scheduler.handle(decode_event(entry.event), entry.now)
                 steps.append(Step(entry.now, entry.event, decisions(answers)))
-                if settings.controllers and len(steps) == middle:
+                if (settings.controllers or settings.owners) and len(steps) == middle:
                     states.append(Saved(middle, VERSION, json.loads(json.dumps(scheduler.state()))))
     return Golden(settings.to_dict(), steps, *states)
 
@@ -178,6 +191,9 @@ def _drive(path: Path, settings: Settings) -> None:
         35.5: SetTerms("steered", weight=2.0),
         70.0: Cancel("steered"),
     }
+    if settings.owners:
+        names = cycle(("ann", "bob", "carl"))
+        jobs = {at: [(replace(job, owner=next(names)), curve) for job, curve in many] for at, many in jobs.items()}
     drive(path, settings, jobs, SECONDS, step=STEP, events=events)
 
 

@@ -10,7 +10,7 @@ import pytest
 from lightning_core.core.saved_state import StateError
 from lightning_core.market.online.start_up_times import StartUpTimes
 from lightning_core.policies.classic import Edf, Fifo
-from tests.storage.golden import FOLDER, Golden, are_same, every, record
+from tests.storage.golden import FOLDER, Golden, are_same, every, owned, record
 from tests.storage.golden_controllers import controlled
 
 GOLDEN = sorted(path.stem for path in FOLDER.glob("*.gz"))
@@ -28,11 +28,11 @@ def test_the_events_of_a_golden_journal_lead_to_the_same_decisions(name: str) ->
 
 
 @pytest.mark.promise("R23")
-@pytest.mark.parametrize("name", sorted(controlled()))
-def test_a_state_that_controllers_have_saved_is_taken_on_and_leads_to_the_same_decisions(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(controlled() | owned()))
+def test_a_state_that_was_saved_is_taken_on_and_leads_to_the_same_decisions(name: str) -> None:
     golden = Golden.read(FOLDER / f"{name}.gz")
     assert golden.saved is not None
-    assert golden.saved.state["controllers"]
+    assert golden.saved.state["owners" if name in owned() else "controllers"]
     assert not golden.first_other(from_saved=True)
 
 
