@@ -65,8 +65,11 @@ class LiveHistory:
             self._thread.join()
 
     @contextmanager
-    def reading(self) -> Iterator[History]:
+    def reading(self, fresh: float = FRESH) -> Iterator[History]:
         """Give the history as it is; it stays so until the block ends.
+
+        Args:
+            fresh: Seconds for which what was read last is new enough.
 
         Raises:
             TimeoutError: If the journal has not been read in time.
@@ -75,7 +78,7 @@ class LiveHistory:
         if not self._known.wait(PATIENCE):
             raise TimeoutError(self.trouble or "the journal of this pool is long, and is being read; try again soon")
         with suppress(JournalError, OSError):  # the thread says so, and what was read before is shown
-            self.catch_up(FRESH)
+            self.catch_up(fresh)
         with self._lock:
             assert self._history is not None
             yield self._history

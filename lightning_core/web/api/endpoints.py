@@ -154,8 +154,7 @@ def _of_history(sources: Sources, asked: Asked, read: Callable[[JobHistory], T])
         UnknownJobError: If there is no such job for who asks.
         TimeoutError: If the journal has not been read in time.
     """
-    sources.history.catch_up()
-    with sources.history.reading() as history:
+    with sources.history.reading(fresh=0.0) as history:
         run = getattr(asked.query, "run", None)
         found = sources.history.job(history, asked.name, run, asked.person.sees)
         if found is None:
