@@ -17,6 +17,7 @@ from lightning_core.cli.jobs import launch
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.errors import LightningCoreError
 from lightning_core.pool import NotOnThisMachineError, Pool
+from lightning_core.pool.local_files import is_there
 from lightning_core.run.pool_reference import JOURNAL, PoolReference, copy_results
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError, Summary
@@ -47,6 +48,7 @@ def run_in_pool(pool: Pool, bundle: BundleSpec, arguments: argparse.Namespace) -
     """Submit a bundle to a pool that is up and follow it; the jobs go on if the command is interrupted."""
     if pool.is_far:
         raise NotOnThisMachineError("a run reads files of its pool; `lightning-core submit` submits from afar")
+    is_there(pool.folder / JOURNAL)  # refuses where it is closed to this account
     pool.check(bundle)
     from lightning_core.run.run_folder import new_run_dir, write_origin, write_spec
 

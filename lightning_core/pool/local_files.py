@@ -33,7 +33,7 @@ def log_of(folder: Path, job: str) -> Path:
         UnknownJobError: If there is no log, and the journal has no such job.
     """
     path = home_of(folder, check_name(job)) / "log.txt"
-    if _exists(path):
+    if is_there(path):
         return path
     history = _history(folder, job)
     if loses_files(history, job) and have_aged_out(folder, job):
@@ -50,7 +50,7 @@ def loses_files(history: History, job: str) -> bool:
 def _history(folder: Path, job: str) -> History:
     """Return the history of a pool, of which a job has been read completely."""
     path = folder / "journal.db"
-    if not _exists(path):
+    if not is_there(path):
         raise NotOnThisMachineError(f"{folder} is not on this machine; run this command on the pool's own machine")
     with Journal.open(path, read_only=True) as journal:
         history = History.read(journal, job)
@@ -59,7 +59,7 @@ def _history(folder: Path, job: str) -> History:
     return history
 
 
-def _exists(path: Path) -> bool:
+def is_there(path: Path) -> bool:
     """Return whether there is a file of a pool.
 
     Raises:

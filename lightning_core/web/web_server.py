@@ -12,6 +12,7 @@ from functools import partial
 
 import uvicorn
 
+from lightning_core.pool.local_files import is_there
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import NotOnThisMachineError
 from lightning_core.server.access.accounts import account_of
@@ -135,7 +136,7 @@ def serve(
         ConnectionError: If the pool does not answer.
         NotOnThisMachineError: If the pool's folder is on another machine.
     """
-    if not (pool.folder / "journal.db").exists():
+    if not is_there(pool.folder / "journal.db"):
         raise NotOnThisMachineError(f"{pool.folder} is not on this machine; serve the page on the pool's own machine")
     address, port = listener.getsockname()[:2]
     watch = PoolWatch(pool)

@@ -17,12 +17,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lightning_core.cli.access.group_options import add_group, group_of
 from lightning_core.cli.main import main
+from lightning_core.cli.run_in_pool import run_in_pool
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.commands import Cancel, Pause
 from lightning_core.core.events import Close
@@ -211,6 +212,21 @@ def test_members_are_told_why_by_the_pool_whose_files_are_closed_to_them(opened:
     assert "which this account cannot read" in err
     code, _, err = as_other(lambda: said("logs", "mine", *where), [GROUP])
     assert (code, "only the pool's own account can read its files" in err) == (2, True)
+
+
+@as_root
+def test_what_reads_files_of_the_pool_says_that_they_are_closed(opened: Open) -> None:
+    """Before anything is submitted, or listens."""
+    from lightning_core.web.web_server import serve
+
+    pool, none = opened(*Right), cast(Any, None)
+    for act in (
+        lambda: run_in_pool(Client(team(pool)), none, none),
+        lambda: serve(Client(team(pool)), none, ()),
+        lambda: Client(team(pool)).reasons("mine"),
+    ):
+        with pytest.raises(OtherUserError, match=r"NotOnThisMachineError: .*only the pool's own account can read"):
+            as_other(act, [GROUP])
 
 
 # ---------------------------------------------------------------------------------------------------- the kernel
