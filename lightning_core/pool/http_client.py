@@ -103,6 +103,16 @@ class HttpClient:
         with self._reading():
             return float(body["now"]), [job_of_entry(entry) for entry in body["jobs"]]
 
+    def job_status(self, job: str) -> JobStatus:
+        """Return the status of the newest job of a name.
+
+        Raises:
+            UnknownJobError: If there is none.
+        """
+        body = self._get(_path(job))
+        with self._reading():
+            return job_of_entry(body)
+
     def job_forecast(self, job: str) -> JobForecast | None:
         body = self._get(f"{_path(job)}/forecast")
         with self._reading():

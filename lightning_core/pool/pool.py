@@ -259,6 +259,8 @@ class Pool:
 
     def status(self, job: str) -> JobStatus:
         """Return a job's state, verdict, reasons, progress and share as they are now."""
+        if isinstance(self.client, HttpClient):
+            return self._patiently(partial(self.client.job_status, job))
         jobs = self.jobs()
         for told in reversed(jobs):
             if told.name == job:

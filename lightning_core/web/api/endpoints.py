@@ -17,6 +17,7 @@ from lightning_core.history.job_history import JobHistory
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import UnknownJobError
 from lightning_core.server.access.people import Person, Right
+from lightning_core.server.discovery import kind_of
 from lightning_core.view.job_entry import JobEntry, job_entry
 from lightning_core.view.why import rows
 from lightning_core.web.api import shapes
@@ -84,7 +85,7 @@ class Endpoint:
 def _pool(sources: Sources, asked: Asked) -> shapes.PoolAnswer:
     about, person = asked.pool.about(), asked.person
     return {
-        "now": asked.pool.look()[0], "pid": about["pid"], "folder": about["folder"], "kind": asked.pool.kind,
+        "pid": about["pid"], "folder": about["folder"], "kind": kind_of(about),
         "devices": about["devices"], "settings": about["settings"], "cloud": about["cloud"], "plan": about["plan"],
         "owners": about["owners"],
         "person": {"name": person.name, "rights": [right for right in Right if right in person.rights]},

@@ -98,7 +98,6 @@ class PersonEntry(TypedDict):
 class PoolAnswer(TypedDict):
     """The pool, and who asks."""
 
-    now: Annotated[float, "Scheduler time."]
     pid: Annotated[int, "Id of the scheduler's process."]
     folder: Annotated[str, "Its folder, on its own machine."]
     kind: Literal["cpu", "gpu"]
