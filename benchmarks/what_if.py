@@ -1,7 +1,8 @@
 """How soon it is said who would make it after a change, and on how many futures that rests.
 
 A pool of eight devices and a hundred jobs is played for some minutes, with its journal. Then the question is asked as
-the page asks it: once when nothing has been read yet, and once more for another change.
+the page asks it: when its process must be started and the journal read, once more for another change, and once more
+when only the journal must be read anew.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ def measure(size: Size) -> Figures:
     with tempfile.TemporaryDirectory(prefix="lc-") as temp:
         journal = Path(temp) / "journal.db"
         Simulation(Settings(devices=DEVICES), _jobs(many), journal=journal).run(until=seconds)
-        what_if, rows = WhatIf(journal), []
+        one, other = WhatIf(journal), WhatIf(journal)
+        rows: list[list[object]] = []
         figures: Figures = {}
-        for words, change in (("first", Change(devices=2 * DEVICES)), ("next", Change(devices=DEVICES // 2))):
+        for words, asked, devices in (("first", one, 2 * DEVICES), ("next", one, DEVICES // 2), ("anew", other, 2)):
             began = time.perf_counter()
-            found = what_if.ask(change)
+            found = asked.ask(Change(devices=devices))
             seconds = time.perf_counter() - began
             figures |= {f"{words}_seconds": seconds, f"{words}_futures": float(found.futures)}
             rows.append([words, seconds, found.futures, sum(found.before), sum(found.after)])
