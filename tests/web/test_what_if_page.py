@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from starlette.routing import Route
 
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
@@ -16,7 +19,9 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.web.pages.what_if_panel import answer
 from lightning_core.web.routes import what_if_process
 from lightning_core.web.routes.what_if_process import NoFutureError, WhatIf, read_prospects
+from lightning_core.web.routes.what_if_routes import MAX_PROCESSES, MAX_WAITING, WhatIfRoutes
 from lightning_core.web.visitors import account, reader
+from tests.waiting import PATIENCE, until
 from tests.web.pages import Page, page_of
 
 ANN = account("ann")
@@ -76,6 +81,29 @@ def test_an_answer_is_kept_while_the_pool_is_as_it_was(page: Page, monkeypatch: 
     assert [isinstance(source, Path) for source in asked] == [True, False]  # the journal was read once
 
 
+def test_no_more_than_some_questions_wait(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = list[Change](), threading.Event()
+
+    def ask(_: WhatIf, change: Change) -> Chances:
+        begun.append(change)
+        assert go_on.wait(PATIENCE)
+        return Chances(["vit"], [1.0], [1.0], [True], 1)
+
+    monkeypatch.setattr(WhatIf, "ask", ask)
+    [routes] = [getattr(route.endpoint, "__self__", None) for route in page.web_app.starlette.routes
+                if isinstance(route, Route) and route.path == "/what-if"]  # fmt: skip
+    assert isinstance(routes, WhatIfRoutes)
+    browser = page.of(ANN)
+    with browser, ThreadPoolExecutor(MAX_WAITING) as threads:  # one event loop for all requests
+        waiting = [threads.submit(browser.get, "/what-if") for _ in range(MAX_WAITING)]
+        until(lambda: routes.waiting == MAX_WAITING and len(begun) == MAX_PROCESSES)
+        assert browser.get("/what-if").status_code == 503
+        assert browser.get("/timeline/lanes").status_code == 200  # those who wait hold nothing up
+        go_on.set()
+        assert [one.result().status_code for one in waiting] == [200] * MAX_WAITING
+    assert routes.waiting == 0
+
+
 def test_a_process_that_finds_nothing_says_why(tmp_path: Path) -> None:
     with pytest.raises(NoFutureError, match="no journal here"):
         WhatIf(tmp_path / "journal.db").ask(Change())
@@ -87,7 +115,7 @@ def test_names_are_words_and_the_changed_come_first() -> None:
     )
     html = answer(found, Change(devices=2))
     assert "the mean of 40 simulated futures" in html
-    assert "<b>" not in html.replace("<b>2.8 jobs in time</b>", "")
+    assert "<b>" not in html.replace("<b>2.8 in time</b>", "")
     assert html.index(">d<") < html.index("&lt;b&gt;") < html.index(">c<") < html.index("1 job as before")
     assert "nothing is known yet" in html
     assert "no difference" in answer(Chances(["a"], [0.5], [0.51], [True], 1), Change(devices=2))

@@ -16,7 +16,7 @@ from lightning_core.web.pool_watch import View
 
 # Intervals in the charts and in the table, changes of what was wanted, and jobs: the newest.
 MAX_DRAWN, MAX_ROWS, MAX_WANTED, MAX_JOBS = 400, 50, 20, 200
-WIDTH, LEFT, RIGHT = 640, 50, 630
+WIDTH, LEFT, MARGIN = 900, 50, 10
 PRICE_TOP, PRICE_BOTTOM, NODES_TOP, NODES_BOTTOM, HEIGHT = 24, 104, 136, 236, 262
 
 Box = tuple[float, float, float, float]
@@ -25,16 +25,22 @@ Box = tuple[float, float, float, float]
 
 def body(history: History, view: View) -> str:
     """Return the content of the page."""
-    return f'<h1>Market</h1><div id="market" aria-live="off">{parts(history, view)}</div>'
+    return f'<h1>Market</h1><div id="market" aria-live="off">{parts(history, view, WIDTH)}</div>'
 
 
-def parts(history: History, view: View) -> str:
-    """Return what changes with time, as HTML."""
+def parts(history: History, view: View, width: int) -> str:
+    """Return what changes with time, as HTML.
+
+    Args:
+        history: History of the pool.
+        view: The pool as it is.
+        width: Width of the charts in pixels.
+    """
     rows = [answer for _, answer in history.cloud if isinstance(answer, IntervalEnded)]
     cloud, plan = view.about.get("cloud") or {}, view.about.get("plan")
     return (
         f"{_now(cloud)}"
-        f'<section class="panel"><h2>Price and nodes</h2>{_charts(rows)}</section>'
+        f'<section class="panel"><h2>Price and nodes</h2>{_charts(rows, width)}</section>'
         f'<section class="panel"><h2>What was wanted, and why</h2>{_wanted(history)}</section>'
         f"{_plan(plan, view.now) if plan else ''}"
         f'<section class="panel"><h2>Jobs</h2>{_jobs(view)}</section>'
@@ -56,13 +62,13 @@ def _now(cloud: Mapping[str, Any]) -> str:
     return f'{trouble}<dl class="tiles">{shown}</dl><p>Wanted because of {shortened(clean(cloud["reason"]))}.</p>'
 
 
-def _charts(rows: Sequence[IntervalEnded]) -> str:
+def _charts(rows: Sequence[IntervalEnded], across: int) -> str:
     """Return the price of a spot node above, and the nodes on offer and held below, by interval."""
     if not rows:
         return '<p class="soft">No interval has ended yet.</p>'
-    shown = rows[-MAX_DRAWN:]
+    shown, right = rows[-MAX_DRAWN:], across - MARGIN
     first, last = shown[0].number, shown[-1].number + 1
-    x = Scale(first, last, LEFT, RIGHT)
+    x = Scale(first, last, LEFT, right)
     price = Scale(0.0, 1.1 * max(row.price for row in shown) or 1.0, PRICE_BOTTOM, PRICE_TOP)
     most = max(max(row.available, row.spot + row.on_demand) for row in shown) or 1
     nodes = Scale(0.0, 1.1 * most, NODES_BOTTOM, NODES_TOP)
@@ -76,16 +82,16 @@ def _charts(rows: Sequence[IntervalEnded]) -> str:
         on_demand.append((left, top, width, middle - top))
     paid = sum(row.cost for row in rows)
     words = f"{len(rows)} intervals, {paid:.4g} paid"
-    found = [f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(words)}">']
+    found = [f'<svg class="chart" viewBox="0 0 {across} {HEIGHT}" role="img" aria-label="{escape(words)}">']
     for scale, title, bottom in ((price, "price of a spot node", PRICE_BOTTOM), (nodes, "nodes", NODES_BOTTOM)):
         top = bottom - (PRICE_BOTTOM - PRICE_TOP if bottom == PRICE_BOTTOM else NODES_BOTTOM - NODES_TOP)
         found.append(f'<text class="tick" x="{LEFT}" y="{top - 8}">{title}</text>')
         for value in scale.ticks(3):
             y = number(scale(value))
-            found.append(f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>')
+            found.append(f'<path class="grid" d="M{LEFT} {y}H{right}"/>')
             found.append(f'<text class="tick" x="{LEFT - 5}" y="{y}" dy="4" text-anchor="end">{value:.4g}</text>')
     for value in x.ticks(6):
-        anchor = "middle" if x(value) < RIGHT - 16 else "end"
+        anchor = "middle" if x(value) < right - 16 else "end"
         at = f'x="{number(x(value))}" y="{NODES_BOTTOM + 16}" text-anchor="{anchor}"'
         found.append(f'<text class="tick" {at}>{value:g}</text>')
     found += [

@@ -55,10 +55,12 @@ def answer(found: Chances, change: Change) -> str:
     same = [row for row in rows if abs(_moves(row[1], row[2])) < NOTABLE]
     before, after = (math.fsum(x for x in column if not math.isnan(x)) for column in (found.before, found.after))
     of = f"{found.futures} simulated future{'s' * (found.futures != 1)}"
-    words = f"<b>{after:.1f} jobs in time</b> on average, {before:.1f} as things are: the mean of {of}."
+    words = (
+        f"Of the jobs that go on, <b>{after:.1f} in time</b> on average, {before:.1f} as things are: the mean of {of}."
+    )
     none = "" if moved else "<p>It makes no difference to any job's chance.</p>"
     if change == Change():
-        words, none = f"As things are, <b>{after:.1f} jobs are in time</b> on average: the mean of {of}.", ""
+        words, none = f"As things are, <b>{after:.1f}</b> of the jobs that go on are in time: the mean of {of}.", ""
     rest = (
         f"<details><summary>{len(same)} job{'s' * (len(same) != 1)} as before</summary>{_table(same[:MAX_SAME])}"
         "</details>" if same else ""

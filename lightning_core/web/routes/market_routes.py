@@ -12,6 +12,7 @@ from lightning_core.web.live_history import LiveHistory
 from lightning_core.web.pages import market_page
 from lightning_core.web.pages.document_frame import Frame
 from lightning_core.web.pool_watch import PoolWatch
+from lightning_core.web.query_values import whole_number
 
 
 class MarketRoutes:
@@ -46,9 +47,10 @@ class MarketRoutes:
 
     async def _parts(self, request: Request) -> Response:
         self._entrance.who_sees_all(request)
+        width = min(max(whole_number(request, "width") or 900, 340), 2000)
 
         def draw() -> str:
             with self._history.reading() as history:
-                return market_page.parts(history, self._watch.view)
+                return market_page.parts(history, self._watch.view, width)
 
         return HTMLResponse(await self._drawing.draw(draw))

@@ -31,8 +31,6 @@ SECONDS, MIN_SECONDS, PATIENCE = 1.5, 0.5, 30.0
 MAX_FUTURES = 200
 # Limits of the process: bytes of memory, seconds of processor.
 MAX_BYTES, MAX_CPU = 4 << 30, 30
-# Processes at the same time. Further questions wait.
-MAX_PROCESSES = 2
 # Seconds for which what was read from the journal is used again, and answers that are kept.
 FRESH, MAX_ANSWERS = 20.0, 200
 
@@ -50,7 +48,6 @@ class WhatIf:
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
-        self._places = threading.Semaphore(MAX_PROCESSES)
         self._lock = threading.Lock()
         self._read: tuple[float, Prospects] | None = None
         self._answers: dict[tuple[float, Change], Chances] = {}
@@ -62,19 +59,18 @@ class WhatIf:
             NoFutureError: If the pool, or the change, cannot be simulated.
             TimeoutError: If the simulation does not end.
         """
-        with self._places:
-            with self._lock:
-                read = self._read
-                fresh = read is not None and time.monotonic() - read[0] < FRESH
-                if read is not None and fresh and (known := self._answers.get((read[1].now, change))) is not None:
-                    return known
-            prospects, answer = simulated(read[1] if read is not None and fresh else self._journal, change)
-            with self._lock:
-                if not fresh:
-                    self._read, self._answers = (time.monotonic(), prospects), {}
-                if len(self._answers) < MAX_ANSWERS:
-                    self._answers[prospects.now, change] = answer
-            return answer
+        with self._lock:
+            read = self._read
+            fresh = read is not None and time.monotonic() - read[0] < FRESH
+            if read is not None and fresh and (known := self._answers.get((read[1].now, change))) is not None:
+                return known
+        prospects, answer = simulated(read[1] if read is not None and fresh else self._journal, change)
+        with self._lock:
+            if not fresh:
+                self._read, self._answers = (time.monotonic(), prospects), {}
+            if len(self._answers) < MAX_ANSWERS:
+                self._answers[prospects.now, change] = answer
+        return answer
 
 
 def simulated(source: Path | Prospects, change: Change) -> tuple[Prospects, Chances]:

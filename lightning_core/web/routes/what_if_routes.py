@@ -21,8 +21,8 @@ from lightning_core.web.query_values import seconds, whole_number
 from lightning_core.web.refusals import REFUSALS, refusal
 from lightning_core.web.routes.what_if_process import WhatIf
 
-# Questions that wait for a process; beyond it people are asked to try again.
-MAX_WAITING = 8
+# Processes at the same time, and questions with those that wait; beyond it people are asked to try again.
+MAX_PROCESSES, MAX_WAITING = 2, 8
 
 
 class WhatIfRoutes:
@@ -36,7 +36,9 @@ class WhatIfRoutes:
 
     def __init__(self, entrance: Entrance, watch: PoolWatch, folder: Path) -> None:
         self._entrance, self._watch, self._what_if = entrance, watch, WhatIf(folder / "journal.db")
-        self._waiting = 0
+        self._places = asyncio.Semaphore(MAX_PROCESSES)
+        self.waiting = 0
+        """Questions that are asked now."""
 
     def routes(self) -> list[Route]:
         return [Route("/what-if", self._answer)]
@@ -48,13 +50,14 @@ class WhatIfRoutes:
             raise HTTPException(400, "job must be the name of a job")
         deadline = inf if left is None else self._watch.view.now + left
         change = Change(job, deadline, whole_number(request, "devices"))
-        if self._waiting >= MAX_WAITING:
+        if self.waiting >= MAX_WAITING:
             raise HTTPException(503, "others are asking as well; try again in some seconds")
-        self._waiting += 1
+        self.waiting += 1
         try:
-            found = await asyncio.to_thread(partial(self._what_if.ask, change))
+            async with self._places:  # who waits holds no thread: other pages are drawn in them
+                found = await asyncio.to_thread(partial(self._what_if.ask, change))
         except REFUSALS as error:
             raise refusal(error) from None
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
         return HTMLResponse(what_if_panel.answer(found, change))

@@ -1,12 +1,24 @@
-// The market as it goes on.
+// The market as it goes on, with charts as wide as the page.
 
 import { $ } from "./stream.js";
 
-setInterval(async () => {
-  if (document.hidden) return;
-  const answer = await fetch("/market/parts").catch(() => null);
-  if (!answer?.ok) return;
-  const isOpen = document.querySelector("#market details")?.open ?? false;
-  $("market").innerHTML = await answer.text(); // made and escaped by our own server
-  document.querySelector("#market details").open = isOpen;
+const market = $("market");
+
+async function draw() {
+  const width = Math.max(340, Math.min(Math.round(market.clientWidth) - 26, 1400)); // less the padding of a panel
+  const answer = await fetch(`/market/parts?width=${width}`);
+  if (!answer.ok) return;
+  const isOpen = market.querySelector("details")?.open ?? false;
+  market.innerHTML = await answer.text(); // made and escaped by our own server
+  market.querySelector("details").open = isOpen;
+}
+
+let width = 0;
+new ResizeObserver(() => {
+  if (Math.abs(market.clientWidth - width) < 40) return;
+  width = market.clientWidth;
+  draw().catch(() => {});
+}).observe(market);
+setInterval(() => {
+  if (!document.hidden) draw().catch(() => {});
 }, 10000);
