@@ -167,8 +167,12 @@ def test_pages_are_accessible(site: Browsing, scheme: str, width: int) -> None:
     """The rules of axe-core: labels, names and roles, order of headings, contrast."""
     tab = site.enter(ANN, color_scheme=scheme, viewport={"width": width, "height": 900})
     expect(tab.locator("#jobs tbody tr")).to_have_count(4)
+    tab.locator("summary", has_text="What if").click()
+    expect(tab.locator("details[open]")).to_contain_text("simulated futures")
     problems = violations(tab)
-    for path, content in (("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart")):
+    for path, content in (
+        ("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart"), ("/compare?job=vit&job=gru", "h1"),
+    ):  # fmt: skip
         tab.goto(site.base + path)
         expect(tab.locator(content).first).to_be_visible()
         problems += violations(tab)
