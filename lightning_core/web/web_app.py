@@ -34,6 +34,7 @@ from lightning_core.web.request_guard import RequestGuard
 from lightning_core.web.routes.compare_routes import CompareRoutes
 from lightning_core.web.routes.earlier_routes import EarlierRoutes
 from lightning_core.web.routes.market_routes import MarketRoutes
+from lightning_core.web.routes.what_if_process import warm_up
 from lightning_core.web.routes.what_if_routes import WhatIfRoutes
 from lightning_core.web.steering import Steering
 from lightning_core.web.submission import Submission
@@ -101,6 +102,7 @@ class WebApp:
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         self.history.start()
+        await asyncio.to_thread(warm_up)
         try:
             yield
         finally:

@@ -14,7 +14,7 @@ import resource
 import threading
 import time
 from contextlib import suppress
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -73,6 +73,13 @@ class WhatIf:
         return answer
 
 
+def warm_up() -> None:
+    """Start the process of which those that simulate are forked: its imports take a second or two."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    forkserver.ensure_running()
+
+
 def simulated(source: Path | Prospects, change: Change) -> tuple[Prospects, Chances]:
     """Simulate futures in a process of its own.
 
@@ -84,8 +91,8 @@ def simulated(source: Path | Prospects, change: Change) -> tuple[Prospects, Chan
         NoFutureError: If the pool, or the change, cannot be simulated.
         TimeoutError: If the simulation does not end.
     """
+    warm_up()
     context = get_context("forkserver")  # a fork of a process with threads is no safe thing
-    context.set_forkserver_preload([__name__])
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(theirs, source, change, time.monotonic() + SECONDS), daemon=True)
     process.start()
