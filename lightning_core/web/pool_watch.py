@@ -74,6 +74,11 @@ class View:
         settings = self.about.get("settings", {})
         return bool(settings.get("market")) or "market" in settings.get("controllers", {})
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether the pool's devices are at locations, to which a plan assigns jobs."""
+        return self.about.get("plan") is not None
+
     def newest(self, name: str) -> JobStatus | None:
         """Return the newest job of a name; None if there is none."""
         found = [status for status in self.statuses() if status.name == name]

@@ -66,6 +66,8 @@ class WebApp:
         pages = [Link("/", "Jobs"), Link("/timeline", "Timeline", Right.SEE)]
         if watch.view.is_on_market:
             pages.append(Link("/market", "Market", Right.SEE))
+        elif watch.view.has_plan:
+            pages.append(Link("/market", "Plan", Right.SEE))
         if allow_submit:
             pages.append(Link("/submit", "Submit", Right.SUBMIT))
         self.frame = Frame(self._assets, self.folder.name, pages)

@@ -33,7 +33,7 @@ def test_a_market_is_shown_as_it_was_journalled() -> None:
         (0.0, NodesWanted(1, 3, 1, Reason("submitted"))),
         *((60.0 * k, IntervalEnded(k, 0.3 + 0.1 * k, 4, 2, 1, 0.0, 3.0, 1.5, 20, 1, 0, 0)) for k in range(3)),
     ]
-    html = body(history, View(now=60.0, about={"cloud": CLOUD, "plan": PLAN}))
+    html = body(history, View(now=60.0, about={"cloud": CLOUD, "plan": PLAN, "settings": {"market": "given"}}))
     for words in (
         "3 intervals, 4.5 paid",
         "2 of 3 wanted",
@@ -49,8 +49,19 @@ def test_a_market_is_shown_as_it_was_journalled() -> None:
 def test_a_market_without_an_interval_says_so() -> None:
     html = body(History(Settings()), View(about={"cloud": CLOUD | {"trouble": {}, "money": 3.0}}))
     assert "No interval has ended yet" in html
-    assert "Plan of the day" not in html
+    assert "What is planned" not in html
     assert "Nothing is known of its nodes" in body(History(Settings()), View())
+
+
+def test_a_pool_without_a_market_shows_its_plan_alone() -> None:
+    view = View(now=600.0, about={"plan": PLAN, "settings": {"controllers": {"plan": {}}}})
+    html = body(History(Settings()), view)
+    assert view.has_plan
+    assert "<h1>Plan of the day</h1>" in html
+    assert "The plan stands: night, for another 50m" in html
+    assert "edge, 2 devices" in html
+    assert "<i>" not in html
+    assert "Price and nodes" not in html
 
 
 def test_the_page_is_for_who_sees_all_and_named_where_there_is_a_market(tmp_path: Path) -> None:

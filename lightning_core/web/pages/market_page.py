@@ -1,4 +1,4 @@
-"""A pool on a market: what was on offer, what it held and paid, what it wants now and why, and the plan of its day."""
+"""A pool on a market: what was on offer, what it held and paid, what it wants now and why; or the plan of a pool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Box = tuple[float, float, float, float]
 
 def body(history: History, view: View) -> str:
     """Return the content of the page."""
-    return f'<h1>Market</h1><div id="market" aria-live="off">{parts(history, view, WIDTH)}</div>'
+    title = "Plan of the day" if view.has_plan and not view.is_on_market else "Market"
+    return f'<h1>{title}</h1><div id="market" aria-live="off">{parts(history, view, WIDTH)}</div>'
 
 
 def parts(history: History, view: View, width: int) -> str:
@@ -38,6 +39,8 @@ def parts(history: History, view: View, width: int) -> str:
     """
     rows = [answer for _, answer in history.cloud if isinstance(answer, IntervalEnded)]
     cloud, plan = view.about.get("cloud") or {}, view.about.get("plan")
+    if plan and not view.is_on_market:
+        return _plan(plan, view.now)
     return (
         f"{_now(cloud)}"
         f'<section class="panel"><h2>Price and nodes</h2>{_charts(rows, width)}</section>'
@@ -127,7 +130,7 @@ def _plan(plan: Mapping[str, Any], now: float) -> str:
         for name, (hold, location, devices, reason) in plan["asked"].items()
     ] + [[clean(name), "no more", clean(why)] for name, why in plan["short"].items()]
     table = _table(("job", "planned", "why"), rows) if rows else ""
-    return f'<section class="panel"><h2>Plan of the day</h2><p>{escape(words)}</p>{table}</section>'
+    return f'<section class="panel"><h2>What is planned</h2><p>{escape(words)}</p>{table}</section>'
 
 
 def _jobs(view: View) -> str:

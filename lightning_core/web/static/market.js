@@ -10,7 +10,8 @@ async function draw() {
   if (!answer.ok) return;
   const isOpen = market.querySelector("details")?.open ?? false;
   market.innerHTML = await answer.text(); // made and escaped by our own server
-  market.querySelector("details").open = isOpen;
+  const details = market.querySelector("details"); // a pool without a market has none
+  if (details) details.open = isOpen;
 }
 
 let width = 0;
