@@ -43,6 +43,7 @@ def test_the_ceiling_is_the_best_of_all_sets(pool: list[Recording], kind: str) -
         assert bundle.ceiling == best_by_trying(bundle.work, deadline)
 
 
+@pytest.mark.nightly
 def test_the_work_of_each_job_is_its_time_alone(pool: list[Recording]) -> None:
     """The scheduler notices a target exactly when the bundle says that it is reached, and never an unreachable one."""
     for seed in range(3):

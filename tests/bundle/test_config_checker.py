@@ -92,6 +92,7 @@ def test_without_a_checker_the_check_is_done_in_process(tmp_path: Path) -> None:
     assert config_checker.ask(tmp_path / "nothing", WRONG) == check_configs(WRONG)
 
 
+@pytest.mark.nightly
 def test_the_checker_ends_with_the_process_that_started_it() -> None:
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         path = Path(folder) / "checker"

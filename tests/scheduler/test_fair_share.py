@@ -411,7 +411,7 @@ def waiting(scheduler: Scheduler) -> list[Job]:
 
 
 @given(stories())
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_pool_keeps_quotas_and_caps_and_leaves_no_device_idle(
     story: tuple[Settings, list[tuple[float, Event]]],
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_state_that_controllers_have_saved_is_taken_on_and_leads_to_the_same_d
     assert not golden.first_other(from_saved=True)
 
 
-@pytest.mark.parametrize("name", ["uniform", "market-chain"])
+@pytest.mark.parametrize("name", ["uniform", pytest.param("market-chain", marks=pytest.mark.nightly)])
 def test_a_recording_is_the_same_each_time(name: str, tmp_path: Path) -> None:
     for number in (1, 2):
         record(every()[name]).write(tmp_path / f"{number}.gz")
