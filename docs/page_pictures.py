@@ -19,11 +19,10 @@ from playwright.sync_api import sync_playwright
 
 COMMAND = [sys.executable, "-m", "lightning_core"]
 # Seconds of training before the pictures are taken.
-TRAINS = 14.0
+TRAINS = 8.0
 # Name, path, width, height and colours of each picture.
 PICTURES = (
-    ("page-jobs", "/", 1280, 600, "light"),
-    ("page-what-if", "/", 1280, 420, "light"),
+    ("page-jobs", "/", 1280, 640, "light"),
     ("page-job", "/jobs/{job}", 1280, 900, "dark"),
 )
 
@@ -48,10 +47,6 @@ def take(link: str, job: str, folder: Path) -> None:
             tab.set_viewport_size({"width": width, "height": height})
             tab.goto(base + where.format(job=job))
             tab.wait_for_timeout(3000)  # what it shows comes with the stream
-            if name == "page-what-if":
-                tab.locator("summary", has_text="What if").click()
-                tab.locator("#if-devices").press("ArrowRight")
-                tab.wait_for_timeout(4000)
             tab.screenshot(path=folder / f"{name}.png")
         browser.close()
 
