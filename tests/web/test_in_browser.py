@@ -171,7 +171,7 @@ def test_pages_are_accessible(site: Browsing, scheme: str, width: int) -> None:
     expect(tab.locator("details[open]")).to_contain_text("simulated futures")
     problems = violations(tab)
     for path, content in (
-        ("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart"), ("/compare?job=vit&job=gru", "h1"),
+        ("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart"), ("/compare?job=vit&job=gru", "#charts svg"),
     ):  # fmt: skip
         tab.goto(site.base + path)
         expect(tab.locator(content).first).to_be_visible()

@@ -1,6 +1,6 @@
 // Charts as wide as the page; they follow the pool while it is open.
 
-import { $ } from "./stream.js";
+import { $, keepDrawn } from "./stream.js";
 
 const charts = $("charts");
 
@@ -10,14 +10,4 @@ async function draw() {
   if (answer.ok) charts.innerHTML = await answer.text(); // made and escaped by our own server
 }
 
-if (charts) {
-  let width = 0;
-  new ResizeObserver(() => {
-    if (Math.abs(charts.clientWidth - width) < 40) return;
-    width = charts.clientWidth;
-    draw().catch(() => {});
-  }).observe(charts);
-  setInterval(() => {
-    if (!document.hidden) draw().catch(() => {});
-  }, 10000);
-}
+if (charts) keepDrawn(charts, draw);

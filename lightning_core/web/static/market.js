@@ -1,6 +1,6 @@
 // The market as it goes on, with charts as wide as the page.
 
-import { $ } from "./stream.js";
+import { $, keepDrawn } from "./stream.js";
 
 const market = $("market");
 
@@ -14,12 +14,4 @@ async function draw() {
   if (details) details.open = isOpen;
 }
 
-let width = 0;
-new ResizeObserver(() => {
-  if (Math.abs(market.clientWidth - width) < 40) return;
-  width = market.clientWidth;
-  draw().catch(() => {});
-}).observe(market);
-setInterval(() => {
-  if (!document.hidden) draw().catch(() => {});
-}, 10000);
+keepDrawn(market, draw);

@@ -125,3 +125,16 @@ export async function post(address, body) {
 }
 
 export { $ };
+
+/** Draw a place anew while the page is seen, and whenever its width changes: charts are as wide as the page. */
+export function keepDrawn(place, draw) {
+  let width = 0;
+  new ResizeObserver(() => {
+    if (Math.abs(place.clientWidth - width) < 40) return;
+    width = place.clientWidth;
+    draw().catch(() => {});
+  }).observe(place);
+  setInterval(() => {
+    if (!document.hidden) draw().catch(() => {});
+  }, 10000);
+}
