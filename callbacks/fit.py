@@ -23,7 +23,7 @@ from .control.steering import Steering
 from .elastic.steps import micro_batches_per_step
 from .fit_end import exit_of
 from .job_record import JobRecord
-from .metric_logging import log_metrics, print_line, summary_line
+from .metric_logging import MetricLog, print_line, summary_line
 from .options import Options, hyper_parameters_of
 from .reporting.hang_watch import HangWatch, Phase
 from .reporting.horizon import epoch_batches, horizon, seconds_left
@@ -65,6 +65,7 @@ class Fit:
         self._launched = launched = options.launched
         self._checkpointer = checkpointer
         self._record = record
+        self._metrics = MetricLog(self._name)
         self._automatic = pl_module.automatic_optimization
         self._is_elastic = options.launched and micro_batches_per_step() > 0
         self._batches = 0
@@ -205,7 +206,7 @@ class Fit:
         if self._slurm_end is not None and self._slurm_end.at is not None:
             outbox.ends_by = min(outbox.ends_by, time.monotonic() + self._slurm_end.at - time.time())
         for forecast in mailbox.read_forecasts():
-            log_metrics(trainer, forecast)
+            self._metrics.log(trainer, forecast)
 
     def _resolve_target(self, epoch_batches: int | None, mailbox: Mailbox) -> None:
         """Report how many batches an epoch has, if the target counts epochs."""
@@ -276,11 +277,11 @@ class Fit:
                     print_line(trainer, summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
                 self._record.job_forecast = mailbox.final_forecast or mailbox.job_forecast or self._record.job_forecast
             self._close_best_model(trainer)
-        if mailbox is not None and error is None:  # last, since a logger may fail
+        if mailbox is not None and error is None:  # last, since a logger may be slow
             end = mailbox.inbox.directive
             outcome = end if isinstance(end, End) else mailbox.final_forecast or mailbox.job_forecast
             if outcome is not None:
-                log_metrics(trainer, outcome)
+                self._metrics.log(trainer, outcome)
 
     def _report_bad_losses(self, mailbox: Mailbox) -> None:
         bad, before = self._losses.bad, mailbox.outbox.bad_losses

@@ -5,6 +5,9 @@ from __future__ import annotations
 import lightning.pytorch as pl
 
 from lightning_core.core.answers import End, JobForecast
+from lightning_core.view.console_lines import logger as console_logger
+
+log = console_logger(__name__)
 
 
 def metrics_of(news: JobForecast | End) -> dict[str, float]:
@@ -23,10 +26,32 @@ def metrics_of(news: JobForecast | End) -> dict[str, float]:
     return {f"lightning_core/{name}": value for name, value in known.items() if value is not None}
 
 
-def log_metrics(trainer: pl.Trainer, news: JobForecast | End) -> None:
-    """Log a forecast or an end, at the step that Lightning uses for metrics logged now."""
-    for logger in trainer.loggers:
-        logger.log_metrics(metrics_of(news), step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+class MetricLog:
+    """Logs forecasts and outcome of a job through the loggers of its Trainer.
+
+    A logger that raises, for example because its server is away, costs the training nothing but what it would have
+    shown: it is warned about once and gets no more of these metrics.
+
+    Args:
+        job: Name of the job.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._failed: set[int] = set()
+
+    def log(self, trainer: pl.Trainer, news: JobForecast | End) -> None:
+        """Log a forecast or an end, at the step that Lightning uses for metrics logged now."""
+        step = trainer.fit_loop.epoch_loop._batches_that_stepped
+        for number, logger in enumerate(trainer.loggers):
+            if number in self._failed:
+                continue
+            try:
+                logger.log_metrics(metrics_of(news), step=step)
+            except Exception as error:  # a logger raises whatever its service raises
+                self._failed.add(number)
+                log.warning("%s: no more forecasts for %s, which raised %s: %s", self._job, type(logger).__name__,
+                            type(error).__name__, error)  # fmt: skip
 
 
 def summary_line(job: str, forecast: JobForecast | None, refused: str = "") -> str:
