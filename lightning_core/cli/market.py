@@ -136,7 +136,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     print(f"if the forecast is right, it completes {end} and costs {ledger.cost[0]:.4g}; on-demand only "
           f"{on_demand_cost(job, market.on_demand):.4g}")  # fmt: skip
     if arguments.picture:
-        from lightning_core.report.market_plots import draw_plan
+        from lightning_core.report.on_market.market_plots import draw_plan
 
         draw_plan(batch, ledger, arguments.picture, f"{arguments.policy} in {market.name}", now=True)
         print(arguments.picture)
@@ -202,7 +202,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_whole(arguments.json, json.dumps({"optimum": cost, "policies": body}, indent=2, allow_nan=False) + "\n")
     if arguments.picture:
-        from lightning_core.report.market_plots import draw_backtest
+        from lightning_core.report.on_market.market_plots import draw_backtest
 
         shown = max(body, key=lambda name: body[name]["utility"] or 0.0)
         draw_backtest(batch, guarded, bare, cost, (shown, most_mixed_row(guarded[shown])), arguments.picture)

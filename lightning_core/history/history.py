@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from lightning_core.core.answers import Accepted, Alert, Answer
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
-from lightning_core.core.control import Ask, PoolAnswer
+from lightning_core.core.control import Ask, IntervalEnded, PoolAnswer
 from lightning_core.core.events import (
     DevicesUnavailable,
     EarlierRuns,
@@ -30,6 +30,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.history.entries import read_entry, says_nothing_of
 from lightning_core.history.faults import DeviceOutage, Gap, down_words
 from lightning_core.history.job_history import JobHistory
+from lightning_core.history.market_history import MarketHistory
 from lightning_core.history.moments import Remark
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.downtime import MAX_LATENESS, Down, Downtime
@@ -51,6 +52,7 @@ class History:
         part_of: Pool in which the jobs ran beside others; None if the journal has all jobs.
         outages: Times in which devices had no worker.
         cloud: What was wanted of the cloud, and what its intervals cost, each with its time.
+        market: What was on offer, and what each job cost; None for a pool on no market.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -62,6 +64,7 @@ class History:
         self.stops: list[Gap] = []
         self.outages: list[DeviceOutage] = []
         self.cloud: list[tuple[float, PoolAnswer]] = []
+        self.market = MarketHistory.of(settings)
         self.part_of: JournalPart | None = None
         self._newest: dict[str, JobHistory] = {}
         self._downtime = Downtime()
@@ -118,6 +121,8 @@ class History:
         """
         down = self.pass_time(now, event)
         now = self.last
+        if self.market is not None:
+            self.market.take(event, now)
         if isinstance(event, Submit):
             added = {one.job for one in accepted}
             for job in event.jobs:
@@ -130,10 +135,7 @@ class History:
                 if (job_history := self._newest.get(one.job)) is not None and job_history.ended is None:
                     _tell(job_history, event, one, answers, down, now, breaks)
         for answer in answers:
-            if isinstance(answer, PoolAnswer):
-                self.cloud.append((now, answer))
-            elif job_history := self._newest.get(answer.job):
-                job_history.answer(answer, now)
+            self._answer(answer, now)
 
     def pass_time(self, now: float, event: Event | None = None) -> Down | None:
         """Let time pass until an event, and return the downtime that ends with it; None for one that is not read."""
@@ -162,6 +164,16 @@ class History:
         """Time at which the last job ended; of the last event while a job has not ended."""
         ends = [job.ended for job in self.jobs]
         return max((end for end in ends if end is not None), default=self.last) if None not in ends else self.last
+
+    def _answer(self, answer: Answer, now: float) -> None:
+        if isinstance(answer, PoolAnswer):
+            self.cloud.append((now, answer))
+            if self.market is not None and isinstance(answer, IntervalEnded):
+                self.market.end_interval(answer)
+        elif job_history := self._newest.get(answer.job):
+            job_history.answer(answer, now)
+            if self.market is not None:
+                self.market.hold(job_history)
 
     def _note_outages(self, event: DevicesUnavailable, now: float) -> None:
         lasting = {outages.device: outages for outages in self.outages if outages.until is None}

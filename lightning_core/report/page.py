@@ -23,6 +23,7 @@ from lightning_core.report.gantt import gantt, swatch
 from lightning_core.report.job_card import job_card
 from lightning_core.report.job_tables import all_faults, all_jobs, outcomes
 from lightning_core.report.lanes import use
+from lightning_core.report.on_market.market_tables import money_by_job, offers
 from lightning_core.report.svg import escape
 from lightning_core.storage.journals.journal import Journal
 
@@ -81,7 +82,8 @@ def page(history: History, title: str = "") -> str:
         f'<p class="soft">{escape(title or "Training jobs with deadlines")}</p><h1>{headline}</h1>'
         f"<p>{_intro(history)}</p>{_tiles(history)}"
         f"<h2>Jobs</h2><div class=panel>{all_jobs(history, list(cards))}</div>"
-        f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{all_faults(history, cards)}"
+        f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_market(history)}"
+        f"{all_faults(history, cards)}"
         f'<h2>Job by job</h2><div class=panel><ul class="legend">{_legend()}</ul></div>'
         f'<p class="soft">{_about_charts(history, len(cards))}</p>'
         f'<div class="cards">{"".join(cards.values())}</div>',
@@ -142,6 +144,16 @@ def _intro(history: History) -> str:
     )
     pool = [] if history.part_of is None else [f"What else ran in the pool at {history.part_of.folder} is not shown."]
     return " ".join([first, *map(escape, [*left, *pool])])
+
+
+def _market(history: History) -> str:
+    """Return what each job cost, and what was on offer at the end, of a pool on a market."""
+    if history.market is None:
+        return ""
+    return (
+        f"<h2>Money by job</h2><div class=panel>{money_by_job(history)}</div>"
+        f"<h2>On offer at the end</h2><div class=panel>{offers(history, history.last)}</div>"
+    )
 
 
 def _tiles(history: History) -> str:

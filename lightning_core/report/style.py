@@ -24,6 +24,7 @@ a{color:inherit}
 table{border-collapse:collapse;width:100%;font-size:.92rem}
 th,td{text-align:left;padding:5px 10px 5px 0;vertical-align:top;border-top:1px solid var(--rule)}
 th{color:var(--soft);font-weight:600;border-top:0;white-space:nowrap}
+tfoot td{font-weight:600}
 td.n{white-space:nowrap;font-variant-numeric:tabular-nums}
 td{overflow-wrap:anywhere}
 td[data-label=job]{min-width:9em}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightning_core.core.control import IntervalEnded, NodesWanted
+from lightning_core.core.control import IntervalEnded, NodesWanted, Quoted
 from lightning_core.core.reasons import Reason
 from lightning_core.history.history import History
 from lightning_core.scheduler.settings import Settings
@@ -28,7 +28,9 @@ PLAN = {
 
 
 def test_a_market_is_shown_as_it_was_journalled() -> None:
-    history = History(Settings())
+    history = History(Settings(controllers={"market": {"interval": 60.0}}))
+    assert history.market is not None
+    history.market.take(Quoted(0.4, 4), 10.0)
     history.cloud = [
         (0.0, NodesWanted(1, 3, 1, Reason("submitted"))),
         *((60.0 * k, IntervalEnded(k, 0.3 + 0.1 * k, 4, 2, 1, 0.0, 3.0, 1.5, 20, 1, 0, 0)) for k in range(3)),
@@ -40,6 +42,8 @@ def test_a_market_is_shown_as_it_was_journalled() -> None:
         "no limit",
         "price of a spot node",
         "the plan stands: night",
+        "first quoted 50.0s ago",
+        "Money by job",
     ):
         assert words.lower() in html.lower(), words
     assert "edge, 2 devices" in html

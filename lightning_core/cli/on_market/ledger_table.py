@@ -24,7 +24,7 @@ def draw(ledger: Ledger, bundle: BundleSpec, seconds: float, path: Path) -> None
         seconds: Seconds of an interval.
         path: File to write; its suffix is the format.
     """
-    from lightning_core.report.market_plots import IntervalSeries, draw_intervals
+    from lightning_core.report.on_market.market_plots import IntervalSeries, draw_intervals
 
     jobs = [spec.job for spec in bundle.jobs]
     works = [job.target.work for job in jobs]

@@ -94,7 +94,7 @@ class NodeBill:
         for name, node in self._nodes.items():
             if name not in names and self._quotes:
                 rest = max(self._minimum - (now - node.since), 0.0)
-                self._add(now, self._prices(self._quote(now / self._seconds))[0 if node.is_spot else 1] * rest)
+                self._add(now, self.prices_at(now)[0 if node.is_spot else 1] * rest)
         self._places = nodes.places
         self._nodes = {name: self._nodes.get(name, BilledNode(kind, now)) for name, kind in names.items()}
 
@@ -114,13 +114,27 @@ class NodeBill:
             number = self._until // self._seconds
             ends = min(now, (number + 1) * self._seconds) if number < last else now
             ends = ends if ends > self._until else now  # where rounding puts both at the same moment
-            self._add(self._until, self._rate(self._until / self._seconds) * (ends - self._until))
+            self.bill(self._until, ends - self._until)
             self._until = ends
 
     def take(self, number: int) -> float:
         """Return what is billed up to the end of an interval and was not taken before, and take it."""
         due = [one for one in self._costs if one <= number]
         return math.fsum(self._costs.pop(one) for one in due)
+
+    def bill(self, since: float, seconds: float) -> None:
+        """Bill so many seconds from a time on, in which nodes and prices are the same."""
+        self._add(since, self._rate(since / self._seconds) * seconds)
+
+    def prices_at(self, now: float) -> tuple[float, float]:
+        """Return the price of a second of a spot and of an on-demand node at a time, at which there was a quote."""
+        return self._prices(self._quote(now / self._seconds))
+
+    @property
+    def counts(self) -> NodeCounts:
+        """The nodes that are billed."""
+        spot = sum(node.is_spot for node in self._nodes.values())
+        return NodeCounts(spot, len(self._nodes) - spot)
 
     # ------------------------------------------------------------------------------------------------ money
 
@@ -137,7 +151,7 @@ class NodeBill:
             return math.inf
         at = now / self._seconds
         quotes = [self._quote(at), *(quote for when, quote in self._quotes if when > at)]
-        there = self._counts
+        there = self.counts
         new = wanted.maximum(there).minus(there)
         coming = [BilledNode(True, now)] * new.spot + [BilledNode(False, now)] * new.on_demand
         begins = list[tuple[float, float]]()  # when each node costs more than what is sure, and its price from then on
@@ -150,11 +164,6 @@ class NodeBill:
         return now + _lasts(money, begins)
 
     # ------------------------------------------------------------------------------------------------ within
-
-    @property
-    def _counts(self) -> NodeCounts:
-        spot = sum(node.is_spot for node in self._nodes.values())
-        return NodeCounts(spot, len(self._nodes) - spot)
 
     def _add(self, at: float, money: float) -> None:
         number = int(at // self._seconds)
@@ -172,7 +181,7 @@ class NodeBill:
 
     def _rate(self, at: float) -> float:
         """Return what a second costs at a time in intervals."""
-        return self._counts.cost(*self._prices(self._quote(at)))
+        return self.counts.cost(*self._prices(self._quote(at)))
 
 
 def _lasts(money: float, begins: Iterable[tuple[float, float]]) -> float:

@@ -1,4 +1,4 @@
-"""A pool on a market: what was on offer, what it held and paid, what it wants now and why; or the plan of a pool."""
+"""A pool on a market: what is on offer, what it held and paid, for which job and why; or the plan of a pool."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from lightning_core.core.control import IntervalEnded, NodesWanted
 from lightning_core.core.durations import format_duration
 from lightning_core.history.history import History
 from lightning_core.report.job_card import shortened
+from lightning_core.report.on_market.market_tables import money_by_job, offers, table
 from lightning_core.report.svg import Scale, boxes, escape, line, number
 from lightning_core.view.cloud_line import trouble_line
 from lightning_core.view.text import clean
@@ -44,11 +45,16 @@ def parts(history: History, view: View, width: int) -> str:
     return (
         f"{_now(cloud)}"
         f'<section class="panel"><h2>Price and nodes</h2>{_charts(rows, width)}</section>'
+        f"{_panel('On offer', offers(history, view.now))}{_panel('Money by job', money_by_job(history))}"
         f'<section class="panel"><h2>What was wanted, and why</h2>{_wanted(history)}</section>'
         f"{_plan(plan, view.now) if plan else ''}"
         f'<section class="panel"><h2>Jobs</h2>{_jobs(view)}</section>'
         f'<details class="panel"><summary>Intervals</summary>{_intervals(rows)}</details>'
     )
+
+
+def _panel(title: str, content: str) -> str:
+    return f'<section class="panel"><h2>{title}</h2>{content}</section>' if content else ""
 
 
 def _now(cloud: Mapping[str, Any]) -> str:
@@ -116,7 +122,7 @@ def _charts(rows: Sequence[IntervalEnded], across: int) -> str:
 def _wanted(history: History) -> str:
     found = [(at, answer) for at, answer in history.cloud if isinstance(answer, NodesWanted)][-MAX_WANTED:][::-1]
     rows = [[format_duration(at), str(one.spot), str(one.on_demand), str(one.reason)] for at, one in found]
-    return _table(("after", "spot", "on demand", "why"), rows) if rows else '<p class="soft">Nothing yet.</p>'
+    return table(("after", "spot", "on demand", "why"), rows) if rows else '<p class="soft">Nothing yet.</p>'
 
 
 def _plan(plan: Mapping[str, Any], now: float) -> str:
@@ -129,8 +135,8 @@ def _plan(plan: Mapping[str, Any], now: float) -> str:
         [clean(name), "held" if hold else f"{clean(location)}, {devices} devices", clean(str(reason))]
         for name, (hold, location, devices, reason) in plan["asked"].items()
     ] + [[clean(name), "no more", clean(why)] for name, why in plan["short"].items()]
-    table = _table(("job", "planned", "why"), rows) if rows else ""
-    return f'<section class="panel"><h2>What is planned</h2><p>{escape(words)}</p>{table}</section>'
+    asked = table(("job", "planned", "why"), rows) if rows else ""
+    return f'<section class="panel"><h2>What is planned</h2><p>{escape(words)}</p>{asked}</section>'
 
 
 def _jobs(view: View) -> str:
@@ -138,9 +144,7 @@ def _jobs(view: View) -> str:
     for job in [job for job in view.statuses() if job.spot_policy is not None][::-1][:MAX_JOBS]:
         verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
         rows.append([clean(job.name), verdict, f"{job.batches:,}", clean(str(job.spot_policy))])
-    return (
-        _table(("job", "outcome", "batches", "spot policy"), rows) if rows else '<p class="soft">No job is on it.</p>'
-    )
+    return table(("job", "outcome", "batches", "spot policy"), rows) if rows else '<p class="soft">No job is on it.</p>'
 
 
 def _intervals(rows: Sequence[IntervalEnded]) -> str:
@@ -155,13 +159,4 @@ def _intervals(rows: Sequence[IntervalEnded]) -> str:
         for row in rows[::-1][:MAX_ROWS]
     ]
     more = f'<p class="soft">The newest {MAX_ROWS} of {len(rows):,}.</p>' if len(rows) > MAX_ROWS else ""
-    return _table([name.replace("_", " ") for name in names], shown) + more
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    body = ""
-    for row in rows:
-        cells = (f'<td data-label="{name}">{shortened(value)}</td>' for name, value in zip(names, row, strict=True))
-        body += f"<tr>{''.join(cells)}</tr>"
-    return f'<table class="stack"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return table([name.replace("_", " ") for name in names], shown) + more
