@@ -1,8 +1,9 @@
-"""The page beside a pool: a process that ``up --serve`` starts, and ``down`` ends.
+"""The page beside a pool, which ``up --serve`` starts and ``down`` ends.
 
 It is a process of its own, as is that of ``lightning-core serve``: what becomes of it does not matter to the pool. It
-outlives the shell, and a restart of the scheduler. If it ends, ``lightning-core serve`` starts another one. It is known
-by its id and start time, in a file of the pool's folder.
+outlives the shell, and a restart of the scheduler. A second process, its guard, starts it again when it dies
+(:mod:`lightning_core.cli.access.page_guard`). Both are known by their ids and start times, in a file of the pool's
+folder.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from lightning_core.cli.access import page_guard
+from lightning_core.cli.access.page_guard import FILE, LINK, LOG
 from lightning_core.errors import LightningCoreError
-from lightning_core.node.processes import is_alive, started
-from lightning_core.storage.atomic_files import write_whole
+from lightning_core.node.processes import is_alive
 from lightning_core.storage.private_files import owner_only, read_own
 
-# What is known of the process, and what it prints: the link that works once is in it, so it is the user's alone.
-FILE, LOG = "page.json", "page.log"
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_BYTES = 2**16
 # Seconds until its link is there, and that it has to end.
@@ -48,42 +49,47 @@ def start_page(folder: Path, port: int) -> str:
     """
     folder = folder.expanduser().resolve()
     end_page(folder)
-    command = [sys.executable, "-m", "lightning_core", "serve", "--pool", str(folder), "--port", str(port)]
+    command = [sys.executable, "-m", page_guard.__name__, str(folder), str(port)]
     with owner_only(), os.fdopen(os.open(folder / LOG, LOG_FLAGS, 0o600), "w") as log:
-        process = subprocess.Popen(
+        guard = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
-        noted = json.dumps({"pid": process.pid, "started": started(process.pid) or 0})
-        write_whole(folder / FILE, noted)
     until = time.monotonic() + START_TIMEOUT
-    while process.poll() is None and time.monotonic() < until:
-        if "/enter?key=" in (told := _told(folder)) and told.endswith("\n"):
+    while guard.poll() is None and time.monotonic() < until:
+        if LINK.search(told := _told(folder)) and told.endswith("\n"):
             return told.rstrip()
         time.sleep(0.1)
     why = _told(folder).strip().rpartition("\n")[2] or f"it said nothing within {START_TIMEOUT:.0f} s"
+    guard.terminate()
+    guard.wait()
     end_page(folder)
-    process.wait()
     raise PageError(f"the page did not start: {why}")
 
 
 def end_page(folder: Path) -> None:
-    """End the page that :func:`start_page` started, if it runs."""
+    """End the page that :func:`start_page` started and its guard, those of them that run."""
     folder = folder.expanduser().resolve()
     try:
         noted = json.loads(read_own(folder, FILE, MAX_BYTES))
-        pid, is_there = int(noted["pid"]), is_alive(noted)
+        both = [{"pid": int(noted[name]["pid"]), "started": noted[name]["started"]} for name in ("guard", "page")]
+        running = [process for process in both if is_alive(process)]
     except (OSError, ValueError, KeyError, TypeError):
         return
-    if is_there:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-        until = time.monotonic() + END_TIMEOUT
-        while is_alive(noted) and time.monotonic() < until:
-            time.sleep(0.05)
-        if is_alive(noted):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    # The guard first: it ends the page. A page whose guard was killed is still there.
+    for process in running:
+        _end(process)
     (folder / FILE).unlink(missing_ok=True)
+
+
+def _end(process: Mapping[str, int]) -> None:
+    with suppress(ProcessLookupError):
+        if is_alive(process):
+            os.kill(process["pid"], signal.SIGTERM)
+        until = time.monotonic() + END_TIMEOUT
+        while is_alive(process) and time.monotonic() < until:
+            time.sleep(0.05)
+        if is_alive(process):
+            os.kill(process["pid"], signal.SIGKILL)
 
 
 def _told(folder: Path) -> str:
