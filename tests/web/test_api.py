@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from lightning_core.storage.job_specs import home_of
 from lightning_core.view.job_entry import job_entry, job_of_entry
 from lightning_core.web.api.endpoints import ENDPOINTS, Endpoint
 from lightning_core.web.api.openapi import document
+from lightning_core.web.api.paging import page_of as page_of_jobs
 from lightning_core.web.request_guard import MAX_BODY_BYTES
 from lightning_core.web.visitors import account, reader
 from tests.web.pages import HOST, ORIGIN, Page, page_of
@@ -135,6 +137,42 @@ def test_jobs_are_found_by_owner_outcome_and_name(page: Page) -> None:
     for key, (value, words) in wrong.items():
         answer = client.get(f"{API}/jobs", params={key: value})
         assert (answer.status_code, words in answer.json()["error"]["words"]) == (400, True), answer.text
+
+
+def test_jobs_come_in_pages_of_which_each_says_where_the_next_begins(page: Page) -> None:
+    page.submit(*(Job(f"more-{k}", 600.0, BatchTarget(9)) for k in range(5)))
+    client, pages, after = program(page), list[list[str]](), None
+    while True:
+        answer = client.get(f"{API}/jobs", params={"limit": 3} | ({} if after is None else {"after": after})).json()
+        pages.append([job["name"] for job in answer["jobs"]])
+        if (after := answer["next"]) is None:
+            break
+        if len(pages) == 1:
+            page.submit(Job("late", 600.0, BatchTarget(9)))
+    assert pages == [["vit", "gru", "more-0"], ["more-1", "more-2", "more-3"], ["more-4", "late"]]
+    whole = client.get(f"{API}/jobs").json()
+    assert (len(whole["jobs"]), whole["next"]) == (8, None)
+    exact = client.get(f"{API}/jobs", params={"limit": 8}).json()
+    assert (len(exact["jobs"]), exact["next"]) == (8, None)
+    for query in ({"limit": "0"}, {"limit": "10001"}, {"after": "vit"}, {"after": "vit@now"}):
+        answer = client.get(f"{API}/jobs", params=query)
+        assert (answer.status_code, next(iter(query)) in answer.json()["error"]["words"]) == (400, True), answer.text
+
+
+def test_jobs_that_are_forgotten_between_two_pages_hide_no_other() -> None:
+    jobs = [SimpleNamespace(name=f"j{k}", submitted_at=at) for k, at in enumerate([0.1, 2.5, 2.5, 2.5, 7.0])]
+
+    def names(found: Any, after: str | None) -> tuple[list[str], str | None]:
+        page, following = page_of_jobs(found, 2, after)
+        return [job.name for job in page], following
+
+    assert names(jobs, None) == (["j0", "j1"], "j1@2.5")
+    assert names(jobs, "j1@2.5") == (["j2", "j3"], "j3@2.5")
+    assert names(jobs, "j3@2.5") == (["j4"], None)
+    assert names(jobs[2:], "j1@2.5") == (["j2", "j3"], "j3@2.5")
+    assert names([*jobs[:1], *jobs[2:]], "j1@2.5") == (["j2", "j3"], "j3@2.5")
+    assert names([*jobs[:3], jobs[4]], "j3@2.5") == (["j1", "j2"], "j2@2.5")  # again rather than never
+    assert names(jobs[:1], "j4@7.0") == ([], None)
 
 
 def test_a_curve_is_thinned_and_a_story_says_why(page: Page) -> None:

@@ -21,7 +21,7 @@ from lightning_core.core.control import PlanGiven
 from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import AccessRefusedError
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.pool import JobEndedError, NotOnThisMachineError, Pool, UnknownJobError
+from lightning_core.pool import JobEndedError, NotOnThisMachineError, Pool, UnknownJobError, http_client
 from lightning_core.server.access.people import Person, Right
 from lightning_core.server.discovery import connect
 from lightning_core.server.probe import PoolUnavailableError
@@ -66,6 +66,16 @@ def test_a_pool_is_seen_as_on_its_own_machine(page: Page) -> None:
         with pytest.raises(UnknownJobError, match="vit"):
             pool.status("vitt")
         assert TOKEN not in repr(pool)
+
+
+def test_all_jobs_come_from_afar_in_as_many_pages_as_it_takes(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    page.submit(*(Job(f"more-{k}", 600.0, BatchTarget(9)) for k in range(5)))
+    monkeypatch.setattr(http_client, "PAGE", 3)
+    with Pool.connect(patience=0.1) as pool:
+        assert [job.name for job in pool.jobs()] == ["vit", "gru", *(f"more-{k}" for k in range(5))]
+        monkeypatch.setattr(http_client, "MAX_PAGES", 2)
+        with pytest.raises(ConnectionError, match="more than 6 jobs"):
+            pool.jobs()
 
 
 def test_jobs_are_steered_from_afar(page: Page) -> None:

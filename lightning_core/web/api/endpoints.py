@@ -21,6 +21,7 @@ from lightning_core.server.discovery import kind_of
 from lightning_core.view.job_entry import JobEntry, job_entry
 from lightning_core.view.why import rows
 from lightning_core.web.api import shapes
+from lightning_core.web.api.paging import page_of
 from lightning_core.web.pages.job_pages import log_tail
 
 if TYPE_CHECKING:
@@ -97,13 +98,14 @@ def _jobs(sources: Sources, asked: Asked) -> shapes.JobsAnswer:
     now, jobs = asked.pool.look()
     wanted: shapes.JobsQuery = asked.query
     found = [
-        job_entry(job, sources.folder)
+        job
         for job in jobs
         if wanted.owner in (None, job.owner)
         and wanted.outcome in (None, job.verdict)
         and wanted.name in (None, job.name)
     ]
-    return {"now": now, "jobs": found}
+    page, after = page_of(found, wanted.limit, wanted.after)
+    return {"now": now, "jobs": [job_entry(job, sources.folder) for job in page], "next": after}
 
 
 def _job(sources: Sources, asked: Asked) -> JobEntry:

@@ -9,7 +9,7 @@ from lightning_core.core.answers import Verdict
 from lightning_core.server.access.people import Right
 from lightning_core.view.job_entry import JobEntry
 
-MAX_POINTS, MAX_MOMENTS, MAX_LINES = 10_000, 10_000, 400
+MAX_JOBS, MAX_POINTS, MAX_MOMENTS, MAX_LINES = 10_000, 10_000, 10_000, 400
 Run = Annotated[int | None, "Number of the job among those of its name; the newest by default.", {"minimum": 1}]
 
 
@@ -23,11 +23,13 @@ class Nothing:
 
 @dataclass(frozen=True)
 class JobsQuery:
-    """Which jobs are wanted; all by default."""
+    """Which jobs are wanted, and how many at once; all by default."""
 
     owner: Annotated[str | None, "Jobs of this owner."] = None
     outcome: Annotated[Verdict | None, "Jobs with this verdict."] = None
     name: Annotated[str | None, "Jobs of this name, earlier ones too."] = None
+    limit: Annotated[int | None, "Jobs at most.", {"minimum": 1, "maximum": MAX_JOBS}] = None
+    after: Annotated[str | None, "The `next` of an answer: the jobs that come after that one's."] = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class JobsAnswer(TypedDict):
 
     now: Annotated[float, "Scheduler time."]
     jobs: list[JobEntry]
+    next: Annotated[str | None, "What to give as `after` for the jobs that follow; null if there are no more."]
 
 
 class Forecast(TypedDict):
