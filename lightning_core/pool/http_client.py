@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
 from lightning_core.bundle.problems import BundleError
@@ -14,6 +16,7 @@ from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, Set
 from lightning_core.core.events import Event
 from lightning_core.pool.api_connection import ApiConnection, problem_lines
 from lightning_core.pool.pool_errors import NotOnThisMachineError
+from lightning_core.server.access.people import Person
 from lightning_core.view.job_entry import job_of_entry
 from lightning_core.view.text import clean
 from lightning_core.view.why import Row
@@ -43,6 +46,14 @@ class HttpClient:
         self._api = ApiConnection(url, token, allow_http=allow_http)
         self.path = self._api.path
         """Address of the pool."""
+
+    def acting_for(self, person: Person) -> NoReturn:
+        """Refuse to speak for another person.
+
+        Raises:
+            NotOnThisMachineError: Always.
+        """
+        raise NotOnThisMachineError(f"{self.path} knows one person by each token; connect with another one")
 
     def about(self) -> dict[str, Any]:
         """Return a description of the pool: its settings, devices and folder."""
@@ -99,11 +110,23 @@ class HttpClient:
                 for one in body["moments"]
             ]  # fmt: skip
 
-    def log_tail(self, job: str) -> list[str]:
-        """Return the last lines of the log of a launched job."""
+    def log(self, job: str, last: int | None, ended: Callable[[], bool] | None) -> Iterator[str]:
+        """Return the lines of the log of a launched job, of which the last ones come from afar.
+
+        Args:
+            job: Name of the job.
+            last: Lines, counted from the end; None for all that come.
+            ended: Must be None: a log is followed on the pool's own machine.
+
+        Raises:
+            NotOnThisMachineError: If it should be followed.
+        """
+        if ended is not None:
+            raise NotOnThisMachineError(f"{self.path}: a log is followed on the pool's own machine alone")
         body = self._api.get(f"{_path(job)}/log")
         with self._api.reading():
-            return [clean(line) for line in body["lines"]]
+            lines = [clean(line) for line in body["lines"]]
+        return iter(lines if last is None else lines[max(len(lines) - last, 0) :])
 
     def event(self, event: Event) -> None:
         """Send a command about a job.
@@ -134,7 +157,7 @@ class HttpClient:
         Raises:
             BundleError: With every problem found.
         """
-        body = self._api.post("/bundles/check", bundle=_text_of(bundle))
+        body = self._api.post("/bundles/check", bundle=_text_of(bundle.submit(datetime.now())))
         with self._api.reading():
             found = problem_lines(body["problems"])
         if found:

@@ -10,16 +10,15 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from lightning_core.core.answers import JobForecast, JobStatus, State
 from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDeadline, SetDevices
 from lightning_core.core.durations import parse_when, seconds_until
-from lightning_core.core.names import did_you_mean
-from lightning_core.pool.following import Change, follow_changes, follow_log
+from lightning_core.pool.following import Change, follow_changes
 from lightning_core.pool.http_client import HttpClient
-from lightning_core.pool.local_files import log_of, reasons_of
-from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, NotOnThisMachineError, UnknownJobError
+from lightning_core.pool.near_pool import NearPool
+from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, UnknownJobError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.people import Person, person_from_dict
 from lightning_core.server.clients.socket_client import SocketClient
@@ -59,6 +58,7 @@ class Pool:
 
     def __init__(self, client: SocketClient | HttpClient, patience: float | None = None) -> None:
         self.client = client
+        self._asked = client if isinstance(client, HttpClient) else NearPool(client, self.look)
         self._patience = RESTART_SECONDS if patience is None else patience
 
     @classmethod
@@ -112,9 +112,7 @@ class Pool:
         Raises:
             NotOnThisMachineError: If the pool is asked from afar.
         """
-        if isinstance(self.client, HttpClient):
-            raise NotOnThisMachineError(f"{self.client.path} knows one person by each token; connect with another one")
-        return type(self)(SocketClient(self.client.path, person), self._patience)
+        return type(self)(self._asked.acting_for(person), self._patience)
 
     @property
     def is_far(self) -> bool:
@@ -210,17 +208,7 @@ class Pool:
             BundleError: With every problem found.
             ValueError: With the first job whose name is taken, or whose spec is too large.
         """
-        if isinstance(self.client, HttpClient):
-            self.client.check(bundle.submit(datetime.now()))
-            return
-        from lightning_core.cluster import config_checker
-        from lightning_core.storage import job_specs
-
-        bundle.check(
-            local=False, check=partial(config_checker.ask, self.client.path.with_name(config_checker.SOCKET_NAME))
-        )
-        taken = {job.name for job in self.jobs() if job.state is not State.ENDED}
-        job_specs.check([cast(job_specs.Spec, spec.for_worker(bundle.folder)) for spec in bundle.jobs], taken)
+        self._asked.check(bundle)
 
     def submit(
         self, bundle: BundleSpec | Path | str, *, now: datetime | None = None, checked: bool = False
@@ -243,11 +231,7 @@ class Pool:
             bundle = self.read(bundle)
         if not checked:
             self.check(bundle)
-        bundle = bundle.submit(now or datetime.now()).saved_every(self.settings.save_every)
-        if isinstance(self.client, HttpClient):
-            return self.client.submit(bundle)
-        self.client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
-        return [spec.job.name for spec in bundle.jobs]
+        return self._asked.submit(bundle.submit(now or datetime.now()).saved_every(self.settings.save_every))
 
     def look(self) -> tuple[float, list[JobStatus]]:
         """Return scheduler time in seconds, and every job in the order of submission."""
@@ -259,13 +243,7 @@ class Pool:
 
     def status(self, job: str) -> JobStatus:
         """Return a job's state, verdict, reasons, progress and share as they are now."""
-        if isinstance(self.client, HttpClient):
-            return self._patiently(partial(self.client.job_status, job))
-        jobs = self.jobs()
-        for told in reversed(jobs):
-            if told.name == job:
-                return told
-        raise UnknownJobError(f"no job {job!r}{did_you_mean(job, [told.name for told in jobs])}")
+        return self._patiently(partial(self._asked.job_status, job))
 
     def forecast(self, job: str) -> JobForecast | None:
         """Return when a job is forecast to reach its target; None while it is too early to tell."""
@@ -278,9 +256,7 @@ class Pool:
         Raises:
             NotOnThisMachineError: If the pool is on another machine.
         """
-        if isinstance(self.client, HttpClient):
-            return self._patiently(partial(self.client.reasons, job))
-        return reasons_of(self.folder, job)
+        return self._patiently(partial(self._asked.reasons, job))
 
     def logs(self, job: str, *, last: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a launched job has printed; of a progress bar, what stands there in the end.
@@ -294,12 +270,8 @@ class Pool:
             NotOnThisMachineError: If the pool is on another machine, or the job is a script, which prints in its shell.
             AgedOutError: If the job ended so long ago that its log is gone.
         """
-        if isinstance(self.client, HttpClient):
-            if follow:
-                raise NotOnThisMachineError(f"{self.client.path}: a log is followed on the pool's own machine alone")
-            lines = self._patiently(partial(self.client.log_tail, job))
-            return iter(lines if last is None else lines[max(len(lines) - last, 0) :])
-        return follow_log(log_of(self.folder, job), last, partial(self._has_ended, job) if follow else None)
+        ended = partial(self._has_ended, job) if follow else None
+        return self._patiently(partial(self._asked.log, job, last, ended))
 
     def _has_ended(self, job: str) -> bool:
         try:

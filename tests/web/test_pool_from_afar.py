@@ -301,7 +301,7 @@ def test_a_connection_that_the_server_has_closed_is_made_again(page: Page) -> No
     with Pool.connect(patience=0.0) as pool:
         assert pool.status("vit")
         client: Any = pool.client
-        client._connection.sock.shutdown(2)
+        client._api._connection.sock.shutdown(2)
         assert pool.status("vit")
         pool.pause("vit")
 
