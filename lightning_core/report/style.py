@@ -28,6 +28,7 @@ tfoot td{font-weight:600}
 td.n{white-space:nowrap;font-variant-numeric:tabular-nums}
 td{overflow-wrap:anywhere}
 td[data-label=job]{min-width:9em}
+td[data-label=zone]{min-width:7em}
 .swatch{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.45em}
 .badge{display:inline-block;white-space:nowrap;font-weight:600}
 .badge::before{content:attr(data-symbol);display:inline-block;width:1.25em;height:1.25em;line-height:1.25em;
@@ -89,5 +90,13 @@ margin:0;list-style:none;font-size:.9rem}
 .stack tr{display:block;border-top:1px solid var(--rule);padding:8px 0}
 .stack td{display:flex;gap:10px;border:0;padding:1px 0}
 .stack td[data-label=target],.stack td[data-label=reached]{display:none}
-.stack td::before{content:attr(data-label);color:var(--soft);flex:0 0 6.2em}}
+.stack td::before{content:attr(data-label);color:var(--soft);flex:0 0 6.2em}
+.stack td:empty{display:none}
+.numbers tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(4.6em,1fr));gap:2px 10px}
+.numbers td{display:block}
+.numbers td::before{display:block;font-size:.82rem}
+.numbers .long,.numbers td[data-label=job]{grid-column:1/-1}
+.numbers td[data-label=job]{font-weight:600}
+.numbers tfoot td::before{font-weight:400}
+.numbers td[data-label=job]::before{content:none}}
 """

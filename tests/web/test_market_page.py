@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from lightning_core.core.control import IntervalEnded, NodesWanted, Quoted
+from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.people import Person, Right
@@ -48,6 +51,18 @@ def test_a_market_is_shown_as_it_was_journalled() -> None:
         assert words.lower() in html.lower(), words
     assert "edge, 2 devices" in html
     assert not any(tag in html for tag in ("<i>", "<2>", "<b>"))
+
+
+def test_a_job_has_the_spot_policy_of_all_or_one_that_was_chosen_for_it(tmp_path: Path) -> None:
+    with page_of(tmp_path / "pool") as page:
+        page.submit(Job("vit", 600.0, BatchTarget(10)))
+        view = page.watch.view
+        assert "No job is on it" in body(History(Settings()), view)
+        view = replace(view, about={"settings": {"controllers": {"market": {"policy": "<max-spot>"}}}})
+        assert "&lt;max-spot&gt;" in body(History(Settings()), view)
+        [row] = view.rows.values()
+        chosen = replace(row.status, spot_policy=Reason("words", (), "ahap, chosen"))
+        assert "ahap, chosen" in body(History(Settings()), replace(view, rows={"vit": replace(row, status=chosen)}))
 
 
 def test_a_market_without_an_interval_says_so() -> None:

@@ -12,6 +12,8 @@ from lightning_core.report.svg import escape
 
 # Jobs that have a row of their own: those that cost most. The others are together in one.
 MAX_JOBS = 100
+# Characters of what has room beside other numbers on a phone.
+MAX_NUMBER = 8
 
 _ABOUT_MONEY = (
     "The journal has which nodes were billed and how many devices each job held, but not on which node it trained:"
@@ -22,7 +24,7 @@ _ABOUT_MONEY = (
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]], last: Sequence[Sequence[str]] = ()) -> str:
-    """Return a table, whose rows are stacked where it is narrow.
+    """Return a table, whose numbers stand side by side below the name of the row where it is narrow.
 
     Args:
         names: Heads of the columns.
@@ -31,13 +33,16 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], last: Sequence[Se
     """
 
     def row(values: Sequence[str]) -> str:
-        cells = (f'<td data-label="{name}">{shortened(value)}</td>' for name, value in zip(names, values, strict=True))
-        return f"<tr>{''.join(cells)}</tr>"
+        cells = ""
+        for name, value in zip(names, values, strict=True):
+            kind = ' class="long"' if len(value) > MAX_NUMBER else ""
+            cells += f'<td{kind} data-label="{name}">{shortened(value)}</td>'
+        return f"<tr>{cells}</tr>"
 
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     foot = f"<tfoot>{''.join(map(row, last))}</tfoot>" if last else ""
     body = "".join(map(row, rows))
-    return f'<table class="stack"><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>'
+    return f'<table class="stack numbers"><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>'
 
 
 def money_by_job(history: History) -> str:
@@ -78,10 +83,10 @@ def offers(history: History, now: float) -> str:
         return '<p class="soft">Nothing has been quoted yet.</p>'
     has_types = any(quote.offer.type for quote in market.quotes.values())
     has_throughput = any(quote.offer.throughput != 1.0 for quote in market.quotes.values())
-    names = ["zone", *(["type"] if has_types else []), "spot price", "on offer", "on-demand price",
+    names = ["zone", *(["type"] if has_types else []), "spot price", "on offer", "on demand",
              *(["throughput"] if has_throughput else []), "last change"]  # fmt: skip
     found = []
-    for name, quote in sorted(market.quotes.items()):
+    for name, quote in sorted(market.quotes.items(), key=lambda pair: (pair[1].offer.zone, pair[1].offer.type)):
         offer = quote.offer
         found.append([
             offer.zone if name else "any", *([offer.type or "-"] if has_types else []),
@@ -89,7 +94,7 @@ def offers(history: History, now: float) -> str:
             f"{offer.available:,}" if quote.stands else "-", f"{offer.on_demand:.4g}",
             *([f"{offer.throughput:g}"] if has_throughput else []), _change(quote, now),
         ])  # fmt: skip
-    return f'{table(names, found)}<p class="soft">Prices are for an interval.</p>'
+    return f'{table(names, found)}<p class="soft">Prices of a node are for an interval.</p>'
 
 
 def _row(name: str, money: Money, market: MarketHistory) -> list[str]:

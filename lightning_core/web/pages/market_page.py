@@ -140,10 +140,13 @@ def _plan(plan: Mapping[str, Any], now: float) -> str:
 
 
 def _jobs(view: View) -> str:
+    """Return the jobs with their spot policies: that of all jobs, or the one that was chosen for each."""
+    of_all = view.about.get("settings", {}).get("controllers", {}).get("market", {}).get("policy", "")
+    found = [(job, of_all if job.spot_policy is None else str(job.spot_policy)) for job in view.statuses()]
     rows = []
-    for job in [job for job in view.statuses() if job.spot_policy is not None][::-1][:MAX_JOBS]:
+    for job, policy in [pair for pair in found if pair[1]][::-1][:MAX_JOBS]:
         verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
-        rows.append([clean(job.name), verdict, f"{job.batches:,}", clean(str(job.spot_policy))])
+        rows.append([clean(job.name), verdict, f"{job.batches:,}", clean(policy)])
     return table(("job", "outcome", "batches", "spot policy"), rows) if rows else '<p class="soft">No job is on it.</p>'
 
 

@@ -1,6 +1,6 @@
 // One job: its chart follows it, can be zoomed, and it can be steered.
 
-import { $, badge, clock, dateOf, duration, first, follow, pool, post, say, wholeDate } from "./stream.js";
+import { $, badge, clock, dateOf, duration, first, follow, oneAtATime, pool, post, say, wholeDate } from "./stream.js";
 import "./what_if.js";
 
 const name = decodeURIComponent(location.pathname.split("/")[2]);
@@ -21,11 +21,11 @@ async function part(path) {
   return answer.text();
 }
 
-async function redraw() {
+const redraw = oneAtATime(async () => {
   const width = Math.max(400, Math.min(Math.round(chart.clientWidth), 1400));
   const zoom = span ? `&from=${span[0]}&to=${span[1]}` : "";
   chart.innerHTML = await part(`chart?run=${run}&width=${width}${zoom}`); // made and escaped by our own server
-}
+});
 
 function zoom(low, high) {
   const most = Number(drawn().end) * 3 + 10;

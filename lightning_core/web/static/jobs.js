@@ -141,7 +141,7 @@ function draw(row) {
   const earlier = [...pool.rows.values()].some((other) => other.name === row.name && other.submitted > row.submitted);
   const link = html("a", { href: `/jobs/${encodeURIComponent(row.name)}` }, row.name);
   const under = [row.owner, row.state, earlier ? "an earlier one" : "", row.restarts ? `${row.restarts} restart${row.restarts > 1 ? "s" : ""}` : ""];
-  const value = [html("div", {}, row.value), html("div", { class: "soft" }, row.target)];
+  const value = [html("div", {}, row.value), html("div", { class: "soft", title: row.target }, row.target)];
   const devices = row.devices.length ? `on ${row.devices.join(", ")}` : "";
   const share = row.share > 0 ? [html("div", {}, row.share.toFixed(2)), html("div", { class: "soft" }, devices)] : [html("span", { class: "soft" }, "-")];
   const made = html(

@@ -126,8 +126,31 @@ export async function post(address, body) {
 
 export { $ };
 
+/**
+ * Draws one at a time: what is asked for meanwhile is drawn once more, so that no answer that comes late is what is shown.
+ */
+export function oneAtATime(draw) {
+  let drawing = null;
+  let again = false;
+  return function redraw() {
+    again = true;
+    drawing ??= (async () => {
+      try {
+        while (again) {
+          again = false;
+          await draw();
+        }
+      } finally {
+        drawing = null;
+      }
+    })();
+    return drawing;
+  };
+}
+
 /** Draw a place anew while the page is seen, and whenever its width changes: charts are as wide as the page. */
-export function keepDrawn(place, draw) {
+export function keepDrawn(place, drawOnce) {
+  const draw = oneAtATime(drawOnce);
   let width = 0;
   new ResizeObserver(() => {
     if (Math.abs(place.clientWidth - width) < 40) return;

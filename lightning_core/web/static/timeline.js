@@ -1,19 +1,19 @@
 // The lanes of the devices, for the time that is chosen.
 
-import { $, say } from "./stream.js";
+import { $, oneAtATime, say } from "./stream.js";
 
 const choices = [...document.querySelectorAll("#last input")];
 const wanted = new URLSearchParams(location.hash.slice(1)).get("last");
 for (const choice of choices) if (choice.value === wanted) choice.checked = true;
 
-async function load() {
+const load = oneAtATime(async () => {
   const last = choices.find((choice) => choice.checked).value;
   history.replaceState(null, "", `#last=${last}`);
   const answer = await fetch(`/timeline/lanes?last=${last}`);
   const words = await answer.text();
   if (!answer.ok) return say(words, true);
   $("lanes").innerHTML = words; // made and escaped by our own server
-}
+});
 
 for (const choice of choices) choice.addEventListener("change", () => load());
 load().catch((error) => say(error.message, true));
