@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -116,7 +117,21 @@ class DeviceOutage:
 
     def __str__(self) -> str:
         until = "not back yet" if self.until is None else f"back after {format_duration(self.until - self.since)}"
-        return f"no worker available ({self.what}); {until}"
+        return f"no worker available (device {self.device}: {self.what}); {until}"
+
+
+def outage_words(detail: str, device: int) -> str:
+    """Return why one device of several has no worker; all that is said if nothing is said of it.
+
+    Example::
+
+        >>> outage_words("device 1: its node is gone; device 12: no node provides it", 1)
+        'its node is gone'
+        >>> outage_words("its nodes are gone", 1)
+        'its nodes are gone'
+    """
+    found = re.search(rf"(?:^|; )device {device}: (.*?)(?=; device [0-9]+: |$)", detail, re.DOTALL)
+    return found[1] if found else detail
 
 
 def exit_words(event: WorkerExited) -> str:

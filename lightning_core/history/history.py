@@ -28,7 +28,7 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Job
 from lightning_core.history.entries import read_entry, says_nothing_of
-from lightning_core.history.faults import DeviceOutage, Gap, down_words
+from lightning_core.history.faults import DeviceOutage, Gap, down_words, outage_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.market_history import MarketHistory
 from lightning_core.history.moments import Remark
@@ -179,7 +179,11 @@ class History:
         lasting = {outages.device: outages for outages in self.outages if outages.until is None}
         for device in lasting.keys() - set(event.devices):
             lasting[device].until = now
-        self.outages += [DeviceOutage(device, now, event.detail) for device in event.devices if device not in lasting]
+        self.outages += [
+            DeviceOutage(device, now, outage_words(event.detail, device))
+            for device in event.devices
+            if device not in lasting
+        ]
 
     def _look_for_gap(self, event: Event | None, now: float) -> Down | None:
         """Return the downtime that ends with an event; note a gap if the scheduler woke too late."""

@@ -100,18 +100,31 @@ def all_faults(history: History, linked: Collection[int]) -> str:
     for since, until, what in history.gaps[-MAX_FAULTS:]:
         lost = "no decision for " + format_duration(until - since)
         found.append((since, _of_pool(what, lost, "resumed where its journal ended")))
-    for outage in history.outages[-MAX_FAULTS:]:
-        lost = "the device" + ("" if outage.until is None else f" for {format_duration(outage.until - outage.since)}")
-        done = "its jobs continue elsewhere" + ("" if outage.until is None else ", then there again")
-        found.append((outage.since, _of_pool(outage.what, lost, done)))
+    outages = _together(history)
+    for (since, back, what), devices in list(outages.items())[-MAX_FAULTS:]:
+        one = len(devices) == 1
+        lost = ("the device" if one else f"{len(devices)} devices") + (
+            "" if back is None else f" for {format_duration(back - since)}"
+        )
+        done = f"{'its' if one else 'their'} jobs continue elsewhere" + ("" if back is None else ", then there again")
+        named = f"device{'s' * (not one)} {', '.join(map(str, devices))}: {what}"
+        found.append((since, _of_pool(named, lost, done)))
     if not found:
         return ""
     shown = sorted(found, key=lambda one: one[0])[-MAX_FAULTS:]
     rows = [{"after": format_duration(time)} | cells for time, cells in shown]
-    count = len(of_jobs) + len(history.gaps) + len(history.outages)
+    count = len(of_jobs) + len(history.gaps) + len(outages)
     note = f'<p class="soft">The newest {len(rows)} of {count:,}.</p>' if count > len(rows) else ""
     table = _table(("after", "job", "fault", "lost", "done"), rows, ("after",))
     return f"<h2>Faults</h2><div class=panel>{table}{note}</div>"
+
+
+def _together(history: History) -> dict[tuple[float, float | None, str], list[int]]:
+    """Return the devices that had no worker for the same time and cause, by its beginning, its end, and the cause."""
+    found = dict[tuple[float, float | None, str], list[int]]()
+    for outage in history.outages:
+        found.setdefault((outage.since, outage.until, outage.what), []).append(outage.device)
+    return found
 
 
 def _of_job(history: History, key: int, fault: Fault, linked: bool) -> dict[str, str]:

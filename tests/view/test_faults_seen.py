@@ -230,6 +230,20 @@ def test_a_device_without_a_worker_is_shown() -> None:
     assert "the device for 30.0s" in told.report()
 
 
+def test_devices_that_are_away_together_are_one_fault() -> None:
+    told = Told(job(), ExitCause.LOST)
+    words = "device 0: its node is gone; device 1: no node provides it; device 2: no node provides it"
+    told.take(DevicesUnavailable((0, 1, 2), words), 5.0)
+    told.take(DevicesUnavailable((0,), "device 0: its node is gone"), 35.0)
+    report = told.report()
+    assert "devices 1, 2: no node provides it" in report
+    assert "2 devices for 30.0s" in report
+    assert "their jobs continue elsewhere, then there again" in report
+    assert "device 0: its node is gone" in report
+    assert report.count("continue elsewhere") == 2
+    assert "device 2: no node provides it" in told.why()
+
+
 def test_without_faults_none_are_shown() -> None:
     told = Told(job())
     assert "fault" not in told.why() + told.board() + told.plain()
