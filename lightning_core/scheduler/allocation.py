@@ -137,7 +137,7 @@ class Allocator:
                 self._queue[device].append(row)
         for row in order:
             request = self._request[row]
-            if request > 0 and not self._stay(row, request) and (request < 1.0 or self._most_free() >= MIN_SHARE):
+            if 0 < request < 1.0 or (request and self._most_free() >= MIN_SHARE):
                 self._serve(row, request)
         if self._memory:
             self.lacks_memory = [self._request[row] > 0 and self._lacks_memory(row) for row in range(len(self._home))]

@@ -1,13 +1,14 @@
 """Who would make it, as things are and after a change: the share of simulated futures in which each job is in time.
 
 A future draws how much work each job has left from its forecast, and lets the pool's own policy plan it: at first,
-whenever a part of the jobs has ended, and from time to time. Between two plans a device that becomes free goes to the
-next job in the order of the last one. The same draws are played with the change and without it, so that what differs is
+whenever a part of the jobs has ended, and from time to time. Between two plans devices that become free are allocated
+by the last one. The same draws are played with the change and without it, so that what differs is
 the change's doing.
 
-What it leaves out: the seconds that a start or a move takes, faults, memory, jobs that are yet to come, and that
-forecasts become better with time. Pools on which a market, a plan or a calendar decides, or in which owners have shares
-of their own, are refused.
+Where owners have shares of their own they are divided as in the pool, in turns that last as long as a plan holds.
+
+What it leaves out: the seconds that a start or a move takes, faults, jobs that are yet to come, and that forecasts
+become better with time. Pools on which a market, a plan or a calendar decides are refused.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray
-from lightning_core.scheduler.asking.prospects import Asks, Prospects
+from lightning_core.scheduler.asking.prospects import Prospects
 from lightning_core.scheduler.settings import Settings
 
 # Plans of a future: one whenever a part of the jobs has ended or a part of the time is over.
-PLANS = 8
+# Turns of owners last as long as a plan, so there are more of them.
+PLANS, PLANS_BY_OWNER = 8, 24
 MAX_CHANGED_DEVICES = 4096
 # Seconds of work that count as done: times of old pools are no more exact.
 TINY = 1e-6
@@ -74,7 +76,7 @@ def refusal(settings: Settings) -> str:
     """Return why the futures of a pool cannot be simulated here; empty if they can."""
     if settings.controllers:
         return f"what decides on this pool beside its policy ({', '.join(settings.controllers)}) is not simulated here"
-    return "shares of owners are not simulated here" if settings.owners else ""
+    return ""
 
 
 def chances(prospects: Prospects, change: Change, goes_on: Callable[[int], bool]) -> Chances:
@@ -97,8 +99,9 @@ def chances(prospects: Prospects, change: Change, goes_on: Callable[[int], bool]
     for needs in draws(prospects):
         if played and not goes_on(played):
             break
-        before += finish(prospects, needs) <= prospects.deadline
-        after += finish(changed, needs) <= changed.deadline
+        ends = finish(prospects, needs)
+        before += ends <= prospects.deadline
+        after += (ends if changed is prospects else finish(changed, needs)) <= changed.deadline
         played += 1
     for count, deadline in ((before, prospects.deadline), (after, changed.deadline)):
         count[np.isinf(deadline)] = np.nan
@@ -136,63 +139,60 @@ class _Future:
 
     def __init__(self, prospects: Prospects, needs: FloatArray) -> None:
         n = len(needs)
-        self._prospects, self._needs, self._policy = prospects, needs, prospects.begin()
-        self._now = prospects.now
+        self._prospects, self._needs, self._now = prospects, needs, prospects.now
         self._done, self._finish = np.zeros(n), np.full(n, inf)
-        self._active: BoolArray = np.ones(n, np.bool_)
-        self._late = prospects.late()
         finite = prospects.deadline[np.isfinite(prospects.deadline)]
         self._end = float(finite.max(initial=self._now))
-        self._few = max(n // PLANS, 1)
-        self._soon = max((self._end - self._now) / PLANS, 1e-6)
+        plans = PLANS_BY_OWNER if prospects.has_owners else PLANS
+        self._few = max(n // plans, 1)
+        self._soon = max((self._end - self._now) / plans, 1e-6)
+        self._pool = prospects.begin(self._soon)
 
     def play(self) -> FloatArray:
-        asks, changes, planned_at = list[Asks](), self._few, self._now
+        pool, changes, planned_at, wakes, freed = self._pool, self._few, self._now, inf, True
         while self._now < self._end and self._waits().any():
-            if changes >= self._few or self._now >= planned_at + self._soon:
-                asks = self._prospects.plan(self._policy, self._now, self._done, self._active, self._late)
-                changes, planned_at = 0, self._now
-            serves = self._dispatch(asks)
-            self._go_on(serves, min(planned_at + self._soon, self._end))
-            changes += self._close(serves)
+            if changes >= self._few or self._now >= min(planned_at + self._soon, wakes):
+                pool.plan(self._now, self._done)
+                changes, planned_at, freed = 0, self._now, True
+                wakes = pool.wakes(self._now)
+            if freed:
+                pool.allocate(self._now, self._done)
+            self._go_on(min(planned_at + self._soon, wakes, self._end))
+            closed, freed = self._close()
+            changes += closed
         return self._finish
 
     def _waits(self) -> BoolArray:
         """Return which jobs may still be in time."""
-        waits: BoolArray = self._active & ~self._late & np.isfinite(self._prospects.deadline)
+        waits: BoolArray = self._pool.active & ~self._pool.late & np.isfinite(self._prospects.deadline)
         return waits
 
-    def _dispatch(self, asks: list[Asks]) -> dict[int, float]:
-        """Return how fast each job that trains does its work, in seconds of work per second."""
-        free, serves = float(self._prospects.devices), dict[int, float]()
-        for job, share, size, throughput in asks:
-            if free < 1e-9:
-                break
-            wants = share * size
-            if not self._active[job] or (size > 1 and wants > free + 1e-9):
-                continue
-            given = min(wants, free)
-            serves[job] = throughput * given / size
-            free -= given
-        return serves
-
-    def _go_on(self, serves: dict[int, float], until: float) -> None:
+    def _go_on(self, until: float) -> None:
         """Train until a job ends, a deadline passes, or a time."""
-        ends = min((self._now + (self._needs[job] - self._done[job]) / rate for job, rate in serves.items()),
-                   default=inf)  # fmt: skip
+        rate = self._pool.rate
+        serves = np.flatnonzero(rate)
+        ends = self._now + (self._needs[serves] - self._done[serves]) / rate[serves]
         due = self._prospects.deadline[self._waits()].min(initial=inf)
-        then = max(min(ends, due, until), self._now)
-        for job, rate in serves.items():
-            self._done[job] += rate * (then - self._now)
+        then = max(min(float(ends.min(initial=inf)), float(due), until), self._now)
+        self._done += rate * (then - self._now)
+        self._pool.train(then - self._now)
         self._now = then
 
-    def _close(self, serves: dict[int, float]) -> int:
-        """End the jobs that have met their targets, and note those whose deadline has passed; return how many."""
-        ended = [job for job in serves if self._done[job] >= self._needs[job] * (1 - 1e-9) - TINY]
+    def _close(self) -> tuple[int, bool]:
+        """End the jobs that have met their targets, and note those whose deadline has passed.
+
+        Returns:
+            How many, and whether devices are free again.
+        """
+        pool, freed = self._pool, False
+        ended = np.flatnonzero((pool.rate > 0) & (self._done >= self._needs * (1 - 1e-9) - TINY)).tolist()
         for job in ended:
-            self._active[job], self._finish[job] = False, self._now
+            self._finish[job], freed = self._now, True
+            pool.end(job)
         missed = np.flatnonzero(self._waits() & (self._prospects.deadline <= self._now)).tolist()
         for job in missed:
-            self._late[job] = True
-            self._active[job] = not self._prospects.stops(job)
-        return len(ended) + len(missed)
+            freed |= bool(pool.rate[job])
+            pool.miss(job)
+            if self._prospects.stops(job):
+                pool.end(job)
+        return len(ended) + len(missed), freed

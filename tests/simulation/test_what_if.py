@@ -15,7 +15,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.simulation.what_if import Chances, Change, chances, refusal
+from lightning_core.simulation.what_if import Chances, Change, chances, finish, refusal
 
 
 def known(settings: Settings, jobs: list[Job], throughputs: list[float]) -> Scheduler:
@@ -114,4 +114,37 @@ def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(ValueError, match="devices must be 1 to 4096, got 0"):
         asked(scheduler, Change(devices=0))
     assert refusal(Settings()) == ""
-    assert "owners" in refusal(Settings(owners={"ann": {"weight": 2.0}}))
+    assert "calendar" in refusal(Settings(controllers={"calendar": {"closed": ["not between 08:00 and 18:00"]}}))
+
+
+def owned(owners: dict[str, dict[str, float]], devices: int, *jobs: tuple[str, str, float]) -> Scheduler:
+    """A pool of jobs of a hundred seconds, each with its name, its owner and its deadline."""
+    settings = Settings(policy="edf", devices=devices, owners=owners)
+    made = [Job(name, deadline, BatchTarget(100), owner=owner) for name, owner, deadline in jobs]
+    return known(settings, made, [1.0] * len(made))
+
+
+def test_a_quota_holds_in_the_futures() -> None:
+    jobs = ("a1", "ann", 140.0), ("a2", "ann", 150.0), ("b", "bob", 160.0)
+    assert asked(owned({}, 2, *jobs), Change())[0] == {"a1": 1.0, "a2": 1.0, "b": 0.0}
+    before, after = asked(owned({"bob": {"devices": 1}}, 2, *jobs), Change(devices=3))
+    assert before == {"a1": 1.0, "a2": 0.0, "b": 1.0}
+    assert after == {"a1": 1.0, "a2": 1.0, "b": 1.0}
+    with pytest.raises(ValueError, match="quotas of all owners must be at most the pool's 1 devices, got 2"):
+        asked(owned({"bob": {"devices": 2}}, 2, *jobs), Change(devices=1))
+
+
+def test_a_cap_and_a_spent_budget_hold_in_the_futures() -> None:
+    jobs = ("a1", "ann", 140.0), ("a2", "ann", 150.0)
+    assert asked(owned({"ann": {"max_devices": 1}}, 2, *jobs), Change())[0] == {"a1": 1.0, "a2": 0.0}
+    both = ("a", "ann", 140.0), ("b", "bob", 160.0)
+    assert asked(owned({"ann": {"device_hours": 0.0}}, 1, *both), Change())[0] == {"a": 0.0, "b": 1.0}
+
+
+def test_owners_take_turns_in_the_futures() -> None:
+    """Each has a third of the device, so the first jobs of all are over before anyone's second, whatever is due."""
+    owners = {name: {"weight": 1.0} for name in ("ann", "bob", "eve")}
+    jobs = [(f"{name}{k}", name, 500.0 + 10 * k + 200 * at) for at, name in enumerate(owners) for k in range(2)]
+    ends = finish(owned(owners, 1, *jobs).prospects(), np.full(6, 100.0))
+    first = dict(zip([name for name, *_ in jobs], ends.tolist(), strict=True))
+    assert max(first["ann0"], first["bob0"], first["eve0"]) < 390.0

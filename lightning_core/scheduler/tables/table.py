@@ -6,6 +6,7 @@ The rows of jobs that have long ended leave (:mod:`.past_jobs`), and the others 
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 from dataclasses import replace
 from math import isclose
 
@@ -151,6 +152,14 @@ class JobTable:
 
     def __len__(self) -> int:
         return len(self.jobs)
+
+    def copied(self) -> JobTable:
+        """Return a copy whose columns, lists and dictionaries are its own; what stands in them is shared."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray | list | dict):
+                setattr(other, name, value.copy())
+        return other
 
     def find(self, name: str, incarnation: int) -> int | None:
         """Return the row of a job if this incarnation of it is the current one."""
