@@ -5,23 +5,24 @@ whenever a part of the jobs has ended, and from time to time. Between two plans 
 by the last one. The same draws are played with the change and without it, so that what differs is
 the change's doing.
 
+A start, a resume and a move of a job take as long as its moves, or those of the other jobs, were measured to take.
 Where owners have shares of their own they are divided as in the pool, in turns that last as long as a plan holds.
 
-What it leaves out: the seconds that a start or a move takes, faults, jobs that are yet to come, and that forecasts
+What it leaves out: faults, jobs that are yet to come, and that forecasts
 become better with time. Pools on which a market, a plan or a calendar decides are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray
-from lightning_core.scheduler.asking.prospects import Prospects
+from lightning_core.scheduler.asking.prospects import Assumed, Prospects
 from lightning_core.scheduler.settings import Settings
 
 # Plans of a future: one whenever a part of the jobs has ended or a part of the time is over.
@@ -70,6 +71,8 @@ class Chances:
     """Whether anything is known of its work yet."""
     futures: int
     """Number of futures."""
+    assumed: Assumed = field(default_factory=Assumed)
+    """What they rest on beside the forecasts."""
 
 
 def refusal(settings: Settings) -> str:
@@ -112,6 +115,7 @@ def chances(prospects: Prospects, change: Change, goes_on: Callable[[int], bool]
         [float(after[k] / played) for k in shown],
         [bool(prospects.known[k]) for k in shown],
         played,
+        changed.assumed(),
     )
 
 
@@ -171,10 +175,11 @@ class _Future:
         """Train until a job ends, a deadline passes, or a time."""
         rate = self._pool.rate
         serves = np.flatnonzero(rate)
-        ends = self._now + (self._needs[serves] - self._done[serves]) / rate[serves]
+        begins = np.maximum(self._pool.up_at, self._now)
+        ends = begins[serves] + (self._needs[serves] - self._done[serves]) / rate[serves]
         due = self._prospects.deadline[self._waits()].min(initial=inf)
         then = max(min(float(ends.min(initial=inf)), float(due), until), self._now)
-        self._done += rate * (then - self._now)
+        self._done += rate * np.maximum(then - begins, 0.0)
         self._pool.train(then - self._now)
         self._now = then
 

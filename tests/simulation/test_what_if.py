@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from lightning_core.core.commands import Pause
 from lightning_core.core.events import Cell, Report, Submit, Tick
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.scheduler.asking.prospects import Assumed
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
@@ -148,3 +150,37 @@ def test_owners_take_turns_in_the_futures() -> None:
     ends = finish(owned(owners, 1, *jobs).prospects(), np.full(6, 100.0))
     first = dict(zip([name for name, *_ in jobs], ends.tolist(), strict=True))
     assert max(first["ann0"], first["bob0"], first["eve0"]) < 390.0
+
+
+def moving(cost: float | None, **more: Any) -> Scheduler:
+    """A device and two jobs of a hundred seconds, whose moves were measured to take some seconds."""
+    jobs = [Job(name, 500.0, BatchTarget(100), resize_seconds=cost) for name in "ab"]
+    return known(Settings(policy="edf", stay=0.0, **more), jobs, [1.0, 1.0])
+
+
+def test_a_resume_and_a_move_take_as_long_as_moves_were_measured_to() -> None:
+    needs = np.full(2, 100.0)
+    assert finish(moving(None, resident=1).prospects(), needs).tolist() == pytest.approx([100.0, 200.0])
+    assert finish(moving(30.0, resident=1).prospects(), needs).tolist() == pytest.approx([100.0, 230.0])
+    # In memory beside the other, it has nothing to start.
+    assert finish(moving(30.0).prospects(), needs).tolist() == pytest.approx([100.0, 200.0])
+    assert finish(moving(30.0).prospects().with_devices(2), needs).tolist() == pytest.approx([100.0, 130.0])
+
+
+def test_a_first_start_takes_as_long_and_is_hidden_where_it_happens_ahead() -> None:
+    scheduler = Scheduler(Settings(policy="edf", devices=2))
+    scheduler.handle(Submit((Job("a", 500.0, BatchTarget(100)), Job("b", 500.0, BatchTarget(100), work=100.0))), 0.0)
+    scheduler.handle(Report("a", 1, number=1, version=9, batches=1, busy=1.0), 0.0)
+    scheduler.handle(Submit((Job("c", 600.0, BatchTarget(100), resize_seconds=40.0),)), 0.0)
+    # The cost of b's start is the mean of those that are known; c starts while the others train.
+    assert finish(scheduler.prospects(), np.full(3, 100.0)).tolist() == pytest.approx([100.0, 140.0, 200.0])
+
+
+def test_the_answer_says_what_starts_were_taken_to_cost() -> None:
+    def starts(scheduler: Scheduler) -> Assumed:
+        return chances(scheduler.prospects(), Change(), lambda _: False).assumed
+
+    assert starts(moving(30.0)).starts == (30.0, 30.0)
+    assert starts(moving(None)) == Assumed(None, True)
+    script = known(Settings(), [Job("a", 500.0, BatchTarget(100), device=0)], [1.0])
+    assert starts(script) == Assumed(None, False)

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
+from lightning_core.scheduler.asking.prospects import Assumed
 from lightning_core.server.access.people import Person, Right
 from lightning_core.simulation.what_if import Chances, Change
 from lightning_core.storage.journals.journal import Journal
@@ -119,3 +120,12 @@ def test_names_are_words_and_the_changed_come_first() -> None:
     assert html.index(">d<") < html.index("&lt;b&gt;") < html.index(">c<") < html.index("1 job as before")
     assert "nothing is known yet" in html
     assert "no difference" in answer(Chances(["a"], [0.5], [0.51], [True], 1), Change(devices=2))
+
+
+def test_it_is_said_what_starts_cost() -> None:
+    def said(assumed: Assumed) -> str:
+        return answer(Chances(["a"], [0.5], [0.5], [True], 1, assumed), Change())
+
+    assert "take 12.0s to 60.0s, as moves were measured here" in said(Assumed((12.0, 60.0), True))
+    assert "No move of a job has been measured yet" in said(Assumed(None, True))
+    assert "moves" not in said(Assumed())

@@ -22,6 +22,7 @@ from lightning_core.scheduler.grants import FIRST_DEVICE, allocate
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.past_jobs import PastJobs
+from lightning_core.scheduler.tables.table import JobTable
 
 
 class FuturePool:
@@ -32,16 +33,20 @@ class FuturePool:
         view: Its jobs as the policy sees them now.
         work: Quantiles of the seconds of work that each has left alone on its devices, shape ``(n, 20)``.
         deadline: When each must have met its target, scheduler time.
+        starts: Seconds that a start, a resume and a move of each takes.
+        now: Scheduler time in seconds.
         period: Seconds for which a plan holds; no turn of an owner is shorter.
 
     Attributes:
         late: Whether each job's deadline has passed and it goes on, or is held.
-        rate: Seconds of its work that each does in a second, with what it holds.
+        rate: Seconds of its work that each does in a second, with what it holds, once its process is up.
+        up_at: When its process can train, scheduler time.
     """
 
     def __init__(
-        self, state: SchedulerState, view: JobView, work: FloatArray, deadline: FloatArray, period: float
-    ) -> None:
+        self, state: SchedulerState, view: JobView, work: FloatArray, deadline: FloatArray, starts: FloatArray,
+        now: float, period: float,
+    ) -> None:  # fmt: skip
         self._state, self._view, self._work, self._deadline = forked(state), view, work, deadline
         self._table = self._state.table
         self._rows = view.row
@@ -53,6 +58,7 @@ class FuturePool:
         n = len(view)
         self._throughput = np.where(np.isfinite(view.throughput), view.throughput, 1.0)
         self._share, self.rate = np.zeros(n), np.zeros(n)
+        self._starts, self.up_at = starts, up_at(self._table, self._rows, starts, now)
         self.late: BoolArray = self._table.late[self._rows].copy()
         self._plan: Plan | None = None
         self._caps: Caps | None = None
@@ -105,9 +111,11 @@ class FuturePool:
         given = allocate(this, self._plan, self._caps)
         homes: list[Devices] = [FIRST_DEVICE] * len(some) if given.homes is None else given.homes
         rows, share = self._rows[some], given.share
-        before = table.home
-        for row, home in [(row, home) for row, home in zip(rows.tolist(), homes, strict=True) if home != before[row]]:
+        before = [table.home[row] for row in rows.tolist()]
+        for at in [at for at, home in enumerate(homes) if home != before[at]]:
+            row, job, home = int(rows[at]), int(some[at]), homes[at]
             table.home[row], table.placed[row], table.trained_at[row] = home, bool(home), inf
+            self.up_at[job] = now + self._starts[job]
         table.share[rows] = share
         served = np.flatnonzero(share > 0).tolist()
         begins = rows[(share > 0) & np.isinf(table.trained_at[rows])]
@@ -169,6 +177,16 @@ def forked(state: SchedulerState) -> SchedulerState:
     other.past, other.answers, other.accepted = PastJobs(state.settings.window), [], []
     other.selector, other.awaiting_feedback = None, {}
     return other
+
+
+def up_at(table: JobTable, rows: IntArray, starts: FloatArray, now: float) -> FloatArray:
+    """Return when the process of each job can train, scheduler time, shape ``(n,)``; -inf if it is up.
+
+    Of one that moves it is known since when. Any other that has not reported yet is taken to have just been started.
+    """
+    since = np.where(np.isnan(table.resizing_since[rows]), now, table.resizing_since[rows])
+    starting = table.launched[rows] & (np.isfinite(table.resizing_since[rows]) | (table.last_report[rows] == 0))
+    return np.where(starting, since + starts, -inf)
 
 
 def counted_sizes(state: SchedulerState, view: JobView) -> list[int]:

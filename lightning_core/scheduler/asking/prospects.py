@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from copy import copy, deepcopy
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +16,19 @@ from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.scheduler.asking.future_pool import FuturePool, forked
-from lightning_core.scheduler.forecasting import MID, USER_ERROR, forecast
+from lightning_core.scheduler.forecasting import MID, USER_ERROR, forecast, resize_seconds
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState
+
+
+class Assumed(NamedTuple):
+    """What futures rest on beside the forecasts."""
+
+    starts: tuple[float, float] | None = None
+    """Fewest and most seconds that a start, a resume or a move of a job takes, as measured; None if none was."""
+    starts_any: bool = False
+    """Whether any job has a process that the pool starts."""
 
 
 class Prospects:
@@ -35,6 +45,8 @@ class Prospects:
         work: Quantiles of the seconds of work that each has left alone on its devices, shape ``(n, 20)``.
         known: Whether anything is known of the work of each. Where nothing is, it is taken to be that of the others,
             wrong by half, as a user's estimate.
+        starts: Seconds that a start, a resume and a move of each takes: as its moves were measured, or those of all
+            jobs; 0 if none was.
     """
 
     def __init__(self, state: SchedulerState, view: JobView, now: float) -> None:
@@ -45,6 +57,8 @@ class Prospects:
         self.work = view.quantiles.copy()
         middle = np.median(self.work[self.known, MID]) if self.known.any() else np.nan
         self.work[~self.known] = middle * USER_ERROR
+        launched = state.table.launched[view.row]
+        self.starts = np.array([resize_seconds(state.table, row) or 0.0 for row in view.row.tolist()]) * launched
 
     @classmethod
     def of(cls, state: SchedulerState, now: float) -> Prospects:
@@ -60,6 +74,12 @@ class Prospects:
     def devices(self) -> int:
         """Number of devices of the pool."""
         return self._state.settings.devices
+
+    def assumed(self) -> Assumed:
+        """Return what its futures rest on."""
+        launched = self._state.table.launched[self._view.row]
+        starts = self.starts[launched & (self.starts > 0)]
+        return Assumed((float(starts.min()), float(starts.max())) if len(starts) else None, bool(launched.any()))
 
     @property
     def has_owners(self) -> bool:
@@ -114,7 +134,7 @@ class Prospects:
         Args:
             period: Seconds for which a plan holds in it.
         """
-        return FuturePool(self._state, self._view, self.work, self.deadline, period)
+        return FuturePool(self._state, self._view, self.work, self.deadline, self.starts, self.now, period)
 
     def late(self) -> BoolArray:
         """Return which jobs go on, or are held, after their deadline; shape ``(n,)``."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from lightning_core.core.durations import format_duration
 from lightning_core.report.svg import escape
+from lightning_core.scheduler.asking.prospects import Assumed
 from lightning_core.server.access.people import Person, Right
 from lightning_core.simulation.what_if import Chances, Change
 from lightning_core.view.text import clean
@@ -70,7 +72,19 @@ def answer(found: Chances, change: Change) -> str:
         f'<p class="soft">Of {escape(", ".join(map(clean, guessed[:5])))}{" and others" * (len(guessed) > 5)} nothing '
         "is known yet; they are taken to be like the others.</p>" if guessed else ""
     )  # fmt: skip
-    return f"<p>{words}</p>{none}{_table(moved)}{rest}{note}"
+    return f"<p>{words}</p>{none}{_table(moved)}{rest}{note}{_assumed(found.assumed)}"
+
+
+def _assumed(assumed: Assumed) -> str:
+    """Return what the futures rest on beside the forecasts, as HTML."""
+    notes = []
+    if assumed.starts is not None:
+        least, most = (format_duration(seconds) for seconds in assumed.starts)
+        seconds = least if least == most else f"{least} to {most}"
+        notes.append(f"A start, a resume and a move of a job take {seconds}, as moves were measured here.")
+    elif assumed.starts_any:
+        notes.append("No move of a job has been measured yet, so starts, resumes and moves take no time.")
+    return f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
 
 
 def _moves(before: float, after: float) -> float:
