@@ -6,7 +6,9 @@ by the last one. The same draws are played with the change and without it, so th
 the change's doing.
 
 A start, a resume and a move of a job take as long as its moves, or those of the other jobs, were measured to take.
-Where owners have shares of their own they are divided as in the pool, in turns that last as long as a plan holds.
+No more jobs are on a device than its memory holds; a job of which that is not known has its devices for itself until it
+has trained, and then needs what others need. Where owners have shares of their own they are divided as in the pool, in
+turns that last as long as a plan holds.
 
 What it leaves out: faults, jobs that are yet to come, and that forecasts
 become better with time. Pools on which a market, a plan or a calendar decides are refused.

@@ -11,8 +11,9 @@ import pytest
 from lightning_core.core.commands import Pause
 from lightning_core.core.events import Cell, Report, Submit, Tick
 from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.reported import MemoryUse
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.scheduler.asking.prospects import Assumed
+from lightning_core.scheduler.asking.prospects import Assumed, Prospects
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
@@ -184,3 +185,38 @@ def test_the_answer_says_what_starts_were_taken_to_cost() -> None:
     assert starts(moving(None)) == Assumed(None, True)
     script = known(Settings(), [Job("a", 500.0, BatchTarget(100), device=0)], [1.0])
     assert starts(script) == Assumed(None, False)
+
+
+def one_by_one(*memory: int | None, of: int | None = 100, peak: int = 0) -> Prospects:
+    """Jobs of a hundred seconds, one after the other on a device, each with the memory that it needs.
+
+    A start takes 20 s; of a job that fits beside the one that trains it is over before its turn.
+    """
+    jobs = [
+        Job(f"j{k}", 400.0 + k, BatchTarget(100), memory=need, resize_seconds=20.0) for k, need in enumerate(memory)
+    ]
+    scheduler = known(Settings(policy="edf", stay=0.0, device_memory=of), jobs, [1.0] * len(jobs))
+    for job in jobs if peak else ():
+        seen = MemoryUse(peak, peak)
+        scheduler.handle(Report(job.name, 1, number=2, version=99, batches=1, busy=1.0, memory=seen), 0.0)
+    return scheduler.prospects()
+
+
+def ends(prospects: Prospects) -> list[float]:
+    found: list[float] = finish(prospects, np.full(len(prospects.names), 100.0)).tolist()
+    return found
+
+
+def test_jobs_that_do_not_fit_on_a_device_together_are_not_there_together() -> None:
+    assert ends(one_by_one(60, 60, of=None)) == pytest.approx([100.0, 200.0])
+    assert ends(one_by_one(50, 50)) == pytest.approx([100.0, 200.0])
+    assert ends(one_by_one(60, 60)) == pytest.approx([100.0, 220.0])
+    assert ends(one_by_one(10, 10, peak=60)) == pytest.approx([100.0, 220.0])  # what was seen counts
+
+
+def test_a_job_of_unknown_memory_is_tried_alone_and_then_needs_what_others_need() -> None:
+    assert one_by_one(None, 60).assumed()[2:] == (1, 60.0)
+    assert ends(one_by_one(None, 60)) == pytest.approx([100.0, 220.0])
+    assert ends(one_by_one(None, 30)) == pytest.approx([100.0, 200.0])
+    assert one_by_one(None, None).assumed()[2:] == (2, None)
+    assert ends(one_by_one(None, None)) == pytest.approx([100.0, 220.0])

@@ -129,3 +129,14 @@ def test_it_is_said_what_starts_cost() -> None:
     assert "take 12.0s to 60.0s, as moves were measured here" in said(Assumed((12.0, 60.0), True))
     assert "No move of a job has been measured yet" in said(Assumed(None, True))
     assert "moves" not in said(Assumed())
+
+
+def test_it_is_said_whose_memory_is_not_known() -> None:
+    def said(assumed: Assumed) -> str:
+        return answer(Chances(["a"], [0.5], [0.5], [True], 1, assumed), Change())
+
+    assert "memory 2 jobs will need is not known yet: once tried, each takes 3GiB" in said(
+        Assumed(None, True, 2, 3 * 2**30)
+    )
+    assert "memory 1 job will need is not known yet: each has its devices for itself" in said(Assumed(None, True, 1))
+    assert "memory" not in said(Assumed(None, True))

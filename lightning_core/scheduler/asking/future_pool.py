@@ -22,7 +22,7 @@ from lightning_core.scheduler.grants import FIRST_DEVICE, allocate
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.past_jobs import PastJobs
-from lightning_core.scheduler.tables.table import JobTable
+from lightning_core.scheduler.tables.table import NO_TRIAL, JobTable
 
 
 class FuturePool:
@@ -60,6 +60,8 @@ class FuturePool:
         self._share, self.rate = np.zeros(n), np.zeros(n)
         self._starts, self.up_at = starts, up_at(self._table, self._rows, starts, now)
         self.late: BoolArray = self._table.late[self._rows].copy()
+        self._learns = learns_memory(self._state, self._rows)
+        self._usual_memory = usual_memory(self._table, self._rows)
         self._plan: Plan | None = None
         self._caps: Caps | None = None
         self._planned: IntArray = np.arange(n)
@@ -108,6 +110,8 @@ class FuturePool:
             self._plan, self._caps = plan_of(self._plan, stays), caps_of(self._caps, stays)
             self._planned = some
         this, table = self._round(now), self._table
+        if self._learns.any():
+            self._learn(done)
         given = allocate(this, self._plan, self._caps)
         homes: list[Devices] = [FIRST_DEVICE] * len(some) if given.homes is None else given.homes
         rows, share = self._rows[some], given.share
@@ -128,6 +132,12 @@ class FuturePool:
             self.rate[job] = share[at] * self._ratio(job, size)
         if self._state.owners is not None:
             self._state.owners.count(table, now)
+
+    def _learn(self, done: FloatArray) -> None:
+        """Take in what jobs need of a device's memory that have trained: as much as the others."""
+        trained = self._learns & (done > 0)
+        self._table.memory[self._rows[trained]] = self._usual_memory
+        self._learns &= ~trained
 
     def _round(self, now: float) -> Round:
         state = self._state
@@ -177,6 +187,24 @@ def forked(state: SchedulerState) -> SchedulerState:
     other.past, other.answers, other.accepted = PastJobs(state.settings.window), [], []
     other.selector, other.awaiting_feedback = None, {}
     return other
+
+
+def learns_memory(state: SchedulerState, rows: IntArray) -> BoolArray:
+    """Return whether nothing is known of the memory that each job needs, so that it has to be tried, shape ``(n,)``.
+
+    One that has run out of memory keeps its devices for itself.
+    """
+    table = state.table
+    unknown: BoolArray = np.isnan(table.memory[rows]) & np.isnan(table.told_memory[rows]) & table.launched[rows]
+    learns: BoolArray = unknown & (table.trial_until[rows] == NO_TRIAL) & (state.settings.device_memory is not None)
+    return learns
+
+
+def usual_memory(table: JobTable, rows: IntArray) -> float:
+    """Return the bytes of a device that a job needs of which nothing is known: the median of others; NaN for none."""
+    known = np.fmax(table.memory[rows], table.told_memory[rows])
+    known = known[~np.isnan(known)]
+    return float(np.median(known)) if len(known) else np.nan
 
 
 def up_at(table: JobTable, rows: IntArray, starts: FloatArray, now: float) -> FloatArray:

@@ -15,7 +15,7 @@ from lightning_core.core.arrays import BoolArray
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.estimators.above_floor import AboveFloor
-from lightning_core.scheduler.asking.future_pool import FuturePool, forked
+from lightning_core.scheduler.asking.future_pool import FuturePool, forked, learns_memory, usual_memory
 from lightning_core.scheduler.forecasting import MID, USER_ERROR, forecast, resize_seconds
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
@@ -29,6 +29,10 @@ class Assumed(NamedTuple):
     """Fewest and most seconds that a start, a resume or a move of a job takes, as measured; None if none was."""
     starts_any: bool = False
     """Whether any job has a process that the pool starts."""
+    tries: int = 0
+    """Jobs of which it is not known yet how much of a device's memory they need."""
+    usual_memory: float | None = None
+    """Bytes that these need once they have trained, the median of the others; None: each has its devices alone."""
 
 
 class Prospects:
@@ -79,7 +83,13 @@ class Prospects:
         """Return what its futures rest on."""
         launched = self._state.table.launched[self._view.row]
         starts = self.starts[launched & (self.starts > 0)]
-        return Assumed((float(starts.min()), float(starts.max())) if len(starts) else None, bool(launched.any()))
+        usual = usual_memory(self._state.table, self._view.row)
+        return Assumed(
+            (float(starts.min()), float(starts.max())) if len(starts) else None,
+            bool(launched.any()),
+            int(learns_memory(self._state, self._view.row).sum()),
+            None if np.isnan(usual) else usual,
+        )
 
     @property
     def has_owners(self) -> bool:

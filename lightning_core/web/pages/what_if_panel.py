@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from lightning_core.core.durations import format_duration
+from lightning_core.core.limits import format_bytes
 from lightning_core.report.svg import escape
 from lightning_core.scheduler.asking.prospects import Assumed
 from lightning_core.server.access.people import Person, Right
@@ -84,6 +85,11 @@ def _assumed(assumed: Assumed) -> str:
         notes.append(f"A start, a resume and a move of a job take {seconds}, as moves were measured here.")
     elif assumed.starts_any:
         notes.append("No move of a job has been measured yet, so starts, resumes and moves take no time.")
+    if assumed.tries:
+        jobs = f"{assumed.tries} job{'s' * (assumed.tries != 1)}"
+        then = ("each has its devices for itself" if assumed.usual_memory is None
+                else f"once tried, each takes {format_bytes(assumed.usual_memory)}, as others do")  # fmt: skip
+        notes.append(f"How much memory {jobs} will need is not known yet: {then}.")
     return f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
 
 
