@@ -20,6 +20,12 @@ from lightning_core.web.visitors import account, reader
 from tests.web.browsing import Browsing, browsing
 
 ANN, READER = account("ann"), reader("reader")
+# What is wider than the page, but what is scrolled, drawn or for screen readers alone.
+WIDER = """() => [...document.querySelectorAll("main *")]
+  .filter((one) => one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+  .filter((one) => !one.closest("svg, pre, .scrolls, .quiet, thead") && getComputedStyle(one).display !== "inline")
+  .map((one) => `${one.tagName}.${one.className}`)"""
+LONG = "a-job-whose-name-says-all-that-was-ever-thought-of-it-v2"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -30,7 +36,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsing]:
         page = found.page
         page.submit(
             Job("vit", 600.0, LossTarget("loss", 0.5)), Job("gru", 900.0, BatchTarget(1000)),
-            Job("free", math.inf, BatchTarget(10)), Job("mlp", 900.0, LossTarget(HOSTILE, 0.5)),
+            Job("free", math.inf, BatchTarget(10)), Job(LONG, 900.0, LossTarget(HOSTILE, 0.5)),
         )  # fmt: skip
         for number in range(1, 4):
             page.report("vit", number, [2.0 / number, 1.9 / number, 1.8 / number])
@@ -115,6 +121,18 @@ def test_cancelling_asks_once_and_no_means_no(site: Browsing) -> None:
     expect(tab.get_by_role("group", name="Steer this job")).to_be_hidden()  # it has ended: nothing is left to ask
 
 
+@pytest.mark.parametrize("width", [390, 900, 1440])
+def test_nothing_is_wider_than_the_page(site: Browsing, width: int) -> None:
+    tab = site.enter(ANN, viewport={"width": width, "height": 900})
+    for path in ("/", f"/jobs/{LONG}", "/timeline", f"/compare?job={LONG}&job=vit", "/market"):
+        tab.goto(site.base + path)
+        expect(tab.locator("main")).to_be_visible()
+        if path == "/":
+            expect(tab.locator("#jobs tbody tr")).to_have_count(4)
+            tab.locator(".what-if summary").click()
+        assert tab.evaluate(WIDER) == [], path
+
+
 def test_the_chart_can_be_zoomed(site: Browsing) -> None:
     tab = site.enter(READER)
     tab.goto(f"{site.base}/jobs/vit")
@@ -157,7 +175,7 @@ def test_a_reader_is_offered_nothing_to_ask(site: Browsing) -> None:
 def test_a_strangers_markup_is_text(site: Browsing) -> None:
     tab = site.enter(READER)
     expect(tab.locator("#jobs")).to_contain_text(HOSTILE)
-    tab.goto(f"{site.base}/jobs/mlp")
+    tab.goto(f"{site.base}/jobs/{LONG}")
     expect(tab.locator("#facts")).to_contain_text(HOSTILE)
     assert tab.locator("img").count() == 0
 
