@@ -39,24 +39,29 @@ class Change(NamedTuple):
     """Something that a person thinks of changing."""
 
     job: str = ""
-    """Name of the job that is to have another deadline; empty for none."""
-    deadline: float = inf
-    """Its deadline in scheduler time; inf for none."""
+    """Name of the job that is to have another deadline, or train on another number of devices; empty for none."""
+    deadline: float | None = None
+    """Its deadline in scheduler time; inf for none, None to leave it."""
     devices: int | None = None
     """Number of devices of the pool; None to leave it."""
+    own: int | None = None
+    """Number of devices of the job; None to leave it."""
 
     def apply(self, prospects: Prospects) -> Prospects:
         """Return the prospects after the change.
 
         Raises:
             KeyError: If there is no such job that has not ended.
-            ValueError: If the number of devices is out of range.
+            ValueError: If a number of devices is out of range, or does not fit the job or the pool.
         """
+        for devices in (self.devices, self.own):
+            if devices is not None and not 1 <= devices <= MAX_CHANGED_DEVICES:
+                raise ValueError(f"devices must be 1 to {MAX_CHANGED_DEVICES}, got {devices}")
         if self.devices is not None:
-            if not 1 <= self.devices <= MAX_CHANGED_DEVICES:
-                raise ValueError(f"devices must be 1 to {MAX_CHANGED_DEVICES}, got {self.devices}")
             prospects = prospects.with_devices(self.devices)
-        return prospects.with_deadline(self.job, self.deadline) if self.job else prospects
+        if self.job and self.deadline is not None:
+            prospects = prospects.with_deadline(self.job, self.deadline)
+        return prospects.with_devices_of(self.job, self.own) if self.job and self.own is not None else prospects
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.core.commands import Pause
+from lightning_core.core.commands import Pause, SetDevices
 from lightning_core.core.events import Cell, Report, Submit, Tick
-from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.reported import MemoryUse
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.scheduler.asking.prospects import Assumed, Prospects
+from lightning_core.scheduler.asking.prospects import Assumed, Prospects, Resized
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.what_if import Chances, Change, chances, finish, refusal
+
+ELASTIC = frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
 
 
 def known(settings: Settings, jobs: list[Job], throughputs: list[float]) -> Scheduler:
@@ -215,8 +217,47 @@ def test_jobs_that_do_not_fit_on_a_device_together_are_not_there_together() -> N
 
 
 def test_a_job_of_unknown_memory_is_tried_alone_and_then_needs_what_others_need() -> None:
-    assert one_by_one(None, 60).assumed()[2:] == (1, 60.0)
+    assert one_by_one(None, 60).assumed()[2:4] == (1, 60.0)
     assert ends(one_by_one(None, 60)) == pytest.approx([100.0, 220.0])
     assert ends(one_by_one(None, 30)) == pytest.approx([100.0, 200.0])
-    assert one_by_one(None, None).assumed()[2:] == (2, None)
+    assert one_by_one(None, None).assumed()[2:4] == (2, None)
     assert ends(one_by_one(None, None)) == pytest.approx([100.0, 220.0])
+
+
+def two_sizes(policy: str = "edf") -> Scheduler:
+    """A job on four devices that is 0.6 times as fast on two, and one that waits for two of them."""
+    sizes: dict[str, Any] = {"sizes": (1, 2, 4), "max_devices": 4, "can": ELASTIC}
+    jobs = [
+        Job("a", 150.0, BatchTarget(100), throughputs=(0.3, 0.6, 1.0), **sizes),
+        Job("b", 180.0, BatchTarget(100), min_devices=2, max_devices=2, work=100.0),
+    ]
+    return known(Settings(policy=policy, devices=4, stay=0.0), jobs, [1.0, 1.0])
+
+
+def test_a_job_with_fewer_devices_leaves_some_to_others() -> None:
+    before, after = asked(two_sizes(), Change("a", own=2))
+    assert (before, after) == ({"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 1.0})
+    before, after = asked(two_sizes(), Change("a", 175.0, own=3))  # it takes two of them, and 167 s
+    assert after == {"a": 1.0, "b": 1.0}
+
+
+def test_the_devices_of_a_job_are_those_that_the_command_would_give_it() -> None:
+    job = Job("a", 900.0, BatchTarget(100), sizes=(1, 2, 4), throughputs=(0.1, 0.6, 1.0), max_devices=4, can=ELASTIC)
+    scheduler = known(Settings(policy="decor", devices=4, stay=0.0), [job], [1.0])
+    needs, prospects = np.array([100.0]), scheduler.prospects().with_devices_of("a", 3)
+    assert prospects.assumed().resized == Resized("a", 2, True)
+    assert finish(prospects, needs).tolist() == pytest.approx([100.0 / 0.6])
+    scheduler.handle(SetDevices("a", 3), 0.0)
+    assert len(scheduler.last("a").devices) == 2
+    assert finish(scheduler.prospects(), needs).tolist() == pytest.approx([100.0 / 0.6])
+
+
+def test_a_number_of_devices_that_was_never_tried_is_assumed_and_said_to_be() -> None:
+    job = Job("a", 500.0, BatchTarget(100), sizes=(1, 2), max_devices=2, can=ELASTIC)
+    scheduler = known(Settings(policy="edf", devices=2, stay=0.0), [job], [1.0])
+    prospects = scheduler.prospects().with_devices_of("a", 1)
+    assert prospects.assumed().resized == Resized("a", 1, False)
+    [end] = finish(prospects, np.array([100.0])).tolist()
+    assert 100.0 < end < 200.0  # not half as fast, as part of a batch is not divided
+    with pytest.raises(ValueError, match="b trains on 2 devices only, as it was submitted"):
+        two_sizes().prospects().with_devices_of("b", 1)

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.scheduler.asking.prospects import Assumed
+from lightning_core.scheduler.asking.prospects import Assumed, Resized
 from lightning_core.server.access.people import Person, Right
 from lightning_core.simulation.what_if import Chances, Change
 from lightning_core.storage.journals.journal import Journal
@@ -54,6 +54,8 @@ def test_a_question_is_answered_beside_the_pool(page: Page) -> None:
     assert "As things are" in browser.get("/what-if").text
     assert browser.get("/what-if", params={"job": "unknown", "left": 5}).text.strip().endswith("that has not ended")
     assert browser.get("/what-if", params={"devices": 0}).status_code == 400
+    assert "gru trains on 1 device only" in browser.get("/what-if", params={"job": "gru", "own": 2}).text
+    assert browser.get("/what-if", params={"job": "gru", "own": 0}).status_code == 400
     assert browser.get("/what-if", params={"job": "a/b"}).status_code == 400
 
 
@@ -140,3 +142,13 @@ def test_it_is_said_whose_memory_is_not_known() -> None:
     )
     assert "memory 1 job will need is not known yet: each has its devices for itself" in said(Assumed(None, True, 1))
     assert "memory" not in said(Assumed(None, True))
+
+
+def test_it_is_said_how_many_devices_the_job_takes() -> None:
+    def said(resized: Resized) -> str:
+        return answer(Chances(["a"], [0.5], [0.5], [True], 1, Assumed(resized=resized)), Change("a", own=3))
+
+    assert "&lt;a&gt; takes 2 devices." in said(Resized("<a>", 2, True))
+    assert "a takes 1 device, and how fast it is on so many has not been measured: it is" in said(
+        Resized("a", 1, False)
+    )

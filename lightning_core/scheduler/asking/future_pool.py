@@ -99,7 +99,7 @@ class FuturePool:
         """
         self._planned = np.flatnonzero(self.active)
         this = self._round(now)
-        self._plan, self._caps = self._state.plan(this, self._view_at(self._planned, done, this.devices))
+        self._plan, self._caps = self._state.plan(this, self._view_at(self._planned, done, this))
 
     def allocate(self, now: float, done: FloatArray) -> None:
         """Allocate the devices by the plan made last; ``rate`` then says what each job does with them."""
@@ -143,7 +143,7 @@ class FuturePool:
         state = self._state
         return Round(self._table, state.settings, now, state.unavailable, state.closing)
 
-    def _view_at(self, some: IntArray, done: FloatArray, devices: int) -> JobView:
+    def _view_at(self, some: IntArray, done: FloatArray, this: Round) -> JobView:
         """Return the view of some jobs when they have done some of their work."""
         view, table, rows = self._view.only(some), self._table, self._rows[some]
         left, size, throughput = left_of(self._work[some], done[some]), table.size[rows], self._throughput[some]
@@ -155,9 +155,10 @@ class FuturePool:
         more = {}
         if len(view.speedup):
             held = table.share[rows] * np.array([len(table.home[row]) for row in rows.tolist()])
-            more = {"held_devices": held, "trained_since": table.trained_at[rows]}
+            fixed = np.where(table.fixed_until[rows] > this.now, table.good_size[rows], table.told_size[rows])
+            more = {"held_devices": held, "trained_since": table.trained_at[rows], "fixed_size": np.maximum(fixed, 0)}
         return replace(
-            view, devices=devices, deadline=self._deadline[some], size=size, batches=batches,
+            view, devices=this.devices, deadline=self._deadline[some], size=size, batches=batches,
             remaining=work * throughput, throughput=throughput, work=work, quantiles=left,
             acknowledged=np.ones(len(some), np.bool_), **more,
         )  # fmt: skip

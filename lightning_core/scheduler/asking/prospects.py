@@ -12,14 +12,26 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray
+from lightning_core.core.commands import SetDevices
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.estimators.above_floor import AboveFloor
+from lightning_core.scheduler.asking import levels
 from lightning_core.scheduler.asking.future_pool import FuturePool, forked, learns_memory, usual_memory
 from lightning_core.scheduler.forecasting import MID, USER_ERROR, forecast, resize_seconds
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState
+
+
+class Resized(NamedTuple):
+    """A job on another number of devices."""
+
+    name: str
+    devices: int
+    """Number of devices that it takes."""
+    measured: bool
+    """Whether its throughput on so many was measured, here or in earlier runs, or is known from its user."""
 
 
 class Assumed(NamedTuple):
@@ -33,6 +45,8 @@ class Assumed(NamedTuple):
     """Jobs of which it is not known yet how much of a device's memory they need."""
     usual_memory: float | None = None
     """Bytes that these need once they have trained, the median of the others; None: each has its devices alone."""
+    resized: Resized | None = None
+    """The job that is to train on another number of devices; None for none."""
 
 
 class Prospects:
@@ -62,6 +76,7 @@ class Prospects:
         middle = np.median(self.work[self.known, MID]) if self.known.any() else np.nan
         self.work[~self.known] = middle * USER_ERROR
         launched = state.table.launched[view.row]
+        self._resized: Resized | None = None
         self.starts = np.array([resize_seconds(state.table, row) or 0.0 for row in view.row.tolist()]) * launched
 
     @classmethod
@@ -89,6 +104,7 @@ class Prospects:
             bool(launched.any()),
             int(learns_memory(self._state, self._view.row).sum()),
             None if np.isnan(usual) else usual,
+            self._resized,
         )
 
     @property
@@ -136,6 +152,29 @@ class Prospects:
                 table.home[row], table.placed[row], table.pinned[row], table.share[row] = (), False, False, 0.0
             if table.size[row] > devices:
                 table.size[row] = max((n for n in table.speedups[row].sizes if n <= devices), default=table.size[row])
+        return other
+
+    def with_devices_of(self, name: str, devices: int) -> Prospects:
+        """Return the prospects if a person said on how many devices a job trains.
+
+        Args:
+            name: Name of the job.
+            devices: Number of devices, at least 1: the job takes the largest size that it supports and that is not
+                above it.
+
+        Raises:
+            KeyError: If there is no such job that has not ended.
+            ValueError: If the job trains on one number of devices only.
+        """
+        other, row = self._other(), int(self._view.row[self._at(name)])
+        table = other._state.table
+        speedup = table.speedups[row]
+        if len(speedup.sizes) == 1:
+            only = speedup.sizes[0]
+            raise ValueError(f"{name} trains on {only} device{'s' * (only != 1)} only, as it was submitted")
+        levels.take(other._state, row, SetDevices(name, devices))
+        told = int(table.told_size[row])
+        other._resized = Resized(name, told, speedup.seen(told) > 0)
         return other
 
     def begin(self, period: float) -> FuturePool:

@@ -33,14 +33,17 @@ def panel(view: View, person: Person, job: str = "") -> str:
         else '<label class="field">Job <select id="if-job"><option value="">none</option></select></label>'
     )  # fmt: skip
     most = max(2 * devices, 8)
-    apply = '<button id="if-apply" type="button" disabled>Apply the deadline</button>' if steers else ""
+    apply = '<button id="if-apply" type="button" disabled>Apply to the job</button>' if steers else ""
     return (
         '<details class="panel what-if" id="what-if"><summary>What if …</summary>'
-        '<p class="soft">Who would make it with another deadline, or with more or fewer devices? It is simulated '
-        'beside the pool, and nothing changes until it is applied.</p><form class="tools" id="if-form">'
+        '<p class="soft">Who would make it if a job had another deadline, or other devices, or the pool had? It is '
+        'simulated beside the pool, and nothing changes until it is applied.</p><form class="tools" id="if-form">'
         f'{choice}<label class="field">Deadline <input type="range" id="if-deadline" min="0" max="100" value="50" '
         'aria-describedby="if-deadline-words" disabled> <output id="if-deadline-words" for="if-deadline">as it is'
-        f'</output></label><label class="field">Devices <input type="range" id="if-devices" min="1" max="{most}" '
+        '</output></label><label class="field">Devices of the job <input type="range" id="if-own" min="0" '
+        f'max="{most}" value="0" aria-describedby="if-own-words" disabled> <output id="if-own-words" for="if-own">'
+        "as it is</output></label>"
+        f'<label class="field">Devices of the pool <input type="range" id="if-devices" min="1" max="{most}" '
         f'value="{devices}" data-now="{devices}" aria-describedby="if-devices-words"> '
         f'<output id="if-devices-words" for="if-devices">{devices}</output></label>'
         f'<button class="plain" type="reset">As it is</button>{apply}</form>'
@@ -90,6 +93,9 @@ def _assumed(assumed: Assumed) -> str:
         then = ("each has its devices for itself" if assumed.usual_memory is None
                 else f"once tried, each takes {format_bytes(assumed.usual_memory)}, as others do")  # fmt: skip
         notes.append(f"How much memory {jobs} will need is not known yet: {then}.")
+    if (one := assumed.resized) is not None:
+        words = "" if one.measured else ", and how fast it is on so many has not been measured: it is assumed"
+        notes.append(f"{escape(clean(one.name))} takes {one.devices} device{'s' * (one.devices != 1)}{words}.")
     return f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from math import inf
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -48,8 +47,8 @@ class WhatIfRoutes:
         job, left = request.query_params.get("job", ""), seconds(request, "left")
         if job and not is_name(job):
             raise HTTPException(400, "job must be the name of a job")
-        deadline = inf if left is None else self._watch.view.now + left
-        change = Change(job, deadline, whole_number(request, "devices"))
+        deadline = None if left is None else self._watch.view.now + left
+        change = Change(job, deadline, whole_number(request, "devices"), whole_number(request, "own"))
         if self.waiting >= MAX_WAITING:
             raise HTTPException(503, "others are asking as well; try again in some seconds")
         self.waiting += 1

@@ -8,6 +8,8 @@ const FACTOR = 10;
 
 const chosen = () => [...pool.rows.values()].filter((row) => row.name === $("if-job").value && row.finished === null).at(-1);
 
+const own = () => Number($("if-own").value);
+
 function left() {
   const row = chosen();
   if (!row) return null;
@@ -20,9 +22,11 @@ function words() {
   const row = chosen();
   $("if-deadline").disabled = !row;
   $("if-deadline-words").textContent = !row || !moved ? "as it is" : `in ${duration(left())} (${clock(now() + left())})`;
+  $("if-own").disabled = !row;
+  $("if-own-words").textContent = !row || own() === 0 ? "as it is" : `at most ${own()}`;
   const { value, dataset } = $("if-devices");
   $("if-devices-words").textContent = value === dataset.now ? `${value}, as it is` : `${value} instead of ${dataset.now}`;
-  if ($("if-apply")) $("if-apply").disabled = !row || !moved;
+  if ($("if-apply")) $("if-apply").disabled = !row || !(moved || own());
 }
 
 function jobs() {
@@ -42,9 +46,10 @@ let due = null;
 async function ask() {
   const number = ++asked;
   const parts = new URLSearchParams();
-  if (chosen() && $("if-deadline").value !== "50") {
+  if (chosen()) {
     parts.set("job", $("if-job").value);
-    parts.set("left", left().toFixed(0));
+    if ($("if-deadline").value !== "50") parts.set("left", left().toFixed(0));
+    if (own()) parts.set("own", own());
   }
   if ($("if-devices").value !== $("if-devices").dataset.now) parts.set("devices", $("if-devices").value);
   $("if-answer").setAttribute("aria-busy", "true");
@@ -75,7 +80,10 @@ if (panel) {
   $("if-form").addEventListener("reset", () => setTimeout(moved));
   $("if-apply")?.addEventListener("click", async () => {
     try {
-      say(await post(`/jobs/${encodeURIComponent($("if-job").value)}/deadline`, { deadline: `${left().toFixed(0)}s` }));
+      const address = `/jobs/${encodeURIComponent($("if-job").value)}`;
+      const deadline = $("if-deadline").value !== "50" && `${left().toFixed(0)}s`;
+      if (own()) say(await post(`${address}/devices`, { devices: own() }));
+      if (deadline) say(await post(`${address}/deadline`, { deadline }));
       $("if-form").reset();
     } catch (error) {
       say(error.message, true);
