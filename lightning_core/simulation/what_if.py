@@ -2,16 +2,18 @@
 
 A future draws how much work each job has left from its forecast, and lets the pool's own policy plan it: at first,
 whenever a part of the jobs has ended, and from time to time. Between two plans devices that become free are allocated
-by the last one. The same draws are played with the change and without it, so that what differs is
-the change's doing.
+by the last one. The same draws are played with the change and without it, so that what differs is the change's doing.
 
 A start, a resume and a move of a job take as long as its moves, or those of the other jobs, were measured to take.
 No more jobs are on a device than its memory holds; a job of which that is not known has its devices for itself until it
 has trained, and then needs what others need. Where owners have shares of their own they are divided as in the pool, in
 turns that last as long as a plan holds.
 
-What it leaves out: faults, jobs that are yet to come, and that forecasts
-become better with time. Pools on which a market, a plan or a calendar decides are refused.
+A calendar and a placement plan are played: they hold and move jobs in a future at their times, and the demand that was
+seen last goes on. A market is not: the devices that it holds now stay to the end, and so do the jobs without any.
+
+What it leaves out: faults, nodes that come and go, prices, jobs that are yet to come, and that forecasts become better
+with time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray
 from lightning_core.scheduler.asking.prospects import Assumed, Prospects
-from lightning_core.scheduler.settings import Settings
 
 # Plans of a future: one whenever a part of the jobs has ended or a part of the time is over.
 # Turns of owners last as long as a plan, so there are more of them.
@@ -80,13 +81,6 @@ class Chances:
     """Number of futures."""
     assumed: Assumed = field(default_factory=Assumed)
     """What they rest on beside the forecasts."""
-
-
-def refusal(settings: Settings) -> str:
-    """Return why the futures of a pool cannot be simulated here; empty if they can."""
-    if settings.controllers:
-        return f"what decides on this pool beside its policy ({', '.join(settings.controllers)}) is not simulated here"
-    return ""
 
 
 def chances(prospects: Prospects, change: Change, goes_on: Callable[[int], bool]) -> Chances:

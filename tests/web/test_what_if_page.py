@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.scheduler.asking.prospects import Assumed, Resized
+from lightning_core.scheduler.asking.prospects import Assumed, Kept, Resized
 from lightning_core.server.access.people import Person, Right
 from lightning_core.simulation.what_if import Chances, Change
 from lightning_core.storage.journals.journal import Journal
@@ -152,3 +152,12 @@ def test_it_is_said_how_many_devices_the_job_takes() -> None:
     assert "a takes 1 device, and how fast it is on so many has not been measured: it is" in said(
         Resized("a", 1, False)
     )
+
+
+def test_it_is_said_first_that_a_market_is_not_played() -> None:
+    def said(kept: Kept) -> str:
+        return answer(Chances(["a"], [0.5], [0.5], [True], 1, Assumed(None, True, kept=kept)), Change())
+
+    assert "not played.</b> The 3 devices that the market holds now stay to the end; 1 job without" in said(Kept(3, 1))
+    assert "not played.</b> The device that the market holds now stays to the end. No move" in said(Kept(1, 0))
+    assert "The market holds no device now, and none comes to the end; 2 jobs" in said(Kept(0, 2))

@@ -1,7 +1,7 @@
 """A pool in one future: it plans and allocates as the scheduler does, by the same code, and nothing of it is real.
 
 What differs is when: the scheduler plans each period, and here a plan holds for longer. Devices are allocated anew
-whenever a job has ended or may begin, by the plan made last.
+whenever a job has ended or may begin, by the plan made last. Controllers are woken when they want to be.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray
 from lightning_core.core.control import RIGHTS
+from lightning_core.core.events import Tick
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.allocation import Caps, Devices
+from lightning_core.scheduler.asking.controllers import tell_controllers
 from lightning_core.scheduler.forecasting import MID, between
 from lightning_core.scheduler.grants import FIRST_DEVICE, allocate
 from lightning_core.scheduler.round import Round
@@ -86,17 +88,21 @@ class FuturePool:
         self._table.busy[self._rows] += self._share * seconds
 
     def wakes(self, now: float) -> float:
-        """Return when a job may begin that may not yet, scheduler time; inf for none."""
-        times = self._table.wakes(self._rows[self.active])
+        """Return when a job may begin that may not yet, or a controller wants to be woken, scheduler time; or inf."""
+        state = self._state
+        wakeups = (one.wakeup() for by, one in state.controllers.items() if by not in state.cloud.failed)
+        times = np.append(self._table.wakes(self._rows[self.active]), [at for at in wakeups if at is not None])
         return float(times[times > now].min(initial=inf))
 
     def plan(self, now: float, done: FloatArray) -> None:
-        """Plan anew.
+        """Wake the controllers, and plan anew.
 
         Args:
             now: Scheduler time in seconds.
             done: Seconds of its work that each job has done by then.
         """
+        if self._state.controllers:
+            tell_controllers(self._state, Tick(), now)
         self._planned = np.flatnonzero(self.active)
         this = self._round(now)
         self._plan, self._caps = self._state.plan(this, self._view_at(self._planned, done, this))
@@ -176,7 +182,8 @@ class FuturePool:
 def forked(state: SchedulerState) -> SchedulerState:
     """Return a copy of a scheduler's state that can go on by itself, without its curves and the jobs of the past.
 
-    It has no controllers that rent nodes. What cannot change without an event that is not played is shared.
+    It has no controllers that rent nodes: the devices that there are stay, and so does what these asked of jobs. What
+    cannot change without an event that is not played is shared.
     """
     other = copy(state)
     other.table = state.table.copied()

@@ -13,6 +13,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray
 from lightning_core.core.commands import SetDevices
+from lightning_core.core.control import NOTHING, RIGHTS, Asker
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.estimators.above_floor import AboveFloor
@@ -22,6 +23,7 @@ from lightning_core.scheduler.forecasting import MID, USER_ERROR, forecast, resi
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState
+from lightning_core.scheduler.tables.table import NONE
 
 
 class Resized(NamedTuple):
@@ -32,6 +34,15 @@ class Resized(NamedTuple):
     """Number of devices that it takes."""
     measured: bool
     """Whether its throughput on so many was measured, here or in earlier runs, or is known from its user."""
+
+
+class Kept(NamedTuple):
+    """What a market holds, where it is not played."""
+
+    devices: int
+    """Devices that there are now."""
+    without: int
+    """Jobs for which it holds no device now."""
 
 
 class Assumed(NamedTuple):
@@ -47,6 +58,8 @@ class Assumed(NamedTuple):
     """Bytes that these need once they have trained, the median of the others; None: each has its devices alone."""
     resized: Resized | None = None
     """The job that is to train on another number of devices; None for none."""
+    kept: Kept | None = None
+    """What a market holds now, which is kept to the end; None without one."""
 
 
 class Prospects:
@@ -105,7 +118,18 @@ class Prospects:
             int(learns_memory(self._state, self._view.row).sum()),
             None if np.isnan(usual) else usual,
             self._resized,
+            self._kept(),
         )
+
+    def _kept(self) -> Kept | None:
+        """Return what a market holds; None without one."""
+        state, table = self._state, self._state.table
+        if not is_on_market(state.settings):
+            return None
+        asked = [table.asked.get(row, {}).get(Asker.MARKET, NOTHING) for row in self._view.row.tolist()]
+        none = table.told_size[self._view.row] == NONE
+        without = sum(one.devices == 0 and bool(has_none) for one, has_none in zip(asked, none, strict=True))
+        return Kept(state.settings.devices - len(state.unavailable), without)
 
     @property
     def has_owners(self) -> bool:
@@ -211,7 +235,14 @@ def resized(settings: Settings, devices: int) -> Settings:
     Raises:
         ValueError: If they do not allow for it.
     """
+    if is_on_market(settings):
+        raise ValueError("the market decides how many devices this pool has, and it is not simulated here")
     if settings.locations:
         raise ValueError("the devices of this pool are at locations, so their number alone says too little")
     slots = settings.slots_per_device
     return replace(settings, devices=devices, resident=None if slots is None else slots * devices)
+
+
+def is_on_market(settings: Settings) -> bool:
+    """Return whether a pool rents its nodes."""
+    return bool(settings.market) or any(RIGHTS[Asker(name)].rents for name in settings.controllers)

@@ -7,7 +7,7 @@ import math
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
 from lightning_core.report.svg import escape
-from lightning_core.scheduler.asking.prospects import Assumed
+from lightning_core.scheduler.asking.prospects import Assumed, Kept
 from lightning_core.server.access.people import Person, Right
 from lightning_core.simulation.what_if import Chances, Change
 from lightning_core.view.text import clean
@@ -33,6 +33,9 @@ def panel(view: View, person: Person, job: str = "") -> str:
         else '<label class="field">Job <select id="if-job"><option value="">none</option></select></label>'
     )  # fmt: skip
     most = max(2 * devices, 8)
+    fixed = (
+        " disabled" if view.is_on_market or view.about.get("settings", {}).get("locations") else ""
+    )  # their number alone says too little
     apply = '<button id="if-apply" type="button" disabled>Apply to the job</button>' if steers else ""
     return (
         '<details class="panel what-if" id="what-if"><summary>What if …</summary>'
@@ -44,7 +47,7 @@ def panel(view: View, person: Person, job: str = "") -> str:
         f'max="{most}" value="0" aria-describedby="if-own-words" disabled> <output id="if-own-words" for="if-own">'
         "as it is</output></label>"
         f'<label class="field">Devices of the pool <input type="range" id="if-devices" min="1" max="{most}" '
-        f'value="{devices}" data-now="{devices}" aria-describedby="if-devices-words"> '
+        f'value="{devices}" data-now="{devices}" aria-describedby="if-devices-words"{fixed}> '
         f'<output id="if-devices-words" for="if-devices">{devices}</output></label>'
         f'<button class="plain" type="reset">As it is</button>{apply}</form>'
         '<div id="if-answer" role="status" aria-live="polite"></div></details>'
@@ -93,6 +96,8 @@ def _assumed(assumed: Assumed) -> str:
         then = ("each has its devices for itself" if assumed.usual_memory is None
                 else f"once tried, each takes {format_bytes(assumed.usual_memory)}, as others do")  # fmt: skip
         notes.append(f"How much memory {jobs} will need is not known yet: {then}.")
+    if (kept := assumed.kept) is not None:
+        notes.insert(0, f"<b>Prices and losses are not played.</b> {_kept(kept)}")
     if (one := assumed.resized) is not None:
         words = "" if one.measured else ", and how fast it is on so many has not been measured: it is assumed"
         notes.append(f"{escape(clean(one.name))} takes {one.devices} device{'s' * (one.devices != 1)}{words}.")
@@ -126,3 +131,14 @@ def _direction(before: float, after: float) -> str:
     if math.isnan(before) or math.isnan(after) or abs(after - before) < NOTABLE:
         return ""
     return '<span class="better">▲ better</span>' if after > before else '<span class="worse">▼ worse</span>'
+
+
+def _kept(kept: Kept) -> str:
+    """Return what a market holds and a future keeps, as HTML."""
+    devices = f"The {kept.devices} devices that the market holds now stay" if kept.devices != 1 else (
+        "The device that the market holds now stays"
+    )  # fmt: skip
+    if not kept.devices:
+        devices = "The market holds no device now, and none comes"
+    jobs = f"; {kept.without} job{'s' * (kept.without != 1)} without any wait{'s' * (kept.without == 1)} all the time"
+    return f"{devices} to the end{jobs if kept.without else ''}."

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.asking.prospects import Prospects
-from lightning_core.simulation.what_if import Chances, Change, chances, refusal
+from lightning_core.simulation.what_if import Chances, Change, chances
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 
@@ -135,11 +135,8 @@ def read_prospects(journal: Path) -> Prospects:
 
     Raises:
         JournalError: If it is missing or damaged.
-        NoFutureError: If the pool cannot be simulated.
     """
     with Journal.open(journal, read_only=True) as opened:
-        if words := refusal(opened.settings()):
-            raise NoFutureError(words)
         return replay(opened, strict=False).scheduler.prospects()
 
 
