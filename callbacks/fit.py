@@ -16,7 +16,7 @@ from .checkpointing.best_model import best_model_saver
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .checkpointing.job_writer import batches_done
 from .control.busy_timer import BusyTimer, GpuTimer, HostTimer
-from .control.fit_signals import JobReleased
+from .control.fit_signals import JobEnded, JobReleased
 from .control.offload import offload_of
 from .control.ranks import Ranks, SideAction
 from .control.steering import Steering
@@ -277,7 +277,7 @@ class Fit:
                     print_line(trainer, summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
                 self._record.job_forecast = mailbox.final_forecast or mailbox.job_forecast or self._record.job_forecast
             self._close_best_model(trainer)
-        if mailbox is not None and error is None:  # last, since a logger may be slow
+        if mailbox is not None and (error is None or type(error) is JobEnded):  # last, since a logger may be slow
             end = mailbox.inbox.directive
             outcome = end if isinstance(end, End) else mailbox.final_forecast or mailbox.job_forecast
             if outcome is not None:

@@ -12,6 +12,7 @@ from lightning_core.storage.atomic_files import replace_link
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.worker.assignment import Assignment
 from lightning_core.worker.exit_causes import cause_of, origin, story
+from lightning_core.worker.logger_runs import call_it_a_success
 from lightning_core.worker.process_group import trainer_arguments
 
 if TYPE_CHECKING:
@@ -50,12 +51,13 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         try:
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start)
         except JobReleased:
+            call_it_a_success(cli.trainer)
             return replace(left, cause=ExitCause.RELEASED, checkpoint=callback.last_checkpoint)
         except JobFenced as reason:  # nothing is saved, and nothing waits for its report
             fenced = True
             return replace(left, cause=ExitCause.LOST, detail=str(reason))
         except JobEnded:
-            pass
+            call_it_a_success(cli.trainer)
         else:
             left = replace(left, detail=ended_by(cli.trainer)[1])
         try:

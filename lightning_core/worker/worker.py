@@ -22,6 +22,7 @@ from lightning_core.node.cgroups import sweep
 from lightning_core.storage.job_checkpoints import checkpoint_folder
 from lightning_core.worker.assignment import Assignment, Incarnation
 from lightning_core.worker.exit_causes import is_out_of_memory, origin, story
+from lightning_core.worker.logger_runs import finish_run
 from lightning_core.worker.process_group import free_port, is_stuck, joined_ranks
 from lightning_core.worker.training import fit
 
@@ -85,6 +86,7 @@ class Worker:
                 time.sleep(LOST_REPORT_DELAY)
             if assignment.rank.number == 0 or left.cause not in (ExitCause.DONE, ExitCause.RELEASED):
                 self._report(assignment, left)
+            finish_run(well=left.cause in (ExitCause.DONE, ExitCause.RELEASED))
             _free_gpu_memory()
             if is_stuck():
                 os._exit(1)  # stuck in a process group, this process can train no other job

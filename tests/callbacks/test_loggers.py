@@ -7,8 +7,11 @@ import importlib
 import json
 import logging
 import struct
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +19,12 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.control.fit_signals import JobEnded
+from lightning_core.core.answers import End, Verdict
+from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
-from tests.callbacks.test_callback import fit
+from lightning_core.worker.logger_runs import call_it_a_success, finish_run
+from tests.callbacks.test_callback import Script, fit, grant, steered
 from tests.tiny import Line
 
 # Batches at which each metric was logged, in this order, with the value.
@@ -180,6 +187,29 @@ def test_a_fit_of_six_seconds_leaves_a_forecast_for_each_half_of_a_second(
         assert [step for step, _ in rows] == sorted(step for step, _ in rows)
 
 
+def test_a_submitted_job_that_ends_without_its_target_leaves_its_outcome() -> None:
+    kept, script = Kept(), Script(grant(1, 1.0))
+    end = threading.Timer(0.3, lambda: script.say(End("job", 2, Verdict.CANCELLED, Reason("cancelled"))))
+    end.start()
+    with pytest.raises(JobEnded):
+        fit(steered(script), Line(pause=0.01), logger=[kept], max_epochs=-1)
+    end.join()
+    assert kept.written["lightning_core/verdict"][-1][1] == Verdict.CANCELLED.number
+
+
+@pytest.mark.nightly
+def test_the_next_job_of_a_process_has_a_run_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="make setup-loggers")
+    files = list[Path]()
+    for name in ("one", "two"):
+        logger = WandbLogger(name, save_dir=tmp_path / name, offline=True)
+        (tmp_path / name).mkdir()
+        logged(logger, 40)
+        finish_run(well=True)
+        files += (tmp_path / name).glob("wandb/offline-run-*/run-*.wandb")
+    assert [file.relative_to(tmp_path).parts[0] for file in files] == ["one", "two"]
+
+
 def test_a_logger_that_raises_is_warned_about_once_and_the_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     broken = Raises()
     with caplog.at_level(logging.WARNING, logger="lightning_core"):
@@ -187,3 +217,28 @@ def test_a_logger_that_raises_is_warned_about_once_and_the_training_goes_on(capl
     assert broken.asked == 1
     said = [record.getMessage() for record in caplog.records if "no route to the server" in record.getMessage()]
     assert said == ["job: no more forecasts for Raises, which raised ConnectionError: no route to the server"]
+
+
+def test_the_run_that_a_job_left_open_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb, ended = SimpleNamespace(run=None), list[int]()
+    wandb.finish = lambda exit_code: ended.append(exit_code)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    finish_run(well=True)
+    assert ended == []
+    wandb.run = object()
+    finish_run(well=True)
+    finish_run(well=False)
+    assert ended == [0, 1]
+    wandb.finish = lambda exit_code: 1 / 0
+    finish_run(well=True)  # said in the log of the worker, and no more
+    monkeypatch.delitem(sys.modules, "wandb")
+    finish_run(well=True)
+
+
+def test_a_training_that_left_as_it_was_told_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
+    statuses = list[str]()
+    good, bad = SimpleNamespace(finalize=statuses.append), SimpleNamespace(finalize=lambda status: 1 / 0)
+    trainer: Any = SimpleNamespace(loggers=[bad, good])
+    call_it_a_success(trainer)
+    assert statuses == ["success"]
+    assert "SimpleNamespace could not be closed: ZeroDivisionError" in caplog.text
