@@ -103,9 +103,10 @@ def chances(prospects: Prospects, change: Change, goes_on: Callable[[int], bool]
     for needs in draws(prospects):
         if played and not goes_on(played):
             break
-        ends = finish(prospects, needs)
-        before += ends <= prospects.deadline
-        after += (ends if changed is prospects else finish(changed, needs)) <= changed.deadline
+        for pool, count in ((prospects, before), (changed, after)):
+            if len(pool.played) == played:
+                pool.played.append(finish(pool, needs))
+            count += pool.played[played] <= pool.deadline
         played += 1
     for count, deadline in ((before, prospects.deadline), (after, changed.deadline)):
         count[np.isinf(deadline)] = np.nan

@@ -15,7 +15,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.simulation.what_if import Change, chances
+from lightning_core.simulation.what_if import Change, chances, draws, finish
 from tests.simulation.futures import asked, known
 
 
@@ -98,3 +98,18 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         asked(scheduler, Change("unknown", 10.0))
     with pytest.raises(ValueError, match="devices must be 1 to 4096, got 0"):
         asked(scheduler, Change(devices=0))
+
+
+def test_futures_as_things_are_are_played_once() -> None:
+    prospects = two_jobs().prospects()
+    one = chances(prospects, Change(), lambda played: played < 5)
+    kept = [ends.copy() for ends in prospects.played]
+    assert (len(kept), one.futures) == (5, 5)
+    fewer = chances(prospects, Change("b", 150.0), lambda played: played < 3)
+    assert (fewer.futures, len(prospects.played)) == (3, 5)
+    more = chances(prospects, Change("b", 150.0), lambda played: played < 9)
+    assert (more.futures, len(prospects.played)) == (9, 9)
+    assert np.array_equal(kept, prospects.played[:5])
+    assert np.array_equal(
+        prospects.played, [finish(prospects, needs) for needs, _ in zip(draws(prospects), range(9), strict=False)]
+    )

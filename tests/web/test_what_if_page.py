@@ -6,14 +6,16 @@ import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
+import numpy as np
 import pytest
 from starlette.routing import Route
 
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.scheduler.asking.prospects import Assumed, Kept, Resized
+from lightning_core.scheduler.asking.prospects import Assumed, Kept, Prospects, Resized
 from lightning_core.server.access.people import Person, Right
 from lightning_core.simulation.what_if import Chances, Change
 from lightning_core.storage.journals.journal import Journal
@@ -75,6 +77,9 @@ def test_an_answer_is_kept_while_the_pool_is_as_it_was(page: Page, monkeypatch: 
     def simulated(source: object, change: Change) -> object:
         asked.append(source)
         prospects = read_prospects(source) if isinstance(source, Path) else source
+        assert isinstance(prospects, Prospects)
+        prospects = deepcopy(prospects)  # as it comes from another process
+        prospects.played.append(np.zeros(2))
         return prospects, Chances(["vit"], [1.0], [0.5], [True], 3)
 
     monkeypatch.setattr(what_if_process, "simulated", simulated)
@@ -82,6 +87,9 @@ def test_an_answer_is_kept_while_the_pool_is_as_it_was(page: Page, monkeypatch: 
     for devices in (2, 2, 3):
         assert what_if.ask(Change(devices=devices)).futures == 3
     assert [isinstance(source, Path) for source in asked] == [True, False]  # the journal was read once
+    what_if.ask(Change(devices=4))
+    assert isinstance(asked[-1], Prospects)
+    assert len(asked[-1].played) == 2  # what was played for the questions before
 
 
 def test_no_more_than_some_questions_wait(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:

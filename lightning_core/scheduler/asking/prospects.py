@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray
+from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.commands import SetDevices
 from lightning_core.core.control import NOTHING, RIGHTS, Asker
 from lightning_core.core.jobs import OnMiss
@@ -78,6 +78,7 @@ class Prospects:
             wrong by half, as a user's estimate.
         starts: Seconds that a start, a resume and a move of each takes: as its moves were measured, or those of all
             jobs; 0 if none was.
+        played: When each met its target, scheduler time, in each of the futures that were played; none is played twice.
     """
 
     def __init__(self, state: SchedulerState, view: JobView, now: float) -> None:
@@ -90,6 +91,7 @@ class Prospects:
         self.work[~self.known] = middle * USER_ERROR
         launched = state.table.launched[view.row]
         self._resized: Resized | None = None
+        self.played: list[FloatArray] = []
         self.starts = np.array([resize_seconds(state.table, row) or 0.0 for row in view.row.tolist()]) * launched
 
     @classmethod
@@ -220,7 +222,7 @@ class Prospects:
     def _other(self) -> Prospects:
         """Return a copy that can be changed."""
         other = copy(self)
-        other._state, other.deadline = forked(self._state), self.deadline.copy()
+        other._state, other.deadline, other.played = forked(self._state), self.deadline.copy(), []
         return other
 
     def _at(self, name: str) -> int:

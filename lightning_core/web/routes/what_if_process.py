@@ -68,6 +68,8 @@ class WhatIf:
         with self._lock:
             if not fresh:
                 self._read, self._answers = (time.monotonic(), prospects), {}
+            elif read is not None and read is self._read and len(prospects.played) > len(read[1].played):
+                self._read = read[0], prospects  # futures as things are need not be played again
             if len(self._answers) < MAX_ANSWERS:
                 self._answers[prospects.now, change] = answer
         return answer
