@@ -19,6 +19,7 @@ HEADINGS = {
     "scale": "A thousand jobs at once",
     "page": "The page of a pool of a thousand jobs",
     "what_if": "What if: who would make it after a change",
+    "search": "Searches with a deadline",
     "waiting": "Waiting times at the command line",
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
@@ -226,6 +227,20 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             )
             for pages in (0, 10, 100)
         },
+    },
+    "search": {
+        f"{figure}_{deadline}{end}": (f"{devices}, {many}: {words}", form)
+        for end, devices in (("_on_1", "One device"), ("", "Four devices"), ("_on_16", "Sixteen devices"))
+        for deadline, many in (("0.5", "half a whole trial"), ("1", "one"), ("2", "two"), ("4", "four"))
+        for figure, words, form in (
+            ("ours_best", "loss at the deadline, DeadlineSearch", "{:.4f}"),
+            ("pruner_best", "ForecastPruner", "{:.4f}"),
+            ("best_other", "the best other rule", "{:.4f}"),
+            ("standard_error_other", "standard error of the difference", "{:.4f}"),
+            ("work_ratio", "work of DeadlineSearch for that loss, over its own", "{:.2f}"),
+            ("best_package", "the best rule of Ray Tune and Optuna", "{:.4f}"),
+            ("work_ratio_package", "work of DeadlineSearch for that loss, over its own", "{:.2f}"),
+        )
     },
     "waiting": {
         "import_lightning": ("Import of Lightning, for comparison", "{:.2g} s"),

@@ -24,7 +24,7 @@ ROOMS = (
     "errors",
     "regular_files",
     "core name_conflict",
-    "variables planning estimators",
+    "variables planning estimators search",
     "policies market placement",
     "market.policies",
     "control",
@@ -43,7 +43,7 @@ ROOMS = (
     "cluster",
     "pool",
     "web",
-    "autojoin cli",
+    "autojoin cli integrations",
     "__main__",
 )
 PACKAGE = "lightning_core"
@@ -155,14 +155,16 @@ def test_rooms_are_not_overfull() -> None:
 
 
 # Where the clock on the wall is read: dates that people give and are shown, ends that Slurm and Ray give as dates, ages
-# of files, and how long no scheduler ran. All else is measured on the monotonic clock, which cannot be set.
+# of files, how long no scheduler ran, and deadlines of searches, whose trials Optuna and Tune date. All else is
+# measured on the monotonic clock, which cannot be set.
 WALL_CLOCK = {
     "callbacks/fit.py", "callbacks/job_record.py", "callbacks/options.py", "callbacks/slurm.py",
     "lightning_core/bundle/job_section.py", "lightning_core/cli/history_commands.py", "lightning_core/cli/jobs.py",
     "lightning_core/cli/run_in_pool.py",
     "lightning_core/cli/access/token_commands.py", "lightning_core/server/access/tokens.py",
     "lightning_core/cli/simulate.py", "lightning_core/cloud/provisioner.py", "lightning_core/cluster/bundle_runner.py",
-    "lightning_core/cluster/head.py", "lightning_core/pool/http_client.py", "lightning_core/pool/pool.py",
+    "lightning_core/cluster/head.py", "lightning_core/integrations/optuna.py", "lightning_core/integrations/tune.py",
+    "lightning_core/pool/http_client.py", "lightning_core/pool/pool.py",
     "lightning_core/run/ageing.py",
     "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py", "lightning_core/server/webhook.py",
     "lightning_core/storage/runs/pool_history.py", "lightning_core/storage/runs/run_store.py",

@@ -1,0 +1,95 @@
+"""A pruner for Optuna that knows the deadline of the study."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from lightning_core.core.durations import parse_when, seconds_until
+from lightning_core.search.deadline_search import DeadlineSearch
+
+_BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+
+
+class ForecastPruner(optuna.pruners.BasePruner):
+    """Stops a trial when its device is worth more elsewhere, for the best value at the deadline.
+
+    The curves of all trials of the study tell how each goes on. A trial is stopped when a new one promises more for the
+    value that the study has at the deadline; the less time is left, the less a new one can reach. After the deadline it
+    stops every trial at its next report. Works alone, with any sampler, storage and number of workers; no pool is
+    needed.
+
+    Args:
+        deadline: When the study ends: a duration from now such as ``"2h"`` or a number of seconds, or a time such as
+            ``"18:00"``.
+        max_resource: Number of steps of a whole trial, such as its epochs; at least 2. Steps are counted from 0, as
+            Optuna's callback for Lightning reports epochs.
+        target: Value that is enough; when a trial has reached it the others are stopped.
+        clock: Returns the seconds since 1970.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example::
+
+        >>> import optuna
+        >>> study = optuna.create_study(pruner=ForecastPruner(deadline="2h", max_resource=50))
+    """
+
+    def __init__(
+        self,
+        deadline: object,
+        max_resource: int,
+        *,
+        target: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        now = clock()
+        self._deadline = now + seconds_until(parse_when(deadline), datetime.fromtimestamp(now))
+        self._max_resource, self._target = max_resource, target
+        self._study: str | None = None
+        self._search = self._new_search(optuna.study.StudyDirection.MINIMIZE)  # refuses what is out of range
+        self._numbers = dict[int, int]()
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Return whether the trial is to be stopped; Optuna calls this from ``trial.should_prune()``."""
+        now = self._clock()
+        if self._study != study.study_name:
+            self._study, self._numbers = study.study_name, {}
+            self._search = self._new_search(study.direction)
+        for seen in study.get_trials(deepcopy=False, states=_BEGUN):
+            self._take_in(seen if seen.number != trial.number else trial, now)
+        if trial.last_step is None or trial.last_step + 1 >= self._max_resource:
+            return False
+        return not self._search.goes_on(self._numbers[trial.number], now)
+
+    def _take_in(self, seen: FrozenTrial, now: float) -> None:
+        """Bring what is known of a trial up to date."""
+        if seen.number not in self._numbers:
+            self._numbers[seen.number] = self._search.begin()
+        number = self._numbers[seen.number]
+        known = self._search.trials[number]
+        if known.over:
+            return
+        new = sorted(step for step in seen.intermediate_values if step + 1 > known.step)
+        if new and seen.datetime_start is not None:
+            ended = seen.datetime_complete.timestamp() if seen.datetime_complete else now
+            seconds = max(ended - seen.datetime_start.timestamp(), known.seconds)
+            for step in new:
+                self._search.report(number, step + 1, seen.intermediate_values[step], seconds)
+        if seen.state.is_finished():
+            self._search.end(number)
+
+    def _new_search(self, direction: optuna.study.StudyDirection) -> DeadlineSearch:
+        maximised = direction == optuna.study.StudyDirection.MAXIMIZE
+        return DeadlineSearch(
+            deadline=self._deadline,
+            max_steps=self._max_resource,
+            mode="max" if maximised else "min",
+            target=self._target,
+        )

@@ -1,0 +1,1 @@
+"""Searches with a deadline: which trials of a hyper-parameter search run (pure)."""
