@@ -14,7 +14,7 @@ from playwright.sync_api import Page as Tab
 from playwright.sync_api import expect
 
 from lightning_core.core.answers import JobStatus
-from lightning_core.core.jobs import Job
+from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.web.visitors import account, reader
 from tests.web.browsing import Browsing, browsing
@@ -26,6 +26,7 @@ WIDER = """() => [...document.querySelectorAll("main *")]
   .filter((one) => !one.closest("svg, pre, .scrolls, .quiet, thead") && getComputedStyle(one).display !== "inline")
   .map((one) => `${one.tagName}.${one.className}`)"""
 LONG = "a-job-whose-name-says-all-that-was-ever-thought-of-it-v2"
+ELASTIC = frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -36,7 +37,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsing]:
         page = found.page
         page.submit(
             Job("vit", 600.0, LossTarget("loss", 0.5)), Job("gru", 900.0, BatchTarget(1000)),
-            Job("free", math.inf, BatchTarget(10)), Job(LONG, 900.0, LossTarget(HOSTILE, 0.5)),
+            Job("free", math.inf, BatchTarget(10)),
+            Job(LONG, 900.0, LossTarget(HOSTILE, 0.5), sizes=(1, 2), max_devices=2, can=ELASTIC),
         )  # fmt: skip
         for number in range(1, 4):
             page.report("vit", number, [2.0 / number, 1.9 / number, 1.8 / number])
@@ -102,6 +104,25 @@ def test_a_deadline_is_changed_in_the_name_of_who_asks(site: Browsing) -> None:
     expect(tab.locator("#said")).to_contain_text("gru has the deadline 2h")
     assert status(site, "gru").deadline > 7000.0
     expect(tab.locator("#story")).to_contain_text("ann")
+
+
+def test_the_devices_of_a_job_are_thought_of_before_they_are_set(site: Browsing) -> None:
+    tab = site.enter(ANN)
+    expect(tab.locator("#jobs tbody tr")).to_have_count(4)
+    tab.goto(f"{site.base}/jobs/{LONG}")
+    tab.locator("summary", has_text="What if").click()
+    answer, apply = tab.locator("#if-answer"), tab.get_by_role("button", name="Apply to the job")
+    expect(answer).to_contain_text("As things are")
+    expect(apply).to_be_disabled()
+    slider = tab.get_by_label("Devices of the job")
+    slider.focus()
+    tab.keyboard.press("ArrowRight")
+    expect(tab.locator("#if-own-words")).to_have_text("at most 1")
+    expect(answer).to_contain_text(re.compile(r"the mean of \d+ simulated futures.* takes 1 device"))
+    apply.click()
+    expect(tab.locator("#said")).to_contain_text("is to have 1 device")
+    expect(tab.locator("#story")).to_contain_text("ann")
+    expect(slider).to_have_value("0")
 
 
 def test_cancelling_asks_once_and_no_means_no(site: Browsing) -> None:

@@ -39,8 +39,9 @@ def panel(view: View, person: Person, job: str = "") -> str:
     apply = '<button id="if-apply" type="button" disabled>Apply to the job</button>' if steers else ""
     return (
         '<details class="panel what-if" id="what-if"><summary>What if …</summary>'
-        '<p class="soft">Who would make it if a job had another deadline, or other devices, or the pool had? It is '
-        'simulated beside the pool, and nothing changes until it is applied.</p><form class="tools" id="if-form">'
+        '<p class="soft">Who would make it if a job had another deadline or number of devices, or the pool had more or '
+        "fewer? It is simulated beside the pool, and nothing changes until it is applied.</p>"
+        '<form class="tools" id="if-form">'
         f'{choice}<label class="field">Deadline <input type="range" id="if-deadline" min="0" max="100" value="50" '
         'aria-describedby="if-deadline-words" disabled> <output id="if-deadline-words" for="if-deadline">as it is'
         '</output></label><label class="field">Devices of the job <input type="range" id="if-own" min="0" '
@@ -68,7 +69,7 @@ def answer(found: Chances, change: Change) -> str:
         f"Of the jobs that go on, <b>{after:.1f} in time</b> on average, {before:.1f} as things are: the mean of {of}."
     )
     none = "" if moved else "<p>It makes no difference to any job's chance.</p>"
-    if change == Change():
+    if change == Change(change.job):  # nothing of the job is to change
         words, none = f"As things are, <b>{after:.1f}</b> of the jobs that go on are in time: the mean of {of}.", ""
     rest = (
         f"<details><summary>{len(same)} job{'s' * (len(same) != 1)} as before</summary>{_table(same[:MAX_SAME])}"
@@ -99,7 +100,7 @@ def _assumed(assumed: Assumed) -> str:
     if (kept := assumed.kept) is not None:
         notes.insert(0, f"<b>Prices and losses are not played.</b> {_kept(kept)}")
     if (one := assumed.resized) is not None:
-        words = "" if one.measured else ", and how fast it is on so many has not been measured: it is assumed"
+        words = "" if one.measured else ", and how fast it is on so many has not been measured, but assumed"
         notes.append(f"{escape(clean(one.name))} takes {one.devices} device{'s' * (one.devices != 1)}{words}.")
     return f'<p class="soft">{" ".join(notes)}</p>' if notes else ""
 

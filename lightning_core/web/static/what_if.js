@@ -46,9 +46,10 @@ let due = null;
 async function ask() {
   const number = ++asked;
   const parts = new URLSearchParams();
-  if (chosen()) {
+  const later = $("if-deadline").value !== "50";
+  if (chosen() && (later || own())) {
     parts.set("job", $("if-job").value);
-    if ($("if-deadline").value !== "50") parts.set("left", left().toFixed(0));
+    if (later) parts.set("left", left().toFixed(0));
     if (own()) parts.set("own", own());
   }
   if ($("if-devices").value !== $("if-devices").dataset.now) parts.set("devices", $("if-devices").value);
