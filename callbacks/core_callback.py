@@ -57,6 +57,8 @@ class CoreCallback(pl.Callback):
             came closest to it; :attr:`best_model_path` is its path. True saves in ``default_root_dir``.
         save_to: Folder in which the training is saved once before its Slurm job ends; by default it is not saved.
         save_before: Time before the end of the Slurm job at which ``save_to`` saves.
+        requeue: Whether its Slurm job is requeued when its time is up, and the script resumes in the next allocation.
+            Then forecast and verdict do not count the end of the Slurm job as the end of the training.
         hang: Time that a step may take, however short the others; one that takes longer, and 20 times as long as the
             longest before it, is reported as hanging. ``"off"`` for any time.
         like: Name of an earlier job, or a tag that earlier jobs had here too, whose loss went as this one's will. By
@@ -105,6 +107,7 @@ class CoreCallback(pl.Callback):
         keep_best: bool | str | Path = False,
         save_to: str | Path | None = None,
         save_before: str = "2m",
+        requeue: bool = False,
         hang: float | str | None = "5m",
         like: str = "",
         history: str | Path | None = None,
@@ -119,6 +122,7 @@ class CoreCallback(pl.Callback):
             None if save_to is None else Path(save_to),
             parse_duration(save_before), parse_limit(hang),
             None if history is None else Path(history).expanduser(),
+            requeue,
         )  # fmt: skip
         # Only a launched job has a folder for its own checkpoints.
         self._folder: Path | None = None

@@ -93,6 +93,7 @@ class Fit:
         resumed = options.incarnation > 1 if options.launched else record.resumed
         self._best = best_model_saver(trainer, options.job, options.keep_best, launched=launched, resumed=resumed)
         self._slurm_end = SlurmEnd() if self.mailbox is not None and not options.launched else None
+        self._requeue = options.requeue
         self._slurm = SlurmSaver(self._name, options.save_to, options.save_before, self._slurm_end)
         self._timer: BusyTimer = GpuTimer() if device.type == "cuda" else HostTimer()
         ranks = Ranks(trainer.global_rank, device) if self._has_ranks else None
@@ -203,7 +204,7 @@ class Fit:
             mailbox.hurry()  # the target is met, and the pool waits for the devices
             if self._best is not None:
                 self._best.note_batches(self._batches)
-        if self._slurm_end is not None and self._slurm_end.at is not None:
+        if self._slurm_end is not None and self._slurm_end.at is not None and not self._requeue:
             outbox.ends_by = min(outbox.ends_by, time.monotonic() + self._slurm_end.at - time.time())
         for forecast in mailbox.read_forecasts():
             self._metrics.log(trainer, forecast)

@@ -42,6 +42,7 @@ class Options:
     save_before: float
     hang: float | None
     history: Path | None = None
+    requeue: bool = False
     client: Client | None = None
     device_lock: DeviceLock | None = None
     launched: bool = False

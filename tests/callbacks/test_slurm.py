@@ -155,6 +155,23 @@ def test_a_script_is_saved_once_before_the_end_and_resumes_from_there(
     assert "resumed with its deadline" in caplog.text
 
 
+@pytest.mark.parametrize("requeue", [False, True])
+def test_the_end_of_a_slurm_job_that_is_requeued_is_not_that_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requeue: bool
+) -> None:
+    pool = Pool(Grant("job", 1, 1.0, (0,), Reason("fixed_share")))
+    monkeypatch.setattr(connecting, "connect", lambda pool_: pool)
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time() + 100)))
+    fit(script(tmp_path, pool="auto", requeue=requeue), max_steps=30, max_epochs=-1)
+    horizon = pool.reports[-1].horizon
+    assert horizon is not None
+    if requeue:
+        assert horizon.seconds is None
+    else:
+        assert horizon.seconds is not None
+        assert 0 < horizon.seconds <= 100
+
+
 def test_a_held_script_is_saved_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(Grant("job", 1, 1.0, (0,), Reason("fixed_share")))
     monkeypatch.setattr(connecting, "connect", lambda pool_: pool)
