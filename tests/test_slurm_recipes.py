@@ -67,7 +67,7 @@ def changed(recipe: str, changes: dict[str, str]) -> str:
     """Return a recipe in which lines are changed as a user would: each line that begins so, to its new text."""
     text = (ROOT / "examples/slurm" / recipe).read_text()
     for begin, line in changes.items():
-        text, count = re.subn(rf"^{re.escape(begin)}.*$", lambda _, new=line: new, text, flags=re.MULTILINE)
+        text, count = re.subn(rf"^{re.escape(begin)}.*$", line, text, flags=re.MULTILINE)
         assert count == 1, begin
     return text
 
