@@ -13,7 +13,7 @@ from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.scenario import SimulatedJob
+from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.what_if import Change, chances, draws, finish
 from tests.simulation.futures import asked, known
@@ -69,15 +69,17 @@ def test_a_deadline_at_the_middle_of_a_forecast_is_met_in_half_of_the_futures() 
     assert parts == pytest.approx([0.15, 0.5, 0.85], abs=0.15)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_it_agrees_with_the_whole_simulation_where_all_work_is_known(seed: int) -> None:
+@pytest.mark.parametrize("start", [0.0, 20.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_it_agrees_with_the_whole_simulation_where_all_work_is_known(seed: int, start: float) -> None:
     """Futures leave out much; where nothing of that is there, the same jobs must be in time."""
     rng = np.random.default_rng(seed)
     work = rng.integers(20, 200, 12)
-    jobs = [Job(f"j{k}", float(rng.uniform(60, 900)), BatchTarget(int(n)), on_miss=OnMiss.STOP)
-            for k, n in enumerate(work)]  # fmt: skip
-    settings = Settings(policy="edf", devices=2, stay=0.0)
-    outcome = Simulation(settings, [SimulatedJob(job, [1], [1.0], 1.0) for job in jobs]).run()
+    jobs = [Job(f"j{k}", float(rng.uniform(60, 900)), BatchTarget(int(n)), on_miss=OnMiss.STOP,
+                resize_seconds=start or None) for k, n in enumerate(work)]  # fmt: skip
+    settings = Settings(policy="edf", devices=2, stay=0.0, resident=2 if start else None)
+    simulated = [SimulatedJob(job, [1], [1.0], 1.0) for job in jobs]
+    outcome = Simulation(settings, simulated, Delays(start=start)).run()
     really = {job.name: float(str(job.verdict) == "met") for job in outcome.jobs}
     before, _ = asked(known(settings, jobs, [1.0] * len(jobs)), Change(), 10)
     told = [name for name, chance in before.items() if chance in (0.0, 1.0)]

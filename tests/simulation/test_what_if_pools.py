@@ -57,6 +57,13 @@ def test_owners_take_turns_in_the_futures() -> None:
     assert max(first["ann0"], first["bob0"], first["eve0"]) < 390.0
 
 
+def test_turns_that_are_longer_in_the_futures_still_follow_the_weights() -> None:
+    """Two thirds of the device are eve's, so her ten thousand seconds take fifteen thousand, give or take a turn."""
+    owners = {"ann": {"weight": 1.0}, "bob": {"weight": 1.0}, "eve": {"weight": 4.0}}
+    prospects = owned(owners, 1, *((name, name, 40_000.0) for name in owners)).prospects()
+    assert finish(prospects, np.full(3, 10_000.0))[2] == pytest.approx(15_000.0, abs=40_000.0 / 24 + 1.0)
+
+
 def moving(cost: float | None, **more: Any) -> Scheduler:
     """A device and two jobs of a hundred seconds, whose moves were measured to take some seconds."""
     jobs = [Job(name, 500.0, BatchTarget(100), resize_seconds=cost) for name in "ab"]
