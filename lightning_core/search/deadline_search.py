@@ -188,9 +188,20 @@ class DeadlineSearch:
         if best is None or not numbers:
             return Compared(numbers, np.zeros(len(numbers)), np.zeros(len(numbers)))
         self.beliefs.learn(self.trials)
-        trials = [None if number == NEW else self.trials[number] for number in numbers]
         pace = usual_pace(self.trials)
         left = self._planned(now, PERIOD * self.max_steps * pace)
+        found = self._compare_until(left, pace, numbers, best, leaving)
+        waiting = [self._waits(number) for number in found.numbers]
+        if left < self.deadline - now and not np.isfinite(found.gains[waiting]).any():
+            # What is left of the period is not enough for a step of one that waits; the time until the deadline may be.
+            found = self._compare_until(self.deadline - now, pace, numbers, best, leaving)
+        return found
+
+    def _compare_until(
+        self, left: float, pace: float, numbers: list[int], best: float, leaving: int | None
+    ) -> Compared:
+        """Return what trials promise for the value in some seconds, those that train on until then."""
+        trials = [None if number == NEW else self.trials[number] for number in numbers]
         forecasts = self.beliefs.forecasts(trials, left, self.start, pace)
         if len(numbers) > MAX_COMPARED:
             place = forecasts.expected(np.zeros(1))[:, 0]

@@ -132,6 +132,14 @@ def test_no_more_trials_begin_than_there_are() -> None:
     assert search.goes_on(number, 1.0)
 
 
+def test_at_the_end_of_a_period_there_is_a_trial_to_train() -> None:
+    search = DeadlineSearch(deadline=1e6, max_steps=10)
+    number = search.begin()
+    search.report(number, 1, 1.0, 1.0)
+    search.pause(number)
+    assert all(search.choose(1.0 + 0.5 * tick) is not None for tick in range(200))
+
+
 def test_after_the_deadline_nothing_goes_on() -> None:
     search = DeadlineSearch(deadline=10.0, max_steps=10)
     number = search.begin()
