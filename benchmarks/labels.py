@@ -20,6 +20,7 @@ HEADINGS = {
     "page": "The page of a pool of a thousand jobs",
     "what_if": "What if: who would make it after a change",
     "search": "Searches with a deadline",
+    "searches": "Searches with a deadline, trained live",
     "waiting": "Waiting times at the command line",
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
@@ -241,6 +242,17 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             ("best_package", "the best rule of Ray Tune and Optuna", "{:.4f}"),
             ("work_ratio_package", "work of DeadlineSearch for that loss, over its own", "{:.2f}"),
         )
+    },
+    "searches": {
+        f"{name}_{end}": (f"{words}, {what}", "{:.4f}")
+        for name, words in (
+            ("search", "Search"),
+            ("pruner", "Optuna with ForecastPruner"),
+            ("hyperband", "Optuna with HyperbandPruner"),
+            ("halving", "Optuna with SuccessiveHalvingPruner"),
+            ("median", "Optuna with MedianPruner"),
+        )
+        for end, what in (("loss", "loss after 30 s, mean of five"), ("loss_error", "its standard error"))
     },
     "waiting": {
         "import_lightning": ("Import of Lightning, for comparison", "{:.2g} s"),

@@ -107,3 +107,12 @@ def test_the_demo_refuses_an_unknown_policy(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         demo.main(["--policy", "triag"])
     assert "policy must be one of" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+def test_a_search_ends_at_its_deadline_and_draws_its_trials(tmp_path: Path) -> None:
+    picture = tmp_path / "search.png"
+    words = ["examples/search.py", "--deadline", "8s", "--picture", str(picture)]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    assert re.search(r"^best loss 0\.\d+, of trial \d+: ", done.stdout, re.MULTILINE)
+    assert picture.stat().st_size > 10_000
