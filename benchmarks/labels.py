@@ -20,7 +20,7 @@ HEADINGS = {
     "page": "The page of a pool of a thousand jobs",
     "what_if": "What if: who would make it after a change",
     "search": "Searches with a deadline",
-    "searches": "Searches with a deadline, trained live",
+    "live_search": "Searches with a deadline, trained live",
     "waiting": "Waiting times at the command line",
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
@@ -243,7 +243,7 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             ("work_ratio_package", "work of DeadlineSearch for that loss, over its own", "{:.2f}"),
         )
     },
-    "searches": {
+    "live_search": {
         f"{name}_{end}": (f"{words}, {what}", "{:.4f}")
         for name, words in (
             ("search", "Search"),

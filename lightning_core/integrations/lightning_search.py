@@ -43,7 +43,7 @@ class Search:
     """Trains the trials of a study for the best value at the deadline.
 
     One trial trains at a time. After an epoch it may make room for another one; then it is saved, and goes on later if
-    it promises most. A search that was interrupted goes on with the study and the folder that it had.
+    it promises most. A search that was interrupted continues with the study and the folder that it had.
 
     Args:
         study: Study of Optuna; its sampler draws the trials, its direction says what is better. Its pruner is not

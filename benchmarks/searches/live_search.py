@@ -102,4 +102,4 @@ def measure(size: Size) -> Figures:
 
 
 if __name__ == "__main__":
-    main("live.searches", __doc__.splitlines()[0], measure)
+    main("searches.live_search", __doc__.splitlines()[0], measure)
