@@ -138,7 +138,7 @@ class Search:
             self._study.tell(trial, state=TrialState.FAIL)
             if search.best is None or isinstance(watch.error, ValueError):
                 raise
-            _logger.warning("trial %d has failed; the search goes on without it", trial.number, exc_info=True)
+            _logger.warning("trial %d has failed; the search continues without it", trial.number, exc_info=True)
             return
         self._starts.append(watch.start)
         if watch.saved:
