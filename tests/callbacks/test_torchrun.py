@@ -1,0 +1,93 @@
+"""A script that torchrun starts is one job of its pool: rank 0 speaks for it, also after torchrun has restarted it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.node.processes import started
+from tests.conftest import ROOT
+from tests.socket_servers import Pool
+
+SCRIPT = """
+import os
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ModelCheckpoint
+from tests.tiny import QUIET, Line, Points
+
+class Dies(pl.Callback):
+    def on_train_batch_end(self, trainer, *_):
+        first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        if first and trainer.global_rank == 1 and trainer.global_step == int(os.environ["DIES_AT"]):
+            os._exit(9)
+
+kept = ModelCheckpoint("kept", save_last=True, every_n_train_steps=10, save_top_k=0)
+quiet = {**QUIET, "enable_checkpointing": True}
+trainer = pl.Trainer(max_epochs=-1, devices=2, strategy="ddp", callbacks=[kept, Dies()], **quiet)
+trainer.fit(Line(pause=0.01), datamodule=Points(), ckpt_path="last")
+print("rank", trainer.global_rank, "of", trainer.world_size, "ends after", trainer.global_step, flush=True)
+"""
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """A pool with two devices, in a folder by which scripts find it."""
+    with tempfile.TemporaryDirectory(prefix="lc-") as name:
+        folder = Path(name)
+        made = Pool(folder / "pool", folder / "socket", {"policy": "uniform", "devices": 2})
+        me = os.getpid()
+        head = {"pid": me, "started": started(me), "temp": name, "socket": str(folder / "socket"), "token": ""}
+        (folder / "head.json").write_text(json.dumps(head))
+        yield made
+        made.close()
+
+
+def run(pool: Pool, folder: Path, dies_at: int, *options: str) -> tuple[str, list[JobStatus]]:
+    """Run the script under torchrun, and return what it said and the jobs of the pool."""
+    (folder / "train.py").write_text(SCRIPT)
+    terms = {"JOB": "pair", "DEADLINE": "1h", "TARGET": "100 batches", "POOL": str(pool.path.parent)}
+    environment = {**os.environ, **{f"LIGHTNING_CORE_{name}": value for name, value in terms.items()}}
+    environment |= {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "OMP_NUM_THREADS": "1"}
+    environment |= {"DIES_AT": str(dies_at)}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        *options,
+        "train.py",
+    ]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=280
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout, pool.do(pool.actor.status())[1]
+
+
+@pytest.mark.nightly
+def test_two_ranks_of_torchrun_are_one_job_with_two_devices(pool: Pool, tmp_path: Path) -> None:
+    said, [job] = run(pool, tmp_path, -1)
+    assert "rank 0 of 2 ends after" in said
+    assert "rank 1 of 2 ends after" in said
+    assert said.count("lightning_core: pair: met") == 1
+    assert (job.name, job.state, job.verdict, job.incarnation) == ("pair", State.ENDED, Verdict.MET, 1)
+    assert job.batches >= 100
+
+
+@pytest.mark.nightly
+def test_a_rank_that_dies_under_torchrun_is_restarted_as_the_same_job(pool: Pool, tmp_path: Path) -> None:
+    said, jobs = run(pool, tmp_path, 45, "--max-restarts=1")
+    assert "pair: resumed with its deadline" in said
+    assert said.count("lightning_core: pair: met") == 1
+    assert {job.name for job in jobs} == {"pair"}
+    assert jobs[-1].verdict is Verdict.MET
+    assert jobs[-1].deadline - jobs[-1].submitted_at < 3600
