@@ -113,18 +113,6 @@ class GrowthCurves:
         mean: FloatArray = np.einsum("ikl,il->ik", covariance, inverse @ self.mu + seen.cross / self.noise)
         return mean, covariance
 
-    def forecast(self, seen: Curves, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return mean and standard deviation of the value of each curve at a step of its own, arrays ``(n,)``."""
-        mean, covariance = self.posterior(seen)
-        phi = self.basis(steps)
-        deviation = np.sqrt(np.einsum("ik,ikl,il->i", phi, covariance, phi))
-        return np.einsum("ik,ik->i", phi, mean), deviation
-
-    def unseen(self, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return mean and standard deviation of the value of a trial that has not begun, at steps ``(n,)``."""
-        phi = self.basis(steps)
-        return phi @ self.mu, np.sqrt(np.einsum("ik,kl,il->i", phi, self.sigma, phi))
-
 
 def _cell_ends(steps: FloatArray) -> np.ndarray:
     """Return the places of the last value of each cell: of the steps within a fifth of an e-fold."""

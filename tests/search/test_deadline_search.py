@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,6 +139,48 @@ def test_at_the_end_of_a_period_there_is_a_trial_to_train() -> None:
     search.report(number, 1, 1.0, 1.0)
     search.pause(number)
     assert all(search.choose(1.0 + 0.5 * tick) is not None for tick in range(200))
+
+
+def with_trials(*curves: list[float], running: int | None = None, **options: Any) -> DeadlineSearch:
+    """A search whose trials have trained, a second a step; all of them wait but one."""
+    search = DeadlineSearch(**({"deadline": 1000.0, "max_steps": 16} | options))
+    for number, curve in enumerate(curves):
+        search.begin()
+        for step, value in enumerate(curve, 1):
+            search.report(number, step, value, float(step))
+        if number != running:
+            search.pause(number)
+    return search
+
+
+def test_the_better_of_two_trials_is_chosen() -> None:
+    good, bad = [1.0, 0.7, 0.5, 0.4], [1.0, 1.0, 0.99, 0.99]
+    for curves, best in (((good, bad), 0), ((bad, good), 1)):
+        assert with_trials(*curves, max_trials=2, deadline=20.0).choose(8.0) == best
+        upside_down = [[1.0 - 0.5 * value for value in curve] for curve in curves]
+        assert with_trials(*upside_down, max_trials=2, deadline=20.0, mode="max").choose(8.0) == best
+
+
+def test_a_trial_makes_room_for_a_better_one_and_stays_beside_a_worse_one() -> None:
+    good, bad = [1.0, 0.7, 0.5, 0.4], [1.0, 1.0, 0.99, 0.99]
+    assert not with_trials(good, bad, running=1, max_trials=2, deadline=20.0).goes_on(1, 8.0)
+    assert with_trials(good, bad, running=0, max_trials=2, deadline=20.0).goes_on(0, 8.0)
+
+
+def test_a_trial_that_has_nearly_ended_ends() -> None:
+    search = with_trials([0.5] * 4, [1.0] * 15, running=1, max_trials=2)
+    assert search.goes_on(1, 20.0)
+
+
+def test_towards_a_target_what_counts_is_gain_per_second() -> None:
+    # Two trials that promise alike; one takes ten times as long a step.
+    search = DeadlineSearch(deadline=math.inf, max_steps=16, max_trials=2, target=0.01)
+    for number, seconds in enumerate((1.0, 10.0)):
+        search.begin()
+        for step in range(1, 5):
+            search.report(number, step, 1.0 / step, step * seconds)
+        search.pause(number)
+    assert search.choose(50.0) == 0
 
 
 def test_after_the_deadline_nothing_goes_on() -> None:

@@ -74,3 +74,12 @@ def test_before_the_first_value_the_prior_speaks() -> None:
 def test_a_trial_has_at_least_two_steps(steps: float) -> None:
     with pytest.raises(ValueError, match=f"max_steps must be at least 2 and finite, got {steps}"):
         GrowthCurves(steps)
+
+
+def test_an_improvement_is_expected_to_be_a_part_of_the_one_before() -> None:
+    model = GrowthCurves(64)
+    at = np.array([1.0, 2.3, 5.3])
+    model.fit(model.summed([(at, -np.log(at) * k) for k in (0.9, 1.0, 1.1) for _ in range(20)]), rounds=60)
+    steps = np.diff(model.mu)
+    assert np.all(steps < 0.0)
+    assert steps[2:] / steps[1:-1] == pytest.approx([0.8, 0.8, 0.8], abs=0.1)

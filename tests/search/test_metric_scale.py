@@ -11,6 +11,7 @@ from lightning_core.search.metric_scale import MetricScale
     [
         ([2.3, 0.1], "min", "log"),
         ([0.2, 0.9], "max", "share"),
+        ([0.0, 1.0], "max", "share"),
         ([2.3, 0.0], "min", "linear"),
         ([0.2, 1.1], "max", "linear"),
         ([-0.1, 0.5], "max", "linear"),
@@ -42,3 +43,8 @@ def test_how_bad_a_bad_value_is_tells_nothing_on_the_linear_scale() -> None:
     scale = MetricScale.of([0.0, 1.0, 2.0, 1e9], "min")
     assert scale.scaled(1e9) == scale.scaled(1e6)
     assert scale.scaled(0.0) < scale.scaled(1.0)
+
+
+@pytest.mark.parametrize(("values", "unit"), [([0.0, 4.0, 8.0], 4.0), ([-3.0, -3.0, -3.0], 3.0), ([0.0, 0.0], 1.0)])
+def test_the_unit_of_the_linear_scale_is_the_spread(values: list[float], unit: float) -> None:
+    assert MetricScale.of(values, "min").unit == unit
