@@ -294,12 +294,16 @@ def _end_actors(folder: Path, head: Mapping[str, Any]) -> None:
     if not head.get("joined"):
         return
     (folder / HEAD).unlink(missing_ok=True)  # the cluster lives on, the pool does not
+    from lightning_core.cluster.device_groups import DeviceGroups
     from lightning_core.server.ray_settings import NAMESPACE
 
     with suppress(Exception), joined(head) as ray:  # whatever it is, the error that led here is told
         for part in ("provisioner", "manager", "scheduler"):
             with suppress(ValueError):
                 ray.kill(ray.get_actor(f"{name_of(head)}-{part}", namespace=NAMESPACE))
+        groups = DeviceGroups(name_of(head), head["devices"], "GPU" if head["kind"] == "gpu" else "device")
+        for device in range(head["devices"]):  # they would keep their devices from all others of the cluster
+            groups.remove(device)
 
 
 def _write(folder: Path, head: Mapping[str, Any]) -> None:

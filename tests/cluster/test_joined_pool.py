@@ -37,10 +37,11 @@ class Joined:
         note = folder / "ray" / "ray_current_cluster"
         self._until(note.exists)
         self.address = note.read_text().strip()
-        for location in ("edge", "cloud"):
+        for nodes, location in enumerate(("edge", "cloud"), 1):
             labels = f"--labels=lightning-core/location={location}"
             self._start(f"--address={self.address}", '--resources={"device":2}', labels)
-        self._until(lambda: self._nodes() == 2)
+            # One after the other: two raylets that start at once on a machine may take the same socket.
+            self._until(lambda: self._nodes() == nodes)  # noqa: B023
 
     def command(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
@@ -119,3 +120,14 @@ def test_two_pools_share_a_cluster_and_leave_it_alone(joined: Joined) -> None:
     said = joined.command("up", "--ray", joined.address, "--folder", first)
     assert said.returncode == 0, said.stderr
     assert joined.command("down", "--folder", first).returncode == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_a_pool_that_finds_too_few_devices_leaves_those_that_there_are_to_others(joined: Joined) -> None:
+    large, small = joined.folder / "large", joined.folder / "small"
+    said = joined.command("up", "--ray", joined.address, "--devices", "50", "--folder", large)
+    assert "no free device" in said.stderr
+    said = joined.command("up", "--ray", joined.address, "--devices", "2", "--folder", small)
+    assert said.returncode == 0, said.stderr
+    assert joined.command("down", "--folder", small).returncode == 0
