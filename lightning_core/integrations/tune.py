@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -154,16 +153,6 @@ class DeadlineScheduler(TrialScheduler):
         best = self._search.best
         left = max(self._search.deadline - self._clock(), 0.0)
         return f"DeadlineScheduler: {left:.0f} s until the deadline, best {self._metric} {best}"
-
-    def save(self, checkpoint_path: str) -> None:
-        """Save the scheduler, as Tune asks of it."""
-        with open(checkpoint_path, "wb") as file:
-            pickle.dump(self, file)
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore what `save` has written; Tune reads its own files alone."""
-        with open(checkpoint_path, "rb") as file:
-            self.__dict__ = pickle.load(file).__dict__
 
     def _number(self, trial: Trial) -> int:
         if trial.trial_id not in self._numbers:
