@@ -1,0 +1,72 @@
+"""What stands around the package: workflows, citation, and the versions that they name."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tests.conftest import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def workflow(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+    return found
+
+
+def allowed(package: str) -> SpecifierSet:
+    extras = [Requirement(line) for lines in PROJECT["optional-dependencies"].values() for line in lines]
+    return next(one.specifier for one in extras if one.name == package and one.specifier)
+
+
+def test_the_matrix_names_both_ends_of_what_is_allowed_and_nothing_else() -> None:
+    rows = workflow("ci.yml")["jobs"]["versions"]["strategy"]["matrix"]["include"]
+    assert {row["python"] for row in rows} == {"3.11", "3.12", "3.13"}
+    assert all(row["python"] in SpecifierSet(PROJECT["requires-python"]) for row in rows)
+    for package, ends in (("lightning", {"2.5.*", "2.6.*"}), ("ray", {"2.54.*", "2.60.*"})):
+        assert {row[package] for row in rows} == ends
+        # An end is allowed, and what lies beyond it is not.
+        for end in ends:
+            assert end.replace("*", "99") in allowed(package)
+        low, high = sorted(Version(end.replace("*", "0")) for end in ends)
+        assert f"{low.major}.{low.minor - 1}.99" not in allowed(package)
+        assert f"{high.major}.{high.minor + 1}.0" not in allowed(package)
+    assert "2.6.2" not in allowed("lightning")
+    assert "2.6.3" not in allowed("lightning")
+
+
+@pytest.mark.parametrize("name", [path.name for path in WORKFLOWS])
+def test_workflows_have_the_least_rights_and_names_come_by_the_environment(name: str) -> None:
+    found = workflow(name)
+    assert found["permissions"] == {"contents": "read"}
+    for job in found["jobs"].values():
+        assert job.get("permissions", {}) in ({}, {"id-token": "write"})
+        assert job["timeout-minutes"] > 0
+        for step in job["steps"]:
+            assert "${{" not in step.get("run", "")
+            if step.get("uses", "").startswith("actions/checkout"):
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == PROJECT["version"]
+    assert cited["license"] == PROJECT["license"]
+    assert [author["name"] for author in cited["authors"]] == [author["name"] for author in PROJECT["authors"]]
+
+
+def test_what_contributors_read_names_targets_that_there_are() -> None:
+    targets = set(re.findall(r"^([a-z%.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = (ROOT / "CONTRIBUTING.md").read_text() + (ROOT / ".github" / "pull_request_template.md").read_text()
+    named = set(re.findall(r"make ([a-z-]+)", text))
+    assert {name for name in named if not name.startswith("bench-")} <= targets
+    assert "bench-%" in targets
