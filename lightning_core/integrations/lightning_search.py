@@ -21,8 +21,10 @@ from lightning_core.core.durations import parse_when, seconds_until
 from lightning_core.search.deadline_search import NEW, DeadlineSearch
 
 MakeTrainer = Callable[[optuna.Trial], tuple[pl.Trainer, pl.LightningModule, Any]]
-# Attributes of the study: seconds that a trial has trained; value and number of the best trial.
-SECONDS, BEST = "lightning_core:seconds", "lightning_core:best"
+# Attributes of the study: seconds that a trial has trained; value and number of the trial in best.ckpt; epochs of all.
+SECONDS, BEST, EPOCHS = "lightning_core:seconds", "lightning_core:best", "lightning_core:epochs"
+# Seconds between two checkpoints of a trial that trains on.
+SAVED_EVERY = 60.0
 _logger = logging.getLogger(__name__)
 
 
@@ -94,6 +96,7 @@ class Search:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._end = time.monotonic() + seconds_until(self._when, datetime.now())
+        self._take_up()
         while (chosen := self._choose()) is not None:
             self._train(chosen)
         for number, trial in enumerate(self._trials):
@@ -120,25 +123,30 @@ class Search:
         if number == NEW:
             trial = self._study.ask()
             trial.set_user_attr(SECONDS, 0.0)  # so that a later run knows it as one of this search
+            self._checkpoint(trial).unlink(missing_ok=True)  # of another study in the same folder
         else:
             trial = self._trials[number]
-        trainer, module, data = self._make_trainer(trial)
-        search = self._search_for(trainer, trial)
-        if number == NEW:
-            number = search.begin()
-            self._trials.append(trial)
-        search.resume(number)
         place = self._checkpoint(trial)
-        watch = _Watch(self, search, number, began, place)
-        trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+        watch: _Watch | None = None
         try:
+            trainer, module, data = self._make_trainer(trial)
+            search = self._search_for(trainer)
+            if number == NEW:
+                number = search.begin()
+                self._trials.append(trial)
+            search.resume(number)
+            watch = _Watch(self, search, number, began, place)
+            trainer.callbacks.append(watch)  # type: ignore[attr-defined]
             trainer.fit(module, **_fit_data(data), **_fit_from(place))
-        except Exception:
-            search.end(number)
-            self._study.tell(trial, state=TrialState.FAIL)
-            if search.best is None or isinstance(watch.error, ValueError):
+        except Exception as error:
+            pruned = isinstance(error, optuna.TrialPruned)
+            self._study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+            if number != NEW and self._search is not None:
+                self._search.end(number)
+            if not pruned and (self._search is None or self._search.best is None):
                 raise
-            _logger.warning("trial %d has failed; the search continues without it", trial.number, exc_info=True)
+            if not pruned:
+                _logger.warning("trial %d has failed; the search continues without it", trial.number, exc_info=True)
             return
         self._starts.append(watch.start)
         if watch.saved:
@@ -147,35 +155,41 @@ class Search:
         values = search.trials[number].values
         search.end(number)
         place.unlink(missing_ok=True)
-        if len(values) == search.max_steps:
+        if search.trials[number].step >= search.max_steps:
             self._study.tell(trial, min(values) if search.mode == "min" else max(values))
         else:
             self._study.tell(trial, state=TrialState.PRUNED if values else TrialState.FAIL)
 
-    def _search_for(self, trainer: pl.Trainer, trial: optuna.Trial) -> DeadlineSearch:
+    def _search_for(self, trainer: pl.Trainer) -> DeadlineSearch:
         """Return the search; the first Trainer says how long a trial is."""
         epochs = trainer.max_epochs
         if epochs is None or epochs < 2:
             raise ValueError(f"max_epochs of the Trainer of a trial must be at least 2, got {epochs}")
         if self._search is None:
-            direction = self._study.direction
-            self._search = DeadlineSearch(
-                deadline=self._end,
-                max_steps=epochs,
-                mode="max" if direction == optuna.study.StudyDirection.MAXIMIZE else "min",
-                max_trials=self._max_trials,
-                target=self._target,
-            )
-            self._take_up(self._search, but=trial)
+            self._search = self._new_search(epochs)
+            self._study.set_user_attr(EPOCHS, epochs)
         if epochs != self._search.max_steps:
             known = self._search.max_steps
             raise ValueError(f"all Trainers of a search must have the same max_epochs, got {epochs} after {known}")
         return self._search
 
-    def _take_up(self, search: DeadlineSearch, but: optuna.Trial) -> None:
+    def _new_search(self, epochs: int) -> DeadlineSearch:
+        return DeadlineSearch(
+            deadline=self._end,
+            max_steps=epochs,
+            mode="max" if self._study.direction == optuna.study.StudyDirection.MAXIMIZE else "min",
+            max_trials=self._max_trials,
+            target=self._target,
+        )
+
+    def _take_up(self) -> None:
         """Take in what an earlier run of the search has left in the study: trials with a checkpoint can go on."""
+        epochs = self._study.user_attrs.get(EPOCHS)
+        if epochs is None or self._search is not None:
+            return
+        search = self._search = self._new_search(int(epochs))
         for seen in self._study.get_trials(deepcopy=False):
-            if SECONDS not in seen.user_attrs or seen.number == but.number:
+            if SECONDS not in seen.user_attrs:
                 continue
             trial = optuna.Trial(self._study, seen._trial_id)
             number = search.begin()
@@ -189,6 +203,8 @@ class Search:
             search.end(number)
             if not seen.state.is_finished():
                 self._study.tell(trial, state=TrialState.PRUNED if seen.intermediate_values else TrialState.FAIL)
+        waiting = sum(not trial.over for trial in search.trials)
+        _logger.info("the search continues: %d trials so far, of which %d can go on", len(search.trials), waiting)
 
     def _checkpoint(self, trial: optuna.Trial) -> Path:
         return self._folder / f"trial-{trial.number}.ckpt"
@@ -205,13 +221,16 @@ class Search:
             logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
             raise ValueError(f"metric {self._metric!r} is not logged by the end of an epoch; logged: {logged}")
         trial, search = self._trials[number], self._search
-        before = search.best
+        if epoch <= search.trials[number].step:
+            return  # trained again, from a checkpoint before an interruption
         search.report(number, epoch, float(value), search.trials[number].seconds + seconds)
         trial.report(float(value), epoch - 1)
         trial.set_user_attr(SECONDS, search.trials[number].seconds)
-        if search.best is not None and search.best != before:
+        kept = self._study.user_attrs.get(BEST)
+        better = kept is None or (float(value) < kept[0] if search.mode == "min" else float(value) > kept[0])
+        if better and math.isfinite(float(value)):
             save(trainer, self._folder / "best.ckpt")
-            self._study.set_user_attr(BEST, [search.best, trial.number])
+            self._study.set_user_attr(BEST, [float(value), trial.number])
 
 
 class _Watch(pl.Callback):
@@ -219,10 +238,9 @@ class _Watch(pl.Callback):
 
     def __init__(self, search: Search, trials: DeadlineSearch, number: int, began: float, place: Path) -> None:
         self._search, self._trials, self._number, self._place = search, trials, number, place
-        self._since = began
+        self._since = self._saved_at = began
         self.start = 0.0
         self.saved = False
-        self.error: BaseException | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         now = time.monotonic()
@@ -236,10 +254,10 @@ class _Watch(pl.Callback):
             self.saved = trainer.should_stop = True
         elif self._trials.trials[self._number].over:
             trainer.should_stop = True
+        elif now - self._saved_at >= SAVED_EVERY:
+            save(trainer, self._place)
+            self._saved_at = now
         self._since = time.monotonic()
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self.error = exception
 
 
 def save(trainer: pl.Trainer, place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -14,6 +15,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from lightning_core.core.durations import parse_when, seconds_until
 from lightning_core.search.deadline_search import NEW, DeadlineSearch
+from lightning_core.search.trials import usual_pace
 
 
 class DeadlineScheduler(TrialScheduler):
@@ -58,6 +60,9 @@ class DeadlineScheduler(TrialScheduler):
         self._search = self._new_search(math.inf, mode or "min")  # refuses what is out of range
         self._began = False
         self._numbers = dict[str, int]()
+        self._first = dict[int, tuple[int, float]]()  # step and seconds of the first result since a start
+        self._resumed = set[int]()  # trials that were paused and have not reported since
+        self._starts = dict[int, float]()
         self._asked_at = -math.inf
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
@@ -99,7 +104,7 @@ class DeadlineScheduler(TrialScheduler):
             return str(TrialScheduler.CONTINUE)
         known = self._search.trials[number]
         if step > known.step and not known.over:
-            self._search.report(number, int(step), float(result[metric]), self._trained(number, result))
+            self._report(trial, int(step), float(result[metric]), float(result["time_total_s"]))
         known.running = True
         if known.over or self._search.is_over(now):
             return str(TrialScheduler.STOP)
@@ -108,6 +113,7 @@ class DeadlineScheduler(TrialScheduler):
         if trial.checkpoint is None:
             return str(TrialScheduler.STOP)
         self._search.pause(number)
+        self._resumed.add(number)
         return str(TrialScheduler.PAUSE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> None:
@@ -159,9 +165,33 @@ class DeadlineScheduler(TrialScheduler):
             self._numbers[trial.trial_id] = self._search.begin()
         return self._numbers[trial.trial_id]
 
-    def _trained(self, number: int, result: Mapping[str, Any]) -> float:
-        """Return the seconds that a trial has trained, as Tune counts them."""
-        return max(float(result["time_total_s"]), self._search.trials[number].seconds)
+    def _report(self, trial: Trial, step: int, value: float, seconds: float) -> None:
+        """Take in a result; what a trial takes to start, as to import torch, is no part of its pace.
+
+        Args:
+            trial: The trial.
+            step: Its steps so far.
+            value: Value there.
+            seconds: Seconds of training so far as Tune counts them: with its starts.
+        """
+        number = self._numbers[trial.trial_id]
+        known = self._search.trials[number]
+        if number in self._resumed or not known.steps:
+            self._resumed.discard(number)
+            self._first[number] = (step, seconds)
+        first_step, first_seconds = self._first[number]
+        if step > first_step:
+            pace = (seconds - first_seconds) / (step - first_step)
+            self._starts.setdefault(number, max(first_seconds - first_step * pace, 0.0))
+        elif known.steps:
+            pace = known.seconds_per_step
+        else:
+            others = usual_pace(self._search.trials)
+            pace = seconds / step if math.isnan(others) else min(others, seconds / step)
+        known.seconds = 0.0  # the estimate may have become smaller
+        self._search.report(number, step, value, step * pace)
+        if self._starts:
+            self._search.start = statistics.median(self._starts.values())
 
     def _new_search(self, deadline: float, mode: Literal["min", "max"]) -> DeadlineSearch:
         return DeadlineSearch(deadline=deadline, max_steps=self._max_t, mode=mode, target=self._target)

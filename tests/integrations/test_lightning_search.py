@@ -12,6 +12,7 @@ import torch
 from optuna.trial import TrialState
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_core.integrations import lightning_search
 from lightning_core.integrations.lightning_search import Search
 
 EPOCHS = 6
@@ -141,6 +142,71 @@ def test_an_interrupted_search_goes_on(study: optuna.Study, tmp_path: Path) -> N
     assert all(trial.state.is_finished() for trial in study.trials)
     lowest = min(min(trial.intermediate_values.values()) for trial in study.trials if trial.intermediate_values)
     assert found.value == pytest.approx(lowest)
+
+
+class Interrupts(pl.Callback):
+    """Interrupts a training after some epochs."""
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.current_epoch == self._epochs:
+            raise SystemExit
+
+
+def test_a_trial_that_was_interrupted_after_its_checkpoint_trains_again_from_there(
+    study: optuna.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lightning_search, "SAVED_EVERY", 0.0)
+
+    class Stopped(Made):
+        def __call__(self, trial: optuna.Trial) -> tuple[pl.Trainer, pl.LightningModule, Any]:
+            trainer, module, data = super().__call__(trial)
+            trainer.callbacks.append(Interrupts(4))  # type: ignore[attr-defined]
+            return trainer, module, data
+
+    with pytest.raises(SystemExit):
+        Search(study, Stopped(), "1m", metric="val_loss", folder=tmp_path, max_trials=1).run()
+    assert (tmp_path / "trial-0.ckpt").exists()
+    # As if the newest checkpoint were older than what was reported.
+    trial = optuna.Trial(study, 0)
+    trial.report(0.001, 4)
+    made = Made()
+    found = Search(study, made, "1m", metric="val_loss", folder=tmp_path, max_trials=1).run()
+    assert made.modules[0][1].first == 4
+    assert study.trials[0].state == TrialState.COMPLETE
+    assert sorted(study.trials[0].intermediate_values) == list(range(EPOCHS))
+    assert found.trial == 0
+
+
+def test_a_checkpoint_of_another_study_is_not_taken(study: optuna.Study, tmp_path: Path) -> None:
+    Search(study, Made(), "1m", metric="val_loss", folder=tmp_path, max_trials=1).run()
+    (tmp_path / "best.ckpt").rename(tmp_path / "trial-0.ckpt")
+    other, made = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=4)), Made()
+    Search(other, made, "1m", metric="val_loss", folder=tmp_path, max_trials=1).run()
+    assert made.modules[0][1].first == 0
+    assert len(other.trials[0].intermediate_values) == EPOCHS
+
+
+def test_a_search_that_is_over_trains_no_more(study: optuna.Study, tmp_path: Path) -> None:
+    first = Search(study, Made(), "1m", metric="val_loss", folder=tmp_path, max_trials=2).run()
+    made = Made()
+    assert Search(study, made, "1m", metric="val_loss", folder=tmp_path, max_trials=2).run() == first
+    assert Search(study, made, "1m", metric="val_loss", folder=tmp_path, target=first.value).run() == first
+    assert made.modules == []
+
+
+def test_a_trainer_that_cannot_be_made_does_not_end_the_search(study: optuna.Study, tmp_path: Path) -> None:
+    class Broken(Made):
+        def __call__(self, trial: optuna.Trial) -> tuple[pl.Trainer, pl.LightningModule, Any]:
+            if trial.number == 1:
+                raise OSError("no such file")
+            return super().__call__(trial)
+
+    Search(study, Broken(), "1m", metric="val_loss", folder=tmp_path, max_trials=3).run()
+    assert study.trials[1].state == TrialState.FAIL
+    assert all(trial.state.is_finished() for trial in study.trials)
 
 
 @pytest.mark.parametrize(

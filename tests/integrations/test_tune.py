@@ -121,6 +121,19 @@ def test_the_status_of_tune_says_how_long_it_has() -> None:
     assert contender.scheduler.debug_string().startswith("DeadlineScheduler: 40 s until the deadline, best value 0.")
 
 
+def test_a_slow_start_is_no_part_of_the_pace_of_a_trial() -> None:
+    now = [0.0]
+    scheduler = DeadlineScheduler(60, 20, metric="value", mode="min", clock=lambda: NOW + now[0])
+    trial = WithCheckpoint("trial", stub=True)
+    scheduler.on_trial_add(None, trial)
+    for step in range(1, 4):
+        now[0] = 8.0 + 0.1 * step
+        result = {"value": 1.0 / step, "training_iteration": step, "time_total_s": now[0]}
+        scheduler.on_trial_result(None, trial, result)
+    assert scheduler._search.trials[0].seconds_per_step == pytest.approx(0.1)
+    assert scheduler._search.start == pytest.approx(8.0)
+
+
 @pytest.mark.parametrize(
     ("deadline", "steps", "message"),
     [("soon", 10, "must be a duration"), ("1h", 1, "max_steps must be at least 2 and finite, got 1")],
