@@ -129,7 +129,7 @@ class Search:
         place = self._checkpoint(trial)
         watch: _Watch | None = None
         try:
-            trainer, module, data = self._make_trainer(trial)
+            trainer, module, data = _checked(self._make_trainer(trial))
             search = self._search_for(trainer)
             if number == NEW:
                 number = search.begin()
@@ -258,6 +258,16 @@ class _Watch(pl.Callback):
             save(trainer, self._place)
             self._saved_at = now
         self._since = time.monotonic()
+
+
+def _checked(made: Any) -> tuple[pl.Trainer, pl.LightningModule, Any]:
+    """Return what ``make_trainer`` has returned, if it is what it must be."""
+    if isinstance(made, tuple) and len(made) == 3:
+        trainer, module, data = made
+        if isinstance(trainer, pl.Trainer) and isinstance(module, pl.LightningModule):
+            return trainer, module, data
+    kinds = ", ".join(type(part).__name__ for part in made) if isinstance(made, tuple) else type(made).__name__
+    raise ValueError(f"make_trainer must return a Trainer, a LightningModule and the data, got {kinds}")
 
 
 def save(trainer: pl.Trainer, place: Path) -> None:

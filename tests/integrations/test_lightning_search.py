@@ -223,6 +223,17 @@ def test_a_bad_argument_is_refused(study: optuna.Study, tmp_path: Path, changes:
         Search(study, Made(), **arguments)
 
 
+def test_what_make_trainer_returns_is_checked(study: optuna.Study, tmp_path: Path) -> None:
+    def swapped(trial: optuna.Trial) -> Any:
+        trainer, module, data = Made()(trial)
+        return module, trainer, data
+
+    with pytest.raises(
+        ValueError, match="must return a Trainer, a LightningModule and the data, got Line, Trainer, tuple"
+    ):
+        Search(study, swapped, "1m", metric="val_loss", folder=tmp_path).run()
+
+
 def test_trainers_must_agree_on_their_epochs(study: optuna.Study, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="max_epochs of the Trainer of a trial must be at least 2, got 1"):
         Search(study, Made(max_epochs=1), "1m", metric="val_loss", folder=tmp_path).run()
