@@ -33,8 +33,15 @@ class Joined:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self._environment = ours | token | {"HOME": str(folder), "PYTHONPATH": str(ROOT)}
-        self._start("--head", "--port=0", f"--temp-dir={folder / 'ray'}", "--include-dashboard=false")
-        note = folder / "ray" / "ray_current_cluster"
+        try:
+            self._start_cluster()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_cluster(self) -> None:
+        self._start("--head", "--port=0", f"--temp-dir={self.folder / 'ray'}", "--include-dashboard=false")
+        note = self.folder / "ray" / "ray_current_cluster"
         self._until(note.exists)
         self.address = note.read_text().strip()
         for nodes, location in enumerate(("edge", "cloud"), 1):
