@@ -24,7 +24,7 @@ import numpy as np
 
 
 class Action(Enum):
-    """What becomes of a trial after an epoch."""
+    """Decision about a trial after an epoch."""
 
     GO_ON = "go on"
     PAUSE = "pause"
@@ -41,7 +41,7 @@ class RecordedTrial(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a contender knows of a search before it begins."""
+    """Terms of a search, which a contender knows before it begins."""
 
     deadline: float
     """Seconds."""
@@ -70,7 +70,7 @@ class Contender(Protocol):
 
 @dataclass
 class Played:
-    """What came of a search."""
+    """Course of a search."""
 
     ends: list[float] = field(default_factory=list)
     """Seconds at which epochs ended, in order."""

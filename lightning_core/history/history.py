@@ -52,7 +52,7 @@ class History:
         part_of: Pool in which the jobs ran beside others; None if the journal has all jobs.
         outages: Times in which devices had no worker.
         cloud: What was wanted of the cloud, and what its intervals cost, each with its time.
-        market: What was on offer, and what each job cost; None for a pool on no market.
+        market: Offers, and the cost of each job; None for a pool on no market.
     """
 
     def __init__(self, settings: Settings) -> None:

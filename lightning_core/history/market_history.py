@@ -44,7 +44,7 @@ class Money:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """What was quoted last of one offer.
+    """Newest quote of one offer.
 
     Attributes:
         offer: The offer.

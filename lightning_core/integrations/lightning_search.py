@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 
 from lightning_core.core.durations import parse_when, seconds_until
 from lightning_core.search.deadline_search import NEW, DeadlineSearch
+from lightning_core.storage.atomic_files import sync_file, sync_folder, unfinished_file
 
 MakeTrainer = Callable[[optuna.Trial], tuple[pl.Trainer, pl.LightningModule, Any]]
 # Attributes of the study: seconds that a trial has trained; value and number of the trial in best.ckpt; epochs of all.
@@ -29,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """What a search has found."""
+    """Result of a search."""
 
     value: float
     """Best value of all epochs of all trials."""
@@ -127,7 +128,6 @@ class Search:
         else:
             trial = self._trials[number]
         place = self._checkpoint(trial)
-        watch: _Watch | None = None
         try:
             trainer, module, data = _checked(self._make_trainer(trial))
             search = self._search_for(trainer)
@@ -249,11 +249,12 @@ class _Watch(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         now = time.monotonic()
         self._search.report(self._number, trainer.current_epoch + 1, trainer, now - self._since)
-        if not self._trials.goes_on(self._number, now) and not self._trials.trials[self._number].over:
-            save(trainer, self._place)
-            self.saved = trainer.should_stop = True
-        elif self._trials.trials[self._number].over:
+        over = self._trials.trials[self._number].over
+        if over or not self._trials.goes_on(self._number, now):
             trainer.should_stop = True
+            self.saved = not over
+            if self.saved:
+                save(trainer, self._place)
         elif now - self._saved_at >= SAVED_EVERY:
             save(trainer, self._place)
             self._saved_at = now
@@ -271,10 +272,13 @@ def _checked(made: Any) -> tuple[pl.Trainer, pl.LightningModule, Any]:
 
 
 def save(trainer: pl.Trainer, place: Path) -> None:
-    """Save a training beside its place, and rename it: what was there stays whole."""
-    new = place.with_name(f".{place.name}.new")
-    trainer.save_checkpoint(new)
-    os.replace(new, place)
+    """Save a training beside its place, synced, and rename it: what was there stays whole."""
+    with unfinished_file(place) as (new, _):
+        trainer.save_checkpoint(new)
+        with new.open("rb") as written:  # Lightning has moved a file of its own there
+            sync_file(written)
+        os.replace(new, place)
+    sync_folder(place.parent)
 
 
 def _fit_from(place: Path) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class ForecastPruner(optuna.pruners.BasePruner):
         new = sorted(step for step in seen.intermediate_values if step + 1 > known.step)
         if new and seen.datetime_start is not None:
             ended = seen.datetime_complete.timestamp() if seen.datetime_complete else now
-            seconds = max(ended - seen.datetime_start.timestamp(), known.seconds)
+            seconds = ended - seen.datetime_start.timestamp()
             for step in new:
                 self._search.report(number, step + 1, seen.intermediate_values[step], seconds)
         if seen.state.is_finished():

@@ -140,7 +140,9 @@ class DeadlineScheduler(TrialScheduler):
                 self._search.trials[self._numbers[trial.trial_id]].running = True
         # Tune asks again and again: between two results, once a second is often enough.
         now = self._clock()
-        self._asked_at = now = self._asked_at if now - self._asked_at < 1.0 else now
+        if now - self._asked_at < 1.0:
+            now = self._asked_at
+        self._asked_at = now
         if self._search.is_over(self._clock()):
             for trial in (*new, *waiting.values()):
                 # Tune looks for the folder of every trial in the end, of one that never began too.
@@ -188,7 +190,6 @@ class DeadlineScheduler(TrialScheduler):
         else:
             others = usual_pace(self._search.trials)
             pace = seconds / step if math.isnan(others) else min(others, seconds / step)
-        known.seconds = 0.0  # the estimate may have become smaller
         self._search.report(number, step, value, step * pace)
         if self._starts:
             self._search.start = statistics.median(self._starts.values())

@@ -1,4 +1,4 @@
-"""What is believed of the trials of a search: the values that they can reach by the deadline."""
+"""Forecasts of the trials of a search: the values that they can reach by the deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CELLS = 3.0
 
 
 class TrialForecasts:
-    """What is believed of ``n`` trials that can train until the deadline; smaller values are better.
+    """Forecasts of ``n`` trials that can train until the deadline; smaller values are better.
 
     Args:
         model: The model of all trials.

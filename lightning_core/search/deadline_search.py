@@ -33,7 +33,7 @@ MAX_COMPARED = 24
 
 
 class Compared(NamedTuple):
-    """What trials promise."""
+    """Promises of trials, compared."""
 
     numbers: list[int]
     gains: FloatArray
@@ -146,18 +146,10 @@ class DeadlineSearch:
         return next((other for other in ranked if other == number or self._waits(other)), None) == number
 
     def choose(self, now: float) -> int | None:
-        """Return the trial to which a free device goes: a paused one, NEW, or None if none can improve on the best."""
+        """Return the trial to which a free device goes: a paused one, NEW, or None if none can train a step."""
         if self.is_over(now):
             return None
         return next((number for number in self._compared(now).ranked() if self._waits(number)), None)
-
-    def expected(self, now: float) -> float | None:
-        """Return the value expected at the deadline if the best trial were chosen now; None before the first value."""
-        best = self.best
-        if best is None or self.is_over(now):
-            return best
-        scale = self.beliefs.scale
-        return scale.value(min(float(scale.scaled(best)), float(self._compared(now).expected.min())))
 
     # How.
 

@@ -32,7 +32,7 @@ ROUNDS = 8
 
 
 class Curves(NamedTuple):
-    """What was seen of some trials, one row each: sums over the cells of a curve."""
+    """Sums over the cells of some curves, one row each."""
 
     gram: FloatArray
     """Sums of phi phi', ``(n, knots, knots)``."""

@@ -28,7 +28,7 @@ def gains_of_slices(
     """Return by how much each slice is expected to improve the value at the deadline.
 
     Args:
-        forecasts: What is believed of ``n`` trials.
+        forecasts: Forecasts of ``n`` trials.
         running: Whether each has a device, ``(n,)``.
         new: Whether each has not begun, ``(n,)``: nothing is known of it, so it is no alternative to another one.
         best: Best value so far.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -70,17 +69,3 @@ class MetricScale(NamedTuple):
         else:
             array = np.minimum(self.sign * (array - self.middle) / self.unit, WORST)
         return array
-
-    def value(self, scaled: float) -> float:
-        """Return the metric value of a place on the scale.
-
-        Example::
-
-            >>> round(MetricScale("share").value(-2.207), 2)
-            0.9
-        """
-        if self.kind == "log":
-            return math.exp(scaled)
-        if self.kind == "share":
-            return 1.0 + PERFECT - math.exp(scaled)
-        return self.middle + self.sign * scaled * self.unit

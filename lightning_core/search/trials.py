@@ -1,4 +1,4 @@
-"""What is known of one trial of a search."""
+"""One trial of a search."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Trial:
         Args:
             step: Steps trained so far, above that of the last report.
             value: Value there; a trial whose value is not finite has diverged and is over.
-            seconds: Seconds of training so far, not less than at the last report.
+            seconds: Seconds of training so far, as well as they are known: an estimate may become smaller.
 
         Raises:
-            ValueError: Steps or seconds go backwards.
+            ValueError: Steps go backwards, or the seconds are not finite or below 0.
         """
         if step <= self.step:
             raise ValueError(f"step must be above that of the last report ({self.step}), got {step}")
-        if not (math.isfinite(seconds) and seconds >= self.seconds):
-            raise ValueError(f"seconds must be at least those of the last report ({self.seconds:g}), got {seconds:g}")
+        if not (math.isfinite(seconds) and seconds >= 0.0):
+            raise ValueError(f"seconds must be finite and at least 0, got {seconds:g}")
         if not math.isfinite(value):
             self.over = True
             return

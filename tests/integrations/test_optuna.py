@@ -6,14 +6,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Literal
 
-import numpy as np
 import optuna
 import pytest
 
 from benchmarks.searches.optuna_contender import BEGINNING, OptunaContender
-from benchmarks.searches.play import Action, Played, RecordedTrial, Terms, play
+from benchmarks.searches.play import Action, Played, Terms, play
 from lightning_core.integrations.optuna import ForecastPruner
 from lightning_core.integrations.pruner_conformance import check_pruner
+from tests.integrations.trials import table
 
 Pruner = Callable[[], optuna.pruners.BasePruner]
 PRUNERS: dict[str, Pruner] = {
@@ -52,17 +52,6 @@ def test_a_pruner_that_breaks_a_rule_is_found(broken: Callable[[optuna.Study, ob
 
     with pytest.raises(AssertionError, match=rule):
         check_pruner(Broken)
-
-
-def table(many: int = 60) -> list[RecordedTrial]:
-    """Trials of 27 epochs of a second: each falls by a slope of its own from a level that tells; each tenth is good."""
-    rng = np.random.default_rng(0)
-    trials = []
-    for number in range(many):
-        slope = 0.7 if number % 10 == 4 else rng.uniform(0.05, 0.4)
-        noise = np.exp(rng.normal(0, 0.02, 27))
-        trials.append(RecordedTrial(tuple((2.3 - slope) * np.arange(1, 28) ** -slope * noise), 1.0))
-    return trials
 
 
 def played(make: Callable[[Callable[[], float]], optuna.pruners.BasePruner], deadline: float) -> Played:

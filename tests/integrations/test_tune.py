@@ -7,29 +7,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from ray import tune
 from ray.tune import RunConfig
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from benchmarks.searches.play import Action, Played, RecordedTrial, Terms, play
+from benchmarks.searches.play import Action, Played, Terms, play
 from benchmarks.searches.tune_contender import TuneContender
 from lightning_core.integrations.tune import DeadlineScheduler
+from tests.integrations.trials import table
 
 NOW = datetime(2026, 11, 26, 17, 0).timestamp()
-
-
-def table(many: int = 60) -> list[RecordedTrial]:
-    """Trials of 27 epochs of a second: each falls by a slope of its own from a level that tells; each tenth is good."""
-    rng = np.random.default_rng(0)
-    trials = []
-    for number in range(many):
-        slope = 0.7 if number % 10 == 4 else rng.uniform(0.05, 0.4)
-        noise = np.exp(rng.normal(0, 0.02, 27))
-        trials.append(RecordedTrial(tuple((2.3 - slope) * np.arange(1, 28) ** -slope * noise), 1.0))
-    return trials
 
 
 class InVirtualTime(TuneContender):

@@ -25,11 +25,10 @@ def test_a_scale_is_chosen_by_what_was_seen(values: list[float], mode: str, kind
     ("values", "mode"),
     [([2.3, 0.5, 0.1], "min"), ([0.1, 0.8, 0.97], "max"), ([5.0, -2.0, -4.0], "min"), ([-200.0, 3.0, 150.0], "max")],
 )
-def test_better_values_are_smaller_and_come_back(values: list[float], mode: str) -> None:
+def test_better_values_are_smaller(values: list[float], mode: str) -> None:
     scale = MetricScale.of(values, mode)  # type: ignore[arg-type]
     scaled = scale.scaled(values)
     assert np.all(np.diff(scaled) < 0)
-    assert [scale.value(float(place)) for place in scaled] == pytest.approx(values)
 
 
 def test_a_value_outside_the_domain_is_not_covered() -> None:
