@@ -17,7 +17,9 @@ from lightning_core.bundle.bundle_content import BUNDLE_KEYS
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.config_section import CONFIG_KEYS
 from lightning_core.bundle.job_section import JOB_KEYS
-from lightning_core.bundle.pool_section import POOL_KEYS
+from lightning_core.bundle.pool_section import POOL_KEYS, ExistingPool
+from lightning_core.bundle.searches.search_file import KEYS as SEARCH_KEYS
+from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.bundle.settings_section import MARKET_KEYS
 from lightning_core.bundle.values import target_keys
 from lightning_core.cli import main
@@ -135,6 +137,10 @@ def test_yaml_is_a_bundle_that_can_be_read(where: str, text: str, tmp_path: Path
     content = yaml.safe_load(text)
     if where.startswith("docs/how-to/kubernetes.md") and "jobs" not in content:
         assert set(content) & {"apiVersion", "env", "rayStartParams"}
+        return
+    if "search" in content:
+        (tmp_path / "night.yaml").write_text(text)
+        assert SearchSpec.from_file(tmp_path / "night.yaml", ExistingPool(4)).epochs == 30
         return
     (tmp_path / "vit.yaml").write_text("model: {class_path: tests.tiny.Line}")
     (tmp_path / "market.csv").write_text("available,price\n4,0.3\n")
@@ -264,6 +270,7 @@ def test_every_policy_and_every_estimator_is_named() -> None:
         ("A job", set(JOB_KEYS) - set(CONFIG_KEYS)),
         ("target", target_keys()),
         ("market", MARKET_KEYS),
+        ("search", SEARCH_KEYS),
     ],
 )
 def test_every_key_of_a_bundle_is_in_the_reference(heading: str, keys: set[str]) -> None:

@@ -43,7 +43,8 @@ ROOMS = (
     "cluster",
     "pool",
     "web",
-    "autojoin cli integrations",
+    "autojoin integrations",
+    "cli",
     "__main__",
 )
 PACKAGE = "lightning_core"
@@ -160,11 +161,12 @@ def test_rooms_are_not_overfull() -> None:
 WALL_CLOCK = {
     "callbacks/fit.py", "callbacks/job_record.py", "callbacks/options.py", "callbacks/slurm.py",
     "lightning_core/bundle/job_section.py", "lightning_core/cli/history_commands.py", "lightning_core/cli/jobs.py",
-    "lightning_core/cli/run_in_pool.py",
+    "lightning_core/cli/run_in_pool.py", "lightning_core/cli/search.py",
     "lightning_core/cli/access/token_commands.py", "lightning_core/server/access/tokens.py",
     "lightning_core/cli/simulate.py", "lightning_core/cloud/provisioner.py", "lightning_core/cluster/bundle_runner.py",
     "lightning_core/cluster/head.py", "lightning_core/integrations/lightning_search.py",
-    "lightning_core/integrations/optuna.py", "lightning_core/integrations/tune.py",
+    "lightning_core/integrations/optuna.py", "lightning_core/integrations/pool_search.py",
+    "lightning_core/integrations/tune.py",
     "lightning_core/pool/http_client.py", "lightning_core/pool/pool.py",
     "lightning_core/run/ageing.py",
     "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py", "lightning_core/server/webhook.py",

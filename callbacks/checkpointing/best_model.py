@@ -83,12 +83,12 @@ class BestModelSaver:
             return
         self._recent.append(value)
         target, recent = self._target, list(self._recent)
-        if not target.observes:
+        if evaluated:
+            self._consider(value, at_once=True)
+        elif not target.observes:
             if not self._met:
                 mean = sum(recent[-self._window :]) / len(recent[-self._window :])
                 self._consider(mean, len(recent) >= self._window)
-        elif evaluated:
-            self._consider(value, at_once=True)
         else:
             full = len(recent) >= self._window
             reached = target.reached(0, recent, evaluated, self._window)
@@ -102,8 +102,11 @@ class BestModelSaver:
         self._target = target
 
     def note_batches(self, batches: int) -> None:
-        """Take in the number of batches done: the model that meets a target in batches is saved."""
-        if batches == self._target.work and not self._met:
+        """Take in the number of batches done: the model that meets a target in batches is saved.
+
+        One that watches a metric is met by its last evaluation, and the best of all is kept.
+        """
+        if batches == self._target.work and not self._met and not self._target.watches:
             recent = list(self._recent)[-self._window :]
             self._met, self.wanted = True, sum(recent) / len(recent) if recent else float(batches)
 
@@ -148,8 +151,7 @@ class BestModelSaver:
     def _is_better(self, value: float) -> bool:
         if self._best is None:
             return True
-        grows = self._target.observes and self._target.grows
-        return value > self._best if grows else value < self._best
+        return value < self._best if self._target.lower_is_better else value > self._best
 
 
 def best_model_saver(

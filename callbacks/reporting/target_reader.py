@@ -31,7 +31,7 @@ class TargetReader:
     """
 
     def __init__(self, target: Target, meter: LossMeter, evaluated_in: str = "") -> None:
-        self._has_metric = target.observes
+        self._has_metric = target.observes or target.watches
         self._metric = target.observed
         self._times = target.evaluations
         self._meter = meter

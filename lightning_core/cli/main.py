@@ -25,6 +25,7 @@ from lightning_core.cli import (
     market,
     place,
     run_bundle,
+    search,
     simulate,
     status,
     up,
@@ -53,6 +54,7 @@ COMMANDS = (
     up,
     token_commands,
     jobs,
+    search,
     status,
     serve,
     history_commands,
@@ -61,7 +63,8 @@ COMMANDS = (
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",
-          "tensorboard": "tensorboardX", "serve": "starlette uvicorn prometheus_client"}  # fmt: skip
+          "tensorboard": "tensorboardX", "optuna": "optuna",
+          "serve": "starlette uvicorn prometheus_client"}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

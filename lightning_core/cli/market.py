@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.cli.arguments import add_pool, new_file
-from lightning_core.cli.market_arguments import add_job, add_market, read_job_of, read_market_of
+from lightning_core.cli.on_market.market_arguments import add_job, add_market, read_job_of, read_market_of
 from lightning_core.cli.on_market.several_zones import add_moves, print_where, print_zone_backtest, read_zones
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, Perfect, SpotJob, backtest

@@ -167,6 +167,17 @@ class Placement(NamedTuple):
     """Number of its incarnations in a row that hung, without a newer checkpoint in between."""
 
 
+class Watched(NamedTuple):
+    """The metric that a target watches while it counts epochs; values as logged."""
+
+    batches: int
+    """Batches done at the newest value."""
+    value: float
+    """Newest value."""
+    best: float
+    """Best value so far."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """Status of one job, for people. Times are in seconds; None while unknown."""
@@ -221,3 +232,5 @@ class JobStatus:
     """Bytes of a device's memory that its process had at its peak; None until it is reported."""
     owner: str = ""
     """Name of the person to whom it belongs; empty if unknown."""
+    watched: Watched | None = None
+    """Metric that its target watches; None before the first value, and for a target that watches none."""

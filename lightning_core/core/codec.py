@@ -8,7 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields
 from typing import Any
 
-from lightning_core.core.answers import Accepted, Alert, Answer, End, Grant, JobStatus, State, Verdict, VerdictChanged
+from lightning_core.core.answers import (
+    Accepted,
+    Alert,
+    Answer,
+    End,
+    Grant,
+    JobStatus,
+    State,
+    Verdict,
+    VerdictChanged,
+    Watched,
+)
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.control import (
     Ask,
@@ -358,5 +369,6 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
             "spot_policy": None if value["spot_policy"] is None else reason_from_list(value["spot_policy"]),
             "finish": None if value["finish"] is None else tuple(value["finish"]),
             "devices": tuple(value["devices"]),
+            "watched": None if value.get("watched") is None else Watched(*value["watched"]),
         }
     )

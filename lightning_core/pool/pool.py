@@ -29,6 +29,7 @@ from lightning_core.view.why import Row
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.pool_section import ExistingPool
+    from lightning_core.bundle.searches.search_file import SearchSpec
 
 T = TypeVar("T")
 
@@ -193,6 +194,20 @@ class Pool:
         bundle = BundleSpec.from_text(text, Path.cwd(), self._as_existing())
         bundle.check_targets(self.settings)
         return bundle
+
+    def read_search(self, path: Path | str, allow_import: Sequence[str] = ()) -> SearchSpec:
+        """Read the file of a search for this pool.
+
+        Args:
+            path: Of the file.
+            allow_import: Modules and packages that class paths may name; empty for all that the file allows.
+
+        Raises:
+            BundleError: With every problem found.
+        """
+        from lightning_core.bundle.searches.search_file import SearchSpec
+
+        return SearchSpec.from_file(path, self._as_existing(), allow_import)
 
     def _as_existing(self) -> ExistingPool:
         """Return the pool as a bundle that is read for it knows it."""

@@ -214,6 +214,10 @@ def _add_cell(table: JobTable, row: int, batches: int, value: float) -> None:
     table.last_position[row] = batches
     newest = list(recent)[-table.window :]
     table.loss[row] = target.falling(sum(newest) / len(newest))
+    if target.watches:
+        best = float(table.best[row])
+        better = isnan(best) or (value < best if target.lower_is_better else value > best)
+        table.best[row] = value if better else best
     if target.observes and (table.evaluated[row] or len(newest) == table.window):
         # There is one: the newest.
         reached, best = (

@@ -74,6 +74,8 @@ def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> boo
     match event.cause:
         case ExitCause.RELEASED if table.launched[row]:
             table.next_incarnation(row)
+        case ExitCause.DONE if table.is_trained(row):
+            state.end_met(row, now)  # the metric that it watches was not evaluated after the last batch
         case ExitCause.DONE | ExitCause.RELEASED:
             state.end_unmet(row, now, Verdict.MISSED, "training_ended", event.detail)
         case ExitCause.INTERRUPTED:

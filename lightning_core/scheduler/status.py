@@ -6,7 +6,7 @@ from math import inf, isfinite, isinf, isnan
 
 import numpy as np
 
-from lightning_core.core.answers import End, JobForecast, JobStatus, State, Verdict, VerdictChanged
+from lightning_core.core.answers import End, JobForecast, JobStatus, State, Verdict, VerdictChanged, Watched
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.plans import JobView
@@ -227,7 +227,15 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         like=_like(table, row),
         memory=None if isnan(table.memory[row]) else float(table.memory[row]),
         owner=table.jobs[row].owner,
+        watched=_watched(table, row),
     )
+
+
+def _watched(table: JobTable, row: int) -> Watched | None:
+    """Return the metric that the target of a job watches, once there is a value."""
+    if not table.jobs[row].target.watches or not table.recent[row]:
+        return None
+    return Watched(int(table.last_position[row]), table.recent[row][-1], float(table.best[row]))
 
 
 def _like(table: JobTable, row: int) -> Reason | None:
@@ -266,7 +274,7 @@ def _values(table: JobTable, row: int) -> tuple[float | None, float | None, floa
     loss = None if isnan(mean := float(table.loss[row])) else mean
     value = target.reached(int(table.batches[row]), recent, bool(table.evaluated[row]), table.window)
     if not target.observes:
-        return value, value, loss
+        return value, value, None if target.watches and not target.lower_is_better else loss
     best = None if isnan(reached := float(table.best[row])) else reached
     return value, best, None if target.grows else value
 

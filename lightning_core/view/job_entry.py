@@ -57,6 +57,9 @@ class JobEntry(TypedDict):
     spot_policy: Annotated[str | None, "Spot policy chosen for it; null in a pool without a market."]
     like: Annotated[str | None, "Earlier runs that its forecast rests on."]
     memory: Annotated[float | None, "Bytes of a device's memory that its process had at its peak."]
+    watched: Annotated[
+        list[float] | None, "Metric that its target watches: batches done at its newest value, that value, its best."
+    ]
     best_model: NotRequired[Annotated[str, "Path of its best model, on the pool's machine, if it is kept."]]
 
 
@@ -69,7 +72,8 @@ def job_entry(job: JobStatus, folder: Path) -> JobEntry:
     """
     finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
     words = {key: None if (reason := getattr(job, key)) is None else str(reason) for key in REASONS}
-    more = {"finish": finish, "metric": job.target.quantity, "devices": list(job.devices)}
+    watched = None if job.watched is None else list(job.watched)
+    more = {"finish": finish, "metric": job.target.quantity, "devices": list(job.devices), "watched": watched}
     return cast(JobEntry, status_to_dict(job) | words | more | best_model(folder, job.name))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,19 +10,22 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_core.bundle.values import read_target
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli.main import main
-from lightning_core.core.answers import Verdict
+from lightning_core.core.answers import State, Verdict, Watched
+from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.commands import SetTerms
-from lightning_core.core.events import Report, Submit
+from lightning_core.core.events import Cell, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, EpochTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.callbacks.test_callback import Script, fit, grant, steered
+from tests.cluster.test_keep_best import bumpy, kept
 from tests.tiny import Line, Points
 
 
@@ -118,11 +122,71 @@ def test_a_length_is_nothing_to_other_targets() -> None:
         ({"epochs": 3, "for_evaluations": 2}, "this target counts epochs; remove it"),
         ({"epochs": 10**9, "epoch_batches": 10**9}, "at most 1000000000000 batches, got 1000000000000000000"),
         ("x epochs", "a whole number before epochs, got 'x'"),
+        ({"epochs": 3, "metric": "val_acc", "mode": "best"}, "target mode must be min or max, got 'best'"),
+        ({"epochs": 3, "metric": 5}, "target metric must be a name, got 5"),
+        ({"epochs": 3, "mode": "max"}, "target mode max is for a metric, and this target names none"),
     ],
 )
 def test_invalid_epochs_are_refused(given: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_target(given)
+
+
+# ------------------------------------------------------------------------------------------ a metric that is watched
+
+
+def watched_scheduler(mode: str) -> Scheduler:
+    """Two epochs of ten batches, and one done."""
+    scheduler = scheduler_of(EpochTarget(2, metric="val", mode=mode))
+    cells = (Cell(1, 5, 0.5), Cell(2, 10, 0.7))
+    scheduler.handle(Report("a", 1, 1, 1, 10, 1.0, cells, evaluated=True, epoch_batches=10), 1.0)
+    return scheduler
+
+
+@pytest.mark.parametrize(("mode", "best", "loss"), [("min", 0.5, 0.6), ("max", 0.7, None)])
+def test_a_metric_is_watched_beside_the_epochs(mode: str, best: float, loss: float | None) -> None:
+    [status] = watched_scheduler(mode).status()
+    assert status.watched == Watched(10, 0.7, best)
+    assert status.value == 10.0
+    assert status.loss == (None if loss is None else pytest.approx(loss))
+    assert status_from_dict(json.loads(json.dumps(status_to_dict(status)))) == status
+
+
+def test_the_evaluation_after_the_last_epoch_is_waited_for() -> None:
+    scheduler = watched_scheduler("min")
+    scheduler.handle(Report("a", 1, 2, 1, 20, 2.0, evaluated=True), 2.0)
+    assert scheduler.status()[0].state is State.RUNNING
+    scheduler.handle(Report("a", 1, 3, 1, 20, 2.1, (Cell(3, 20, 0.4),), evaluated=True), 2.1)
+    [status] = scheduler.status()
+    assert (status.verdict, status.watched) == (Verdict.MET, Watched(20, 0.4, 0.4))
+
+
+def test_where_it_does_not_come_the_end_of_the_training_will_do() -> None:
+    scheduler = watched_scheduler("min")
+    scheduler.handle(Report("a", 1, 2, 1, 20, 2.0, evaluated=True), 2.0)
+    scheduler.handle(WorkerExited("a", 1, detail="max_epochs=2"), 3.0)
+    assert scheduler.status()[0].verdict is Verdict.MET
+
+
+def test_a_training_that_ends_before_its_epochs_has_missed_them() -> None:
+    scheduler = watched_scheduler("min")
+    scheduler.handle(WorkerExited("a", 1, detail="max_epochs=1"), 3.0)
+    assert scheduler.status()[0].verdict is Verdict.MISSED
+
+
+def test_a_training_reports_each_evaluation_and_keeps_the_best_model(tmp_path: Path) -> None:
+    target = EpochTarget(4, metric="acc", mode="max")
+    script = bumpy([0.1, 0.6, 0.3, 0.4], tmp_path, target)
+    manifest, seen = kept(tmp_path / "job-best.ckpt")
+    assert manifest.value == pytest.approx(0.6)
+    assert (manifest.batches, seen) == (32, 2.0)
+    assert script.forecast is not None
+    assert script.forecast.verdict is Verdict.MET
+
+
+def test_a_launched_job_that_never_logs_it_ends_with_what_is_logged() -> None:
+    with pytest.raises(MisconfigurationException, match="target metric 'val_acc' was never logged; logged so far: not"):
+        fit(steered(Script(grant(1, 1.0)), EpochTarget(2, metric="val_acc")), Line(pause=0.002), max_epochs=1)
 
 
 def test_a_simulation_says_what_it_cannot_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,6 +98,8 @@ EXAMPLES: list[Target] = [
     BatchTarget(40),
     EpochTarget(3),
     EpochTarget(3, 20),
+    EpochTarget(3, 20, "val_loss"),
+    EpochTarget(3, metric="val_acc", mode="max"),
     LossTarget("loss", 0.5),
     LossTarget("nll", -2.0),
     LossTarget("val_acc", at_least=90.0, best=100.0, for_evaluations=2),

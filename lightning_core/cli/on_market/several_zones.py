@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_core.cli.market_arguments import read_job_of, read_recording
+from lightning_core.cli.on_market.market_arguments import read_job_of, read_recording
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import make_forecaster

@@ -107,6 +107,16 @@ class Target(ABC):
         return self.quantity
 
     @property
+    def watches(self) -> bool:
+        """Whether a metric is reported that does not decide: the work is known, and the metric says what came of it."""
+        return False
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether lower values of the number that the training reports are better."""
+        return not (self.observes and self.grows)
+
+    @property
     @abstractmethod
     def goal(self) -> float:
         """Value to reach, in the scale of the values that the training logs; :meth:`show` may show another scale."""

@@ -221,7 +221,9 @@ class JobTable:
     def set_terms(self, row: int, job: Job) -> None:
         """Set the terms that may change while the job runs, all but its deadline."""
         before, target = self.jobs[row].target, job.target
-        same_metric = (before.quantity, before.grows) == (target.quantity, target.grows)
+        same_metric = (before.observed, before.quantity, before.grows) == (
+            target.observed, target.quantity, target.grows,
+        )  # fmt: skip
         if not same_metric:  # values of another metric do not count
             self.loss[row] = self.best[row] = np.nan
             self.curves[row] = BinnedCurve()
@@ -262,7 +264,14 @@ class JobTable:
     def is_met(self, row: int) -> bool:
         """Return whether the target is reached: by batches, by whole evaluations, or by the mean over the window."""
         target = self.jobs[row].target
+        if target.watches and self.evaluated[row] and self.last_position[row] < self.batches[row]:
+            return False  # the evaluation of the last batches is to come
         return target.is_met(int(self.batches[row]), self.recent[row], bool(self.evaluated[row]), self.window)
+
+    def is_trained(self, row: int) -> bool:
+        """Return whether all epochs of a target that watches a metric are done, evaluated or not."""
+        target = self.jobs[row].target
+        return target.watches and target.is_met(int(self.batches[row]), (), False, self.window)
 
     # ------------------------------------------------------------------------------------------------ incarnations
 

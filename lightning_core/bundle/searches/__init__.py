@@ -1,0 +1,1 @@
+"""Searches: their files, and the spaces of their hyper-parameters."""

@@ -1,0 +1,365 @@
+"""A search in a pool: its trials are jobs, which share devices with all others by the pool's policy.
+
+The search says which trials are alive: it pauses those that make room, resumes them later, and submits new draws.
+Where and when the ones that are alive train is the pool's to say. What is known of the trials is in the study and in
+the pool, so a search that was interrupted goes on from both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import random
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from lightning_core.bundle.searches.search_file import SearchSpec
+from lightning_core.bundle.searches.search_space import Parameter
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.errors import LightningCoreError
+from lightning_core.pool.pool import Pool
+from lightning_core.pool.pool_errors import JobEndedError, UnknownJobError
+from lightning_core.search.deadline_search import NEW, DeadlineSearch
+
+# Attributes of the study: when the search ends; value, trial and job that were the best. Of a trial: seconds trained.
+END, BEST, SECONDS = "lightning_core:end", "lightning_core:best", "lightning_core:seconds"
+# Seconds between two looks at the pool.
+POLL = 0.5
+# Seconds after the end of a search for which its trials are not late: it cancels them. If it is gone, they end then.
+GRACE = 30.0
+# A search whose first trials all fail, so many of them, is over: the next ones would too.
+HOPELESS = 3
+log = logging.getLogger(__name__)
+
+
+class SearchFailedError(LightningCoreError, RuntimeError):
+    """No trial of a search has reported a value."""
+
+
+class Best(NamedTuple):
+    """The best of a search so far."""
+
+    value: float
+    params: Mapping[str, Any]
+    """Hyper-parameters of the trial that had it, by name."""
+    job: str
+    """Name of that trial's job."""
+    epoch: int
+    """Epochs that it had trained when the value became known."""
+
+
+@dataclass
+class _Trial:
+    """A trial, and what was last seen of its job."""
+
+    trial: optuna.Trial
+    seconds: float = 0.0
+    """Seconds that it has trained, devices shared with others or not."""
+    called_at: float = math.nan
+    """When it was submitted or resumed, until it trains; NaN while it does."""
+    trains: bool = False
+    told: bool = False
+    """Whether the study knows how it ended."""
+
+
+class PoolSearch:
+    """Searches for the best value that can be had by a deadline, in a pool.
+
+    Args:
+        pool: The pool.
+        spec: The search.
+        study: Study of Optuna that draws the trials and keeps what became of them; :func:`study_of` makes one. Its
+            direction must be that of the search. Its pruner is not asked.
+        on_news: Called with the best, whenever there is a better one.
+        poll: Seconds between two looks at the pool.
+
+    Raises:
+        ValueError: The study has another direction, or more than one.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        spec: SearchSpec,
+        study: optuna.Study,
+        *,
+        on_news: Callable[[Best], None] = lambda best: None,
+        poll: float = POLL,
+    ) -> None:
+        if study.directions != [direction := direction_of(spec)]:
+            told = ", ".join(one.name for one in study.directions)
+            raise ValueError(f"study must {direction.name} for mode {spec.mode}, got {told}")
+        self._pool, self._spec, self._study = pool, spec, study
+        self._on_news, self._poll = on_news, poll
+        self.at_once = spec.at_once or max(pool.settings.devices // spec.template.job.min_devices, 1)
+        """Number of trials that may train at once."""
+        self._trials = list[_Trial]()
+        self._starts = list[float]()
+        self._looked_at = math.nan
+        self._per_epoch: int | None = None
+        self._failed = ""
+
+    @property
+    def best(self) -> Best | None:
+        """The best so far; None before the first value."""
+        kept = self._study.user_attrs.get(BEST)
+        return None if kept is None else Best(*kept)
+
+    @property
+    def end(self) -> datetime:
+        """When the search ends; as of its first run."""
+        told = self._study.user_attrs.get(END)
+        if told is None:
+            now, when = time.time(), self._spec.template.clock.get("deadline")
+            given = self._spec.template.job.deadline
+            told = now + (given if when is None else when.resolve(datetime.fromtimestamp(now)).seconds)
+            self._study.set_user_attr(END, told)
+        return datetime.fromtimestamp(told)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the search ends; not above 0 once it has."""
+        return self.end.timestamp() - time.time()
+
+    def check(self) -> None:
+        """Check the configs of trials, as the pool will read them, before anything is submitted.
+
+        Raises:
+            BundleError: With every problem found.
+            ValueError: The name of a trial is taken by a job that is not of this search.
+        """
+        own = {f"{self._spec.name}-{trial.number}" for trial in self._study.get_trials(deepcopy=False)}
+        taken = re.compile(re.escape(self._spec.name) + r"-\d+")
+        for job in self._pool.jobs():
+            if job.state is not State.ENDED and job.name not in own and taken.fullmatch(job.name):
+                raise ValueError(f"{job.name} is a job of the pool already: give the search another name, or cancel it")
+        self._pool.check(self._spec.bundle(self._spec.samples()))
+
+    def run(self) -> Best:
+        """Search until the deadline, the target or the end of the last trial, and return the best.
+
+        If it is interrupted, the trials that train are paused, and the next run goes on from there.
+
+        Raises:
+            SearchFailedError: No trial has reported a value.
+            ConnectionError: The pool is gone.
+        """
+        spec = self._spec
+        search = DeadlineSearch(
+            deadline=self.end.timestamp(), max_steps=spec.epochs, max_trials=spec.max_trials,
+            mode="min" if spec.mode == "min" else "max", target=spec.target,
+        )  # fmt: skip
+        self._take_up(search)
+        try:
+            while self._step(search):
+                time.sleep(min(self._poll, max(self.seconds_left, 0.0)))
+        except BaseException as error:
+            if not isinstance(error, ConnectionError):
+                self._pause_all(search)
+            raise
+        self._finish(search)
+        if (best := self.best) is None:
+            words = f": {self._failed}" if self._failed else " before the deadline"
+            raise SearchFailedError(f"{spec.name}: no trial has reported {spec.metric}{words}")
+        return best
+
+    # ---------------------------------------------------------------------------------------------- looking and acting
+
+    def _step(self, search: DeadlineSearch) -> bool:
+        """Take in what the pool says, and act on it; return whether the search goes on."""
+        self._take_in(search)
+        now = time.time()
+        if (
+            search.is_over(now)
+            or self._is_enough()
+            or (self._failed and search.best is None and len(self._trials) >= HOPELESS)
+        ):
+            return False
+        for number, one in enumerate(search.trials):
+            if one.running and not one.over and one.compared_at <= one.step and not search.goes_on(number, now):
+                self._steer(self._pool.pause, number, release=True)
+                search.pause(number)
+        if self._starts:
+            search.start = statistics.median(self._starts)
+        while sum(one.running and not one.over for one in search.trials) < self.at_once:
+            if (chosen := search.choose(now)) is None:
+                break
+            if chosen == NEW:
+                self._begin(search)
+            else:
+                self._steer(self._pool.resume, chosen)
+                search.resume(chosen)
+                self._trials[chosen].called_at = now
+        return any(not one.over for one in search.trials)
+
+    def _begin(self, search: DeadlineSearch) -> None:
+        """Draw a trial and submit its job."""
+        trial = self._study.ask({one.name: distribution_of(one) for one in self._spec.space})
+        trial.set_user_attr(SECONDS, 0.0)
+        seconds = max(self.seconds_left, 0.0) + GRACE
+        job = self._spec.trial(trial.number, trial.params, seconds, 1 / self.at_once)
+        try:
+            self._pool.submit(self._spec.bundle([job]), checked=True)
+        except BaseException:
+            self._study.tell(trial, state=TrialState.FAIL)
+            raise
+        self._trials.append(_Trial(trial, called_at=time.time()))
+        search.begin()
+
+    def _take_in(self, search: DeadlineSearch) -> None:
+        """Take in what the pool says of the trials."""
+        _, jobs = self._pool.look()
+        newest, now = {job.name: job for job in jobs}, time.time()
+        since = 0.0 if math.isnan(self._looked_at) else now - self._looked_at
+        self._looked_at = now
+        for number, one in enumerate(self._trials):
+            if one.told:
+                continue
+            status = newest.get(self._name(one))
+            if status is not None:
+                self._take_values(search, number, status, now, since)
+            if status is None or status.state is State.ENDED:
+                self._ended(search, number, status)
+
+    def _take_values(self, search: DeadlineSearch, number: int, status: JobStatus, now: float, since: float) -> None:
+        """Take in the newest value of a trial, and the time that it has trained since the last look."""
+        one, seen = self._trials[number], search.trials[number]
+        trains = status.state is State.RUNNING and seen.running
+        if trains:
+            one.seconds += since if one.trains else 0.0
+            if not math.isnan(one.called_at):
+                self._starts.append(now - one.called_at)
+                one.called_at = math.nan
+        one.trains = trains
+        self._per_epoch = status.target.epoch_batches or self._per_epoch
+        if status.watched is None or not self._per_epoch:
+            return
+        epoch = min(round(status.watched.batches / self._per_epoch), self._spec.epochs)
+        if epoch <= seen.step:
+            return
+        one.seconds = max(one.seconds, status.busy)  # it may have begun and ended to train between two looks
+        search.report(number, epoch, status.watched.value, one.seconds)
+        one.trial.report(status.watched.value, epoch - 1)
+        one.trial.set_user_attr(SECONDS, one.seconds)
+        best = self.best
+        value = status.watched.best
+        if math.isfinite(value) and (best is None or self._is_better(value, best.value)):
+            self._study.set_user_attr(BEST, [value, one.trial.params, status.name, epoch])
+            self._on_news(Best(value, one.trial.params, status.name, epoch))
+
+    def _ended(self, search: DeadlineSearch, number: int, status: JobStatus | None) -> None:
+        """Take in that the job of a trial has ended, or is not known any more."""
+        one, values = self._trials[number], search.trials[number].values
+        if status is not None and status.verdict is Verdict.CRASHED:
+            self._failed = status.detail.strip().rsplit("\n", 1)[-1] or str(status.reason)
+            log.warning("%s has failed; the search continues without it: %s", status.name, self._failed)
+            self._tell(number, TrialState.FAIL)
+        elif search.trials[number].step >= self._spec.epochs:
+            self._study.tell(one.trial, min(values) if search.mode == "min" else max(values))
+            one.told = True
+        else:
+            self._tell(number, TrialState.PRUNED if values else TrialState.FAIL)
+        search.end(number)
+
+    # ------------------------------------------------------------------------------------------------ ends and returns
+
+    def _take_up(self, search: DeadlineSearch) -> None:
+        """Take in what an earlier run of the search has left in the study and in the pool."""
+        paused = {job.name for job in self._pool.jobs() if job.paused}
+        for seen in self._study.get_trials(deepcopy=False):
+            if SECONDS not in seen.user_attrs:
+                continue  # the user's own
+            number, one = search.begin(), _Trial(optuna.Trial(self._study, seen._trial_id))
+            one.seconds, one.told = float(seen.user_attrs[SECONDS]), seen.state.is_finished()
+            self._trials.append(one)
+            for step, value in sorted(seen.intermediate_values.items()):
+                search.report(number, step + 1, value, one.seconds)
+            if one.told:
+                search.end(number)
+            elif self._name(one) in paused:
+                search.pause(number)
+
+    def _pause_all(self, search: DeadlineSearch) -> None:
+        for number, one in enumerate(search.trials):
+            if one.running and not one.over:
+                with suppress(ConnectionError):
+                    self._steer(self._pool.pause, number, release=True)
+
+    def _finish(self, search: DeadlineSearch) -> None:
+        """End the trials that are alive; what they have reported stays in the study."""
+        for number, one in enumerate(self._trials):
+            if not one.told:
+                self._steer(self._pool.cancel, number)
+                self._tell(number, TrialState.PRUNED if search.trials[number].values else TrialState.FAIL)
+
+    def _tell(self, number: int, state: TrialState) -> None:
+        self._study.tell(self._trials[number].trial, state=state)
+        self._trials[number].told = True
+
+    def _steer(self, act: Callable[..., None], number: int, **more: Any) -> None:
+        """Do something to the job of a trial, unless it has just ended."""
+        with suppress(JobEndedError, UnknownJobError):
+            act(self._name(self._trials[number]), **more)
+
+    def _name(self, one: _Trial) -> str:
+        return f"{self._spec.name}-{one.trial.number}"
+
+    def _is_enough(self) -> bool:
+        """Return whether the target is reached, if only between two looks."""
+        target, best = self._spec.target, self.best
+        return target is not None and best is not None and not self._is_better(target, best.value)
+
+    def _is_better(self, value: float, other: float) -> bool:
+        return value < other if self._spec.mode == "min" else value > other
+
+
+def direction_of(spec: SearchSpec) -> optuna.study.StudyDirection:
+    """Return the direction of a study for a search."""
+    minimizes = spec.mode == "min"
+    return optuna.study.StudyDirection.MINIMIZE if minimizes else optuna.study.StudyDirection.MAXIMIZE
+
+
+def distribution_of(one: Parameter) -> BaseDistribution:
+    """Return a hyper-parameter as Optuna draws it."""
+    if one.choices:
+        return CategoricalDistribution(one.choices)
+    if one.whole:
+        return IntDistribution(int(one.low), int(one.high), log=one.log, step=int(one.step or 1))
+    return FloatDistribution(one.low, one.high, log=one.log, step=one.step)
+
+
+def study_of(spec: SearchSpec, file: Path | None = None) -> optuna.Study:
+    """Return the study of a search.
+
+    Args:
+        spec: The search.
+        file: File of SQLite that keeps it, which is made if there is none; None to keep it in memory.
+    """
+    sampler: optuna.samplers.BaseSampler = (
+        optuna.samplers.TPESampler(seed=spec.seed, constant_liar=True)
+        if spec.sampler == "tpe"
+        else optuna.samplers.RandomSampler(seed=spec.seed)
+    )
+    study = optuna.create_study(
+        storage=None if file is None else f"sqlite:///{file.resolve()}", study_name=spec.name, load_if_exists=True,
+        direction=direction_of(spec), sampler=sampler,
+    )  # fmt: skip
+    if spec.sampler == "grid" and not study.get_trials(deepcopy=False):
+        names = [one.name for one in spec.space]
+        points = list(itertools.product(*(one.grid or () for one in spec.space)))
+        random.Random(spec.seed).shuffle(points)  # time may end before the grid
+        for point in points:
+            study.enqueue_trial(dict(zip(names, point, strict=True)))
+    return study
