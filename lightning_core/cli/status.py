@@ -65,24 +65,27 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         now, jobs = look()
         plain, about = [job_entry(job, folder) for job in jobs], pool.about()
         owners = [one for one in about["owners"] if is_shown(one["owner"])]
-        body = {"now": now, "settings": settings.to_dict(), "cloud": about["cloud"], "owners": owners, "jobs": plain}
+        body = {"now": now, "settings": settings.to_dict(), "cloud": about["cloud"],
+                "unavailable": about["unavailable"], "owners": owners, "jobs": plain}  # fmt: skip
         print(json.dumps(body, indent=2))
     elif arguments.watch:
         from lightning_core.node.signals import recorded_signals
         from lightning_core.run.follow import follow
         from lightning_core.view.progress import view_for
 
-        watcher = view_for(sys.stdout, settings.policy, settings.devices, owner)
+        watcher = view_for(sys.stdout, settings.policy, settings.devices, owner, lambda: _lost(pool.about()))
         try:
             with recorded_signals() as received:
                 now, jobs = follow(look, lambda: received, watcher)
         finally:
             watcher.close()
-        _show(now, jobs, settings, owner, arguments.all)
+        _show(now, jobs, settings, _lost(pool.about()), owner, arguments.all)
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
-        _show(*look(), settings, owner, arguments.all)
         about = pool.about()
+        _show(*look(), settings, _lost(about), owner, arguments.all)
+        for text in unavailable_lines(about["unavailable"]):
+            print(text)
         cloud = about["cloud"]
         for one in about["owners"]:
             if is_shown(one["owner"]):
@@ -114,6 +117,28 @@ def owner_line(owner: Mapping[str, Any]) -> str:
     )
 
 
+def _lost(about: Mapping[str, Any]) -> set[int]:
+    return {one["device"] for one in about["unavailable"]}
+
+
+def unavailable_lines(unavailable: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return in words which devices are not planned on and why, a line for each reason.
+
+    Example::
+
+        >>> gone = {"why": "its node is lost"}
+        >>> unavailable_lines([{"device": 1} | gone, {"device": 3} | gone, {"device": 4, "why": ""}])
+        ['devices 1, 3: unavailable: its node is lost', 'device 4: unavailable']
+    """
+    devices: dict[str, list[str]] = {}
+    for one in unavailable:
+        devices.setdefault(one["why"], []).append(str(one["device"]))
+    return [
+        f"device{'s' * (len(same) > 1)} {', '.join(same)}: unavailable{f': {clean(why)}' if why else ''}"
+        for why, same in devices.items()
+    ]
+
+
 def live_first(jobs: Sequence[JobStatus]) -> list[JobStatus]:
     """Return the jobs that have not ended in the order of submission, then those that have ended, the newest first."""
     ended = [job for job in jobs if job.finished_at is not None]
@@ -132,7 +157,9 @@ def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
     return [job for job in jobs if id(job) in shown], note
 
 
-def _show(now: float, jobs: list[JobStatus], settings: Settings, owner: str | None, everything: bool) -> None:
+def _show(
+    now: float, jobs: list[JobStatus], settings: Settings, lost: set[int], owner: str | None, everything: bool
+) -> None:
     if not jobs and owner is not None:
         print(f"no jobs of {clean(owner)}")
         return
@@ -149,7 +176,7 @@ def _show(now: float, jobs: list[JobStatus], settings: Settings, owner: str | No
 
         PlainView(sys.stdout).update(now, shown)
     else:
-        board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner)
+        board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner, unavailable=lost)
         Console(width=None if sys.stdout.isatty() else 160).print(board)
     if note:
         print(note)

@@ -2,9 +2,9 @@
 
 Rules
 
-1. Each worker with a job is asked about once a second, one question at a time; a thread that does not train answers.
-   A dead worker is known at once; one that hangs or is cut off is known after ``max_silence`` seconds, whatever Ray
-   believes.
+1. Each worker, idle or not, is asked about once a second, one question at a time; a thread that does not train
+   answers. A dead worker is known at once; one that hangs or is cut off is known after ``max_silence`` seconds,
+   whatever Ray believes. An idle one is replaced, so that the device of a lost node is not planned on.
 2. Time in which the pool manager itself was stalled does not count: no answer could have reached it.
 3. A job that loses a rank is lost: its other ranks would wait in vain, so they are killed too. The report to the
    scheduler has the last checkpoint that the job wrote.
@@ -77,14 +77,14 @@ class WorkerMonitor:
                 log.exception("the workers could not be checked")
 
     def check(self, elapsed: float | None) -> None:
-        """Ask each busy worker that has no open question; give up each that has been silent for too long.
+        """Ask each worker that has no open question; give up each that has been silent for too long.
 
         Args:
             elapsed: Seconds since the last check; None if this process was stalled in between.
         """
-        for slot in self._slots.busy():
+        for slot in self._slots:
             if slot.worker is None:
-                continue  # killed a moment ago, as a rank of a job that was given up
+                continue  # it is being started
             slot.silent_for = 0.0 if elapsed is None else slot.silent_for + elapsed
             if slot.silent_for > self._max_silence:
                 where = f"on device {slot.device}"
@@ -165,6 +165,7 @@ class WorkerMonitor:
         await self.report_lost(incarnation, cause, detail)
 
     async def _ask(self, slot: WorkerSlot, worker: Actor) -> None:
+        had = slot.incarnation
         try:
             incarnation = await worker.job.remote()
         except ActorUnavailableError:
@@ -174,7 +175,7 @@ class WorkerMonitor:
             return
         if slot.holds(worker):
             slot.silent_for = 0.0
-            if incarnation is None and not slot.exit_awaited:
+            if incarnation is None and had is not None and had == slot.incarnation and not slot.exit_awaited:
                 self._slots.release(slot)
 
     def on_worker_exit(self, slot: WorkerSlot, worker: Actor, error: RayError) -> None:

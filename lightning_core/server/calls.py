@@ -275,4 +275,6 @@ async def _about(pool: Pool, person: Person) -> dict[str, Any]:
         return about
     # A plan names jobs, and words about trouble may; what others have is theirs to tell.
     owners = [owner for owner in about["owners"] if person.sees(owner["owner"])]
-    return about | {"plan": None, "cloud": about["cloud"] | {"trouble": {}}, "owners": owners}
+    unavailable = [one | {"why": ""} for one in about["unavailable"]]
+    hidden = {"plan": None, "cloud": about["cloud"] | {"trouble": {}}, "owners": owners, "unavailable": unavailable}
+    return about | hidden

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from lightning_core.core.answers import Placement
 from lightning_core.core.control import NodesWanted
@@ -20,6 +22,7 @@ class PoolCalls:
     _commits: GroupCommit
     _long_polling: LongPolling
     _sessions: Sessions
+    _why_unavailable: Mapping[int, str] = MappingProxyType({})
 
     async def _ready(self) -> None:
         raise NotImplementedError
@@ -41,10 +44,16 @@ class PoolCalls:
         await self._ready()
         scheduler = self._host.scheduler
         ours = {number: words for number, words in devices if number < scheduler.settings.devices}
+        self._why_unavailable = ours
         if ours.keys() != scheduler.unavailable_devices:
             await self._handle(
                 DevicesUnavailable(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items()))
             )
+
+    def _unavailable(self) -> list[dict[str, Any]]:
+        """Return the devices that the scheduler does not plan on, each with the reason as far as it is known."""
+        numbers = sorted(self._host.scheduler.unavailable_devices)
+        return [{"device": number, "why": self._why_unavailable.get(number, "")} for number in numbers]
 
     async def have_ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
         """Return for each job and incarnation whether it has ended and must not train any more."""

@@ -226,11 +226,12 @@ class SchedulerActor(PoolCalls):
         return {size: speed.throughput(size) for size in speed.sizes} if speed.known else {}
 
     async def about(self) -> dict[str, Any]:
-        """Return a description of the pool: process id, folder, devices, settings and owners of jobs."""
+        """Return a description of the pool: process id, folder, devices and what is lost of them, settings, owners."""
         await self._ready()
         devices, scheduler = [name for name, _ in self._sessions.devices], self._host.scheduler
         return {
             "pid": os.getpid(), "folder": str(self._folder), "devices": devices,
+            "unavailable": self._unavailable(),
             "settings": scheduler.settings.to_dict(), "cloud": scheduler.cloud.to_dict(),
             "plan": plans.describe(scheduler.controllers), "owners": scheduler.owners(),
         }  # fmt: skip

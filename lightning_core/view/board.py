@@ -6,7 +6,7 @@ after what the columns that were left out would have shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 
 from rich.cells import cell_len
@@ -58,6 +58,7 @@ class Board:
         one_screen: Whether it must also fit the height of the terminal.
         only: Jobs that get a line; None for all.
         owner: Owner to whom all the jobs belong; None if those of all are shown.
+        unavailable: Devices that the scheduler does not plan on.
     """
 
     def __init__(
@@ -70,10 +71,11 @@ class Board:
         one_screen: bool = False,
         only: Sequence[JobStatus] | None = None,
         owner: str | None = None,
+        unavailable: Collection[int] = (),
     ) -> None:
         self._now, self._jobs, self._title, self._one_screen = now, jobs, title, one_screen
         self._only = jobs if only is None else only
-        self._owner = owner
+        self._owner, self._unavailable = owner, unavailable
         self._idle = "idle" if owner is None else "idle, or another owner's"
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
@@ -116,15 +118,14 @@ class Board:
         for device in range(min(self._devices, MAX_DEVICES)):
             holders = [job for job in self._jobs if device in job.devices and job.share > 0]
             names = ", ".join(f"{clean(job.name)} {job.share:.2f}" for job in holders)
-            found.append(
-                Text.assemble((f"device {device}: ", "dim"), (names, "") if names else (self._idle, "dim italic"))
-            )
+            empty = (self._idle, "dim italic") if device not in self._unavailable else ("unavailable", RISK)
+            found.append(Text.assemble((f"device {device}: ", "dim"), (names, "") if names else empty))
         if self._devices > MAX_DEVICES:
             held = {device for job in self._jobs if job.share > 0 for device in job.devices}
-            idle = self._devices - len(held)
-            found.append(
-                Text(f"and {self._devices - MAX_DEVICES} devices more; {idle} of all are {self._idle}", style="dim")
-            )
+            lost = set(self._unavailable) - held
+            idle = f"{self._devices - len(held) - len(lost)} of all are {self._idle}"
+            lost_too = f", {len(lost)} unavailable" if lost else ""
+            found.append(Text(f"and {self._devices - MAX_DEVICES} devices more; {idle}{lost_too}", style="dim"))
         return found
 
     def _faults(self) -> list[Text]:

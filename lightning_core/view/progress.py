@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TextIO
 
 from lightning_core.core.answers import JobStatus
@@ -27,13 +28,19 @@ class LiveView:
         title: Title of the pool, such as its policy.
         devices: Number of devices of the pool; 0 if unknown.
         owner: Owner to whom all the jobs belong; None if those of all are shown.
+        unavailable: Function that returns the devices that the scheduler does not plan on now.
 
     Raises:
         ModuleNotFoundError: If rich is not installed.
     """
 
     def __init__(
-        self, console: Console | None = None, title: str = "", devices: int = 0, owner: str | None = None
+        self,
+        console: Console | None = None,
+        title: str = "",
+        devices: int = 0,
+        owner: str | None = None,
+        unavailable: Callable[[], Collection[int]] = tuple,
     ) -> None:
         from rich.live import Live
 
@@ -41,7 +48,7 @@ class LiveView:
 
         self._board = Board
         self._pool = (title, devices)
-        self._owner = owner
+        self._owner, self._unavailable = owner, unavailable
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._started = False
 
@@ -49,7 +56,8 @@ class LiveView:
         if not self._started:
             self._live.start()
             self._started = True
-        self._live.update(self._board(now, jobs, *self._pool, owner=self._owner, one_screen=True))
+        lost = self._unavailable()
+        self._live.update(self._board(now, jobs, *self._pool, owner=self._owner, unavailable=lost, one_screen=True))
 
     def close(self) -> None:
         self._live.stop()
@@ -85,7 +93,13 @@ class PlainView:
         """Do nothing: there is nothing to restore."""
 
 
-def view_for(stream: TextIO, title: str = "", devices: int = 0, owner: str | None = None) -> LiveView | PlainView:
+def view_for(
+    stream: TextIO,
+    title: str = "",
+    devices: int = 0,
+    owner: str | None = None,
+    unavailable: Callable[[], Collection[int]] = tuple,
+) -> LiveView | PlainView:
     """Return the view that suits a stream: the live board on a terminal if rich is installed, else plain lines.
 
     Args:
@@ -93,10 +107,11 @@ def view_for(stream: TextIO, title: str = "", devices: int = 0, owner: str | Non
         title: Title of the pool, such as its policy.
         devices: Number of devices of the pool; 0 if unknown.
         owner: Owner to whom all the jobs belong; None if those of all are shown.
+        unavailable: Function that returns the devices that the scheduler does not plan on now.
     """
     if stream.isatty():
         try:
-            return LiveView(title=title, devices=devices, owner=owner)
+            return LiveView(title=title, devices=devices, owner=owner, unavailable=unavailable)
         except ModuleNotFoundError:
             print("pip install 'lightning-core-learning[view]' for live progress", file=stream)
     return PlainView(stream)

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from lightning_core.cloud.simulated_cloud import MEMORY
 from tests.conftest import ROOT
+from tests.waiting import until
 
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats",
        "--include-log-monitor=false", "--num-cpus=1", f"--object-store-memory={MEMORY}"]  # fmt: skip
@@ -44,11 +46,24 @@ class Joined:
         note = self.folder / "ray" / "ray_current_cluster"
         self._until(note.exists)
         self.address = note.read_text().strip()
-        for nodes, location in enumerate(("edge", "cloud"), 1):
-            labels = f"--labels=lightning-core/location={location}"
-            self._start(f"--address={self.address}", '--resources={"device":2}', labels)
-            # One after the other: two raylets that start at once on a machine may take the same socket.
-            self._until(lambda: self._nodes() == nodes)  # noqa: B023
+        for location in ("edge", "cloud"):
+            self.start_node(location)
+
+    def start_node(self, location: str) -> None:
+        """Start a node with two devices, and wait until it is one of the cluster."""
+        before = self._nodes()
+        labels = f"--labels=lightning-core/location={location}"
+        self._start(f"--address={self.address}", '--resources={"device":2}', labels)
+        # One after the other: two raylets that start at once on a machine may take the same socket.
+        self._until(lambda: self._nodes() == before + 1)
+
+    def lose_newest_node(self) -> None:
+        """Kill the raylet of the node that was started last."""
+        [raylet] = [
+            child for child in psutil.Process(self._processes[-1].pid).children(recursive=True)
+            if child.name() == "raylet"
+        ]  # fmt: skip
+        raylet.kill()
 
     def command(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
@@ -61,6 +76,11 @@ class Joined:
         """Return the jobs of a pool."""
         told = self.command("status", "--json", "--all", "--pool", pool)
         return {job["name"]: job for job in json.loads(told.stdout)["jobs"]}
+
+    def unavailable(self, pool: Path) -> list[dict[str, Any]]:
+        """Return the devices on which a pool does not plan."""
+        told = self.command("status", "--json", "--pool", pool)
+        return list(json.loads(told.stdout)["unavailable"])
 
     def close(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -127,6 +147,29 @@ def test_two_pools_share_a_cluster_and_leave_it_alone(joined: Joined) -> None:
     said = joined.command("up", "--ray", joined.address, "--folder", first)
     assert said.returncode == 0, said.stderr
     assert joined.command("down", "--folder", first).returncode == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+@pytest.mark.promise("F21", "R11")
+def test_the_device_of_a_node_that_is_lost_while_idle_is_not_planned_on_until_it_is_back(joined: Joined) -> None:
+    pool = joined.folder / "pool"
+    said = joined.command("up", "--ray", joined.address, "--devices", "edge=1,cloud=1", "--folder", pool)
+    assert said.returncode == 0, said.stderr
+    until(lambda: joined.unavailable(pool) == [])
+    joined.lose_newest_node()
+    [lost] = until(lambda: joined.unavailable(pool))
+    assert lost["device"] == 1
+    assert "its node is lost" in until(lambda: joined.unavailable(pool))[0]["why"]
+    assert "device 1: unavailable: its node is lost" in joined.command("status", "--pool", pool).stdout
+    joined.start_node("cloud")
+    until(lambda: joined.unavailable(pool) == [])
+    job = {"model": "tests.tiny.Line", "data": "tests.tiny.Points", "deadline": "10m", "target": {"batches": 30}}
+    body = {"pool": {"devices": {"edge": 1, "cloud": 1}}, "jobs": {"a": job | {"location": "cloud"}}}
+    (bundle := pool.with_suffix(".yaml")).write_text(json.dumps(body))
+    said = joined.command("run", bundle, "--pool", pool)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert joined.command("down", "--folder", pool).returncode == 0
 
 
 @pytest.mark.nightly

@@ -668,6 +668,41 @@ def test_a_hung_gang_is_given_up_once_and_other_workers_stay_monitored(
     asyncio.run(story())
 
 
+@pytest.mark.promise("F21", "R11")
+@pytest.mark.parametrize("how", ["died", "silent"])
+def test_an_idle_worker_whose_node_is_lost_is_replaced(three: Stage, how: str) -> None:
+    """Its device would else be planned on until a job had failed to start there."""
+
+    async def story() -> None:
+        lost, *others = three.slots
+        worker: Any = lost.worker
+        worker.job.answer = dead if how == "died" else lambda: asyncio.get_running_loop().create_future()
+        await looked(three, 12)
+        assert three.killed == [worker]
+        assert [slot.worker is None for slot in three.slots] == [True, False, False]
+        await until_async(lambda: three.refilled == [lost])
+        lost.problem, lost.unavailable = "its node is lost", True  # as where it cannot be filled
+        assert three.slots.unavailable() == {0: "its node is lost"}
+        assert three.told.calls == []  # it had no job
+        assert others[0].worker.job.calls  # type: ignore[union-attr]
+
+    asyncio.run(story())
+
+
+def test_an_answer_of_an_idle_worker_does_not_end_the_job_that_it_got_meanwhile(stage: Stage) -> None:
+    async def story() -> None:
+        slot, answer = slot_of(stage), asyncio.get_running_loop().create_future()
+        worker: Any = slot.worker
+        worker.job.answer = lambda: answer
+        await looked(stage, 1)
+        slot.assign(worker, X1)
+        answer.set_result(None)
+        await asyncio.sleep(0.01)
+        assert slot.incarnation == X1
+
+    asyncio.run(story())
+
+
 @pytest.mark.promise("R11", "F23")
 def test_a_worker_behind_a_broken_connection_is_given_up(stage: Stage) -> None:
     """Ray says for a minute that it is unavailable, which may be so."""

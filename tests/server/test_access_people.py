@@ -136,6 +136,18 @@ def test_what_the_pool_says_of_itself_names_no_jobs_of_others(of: Make, pool: Po
     assert of("eve").about()["settings"] == of("ann", "see").about()["settings"]
 
 
+def test_the_pool_says_which_devices_it_does_not_plan_on(of: Make, pool: Pool) -> None:
+    settings = of("ann", "see").about()["settings"]
+    assert of("ann", "see").about()["unavailable"] == []
+    pool.do(pool.actor.set_unavailable([(0, "its node is lost"), (settings["devices"], "no device of the pool")]))
+    assert of("ann", "see").about()["unavailable"] == [{"device": 0, "why": "its node is lost"}]
+    assert of("eve").about()["unavailable"] == [{"device": 0, "why": ""}]  # a reason may name a job
+    pool.do(pool.actor.set_unavailable([(0, "its worker is starting")]))  # no event: the core plans as before
+    assert of("ann", "see").about()["unavailable"] == [{"device": 0, "why": "its worker is starting"}]
+    pool.do(pool.actor.set_unavailable([]))
+    assert of("ann", "see").about()["unavailable"] == []
+
+
 def test_what_another_owner_has_is_not_told(of: Make, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool.actor._host.scheduler, "owners", lambda: [{"owner": "ann"}, {"owner": "bob"}])
     assert of("ann").about()["owners"] == [{"owner": "ann"}]

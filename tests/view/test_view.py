@@ -52,6 +52,19 @@ def shown(now: float, jobs: list[JobStatus], width: int, *, encoding: str = "utf
     return out.read()
 
 
+def test_a_device_that_is_not_planned_on_is_not_shown_as_idle() -> None:
+    def lines(devices: int, unavailable: set[int]) -> list[str]:
+        out = io.StringIO()
+        board = Board(11.0, some_jobs(), "edf", devices, unavailable=unavailable)
+        Console(file=out, width=220, color_system=None).print(board)
+        return out.getvalue().splitlines()
+
+    assert lines(3, {2})[1].split("   ") == ["device 0: cnn 1.00", "device 1: idle", "device 2: unavailable"]
+    # A script trains where no worker can be started.
+    assert lines(2, {0})[1].split("   ") == ["device 0: cnn 1.00", "device 1: idle"]
+    assert "and 12 devices more; 17 of all are idle, 2 unavailable" in "\n".join(lines(20, {0, 3, 19}))
+
+
 def test_a_wide_board_shows_every_column() -> None:
     text = shown(11.0, some_jobs(), 220)
     head, devices, columns, cnn, lstm, bad = text.splitlines()

@@ -13,6 +13,7 @@ from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.server.access.people import Person, Right
+from lightning_core.web import pool_watch
 from lightning_core.web.event_stream import update
 from lightning_core.web.request_guard import MAX_BODY_BYTES
 from lightning_core.web.visitors import SESSION_SECONDS, Visitors, account, reader
@@ -113,6 +114,15 @@ def test_the_first_page_has_every_job(page: Page) -> None:
     assert state["about"]["policy"] == "edf"
     assert "script-src 'self'" in answer.headers["content-security-policy"]
     assert answer.headers["cache-control"] == "no-store"
+
+
+def test_the_page_tells_which_devices_are_not_planned_on(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    page.server.do(page.server.actor.set_unavailable([(1, "its node is lost")]))
+    monkeypatch.setattr(pool_watch, "ABOUT", 0.0)
+    page.look()
+    for person, why in ((ANN, "its node is lost"), (Person("bob", frozenset({Right.STEER_OWN})), "")):
+        state = json.loads(state_of(page.of(person).get("/").text))
+        assert state["about"]["unavailable"] == [{"device": 1, "why": why}]
 
 
 def test_a_stream_tells_what_changes_and_nothing_else(page: Page) -> None:

@@ -97,6 +97,13 @@ class PersonEntry(TypedDict):
     rights: Annotated[list[Right], "What that person may do beside seeing their own jobs."]
 
 
+class UnavailableDevice(TypedDict):
+    """A device that is not planned on, because no worker can run there."""
+
+    device: Annotated[int, "Its number."]
+    why: Annotated[str, "Why; empty if that is not known."]
+
+
 class PoolAnswer(TypedDict):
     """The pool, and who asks."""
 
@@ -104,6 +111,7 @@ class PoolAnswer(TypedDict):
     folder: Annotated[str, "Its folder, on its own machine."]
     kind: Literal["cpu", "gpu"]
     devices: list[str]
+    unavailable: Annotated[list[UnavailableDevice], "Devices that are not planned on."]
     settings: Annotated[dict[str, Any], "Policy, estimator, number of devices and constants."]
     cloud: Annotated[dict[str, Any], "Nodes that it wants and has, and their cost."]
     plan: Annotated[dict[str, Any] | None, "Plan of the day."]

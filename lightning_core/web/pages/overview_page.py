@@ -18,6 +18,10 @@ def describe(view: View, person: Person) -> dict[str, Any]:
         "person": person.name,
         "policy": settings.get("policy", ""),
         "devices": [clean(name) for name in about.get("devices", ())] or settings.get("devices", 0),
+        "unavailable": [
+            {"device": one["device"], "why": clean(one["why"]) if person.may(Right.SEE) else ""}
+            for one in about.get("unavailable", ())
+        ],
         "kind": kind_of(about) if about else "cpu",
     }
     if person.may(Right.SEE) and about.get("cloud") and settings.get("market"):

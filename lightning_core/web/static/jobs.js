@@ -233,6 +233,7 @@ function devices() {
   for (const row of pool.rows.values()) {
     if (row.finished === null && row.share > 0) for (const device of row.devices) held[device]?.push(row);
   }
+  const lost = new Map((pool.about.unavailable ?? []).map((one) => [one.device, one.why]));
   const MOST = 64;
   const boxes = held.slice(0, MOST).map((jobs, k) => {
     jobs.sort((a, b) => b.share - a.share);
@@ -243,7 +244,9 @@ function devices() {
     });
     const idle = 1 - jobs.reduce((sum, row) => sum + row.share, 0);
     if (idle > 0.005) {
-      const rest = html("span", { class: "part idle" }, jobs.length ? "" : "idle");
+      const rest = lost.has(k)
+        ? html("span", { class: "part lost", title: lost.get(k) }, "unavailable")
+        : html("span", { class: "part idle" }, jobs.length ? "" : "idle");
       rest.style.flexGrow = idle;
       parts.push(rest);
     }
