@@ -28,6 +28,8 @@ from optuna.trial import TrialState
 from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.bundle.searches.search_space import Parameter
 from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.core.commands import Cancel, Command, Pause, Resume
+from lightning_core.core.control import Asker
 from lightning_core.errors import LightningCoreError
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import JobEndedError, UnknownJobError
@@ -189,7 +191,7 @@ class PoolSearch:
             return False
         for number, one in enumerate(search.trials):
             if one.running and not one.over and one.compared_at <= one.step and not search.goes_on(number, now):
-                self._steer(self._pool.pause, number, release=True)
+                self._pause(number)
                 search.pause(number)
         if self._starts:
             search.start = statistics.median(self._starts)
@@ -199,7 +201,7 @@ class PoolSearch:
             if chosen == NEW:
                 self._begin(search)
             else:
-                self._steer(self._pool.resume, chosen)
+                self._send(Resume(self._name(self._trials[chosen]), Asker.SEARCH))
                 search.resume(chosen)
                 self._trials[chosen].called_at = now
         return any(not one.over for one in search.trials)
@@ -295,23 +297,26 @@ class PoolSearch:
         for number, one in enumerate(search.trials):
             if one.running and not one.over:
                 with suppress(ConnectionError):
-                    self._steer(self._pool.pause, number, release=True)
+                    self._pause(number)
 
     def _finish(self, search: DeadlineSearch) -> None:
         """End the trials that are alive; what they have reported stays in the study."""
         for number, one in enumerate(self._trials):
             if not one.told:
-                self._steer(self._pool.cancel, number)
+                self._send(Cancel(self._name(one)))
                 self._tell(number, TrialState.PRUNED if search.trials[number].values else TrialState.FAIL)
 
     def _tell(self, number: int, state: TrialState) -> None:
         self._study.tell(self._trials[number].trial, state=state)
         self._trials[number].told = True
 
-    def _steer(self, act: Callable[..., None], number: int, **more: Any) -> None:
-        """Do something to the job of a trial, unless it has just ended."""
+    def _pause(self, number: int) -> None:
+        self._send(Pause(self._name(self._trials[number]), release=True, by=Asker.SEARCH))
+
+    def _send(self, command: Command) -> None:
+        """Send a command about the job of a trial, unless it has just ended."""
         with suppress(JobEndedError, UnknownJobError):
-            act(self._name(self._trials[number]), **more)
+            self._pool.send(command)
 
     def _name(self, one: _Trial) -> str:
         return f"{self._spec.name}-{one.trial.number}"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict
-from lightning_core.core.commands import Command
-from lightning_core.core.control import Asker, PlanEvent
+from lightning_core.core.commands import Command, Pause, Resume
+from lightning_core.core.control import COMMANDING, Asker, PlanEvent
 from lightning_core.core.events import Close, Event, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS
@@ -225,8 +225,9 @@ def _event(text: Any, person: Person) -> Event:
         raise ValueError(f"{type(event).__name__} is not for clients to send")
     if not isinstance(event, Close | PlanEvent):
         check_name(event.job)
-    if isinstance(event, Command) and (by := getattr(event, "by", Asker.PERSON)) is not Asker.PERSON:
-        raise ValueError(f"by must be person in what clients send, got {by}")
+    senders = COMMANDING if isinstance(event, Pause | Resume) else (Asker.PERSON,)
+    if isinstance(event, Command) and (by := getattr(event, "by", Asker.PERSON)) not in senders:
+        raise ValueError(f"by must be {' or '.join(senders)} in what clients send, got {by}")
     if isinstance(event, Command):
         event = replace(event, who=person.name)
     if isinstance(event, Report) and len(event.cells) > MAX_REPORTED_CELLS:

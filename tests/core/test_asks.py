@@ -20,10 +20,11 @@ def test_the_table_says_who_may_ask_what_and_who_stands_first() -> None:
         ("person", True, True, True, False, False),
         ("calendar", True, False, False, False, False),
         ("budget", False, False, False, True, False),
+        ("search", True, False, False, False, False),
         ("plan", True, True, True, False, False),
         ("market", False, False, True, False, True),
     ]
-    words = ["a person", "the calendar", "the budget", "the placement plan", "the spot policy"]
+    words = ["a person", "the calendar", "the budget", "its search", "the placement plan", "the spot policy"]
     assert [by.words for by in RIGHTS] == words
     assert set(RIGHTS) == set(Asker)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.core.answers import Grant, JobStatus, State
-from lightning_core.core.commands import Cancel, Command, Pause, Resume
+from lightning_core.core.commands import Command
 from lightning_core.core.events import Cell, Checkpoint, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.pool.pool_errors import JobEndedError, UnknownJobError
@@ -92,27 +92,18 @@ class MadeUpPool:
     def jobs(self) -> list[JobStatus]:
         return self.scheduler.status()
 
-    def pause(self, job: str, *, release: bool = False) -> None:
-        self._send(Pause(job, release))
-
-    def resume(self, job: str) -> None:
-        self._send(Resume(job))
-
-    def cancel(self, job: str) -> None:
-        self._send(Cancel(job))
+    def send(self, command: Command) -> None:
+        if command.job not in self.workers:
+            raise UnknownJobError(command.job)
+        if self.scheduler.last(command.job).state is State.ENDED:
+            raise JobEndedError(command.job)
+        self._handle(command)
 
     # What happens in it.
 
     def add(self, job: Job, rate: float = 1.0) -> None:
         self.workers[job.name] = Worker(rate)
         self._handle(Submit((job,)))
-
-    def _send(self, command: Command) -> None:
-        if command.job not in self.workers:
-            raise UnknownJobError(command.job)
-        if self.scheduler.last(command.job).state is State.ENDED:
-            raise JobEndedError(command.job)
-        self._handle(command)
 
     def _handle(self, event: Event) -> None:
         self.scheduler.handle(event, self.now)

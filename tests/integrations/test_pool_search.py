@@ -14,6 +14,7 @@ from optuna.trial import TrialState
 from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.core.answers import State, Verdict
+from lightning_core.core.commands import Cancel, Pause, Resume
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.integrations import pool_search
@@ -123,13 +124,24 @@ def test_a_search_that_is_interrupted_goes_on(pool: MadeUpPool, tmp_path: Path) 
 
 def test_a_trial_that_fails_or_is_cancelled_does_not_end_the_search(pool: MadeUpPool, tmp_path: Path) -> None:
     pool.fails = {"night-1"}
-    pool.at[6.0] = lambda: pool.cancel("night-0")
+    pool.at[6.0] = lambda: pool.send(Cancel("night-0"))
     search = search_of(pool, tmp_path, trials=6)
     search.run()
     states = [trial.state for trial in search._study.trials]
     assert states[:2] == [TrialState.PRUNED, TrialState.FAIL]
     assert len(states) == 6
     assert states.count(TrialState.COMPLETE) == 4  # there was time for all of them
+
+
+def test_who_pauses_a_trial_is_told_and_a_person_has_the_last_word(pool: MadeUpPool, tmp_path: Path) -> None:
+    """A trial that a person pauses stays so, though its search would have it train; one that is resumed trains."""
+    pool.at[2.0] = lambda: pool.send(Pause("night-0", who="ann"))
+    words = list[str]()
+    pool.at[40.0] = lambda: words.extend(str(job.grant_reason) for job in pool.jobs() if job.paused)
+    pool.at[41.0] = lambda: pool.send(Resume("night-0", who="ann"))
+    search_of(pool, tmp_path).run()
+    assert set(words) == {"paused by ann", "paused by its search"}
+    assert not any("night-0" in names for names in pool.running[12:160])
 
 
 def test_a_search_whose_trials_all_fail_is_over_soon(pool: MadeUpPool, tmp_path: Path) -> None:

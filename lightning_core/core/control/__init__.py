@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_core.core.control.asks import NOTHING, RIGHTS, Ask, Asked, Asker, Rights
+from lightning_core.core.control.asks import COMMANDING, NOTHING, RIGHTS, Ask, Asked, Asker, Rights
 from lightning_core.core.control.cloud import (
     Allowance,
     CloudPart,
@@ -18,6 +18,7 @@ from lightning_core.core.control.day_plan import DayPlan, DemandSeen, PlanEvent,
 from lightning_core.core.control.wall_clock import WallClock
 
 __all__ = [
+    "COMMANDING",
     "NOTHING",
     "RIGHTS",
     "Allowance",

@@ -1,7 +1,8 @@
 """What is asked of a job beside what its policy plans: whether it is held, where it trains, and on how many devices.
 
-A person asks by commands, a controller by :class:`Ask`. What each asks is a level: it holds until the same one asks for
-something else or withdraws it. Where several differ, the one that stands first in :data:`RIGHTS` has its way.
+A person asks by commands, and so does a search; a controller asks by :class:`Ask`. What each asks is a level: it holds
+until the same one asks for something else or withdraws it. Where several differ, the one that stands first in
+:data:`RIGHTS` has its way.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Asker(StrEnum):
     """The placement plan: which job trains where in this period."""
     MARKET = "market"
     """The spot policy of the job."""
+    SEARCH = "search"
+    """The search of which the job is a trial."""
 
     @property
     def words(self) -> str:
@@ -56,9 +59,14 @@ RIGHTS: Mapping[Asker, Rights] = {
     Asker.PERSON: Rights("a person", holds=True, places=True, sizes=True),
     Asker.CALENDAR: Rights("the calendar", holds=True),
     Asker.BUDGET: Rights("the budget", limits=True),
+    Asker.SEARCH: Rights("its search", holds=True),
     Asker.PLAN: Rights("the placement plan", holds=True, places=True, sizes=True),
     Asker.MARKET: Rights("the spot policy", sizes=True, rents=True),
 }
+
+
+COMMANDING = (Asker.PERSON, Asker.SEARCH)
+"""Those who ask by commands; the others are controllers, which ask by :class:`Ask`."""
 
 
 class Asked(NamedTuple):
@@ -120,8 +128,8 @@ class Ask:
     reason: Reason = WITHDRAWN
 
     def __post_init__(self) -> None:
-        if self.by is Asker.PERSON:
-            raise ValueError(f"{self.job}: a person asks by commands, got {self.by}")
+        if self.by in COMMANDING:
+            raise ValueError(f"{self.job}: {RIGHTS[self.by].words} asks by commands, got {self.by}")
         rights = RIGHTS[self.by]
         for asked, may, what in (
             (self.hold, rights.holds, "hold a job"),
