@@ -35,6 +35,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     search.add_argument("search", type=Path, metavar="SEARCH.yaml", help="a job with the key search")
     folder = "folder of the study; the search that is there continues (default: searches/NAME)"
     search.add_argument("--run-dir", type=Path, metavar="DIR", help=folder)
+    storage = "storage of Optuna for the study of that name, as sqlite:///FILE (default: study.db in the folder)"
+    search.add_argument("--storage", metavar="URL", help=storage)
     search.add_argument("--json", type=new_file, metavar="FILE", help="also write what was found to this file")
     add_allow_import(search)
     add_pool(search)
@@ -46,11 +48,12 @@ def _search(arguments: argparse.Namespace) -> int:
 
     with Pool.connect(arguments.pool) as pool:
         spec = pool.read_search(arguments.search, arguments.allow_import)
-        folder = arguments.run_dir or Path("searches") / spec.name
-        folder.mkdir(parents=True, exist_ok=True)
+        place = arguments.storage or (arguments.run_dir or Path("searches") / spec.name) / STUDY
+        if isinstance(place, Path):
+            place.parent.mkdir(parents=True, exist_ok=True)
         _quiet()
-        study = study_of(spec, folder / STUDY)
-        _check_same(study, spec, folder)
+        study = study_of(spec, place)
+        _check_same(study, spec, place)
         search = PoolSearch(pool, spec, study, on_news=lambda best: _say_best(spec, best))
         known = len(study.get_trials(deepcopy=False)) if search.best else 0
         print(f"{spec.name}: importing torch and Lightning to check the configs ...", flush=True)
@@ -59,13 +62,14 @@ def _search(arguments: argparse.Namespace) -> int:
         try:
             best = search.run()
         except (KeyboardInterrupt, ConnectionError):
-            again = f"lightning-core search {arguments.search} --run-dir {folder}"
+            where = f"--run-dir {place.parent}" if isinstance(place, Path) else f"--storage {place}"
+            again = f"lightning-core search {arguments.search} {where}"
             print(f"its trials wait in the pool; continue with: {again}", file=sys.stderr)
             raise
-        return _finish(spec, study, best, pool, folder, arguments.json)
+        return _finish(spec, study, best, pool, place, arguments.json)
 
 
-def _check_same(study: optuna.Study, spec: SearchSpec, folder: Path) -> None:
+def _check_same(study: optuna.Study, spec: SearchSpec, place: Path | str) -> None:
     """Check that a study that exists is of this search.
 
     Raises:
@@ -77,8 +81,8 @@ def _check_same(study: optuna.Study, spec: SearchSpec, folder: Path) -> None:
         study.set_user_attr(SPEC, now)
     elif before != now:
         raise BundleError([
-            f"{folder} holds a search with another space, metric, number of epochs or config: trials of both would be "
-            "compared; give a new --run-dir"
+            f"{place} holds a search with another space, metric, number of epochs or config: trials of both would be "
+            "compared; give a new --run-dir, or the search another name"
         ])  # fmt: skip
 
 
@@ -99,7 +103,9 @@ def _say_best(spec: SearchSpec, best: Best) -> None:
     print(f"{datetime.now():%H:%M:%S}  {spec.metric} {best.value:.4g}  {best.job} after {after}", flush=True)
 
 
-def _finish(spec: SearchSpec, study: optuna.Study, best: Best, pool: Pool, folder: Path, json_file: Path | None) -> int:
+def _finish(
+    spec: SearchSpec, study: optuna.Study, best: Best, pool: Pool, place: Path | str, json_file: Path | None
+) -> int:
     """Print and write what was found."""
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.intermediate_values]
     whole = sum(max(trial.intermediate_values) + 1 >= spec.epochs for trial in trials)
@@ -115,7 +121,7 @@ def _finish(spec: SearchSpec, study: optuna.Study, best: Best, pool: Pool, folde
         print(f"  {clean(name)}: {clean(str(value))}")
     if model:
         print(f"its model: {model}")
-    print(f"study: {folder / STUDY}")
+    print(f"study: {place}")
     if json_file:
         found = {"metric": spec.metric, "value": best.value, "job": best.job, "params": dict(best.params),
                  "model": model, "reached": reached, "trials": len(trials), "whole": whole}  # fmt: skip

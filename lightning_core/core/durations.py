@@ -87,6 +87,25 @@ def parse_limit(value: object) -> float | None:
     return None if value is None or value is False or value == "off" else parse_duration(value)
 
 
+def parse_deadline(value: object) -> float | WallTime:
+    """Return what :func:`parse_when` does, of a deadline.
+
+    Raises:
+        ValueError: If it is neither; the message says that the deadline is wrong.
+
+    Example::
+
+        >>> parse_deadline("soon")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: deadline: must be a duration such as ..., got 'soon'
+    """
+    try:
+        return parse_when(value)
+    except ValueError as error:
+        raise ValueError(f"deadline: {error}") from None
+
+
 def parse_when(value: object) -> float | WallTime:
     """Return the seconds of a duration, or the point in time that is meant.
 

@@ -17,9 +17,10 @@ import lightning.pytorch as pl
 import optuna
 from optuna.trial import TrialState
 
-from lightning_core.core.durations import parse_when, seconds_until
+from lightning_core.core.durations import parse_deadline, seconds_until
 from lightning_core.search.deadline_search import NEW, DeadlineSearch
 from lightning_core.storage.atomic_files import sync_file, sync_folder, unfinished_file
+from lightning_core.view.console_lines import inform
 
 MakeTrainer = Callable[[optuna.Trial], tuple[pl.Trainer, pl.LightningModule, Any]]
 # Attributes of the study: seconds that a trial has trained; value and number of the trial in best.ckpt; epochs of all.
@@ -60,6 +61,7 @@ class Search:
         folder: Folder of the checkpoints; it is made.
         target: Value that is enough: the search reaches it as soon as it can, and is over then.
         max_trials: Number of trials that may begin; None for as many as there is time for.
+        on_news: Called with a line of text whenever there is a better value; by default it is logged as Lightning does.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -75,13 +77,15 @@ class Search:
         folder: Path | str,
         target: float | None = None,
         max_trials: int | None = None,
+        on_news: Callable[[str], None] = inform,
     ) -> None:
         if max_trials is not None and max_trials < 1:
             raise ValueError(f"max_trials must be at least 1, got {max_trials}")
         if target is not None and not math.isfinite(target):
             raise ValueError(f"target must be finite, got {target}")
-        self._study, self._make_trainer, self._when = study, make_trainer, parse_when(deadline)
+        self._study, self._make_trainer, self._when = study, make_trainer, parse_deadline(deadline)
         self._metric, self._folder, self._target = metric, Path(folder), target
+        self._on_news = on_news
         self._max_trials = math.inf if max_trials is None else max_trials
         self._end = math.inf
         self._search: DeadlineSearch | None = None
@@ -231,6 +235,8 @@ class Search:
         if better and math.isfinite(float(value)):
             save(trainer, self._folder / "best.ckpt")
             self._study.set_user_attr(BEST, [float(value), trial.number])
+            after = f"{epoch} epoch{'s' * (epoch > 1)}"
+            self._on_news(f"{self._metric} {float(value):.4g}, trial {trial.number} after {after}")
 
 
 class _Watch(pl.Callback):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from lightning_core.core.durations import parse_when, seconds_until
+from lightning_core.core.durations import parse_deadline, seconds_until
 from lightning_core.search.deadline_search import DeadlineSearch
 
 _BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -20,15 +21,15 @@ class ForecastPruner(optuna.pruners.BasePruner):
 
     The curves of all trials of the study tell how each goes on. A trial is stopped when a new one promises more for the
     value that the study has at the deadline; the less time is left, the less a new one can reach. After the deadline it
-    stops every trial at its next report. Works alone, with any sampler, storage and number of workers; no pool is
-    needed.
+    stops every trial at its next report, and ``study.optimize`` begins no other. Works alone, with any sampler, storage
+    and number of workers; no pool is needed.
 
     Args:
         deadline: When the study ends: a duration from now such as ``"2h"`` or a number of seconds, or a time such as
             ``"18:00"``.
         max_resource: Number of steps of a whole trial, such as its epochs; at least 2. Steps are counted from 0, as
             Optuna's callback for Lightning reports epochs.
-        target: Value that is enough; when a trial has reached it the others are stopped.
+        target: Value that is enough; when a trial has reached it the others are stopped, and the study ends.
         clock: Returns the seconds since 1970.
 
     Raises:
@@ -50,7 +51,7 @@ class ForecastPruner(optuna.pruners.BasePruner):
     ) -> None:
         self._clock = clock
         now = clock()
-        self._deadline = now + seconds_until(parse_when(deadline), datetime.fromtimestamp(now))
+        self._deadline = now + seconds_until(parse_deadline(deadline), datetime.fromtimestamp(now))
         self._max_resource, self._target = max_resource, target
         self._study: str | None = None
         self._search = self._new_search(optuna.study.StudyDirection.MINIMIZE)  # refuses what is out of range
@@ -64,6 +65,9 @@ class ForecastPruner(optuna.pruners.BasePruner):
             self._search = self._new_search(study.direction)
         for seen in study.get_trials(deepcopy=False, states=_BEGUN):
             self._take_in(seen if seen.number != trial.number else trial, now)
+        if self._search.is_over(now):
+            with suppress(RuntimeError):  # a study that asks and tells has no loop to stop
+                study.stop()
         if trial.last_step is None or trial.last_step + 1 >= self._max_resource:
             return False
         return not self._search.goes_on(self._numbers[trial.number], now)

@@ -345,12 +345,12 @@ def distribution_of(one: Parameter) -> BaseDistribution:
     return FloatDistribution(one.low, one.high, log=one.log, step=one.step)
 
 
-def study_of(spec: SearchSpec, file: Path | None = None) -> optuna.Study:
-    """Return the study of a search.
+def study_of(spec: SearchSpec, storage: str | Path | None = None) -> optuna.Study:
+    """Return the study of a search; one that is there already is taken, and its trials tell the sampler what is known.
 
     Args:
-        spec: The search.
-        file: File of SQLite that keeps it, which is made if there is none; None to keep it in memory.
+        spec: The search, whose name the study has.
+        storage: File of SQLite that keeps it, or the URL of another storage of Optuna; None to keep it in memory.
     """
     sampler: optuna.samplers.BaseSampler = (
         optuna.samplers.TPESampler(seed=spec.seed, constant_liar=True)
@@ -358,8 +358,8 @@ def study_of(spec: SearchSpec, file: Path | None = None) -> optuna.Study:
         else optuna.samplers.RandomSampler(seed=spec.seed)
     )
     study = optuna.create_study(
-        storage=None if file is None else f"sqlite:///{file.resolve()}", study_name=spec.name, load_if_exists=True,
-        direction=direction_of(spec), sampler=sampler,
+        storage=f"sqlite:///{storage.resolve()}" if isinstance(storage, Path) else storage, study_name=spec.name,
+        load_if_exists=True, direction=direction_of(spec), sampler=sampler,
     )  # fmt: skip
     if spec.sampler == "grid" and not study.get_trials(deepcopy=False):
         names = [one.name for one in spec.space]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import optuna
 import pytest
 
 from lightning_core.bundle.pool_section import ExistingPool
@@ -96,9 +97,24 @@ def test_a_search_that_was_edited_is_another_one(pool: Connected, capsys: pytest
     assert main(["search", "night.yaml"]) == 0
     write(epochs=11)
     assert main(["search", "night.yaml"]) == 2
-    assert "searches/night holds a search with another space, metric, number of epochs or config" in (
+    assert "searches/night/study.db holds a search with another space, metric, number of epochs or config" in (
         capsys.readouterr().err
     )
+
+
+def test_a_study_of_the_user_is_taken(pool: Connected, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its trials tell the sampler what is known; they are not trials of the search."""
+    space: dict[str, Any] = {RATE: optuna.distributions.FloatDistribution(0.05, 1.0)}
+    study = optuna.create_study(storage="sqlite:///mine.db", study_name="night", direction="minimize")
+    for rate in (0.1, 0.3):
+        study.add_trial(optuna.trial.create_trial(params={RATE: rate}, distributions=space, value=1.0 / rate))
+    write()
+    assert main(["search", "night.yaml", "--storage", "sqlite:///mine.db"]) == 0
+    assert "study: sqlite:///mine.db" in capsys.readouterr().out
+    assert len(optuna.load_study(storage="sqlite:///mine.db", study_name="night").trials) == len(pool.workers) + 2
+    assert "night-2" in pool.workers
+    assert "night-0" not in pool.workers
+    assert not Path("searches").exists()
 
 
 def test_problems_are_told_before_anything_is_submitted(pool: Connected, capsys: pytest.CaptureFixture[str]) -> None:

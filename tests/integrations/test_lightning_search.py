@@ -73,7 +73,10 @@ def study() -> Iterator[optuna.Study]:
 
 def test_the_best_of_some_trials_is_found(study: optuna.Study, tmp_path: Path) -> None:
     made = Made()
-    found = Search(study, made, "1m", metric="val_loss", folder=tmp_path, max_trials=5).run()
+    said = list[str]()
+    search = Search(study, made, "1m", metric="val_loss", folder=tmp_path, max_trials=5, on_news=said.append)
+    found = search.run()
+    assert said[-1].startswith(f"val_loss {found.value:.4g}, trial {found.trial} after ")
     values = [min(trial.intermediate_values.values()) for trial in study.trials]
     assert len(study.trials) == 5
     assert found.value == pytest.approx(min(values))

@@ -128,3 +128,26 @@ def test_at_its_target_a_study_is_over(direction: Literal["minimize", "maximize"
 def test_a_bad_argument_is_refused(deadline: object, steps: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ForecastPruner(deadline, steps)
+
+
+@pytest.mark.parametrize("target", [None, 1.0])
+def test_a_study_ends_with_its_deadline_or_target(target: float | None) -> None:
+    began = datetime.now().timestamp()  # Optuna dates trials by the clock on the wall
+    now = [began]
+    study = optuna.create_study(pruner=ForecastPruner("100s", 10, target=target, clock=lambda: now[0]))
+
+    def objective(trial: optuna.Trial) -> float:
+        for step in range(10):
+            now[0] += 1.0
+            trial.report(1.0 / (step + 1), step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return 0.1
+
+    study.optimize(objective, n_trials=1000)
+    assert now[0] - began <= (101.0 if target is None else 1.0)
+
+
+def test_a_deadline_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match=r"deadline: must be a duration such as .*, got 'soon'"):
+        ForecastPruner("soon", 10)
