@@ -121,7 +121,7 @@ def _run_in(
     for warning in bundle.warnings(run_dir):
         print(f"warning: {warning}", file=sys.stderr)
     settings = bundle.settings
-    view = view_for(sys.stdout, settings.policy, settings.devices)
+    view = view_for(sys.stdout, settings.policy, settings.devices, device_memory=settings.device_memory)
     resume_with = f"resume it with: lightning-core run --resume {run_dir}"
     workers = settings.devices if market_options is not None else Cluster.workers_of(bundle)
     print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)

@@ -73,7 +73,8 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         from lightning_core.run.follow import follow
         from lightning_core.view.progress import view_for
 
-        watcher = view_for(sys.stdout, settings.policy, settings.devices, owner, lambda: _lost(pool.about()))
+        watcher = view_for(sys.stdout, settings.policy, settings.devices, owner, lambda: _lost(pool.about()),
+                           settings.device_memory)  # fmt: skip
         try:
             with recorded_signals() as received:
                 now, jobs = follow(look, lambda: received, watcher)
@@ -176,7 +177,8 @@ def _show(
 
         PlainView(sys.stdout).update(now, shown)
     else:
-        board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner, unavailable=lost)
+        board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner, unavailable=lost,
+                      device_memory=settings.device_memory)  # fmt: skip
         Console(width=None if sys.stdout.isatty() else 160).print(board)
     if note:
         print(note)

@@ -230,6 +230,9 @@ class JobStatus:
     """Earlier runs that its forecast rests on, and which part of the belief in it does; None for none."""
     memory: float | None = None
     """Bytes of a device's memory that its process had at its peak; None until it is reported."""
+    memory_needed: float | None = None
+    """Bytes of each of its devices' memory that count as its need: its peak, and at least what its user or earlier runs
+    say; None while nothing is known."""
     owner: str = ""
     """Name of the person to whom it belongs; empty if unknown."""
     watched: Watched | None = None

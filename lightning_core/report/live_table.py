@@ -9,13 +9,14 @@ from typing import TypeVar
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.report.card import COLOURS
 from lightning_core.report.svg import Scale, escape, line, number, value_scale
-from lightning_core.view.job_line import COLUMNS, SYMBOLS, several_owners
+from lightning_core.view.job_line import COLUMNS, SYMBOLS, telling
 from lightning_core.view.job_line import line as cells_of
 
 WIDTH, HEIGHT, EDGE = 220, 52, 4
 # Jobs that are shown, those in trouble first; the others are counted. Points of a curve.
 MAX_JOBS, MAX_POINTS = 40, 200
-SHOWN = ("owner", "state", "loss / target", "time / deadline", "share", "device", "forecast end", "reason")
+SHOWN = ("owner", "state", "loss / target", "time / deadline", "share", "device", "memory", "forecast end",
+         "reason")  # fmt: skip
 GREY = "#708090"
 
 # A name may be used again, at another time.
@@ -39,7 +40,7 @@ def live_table(now: float, jobs: Sequence[JobStatus], seen: Mapping[Key, Points]
     """
     running = sum(job.state is not State.ENDED for job in jobs)
     shown = sorted(jobs, key=_rank)[:MAX_JOBS]
-    cells = [name for name in SHOWN if name != "owner" or several_owners(jobs)]
+    cells = telling(SHOWN, jobs)
     names = ("job", "verdict", *cells, "forecast")
     head = "".join(f'<th style="text-align:left;padding:2px 10px 2px 0;opacity:.65">{name}</th>' for name in names)
     rows = "".join(_row(now, job, seen.get(key_of(job), ()), cells) for job in shown)

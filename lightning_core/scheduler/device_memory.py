@@ -55,13 +55,24 @@ def needs(table: JobTable, rows: IntArray, device_memory: int | None) -> Needs |
         trial = ran_out & unknown
         part = np.where(trial, 1.0, LEAST)
         return Needs(part, part, trial) if trial.any() else None
-    told = np.where(ran_out, np.nan, table.told_memory[rows])
+    told = _told(table, rows)
     trial = unknown & np.isnan(told) & table.launched[rows]
     peak = np.fmax(np.where(unknown, 0.0, measured), told)
     training = np.clip(np.where(trial, 1.0, peak / device_memory), LEAST, 1.0)
     offloads = np.array([table.jobs[row].on_hold is OnHold.OFFLOAD for row in rows.tolist()], np.bool_)
     kept = np.clip(table.held_memory[rows] / device_memory, LEAST, training)
     return Needs(training, np.where(offloads & ~unknown & np.isfinite(kept), kept, training), trial)
+
+
+def needed(table: JobTable, row: int) -> float | None:
+    """Return the bytes of each device that count as the need of a job, as far as it is known."""
+    most = float(np.fmax(table.memory[row], _told(table, np.array([row]))[0]))
+    return None if np.isnan(most) else most
+
+
+def _told(table: JobTable, rows: IntArray) -> FloatArray:
+    """Return what users and earlier runs say, which does not count once a job has run out of memory."""
+    return np.where(table.trial_until[rows] > NO_TRIAL, np.nan, table.told_memory[rows])
 
 
 def wait_for_memory(table: JobTable, rows: IntArray, device_memory: int | None) -> frozenset[int]:

@@ -13,6 +13,7 @@ from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.planning.confidence import averaged, trusted_chances
+from lightning_core.scheduler.device_memory import needed
 from lightning_core.scheduler.forecasting import MID, between, forecast_position
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
@@ -226,6 +227,7 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         spot_policy=table.spot_policies.get(row),
         like=_like(table, row),
         memory=None if isnan(table.memory[row]) else float(table.memory[row]),
+        memory_needed=needed(table, row),
         owner=table.jobs[row].owner,
         watched=_watched(table, row),
     )

@@ -16,11 +16,12 @@ from rich.text import Text
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.view.job_line import COLUMNS, SYMBOLS, line, several_owners
+from lightning_core.view.device_lines import MAX_DEVICES, RISK, device_lines
+from lightning_core.view.job_line import COLUMNS, SYMBOLS, line, telling
 from lightning_core.view.text import clean
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
-GOOD, RISK, BAD = "#009e73", "#e69f00", "#d55e00"
+GOOD, BAD = "#009e73", "#d55e00"
 STYLES = {
     Verdict.FEASIBLE: GOOD,
     Verdict.MET: f"bold {GOOD}",
@@ -31,16 +32,16 @@ STYLES = {
 }
 # In the order of importance: the last ones are dropped first. The bar and the reason take the room that is left.
 FIRST = ("job", "verdict", "time / deadline", "loss / target", "forecast", "now to deadline", "owner", "state", "share",
-         "forecast end", "device", "batches/s")  # fmt: skip
+         "forecast end", "device", "memory", "batches/s")  # fmt: skip
 ORDER = ("job", "owner", "state", "verdict", "now to deadline", "time / deadline", "forecast", "forecast end", "share",
-         "device", "loss / target", "batches/s", "reason")  # fmt: skip
-NUMBERS = ("loss / target", "time / deadline", "share", "batches/s", "forecast end", "forecast")
+         "device", "memory", "loss / target", "batches/s", "reason")  # fmt: skip
+NUMBERS = ("loss / target", "time / deadline", "share", "memory", "batches/s", "forecast end", "forecast")
 MIN_BAR, MAX_BAR = 16, 40
 # A reason that would get fewer characters stands below its job.
 MIN_REASON = 48
 MAX_NAME, MAX_NAME_IF_NARROW, NARROW = 24, 14, 120
 WELL = (Verdict.FEASIBLE, Verdict.MET)
-MAX_DEVICES, MAX_FAULTS = 8, 3
+MAX_FAULTS = 3
 GAP = 2
 # Position of the deadline on every bar, so that one look down the column shows which jobs are late.
 DEADLINE = 0.78
@@ -59,6 +60,7 @@ class Board:
         only: Jobs that get a line; None for all.
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Devices that the scheduler does not plan on.
+        device_memory: Bytes of each device's memory that jobs may have; None if unknown.
     """
 
     def __init__(
@@ -72,11 +74,11 @@ class Board:
         only: Sequence[JobStatus] | None = None,
         owner: str | None = None,
         unavailable: Collection[int] = (),
+        device_memory: int | None = None,
     ) -> None:
         self._now, self._jobs, self._title, self._one_screen = now, jobs, title, one_screen
         self._only = jobs if only is None else only
-        self._owner, self._unavailable = owner, unavailable
-        self._idle = "idle" if owner is None else "idle, or another owner's"
+        self._owner, self._unavailable, self._device_memory = owner, unavailable, device_memory
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
@@ -84,7 +86,8 @@ class Board:
         above = 2 + min(self._devices, MAX_DEVICES + 1) + len(faults)
         room = console.height - above - 1 if self._one_screen else None
         jobs, more = self._fitting(room)
-        head, devices = self._header(), self._held()
+        head = self._header()
+        devices = device_lines(self._jobs, self._devices, self._unavailable, self._device_memory, self._owner)
         wide = Text("   ").join(devices)
         lines = [head, *([wide] if wide.cell_len <= options.max_width else devices)]
         left = None if room is None else max(room, 1) - len(jobs) - bool(more)
@@ -112,21 +115,6 @@ class Board:
             if state in states:
                 text.append(f"  {states.count(state)} {state}", style=RISK if state == "recovering" else "dim")
         return text
-
-    def _held(self) -> list[Text]:
-        found = []
-        for device in range(min(self._devices, MAX_DEVICES)):
-            holders = [job for job in self._jobs if device in job.devices and job.share > 0]
-            names = ", ".join(f"{clean(job.name)} {job.share:.2f}" for job in holders)
-            empty = (self._idle, "dim italic") if device not in self._unavailable else ("unavailable", RISK)
-            found.append(Text.assemble((f"device {device}: ", "dim"), (names, "") if names else empty))
-        if self._devices > MAX_DEVICES:
-            held = {device for job in self._jobs if job.share > 0 for device in job.devices}
-            lost = set(self._unavailable) - held
-            idle = f"{self._devices - len(held) - len(lost)} of all are {self._idle}"
-            lost_too = f", {len(lost)} unavailable" if lost else ""
-            found.append(Text(f"and {self._devices - MAX_DEVICES} devices more; {idle}{lost_too}", style="dim"))
-        return found
 
     def _faults(self) -> list[Text]:
         """Return a line for each job that is about to come back: its reason is longer than a column."""
@@ -163,8 +151,7 @@ class Board:
             row["job"] = name if cell_len(name) <= max_name else name[: max_name - 1] + "…"
             row["verdict"] = "-" if job.verdict is None else f"{SYMBOLS[job.verdict]} {job.verdict}"
             row["forecast"] = row["forecast end"].partition(" ")[0]
-        several = several_owners(self._only)
-        wide = _fit(cells, width, FIRST if several else [name for name in FIRST if name != "owner"])
+        wide = _fit(cells, width, telling(FIRST, self._only))
         below = [[] for _ in jobs] if "reason" in wide else self._below(cells, jobs, wide, console, width, left)
         lines = [_line(wide, {column: Text(column, "bold") for column in wide})]
         for row, job, reason in zip(cells, jobs, below, strict=True):
@@ -207,6 +194,8 @@ def _left_out(row: Mapping[str, str], job: JobStatus, wide: Mapping[str, int]) -
     parts = [] if "state" in wide else [row["state"]]
     if "share" not in wide and job.share > 0:
         parts.append(f"{row['share']} of device {row['device']}")
+    if "memory" not in wide and job.memory_needed is not None:
+        parts.append(f"{row['memory']} of memory")
     if "loss / target" not in wide:
         parts.append(row["loss / target"])
     if not {"forecast", "forecast end"} & wide.keys() and job.finish is not None:

@@ -57,6 +57,7 @@ class JobEntry(TypedDict):
     spot_policy: Annotated[str | None, "Spot policy chosen for it; null in a pool without a market."]
     like: Annotated[str | None, "Earlier runs that its forecast rests on."]
     memory: Annotated[float | None, "Bytes of a device's memory that its process had at its peak."]
+    memory_needed: Annotated[float | None, "Bytes of each of its devices' memory that count as its need."]
     watched: Annotated[
         list[float] | None, "Metric that its target watches: batches done at its newest value, that value, its best."
     ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
+from lightning_core.core.limits import format_bytes
 from lightning_core.history.faults import fault_words
 from lightning_core.view.text import clean
 
@@ -18,6 +19,7 @@ COLUMNS = (
     "time / deadline",
     "share",
     "device",
+    "memory",
     "batches/s",
     "forecast end",
     "verdict",
@@ -54,6 +56,7 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
         f"{format_duration(until - start)} / {format_duration(job.deadline - start)}",
         f"{job.share:.2f}",
         ",".join(map(str, job.devices)) or "-",
+        _memory(job),
         "-" if job.throughput is None else f"{job.throughput:.0f}",
         end,
         "-" if job.verdict is None else str(job.verdict),
@@ -61,9 +64,24 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
     )
 
 
+def telling(columns: Iterable[str], jobs: Sequence[JobStatus]) -> list[str]:
+    """Return the columns without those that would tell nothing: owners if there is one, memory that is not known."""
+    silent = set() if several_owners(jobs) else {"owner"}
+    if all(job.memory_needed is None for job in jobs):
+        silent.add("memory")
+    return [name for name in columns if name not in silent]
+
+
 def several_owners(jobs: Iterable[JobStatus]) -> bool:
     """Return whether jobs belong to several owners, so that whose each is should be shown."""
     return len({job.owner for job in jobs}) > 1
+
+
+def _memory(job: JobStatus) -> str:
+    """Return what its process has had of a device's memory, and what it needs if that is said to be more."""
+    had = "-" if job.memory is None else format_bytes(job.memory)
+    needed = "-" if job.memory_needed is None else format_bytes(job.memory_needed)
+    return had if needed == had else f"{had} / {needed}"
 
 
 def _reason(job: JobStatus) -> str:

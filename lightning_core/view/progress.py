@@ -29,6 +29,7 @@ class LiveView:
         devices: Number of devices of the pool; 0 if unknown.
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
+        device_memory: Bytes of each device's memory that jobs may have; None if unknown.
 
     Raises:
         ModuleNotFoundError: If rich is not installed.
@@ -41,6 +42,7 @@ class LiveView:
         devices: int = 0,
         owner: str | None = None,
         unavailable: Callable[[], Collection[int]] = tuple,
+        device_memory: int | None = None,
     ) -> None:
         from rich.live import Live
 
@@ -48,7 +50,7 @@ class LiveView:
 
         self._board = Board
         self._pool = (title, devices)
-        self._owner, self._unavailable = owner, unavailable
+        self._owner, self._unavailable, self._device_memory = owner, unavailable, device_memory
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._started = False
 
@@ -57,7 +59,9 @@ class LiveView:
             self._live.start()
             self._started = True
         lost = self._unavailable()
-        self._live.update(self._board(now, jobs, *self._pool, owner=self._owner, unavailable=lost, one_screen=True))
+        board = self._board(now, jobs, *self._pool, owner=self._owner, unavailable=lost, one_screen=True,
+                            device_memory=self._device_memory)  # fmt: skip
+        self._live.update(board)
 
     def close(self) -> None:
         self._live.stop()
@@ -84,10 +88,14 @@ class PlainView:
             important = (job.state, job.verdict)
             if important != before or (job.finished_at is None and time.monotonic() - when >= self._every):
                 self._printed[key] = (important, time.monotonic())
-                name, owner, state, progress, clock, share, devices, throughput, end, verdict, reason = line(now, job)
+                name, owner, state, progress, clock, share, devices, memory, throughput, end, verdict, reason = line(
+                    now, job
+                )
                 of = f" of {owner}" if several else ""
-                print(f"{clock}  {name}{of}: {state}, {progress}, share {share} of device {devices}, {throughput} "
-                      f"batches/s, end {end}, {verdict}: {reason}", file=self._stream, flush=True)  # fmt: skip
+                room = "" if job.memory_needed is None else f" with {memory} of memory"
+                print(f"{clock}  {name}{of}: {state}, {progress}, share {share} of device {devices}{room}, "
+                      f"{throughput} batches/s, end {end}, {verdict}: {reason}",
+                      file=self._stream, flush=True)  # fmt: skip
 
     def close(self) -> None:
         """Do nothing: there is nothing to restore."""
@@ -99,6 +107,7 @@ def view_for(
     devices: int = 0,
     owner: str | None = None,
     unavailable: Callable[[], Collection[int]] = tuple,
+    device_memory: int | None = None,
 ) -> LiveView | PlainView:
     """Return the view that suits a stream: the live board on a terminal if rich is installed, else plain lines.
 
@@ -108,10 +117,11 @@ def view_for(
         devices: Number of devices of the pool; 0 if unknown.
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
+        device_memory: Bytes of each device's memory that jobs may have; None if unknown.
     """
     if stream.isatty():
         try:
-            return LiveView(title=title, devices=devices, owner=owner, unavailable=unavailable)
+            return LiveView(None, title, devices, owner, unavailable, device_memory)
         except ModuleNotFoundError:
             print("pip install 'lightning-core-learning[view]' for live progress", file=stream)
     return PlainView(stream)

@@ -71,7 +71,7 @@ def test_a_wide_board_shows_every_column() -> None:
     for words in ("edf", "2 devices", "11.0s", "✓ 2 feasible", "† 1 crashed", "1 running", "1 held"):
         assert words in head
     assert devices.split("   ") == ["device 0: cnn 1.00", "device 1: idle"]
-    assert set(re.split("  +", columns.strip())) == {*COLUMNS, "now to deadline"} - {"owner"}
+    assert set(re.split("  +", columns.strip())) == {*COLUMNS, "now to deadline"} - {"owner", "memory"}
     for words in ("0.0559 / 0.01", "11.0s / 60.0s", "1.00", "20", "51.0s", "✓ feasible", "on time with 9.0s"):
         assert words in cnn
     assert "2 NaN or infinite losses ignored" in cnn
