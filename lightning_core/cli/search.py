@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,11 +55,14 @@ def _search(arguments: argparse.Namespace) -> int:
         _quiet()
         study = study_of(spec, place)
         _check_same(study, spec, place)
-        search = PoolSearch(pool, spec, study, on_news=lambda best: _say_best(spec, best))
+        search = PoolSearch(
+            pool, spec, study, connect=partial(Pool.connect, arguments.pool), on_news=partial(_say_best, spec)
+        )
         known = len(study.get_trials(deepcopy=False)) if search.best else 0
         print(f"{spec.name}: importing torch and Lightning to check the configs ...", flush=True)
         search.check()
         _say_plan(spec, search, pool, known)
+        jobs = None if pool.is_far else pool.folder / "jobs"  # asked now: it may be down at the end
         try:
             best = search.run()
         except (KeyboardInterrupt, ConnectionError):
@@ -66,7 +70,7 @@ def _search(arguments: argparse.Namespace) -> int:
             again = f"lightning-core search {arguments.search} {where}"
             print(f"its trials wait in the pool; continue with: {again}", file=sys.stderr)
             raise
-        return _finish(spec, study, best, pool, place, arguments.json)
+        return _finish(spec, study, best, jobs, place, arguments.json)
 
 
 def _check_same(study: optuna.Study, spec: SearchSpec, place: Path | str) -> None:
@@ -104,14 +108,14 @@ def _say_best(spec: SearchSpec, best: Best) -> None:
 
 
 def _finish(
-    spec: SearchSpec, study: optuna.Study, best: Best, pool: Pool, place: Path | str, json_file: Path | None
+    spec: SearchSpec, study: optuna.Study, best: Best, jobs: Path | None, place: Path | str, json_file: Path | None
 ) -> int:
     """Print and write what was found."""
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.intermediate_values]
     whole = sum(max(trial.intermediate_values) + 1 >= spec.epochs for trial in trials)
     took = sum(float(trial.user_attrs.get("lightning_core:seconds", 0.0)) for trial in trials)
     reached = spec.target is None or (best.value <= spec.target if spec.mode == "min" else best.value >= spec.target)
-    model = "" if pool.is_far else str(pool.folder / "jobs" / best.job / "best.ckpt")
+    model = "" if jobs is None else str(jobs / best.job / "best.ckpt")
     print(f"{len(trials)} trial{'s' * (len(trials) > 1)}, {whole} to the end, {format_duration(took)} of training")
     print(
         f"best {spec.metric}: {best.value:.6g}, of {best.job}"

@@ -84,6 +84,7 @@ class PoolSearch:
         spec: The search.
         study: Study of Optuna that draws the trials and keeps what became of them; :func:`study_of` makes one. Its
             direction must be that of the search. Its pruner is not asked.
+        connect: Connects to the pool anew, where it was down and is up again; None to wait on the connection there is.
         on_news: Called with the best, whenever there is a better one.
         poll: Seconds between two looks at the pool.
 
@@ -97,6 +98,7 @@ class PoolSearch:
         spec: SearchSpec,
         study: optuna.Study,
         *,
+        connect: Callable[[], Pool] | None = None,
         on_news: Callable[[Best], None] = lambda best: None,
         poll: float = POLL,
     ) -> None:
@@ -104,14 +106,14 @@ class PoolSearch:
             told = ", ".join(one.name for one in study.directions)
             raise ValueError(f"study must {direction.name} for mode {spec.mode}, got {told}")
         self._pool, self._spec, self._study = pool, spec, study
-        self._on_news, self._poll = on_news, poll
+        self._connect, self._on_news, self._poll = connect, on_news, poll
         self.at_once = spec.at_once or max(pool.settings.devices // spec.template.job.min_devices, 1)
         """Number of trials that may train at once."""
         self._trials = list[_Trial]()
         self._starts = list[float]()
         self._looked_at = math.nan
         self._per_epoch: int | None = None
-        self._failed = ""
+        self._failed, self._away = "", False
 
     @property
     def best(self) -> Best | None:
@@ -152,11 +154,12 @@ class PoolSearch:
     def run(self) -> Best:
         """Search until the deadline, the target or the end of the last trial, and return the best.
 
-        If it is interrupted, the trials that train are paused, and the next run goes on from there.
+        A pool that does not answer is waited for: its jobs wait with it. If the search is interrupted, the trials that
+        train are paused, and the next run goes on from there.
 
         Raises:
             SearchFailedError: No trial has reported a value.
-            ConnectionError: The pool is gone.
+            ConnectionError: The pool does not answer at the deadline.
         """
         spec = self._spec
         search = DeadlineSearch(
@@ -165,7 +168,7 @@ class PoolSearch:
         )  # fmt: skip
         self._take_up(search)
         try:
-            while self._step(search):
+            while self._goes_on(search):
                 time.sleep(min(self._poll, max(self.seconds_left, 0.0)))
         except BaseException as error:
             if not isinstance(error, ConnectionError):
@@ -178,6 +181,25 @@ class PoolSearch:
         return best
 
     # ---------------------------------------------------------------------------------------------- looking and acting
+
+    def _goes_on(self, search: DeadlineSearch) -> bool:
+        """Do a step, and return whether the search goes on; so it does while the pool does not answer."""
+        try:
+            goes_on = self._step(search)
+        except ConnectionError as error:
+            if self.seconds_left <= 0:
+                raise
+            if not self._away:
+                log.warning("%s: the search waits for the pool: %s", self._spec.name, error)
+            self._away, self._looked_at = True, math.nan
+            if self._connect is not None:
+                with suppress(ConnectionError):
+                    pool = self._connect()
+                    self._pool.close()
+                    self._pool = pool
+            return True
+        self._away = False
+        return goes_on
 
     def _step(self, search: DeadlineSearch) -> bool:
         """Take in what the pool says, and act on it; return whether the search goes on."""
@@ -212,13 +234,10 @@ class PoolSearch:
         trial.set_user_attr(SECONDS, 0.0)
         seconds = max(self.seconds_left, 0.0) + GRACE
         job = self._spec.trial(trial.number, trial.params, seconds, 1 / self.at_once)
-        try:
-            self._pool.submit(self._spec.bundle([job]), checked=True)
-        except BaseException:
-            self._study.tell(trial, state=TrialState.FAIL)
-            raise
+        # Its job may be in the pool although the answer was lost: then the next look finds it.
         self._trials.append(_Trial(trial, called_at=time.time()))
         search.begin()
+        self._pool.submit(self._spec.bundle([job]), checked=True)
 
     def _take_in(self, search: DeadlineSearch) -> None:
         """Take in what the pool says of the trials."""

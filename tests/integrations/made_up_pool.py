@@ -16,6 +16,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.pool.pool_errors import JobEndedError, UnknownJobError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from lightning_core.server.probe import PoolUnavailableError
 
 # Batches of an epoch, and seconds of a batch alone on its device.
 PER_EPOCH, BATCH = 10, 0.1
@@ -58,6 +59,8 @@ class MadeUpPool:
         self.configs = list[Any]()
         self.running = list[list[str]]()
         """Jobs that trained, at each step."""
+        self.away = False
+        """Whether it does not answer; its jobs wait meanwhile."""
         self.at = dict[float, Callable[[], None]]()
         """What is done at a time."""
 
@@ -72,6 +75,8 @@ class MadeUpPool:
             self.now += STEP
             for due in [due for due in self.at if due <= self.now]:
                 self.at.pop(due)()
+            if self.away:
+                continue
             self._handle(Tick())
             self.running.append([name for name in list(self.workers) if self._train(name)])
 
@@ -82,28 +87,38 @@ class MadeUpPool:
 
     def submit(self, bundle: BundleSpec, *, checked: bool = False) -> list[str]:
         assert checked
+        self._answer()
         for spec in bundle.jobs:
             self.add(spec.identified, spec.config["model"]["init_args"]["lr"])
         return [spec.job.name for spec in bundle.jobs]
 
     def look(self) -> tuple[float, list[JobStatus]]:
+        self._answer()
         return self.now, self.scheduler.status()
 
     def jobs(self) -> list[JobStatus]:
         return self.scheduler.status()
 
     def send(self, command: Command) -> None:
+        self._answer()
         if command.job not in self.workers:
             raise UnknownJobError(command.job)
         if self.scheduler.last(command.job).state is State.ENDED:
             raise JobEndedError(command.job)
         self._handle(command)
 
+    def close(self) -> None:
+        pass
+
     # What happens in it.
 
     def add(self, job: Job, rate: float = 1.0) -> None:
         self.workers[job.name] = Worker(rate)
         self._handle(Submit((job,)))
+
+    def _answer(self) -> None:
+        if self.away:
+            raise PoolUnavailableError("the pool does not answer")
 
     def _handle(self, event: Event) -> None:
         self.scheduler.handle(event, self.now)

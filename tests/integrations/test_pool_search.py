@@ -20,6 +20,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.integrations import pool_search
 from lightning_core.integrations.pool_search import Best, PoolSearch, SearchFailedError, study_of
 from lightning_core.pool.pool import Pool
+from lightning_core.server.probe import PoolUnavailableError
 from tests.integrations.made_up_pool import RATE, MadeUpPool
 
 EPOCHS = 10
@@ -120,6 +121,32 @@ def test_a_search_that_is_interrupted_goes_on(pool: MadeUpPool, tmp_path: Path) 
     assert best.value <= known.value
     assert any(job.batches > before[job.name] for job in pool.jobs() if job.name in before)
     assert len(again._study.trials) == len(pool.workers)
+
+
+def test_a_pool_that_is_away_is_waited_for(pool: MadeUpPool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def go(away: bool) -> Callable[[], None]:
+        return lambda: setattr(pool, "away", away)
+
+    pool.at = {20.0: go(True), 35.0: go(False)}
+    search = search_of(pool, tmp_path)
+    connected = list[float]()
+    search._connect = lambda: connected.append(pool.now) or cast(Pool, pool)  # type: ignore[func-returns-value]
+    best = search.run()
+    assert best.value == pytest.approx(reached(pool))
+    assert pool.now == pytest.approx(60.0, abs=1.0)
+    assert caplog.messages.count("night: the search waits for the pool: the pool does not answer") == 1
+    assert len(search._study.trials) == len(pool.workers)
+    assert 20.0 <= connected[0] <= connected[-1] <= 36.0
+    assert sum(job.submitted_at > 35.0 for job in pool.jobs()) > 2
+    # The time that it was away is not counted as training.
+    assert all(trial.user_attrs["lightning_core:seconds"] < 13.0 for trial in search._study.trials)
+
+
+def test_a_pool_that_is_away_at_the_deadline_is_told(pool: MadeUpPool, tmp_path: Path) -> None:
+    pool.at[20.0] = lambda: setattr(pool, "away", True)
+    with pytest.raises(PoolUnavailableError):
+        search_of(pool, tmp_path).run()
+    assert pool.now == pytest.approx(60.0, abs=1.0)
 
 
 def test_a_trial_that_fails_or_is_cancelled_does_not_end_the_search(pool: MadeUpPool, tmp_path: Path) -> None:
