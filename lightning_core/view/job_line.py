@@ -105,8 +105,9 @@ def _ending(job: JobStatus) -> str:
 
 
 def _progress(job: JobStatus) -> str:
-    """Return the progress towards the target, in the unit of the target."""
-    return job.target.describe_progress(job.batches, job.value)
+    """Return the progress towards the target, in the unit of the target, and the best of the metric that it watches."""
+    progress = job.target.describe_progress(job.batches, job.value)
+    return progress if job.watched is None else f"{progress} {job.watched.best:.4g}"
 
 
 def _value(job: JobStatus) -> str:

@@ -39,7 +39,7 @@ def _visible(job: JobStatus) -> tuple[object, ...]:
     return (
         job.state, job.verdict, job.share, job.devices, job.deadline, job.paused, job.restarts, job.alert, job.weight,
         job.reason, job.grant_reason, job.batches, job.value, job.finished_at, job.target, job.memory,
-        job.finish is None,
+        job.finish is None, job.watched,
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def row_of(job: JobStatus, now: float) -> dict[str, Any]:
         "state": "paused" if job.paused and job.state is not State.ENDED else str(job.state),
         "verdict": None if job.verdict is None else str(job.verdict),
         "reason": words if len(words) <= MAX_REASON else f"{words[:MAX_REASON]}…",
-        "target": clean(str(job.target)),
+        "target": clean(str(job.target) if job.watched is None else f"{job.target} {job.watched.best:.4g}"),
         "value": "-" if job.value is None else job.target.show(job.value),
         "progress": _progress(job, goal),
         "share": job.share,

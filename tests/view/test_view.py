@@ -13,19 +13,20 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.core.answers import JobStatus, State, Verdict, Watched
 from lightning_core.core.durations import format_duration
 from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import WORDS, Reason
-from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.core.targets import BatchTarget, EpochTarget, LossTarget
 from lightning_core.run.follow import remembering
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.view.board import Board, bar_of
-from lightning_core.view.job_line import COLUMNS
+from lightning_core.view.job_line import COLUMNS, line
 from lightning_core.view.progress import LiveView, PlainView, print_summary, view_for
+from lightning_core.web.status_rows import row_of
 
 
 def some_jobs() -> list[JobStatus]:
@@ -152,6 +153,14 @@ def test_the_progress_bar_of_a_job() -> None:
     assert bar(ended, 500.0).index("✓") == int(70 * 0.156)
     late = bar(replace(job, finish=None), 400.0)  # it goes on after its deadline: both must be seen
     assert late.index("┃") < late.index("●") < 20
+
+
+def test_the_best_of_a_metric_that_is_watched_is_shown() -> None:
+    target = EpochTarget(30, 10, "val_acc", "max")
+    job = replace(some_jobs()[0], target=target, batches=70, value=70.0, watched=Watched(70, 0.81, 0.9234))
+    assert "7.0 / 30 epochs, highest val_acc 0.9234" in line(50.0, job)
+    assert row_of(job, 50.0)["target"] == "30 epochs, highest val_acc 0.9234"
+    assert "7.0 / 30 epochs, highest val_acc" in line(50.0, replace(job, watched=None))
 
 
 def test_a_job_without_a_deadline_has_a_bar_to_its_forecast_end() -> None:
