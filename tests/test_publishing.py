@@ -30,8 +30,14 @@ def allowed(package: str) -> SpecifierSet:
 
 def test_the_matrix_names_both_ends_of_what_is_allowed_and_nothing_else() -> None:
     rows = workflow("ci.yml")["jobs"]["versions"]["strategy"]["matrix"]["include"]
-    assert {row["python"] for row in rows} == {"3.11", "3.12", "3.13"}
-    assert all(row["python"] in SpecifierSet(PROJECT["requires-python"]) for row in rows)
+    named = {row["python"] for row in rows}
+    python = "Programming Language :: Python :: "
+    assert {f"{python}{version}" for version in named | {"3", "3 :: Only"}} == {
+        line for line in PROJECT["classifiers"] if line.startswith(python)
+    }
+    lowest = min(named, key=Version)
+    assert all(version in SpecifierSet(PROJECT["requires-python"]) for version in named)
+    assert f"3.{Version(lowest).minor - 1}" not in SpecifierSet(PROJECT["requires-python"])
     for package, ends in (("lightning", {"2.5.*", "2.6.*"}), ("ray", {"2.54.*", "2.60.*"})):
         assert {row[package] for row in rows} == ends
         # An end is allowed, and what lies beyond it is not.
