@@ -65,7 +65,8 @@ BANNED_PHRASES = {
     "brings home": "meets the deadlines of",
 }
 # Exceptions by file, where a word has its ordinary meaning.
-ALLOWED: dict[str, tuple[str, ...]] = {}
+# The kernel calls what joins network interfaces so.
+ALLOWED: dict[str, tuple[str, ...]] = {"tests/machines.py": ("bridge",)}
 
 FOLDERS = ("lightning_core", "callbacks", "benchmarks", "examples", "docs", "tests")
 FILES = ("README.md", "ARCHITECTURE.md", "SECURITY.md")
