@@ -275,7 +275,7 @@ class Fit:
                     mailbox.close()
                 else:
                     mailbox.close(exit_of(trainer, self._name, error), CLOSE_TIMEOUT)
-                    print_line(trainer, summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
+                    print_line(summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
                 self._record.job_forecast = mailbox.final_forecast or mailbox.job_forecast or self._record.job_forecast
             self._close_best_model(trainer)
         if mailbox is not None and (error is None or type(error) is JobEnded):  # last, since a logger may be slow
@@ -326,7 +326,7 @@ class Fit:
             manifest = self._best.close()
             if manifest is not None and self._best.saved:
                 self._record.best_model = self._best.path
-                print_line(trainer, f"lightning_core: {self._best.summary_line(manifest)}")
+                print_line(f"lightning_core: {self._best.summary_line(manifest)}")
 
     def _leave_if_told(self) -> None:
         if self.mailbox is not None and self._checkpointer.last_checkpoint is not None:

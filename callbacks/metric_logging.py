@@ -5,6 +5,7 @@ from __future__ import annotations
 import lightning.pytorch as pl
 
 from lightning_core.core.answers import End, JobForecast
+from lightning_core.view.console_lines import clear_bars
 from lightning_core.view.console_lines import logger as console_logger
 
 log = console_logger(__name__)
@@ -74,10 +75,10 @@ def summary_line(job: str, forecast: JobForecast | None, refused: str = "") -> s
     return f"lightning_core: {job}: {forecast.verdict}: {forecast.reason}"
 
 
-def print_line(trainer: pl.Trainer, line: str) -> None:
-    """Print a line where the user sees it whatever the log level, and above a progress bar."""
-    bar = trainer.progress_bar_callback
-    if bar is not None and getattr(bar, "is_enabled", False):
-        bar.print(line)
-    else:
-        print(line, flush=True)
+def print_line(line: str) -> None:
+    """Print a line where the user sees it whatever the log level, and above a progress bar.
+
+    The bar itself is not asked to: that of tqdm prints nothing once it is closed.
+    """
+    clear_bars()
+    print(line, flush=True)

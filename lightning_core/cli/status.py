@@ -20,6 +20,7 @@ from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.access.people import Right
 from lightning_core.view.cloud_line import cloud_line, trouble_line
 from lightning_core.view.job_entry import job_entry
+from lightning_core.view.silence import silence_line
 from lightning_core.view.text import clean
 
 # Jobs that ended longer ago are not shown.
@@ -66,7 +67,8 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         plain, about = [job_entry(job, folder) for job in jobs], pool.about()
         owners = [one for one in about["owners"] if is_shown(one["owner"])]
         body = {"now": now, "settings": settings.to_dict(), "cloud": about["cloud"],
-                "unavailable": about["unavailable"], "owners": owners, "jobs": plain}  # fmt: skip
+                "unavailable": about["unavailable"], "manager_silent": about["manager_silent"],
+                "owners": owners, "jobs": plain}  # fmt: skip
         print(json.dumps(body, indent=2))
     elif arguments.watch:
         from lightning_core.node.signals import recorded_signals
@@ -85,6 +87,8 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
     else:
         about = pool.about()
         _show(*look(), settings, _lost(about), owner, arguments.all)
+        if about["manager_silent"]:
+            print(silence_line(about["manager_silent"]))
         for text in unavailable_lines(about["unavailable"]):
             print(text)
         cloud = about["cloud"]

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 
 from lightning_core.bundle.problems import BundleError
 from lightning_core.node.signals import protected_from_ray
+from lightning_core.server.probe import no_answer
 from lightning_core.server.ray_settings import NAMESPACE, PRIVATE_RAY
 from lightning_core.storage.private_files import owner_only
 
@@ -57,6 +58,8 @@ def join_ray(address: str) -> None:
     Raises:
         ValueError: If there is none.
     """
+    if address != "auto" and (why := no_answer(address)):  # Ray would look for minutes
+        raise ValueError(why)
     try:
         with protected_from_ray():
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)

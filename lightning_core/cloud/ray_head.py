@@ -26,6 +26,7 @@ from lightning_core.cloud.simulated_cloud import HEALTH
 from lightning_core.errors import LightningCoreError
 from lightning_core.node.processes import is_alive, is_marked
 from lightning_core.node.signals import SignalReceivedError, protected_from_ray
+from lightning_core.server.probe import no_answer
 from lightning_core.server.ray_settings import NAMESPACE, PRIVATE_RAY
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import owner_only, read_own
@@ -138,8 +139,14 @@ def _take_token(head: Mapping[str, Any]) -> None:
 
 @contextmanager
 def joined(head: Mapping[str, Any]) -> Iterator[Any]:
-    """Join this process to the Ray of a head."""
+    """Join this process to the Ray of a head.
+
+    Raises:
+        HeadError: If nothing answers at its address, for which Ray would wait for minutes.
+    """
     _take_token(head)
+    if why := no_answer(head["address"]):
+        raise HeadError(why)
     import ray
 
     with protected_from_ray():

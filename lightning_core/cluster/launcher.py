@@ -213,6 +213,8 @@ class Launcher:
             if slot.worker is worker:
                 problem = f"has not answered for {MAX_SILENCE:.0f} s" if isinstance(error, TimeoutError) else "died"
                 self._slots.kill(slot, f"its worker {problem}")
+                if isinstance(error, TimeoutError):
+                    self._slots.suspect(slot)
             return slot.problem
         if incarnation is None:
             return None

@@ -90,6 +90,7 @@ class WorkerMonitor:
                 where = f"on device {slot.device}"
                 cause = ExitCause.PREEMPTED if self._slots.is_draining(slot.device) else ExitCause.LOST
                 self.give_up(slot, cause, f"its worker {where} has not answered for {slot.silent_for:.0f} s")
+                self._slots.suspect(slot)
             elif slot not in self._asked:
                 asked = asyncio.ensure_future(self._ask(slot, slot.worker))
                 self._asked[slot] = asked

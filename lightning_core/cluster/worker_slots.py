@@ -190,6 +190,13 @@ class WorkerSlots:
             self.spawn(self._fill(slot))
         self.changed.set()
 
+    def suspect(self, slot: WorkerSlot) -> None:
+        """Mark a slot whose worker did not answer as unavailable until it has another: its node may be lost.
+
+        Ray takes a minute to be sure of that, for which a job would wait there.
+        """
+        slot.unavailable, slot.failures = True, max(slot.failures, 1)
+
     async def why_died(self, device: int) -> tuple[bool, str]:
         """Return whether a worker on a device was killed for memory, and in words why it may have died.
 

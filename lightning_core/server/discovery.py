@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from lightning_core.node.processes import is_alive
 from lightning_core.server.access.groups import socket_in
 from lightning_core.server.clients.socket_client import SocketClient
-from lightning_core.server.probe import UNUSABLE, PoolUnavailableError, check
+from lightning_core.server.probe import UNREACHABLE, UNUSABLE, PoolUnavailableError, check
 from lightning_core.storage.private_files import NotOursError, read_own
 
 __all__ = ["AUTO", "LOCAL", "PoolUnavailableError", "connect", "home", "is_address", "read_head"]
@@ -183,9 +183,7 @@ def _start_proxy(address: str) -> Path:
         until = time.monotonic() + PROXY_START_SECONDS
         while not proxy.socket.exists():
             if process.poll() is not None:
-                words = errors.read_text(errors="replace").strip().rsplit("\n", 1)[-1]
-                kind = PoolUnavailableError if process.poll() == UNUSABLE else ConnectionError
-                raise kind(words or f"{address}: the pool cannot be reached")
+                raise _why_ended(address, process.wait(), errors.read_text(errors="replace").strip())
             if time.monotonic() > until:
                 raise ConnectionError(f"{address}: no answer within {PROXY_START_SECONDS:.0f} s")
             time.sleep(0.05)
@@ -193,6 +191,16 @@ def _start_proxy(address: str) -> Path:
         _close_proxy(key)
         raise
     return proxy.socket
+
+
+def _why_ended(address: str, code: int, words: str) -> ConnectionError:
+    """Return why a proxy has ended: what it said last, or what Ray said first before it ended the process."""
+    if code in (UNREACHABLE, UNUSABLE):
+        return (PoolUnavailableError if code == UNUSABLE else ConnectionError)(words.rsplit("\n", 1)[-1])
+    first = words.split("\n", 1)[0][:200]
+    return ConnectionError(
+        f"{address}: the pool cannot be reached: the process that joins its Ray ended ({first or code})"
+    )
 
 
 def _close_proxy(key: tuple[int, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,9 @@ from lightning_core.server.load.group_commit import GroupCommit
 from lightning_core.server.load.long_polling import LongPolling
 from lightning_core.server.sessions import Sessions
 
+# Seconds after which a pool manager that does not call is told of; it calls every five, and is restarted within them.
+MAX_MANAGER_SILENCE = 30.0
+
 
 class PoolCalls:
     """A part of :class:`~lightning_core.server.ray_actor.SchedulerActor`."""
@@ -23,6 +27,7 @@ class PoolCalls:
     _long_polling: LongPolling
     _sessions: Sessions
     _why_unavailable: Mapping[int, str] = MappingProxyType({})
+    _manager_heard: float | None = None
 
     async def _ready(self) -> None:
         raise NotImplementedError
@@ -36,6 +41,7 @@ class PoolCalls:
     async def register_devices(self, devices: Sequence[tuple[str, str]]) -> None:
         """Set the name and arbiter path of each device; called repeatedly, since the actor may have been restarted."""
         await self._ready()
+        self._manager_heard = time.monotonic()
         self._sessions.devices = list(devices)
         self._host.runs.set_devices([name for name, _ in devices])
 
@@ -54,6 +60,11 @@ class PoolCalls:
         """Return the devices that the scheduler does not plan on, each with the reason as far as it is known."""
         numbers = sorted(self._host.scheduler.unavailable_devices)
         return [{"device": number, "why": self._why_unavailable.get(number, "")} for number in numbers]
+
+    def _manager_silent_for(self) -> float:
+        """Return the seconds for which the pool manager has not called, if that is too long; otherwise 0."""
+        silent = 0.0 if self._manager_heard is None else time.monotonic() - self._manager_heard
+        return silent if silent > MAX_MANAGER_SILENCE else 0.0
 
     async def have_ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
         """Return for each job and incarnation whether it has ended and must not train any more."""

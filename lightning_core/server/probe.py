@@ -1,14 +1,15 @@
 """Finds out within seconds why the pool at an address cannot be joined, where Ray itself takes 20 s.
 
 The caller checks that a Ray listens at the address and that there is a token to show (:func:`check`). The proxy, which
-imports Ray, checks that the token is accepted (:func:`ask`).
+imports Ray, checks that the token is accepted, and that this machine is a node of that Ray (:func:`ask`).
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,8 +21,10 @@ ANSWER_TIMEOUT = 5.0
 # Beginning of an HTTP/2 connection, Ray's protocol, and the type of the first frame of the answer (RFC 9113, 3.4).
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 SETTINGS = 4
-# Exit code of the proxy if retrying will not help.
-UNUSABLE = 3
+# State of a node that lives, in Ray's protocol (GcsNodeInfo.GcsNodeState).
+ALIVE = 0
+# Exit codes of the proxy if the pool cannot be reached, and if retrying will not help.
+UNREACHABLE, UNUSABLE = 2, 3
 TOKEN_FILE = Path(".ray") / "auth_token"
 MAX_TOKEN_BYTES = 2**16
 
@@ -73,16 +76,16 @@ def token_source(address: str, environment: Mapping[str, str]) -> str:
 
 
 def ask(address: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Ask the Ray at an address whether it accepts the token; this imports Ray.
+    """Ask the Ray at an address whether it accepts the token, and has this machine as a node; this imports Ray.
 
     Raises:
-        PoolUnavailableError: If it does not.
+        PoolUnavailableError: If it does not. Of a process on another machine, Ray would end it.
     """
     import ray
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # private; all public ways retry
 
     try:
-        GcsClient(address=address)
+        client = GcsClient(address=address)
     except ray.exceptions.AuthenticationError:
         source = token_source(address, environment)
         raise PoolUnavailableError(
@@ -90,12 +93,46 @@ def ask(address: str, environment: Mapping[str, str] = os.environ) -> None:
             + _what_to_do()
         ) from None
 
+    nodes = client.get_all_node_info(timeout=ANSWER_TIMEOUT).values()
+    if not _has_us(node.node_manager_address for node in nodes if node.state == ALIVE):
+        raise PoolUnavailableError(
+            f"{address}: this machine is no node of that Ray: run `ray start --address={address} --num-cpus=0 "
+            "--num-gpus=0` on it first, with the same token; nothing is trained on such a node"
+        )
+
+
+def _has_us(addresses: Iterable[str]) -> bool:
+    """Return whether one of some addresses is of this machine: only to those can a socket be bound."""
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+            return True
+    return False
+
 
 def _what_to_do() -> str:
     return (
         "`lightning-core up` printed the path of the token's file on the pool's machine: set RAY_AUTH_TOKEN to its "
         "content, or RAY_AUTH_TOKEN_PATH to the path of a copy"
     )
+
+
+def no_answer(address: str) -> str:
+    """Return why the Ray at an address does not answer, and what to do; empty if it does.
+
+    Args:
+        address: Address, ``host:port``.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_TIMEOUT).close()
+    except (OSError, ValueError) as error:
+        return (
+            f"the Ray at {address} does not answer ({error}); if its head has another address now, or is gone, end "
+            "what is left of Ray on all nodes and start it again"
+        )
+    return ""
 
 
 def _check_listener(address: str, encrypted: bool) -> None:

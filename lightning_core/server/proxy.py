@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.server.access.people import Person
-from lightning_core.server.probe import UNUSABLE, PoolUnavailableError, ask
+from lightning_core.server.probe import UNREACHABLE, UNUSABLE, PoolUnavailableError, ask
 from lightning_core.server.server import SocketServer
 
 # Name of the pool whose head was started for it; in a cluster that a pool has joined, it has one of its own.
@@ -82,7 +82,7 @@ def _scheduler(ray: Any) -> str:
     """Return the name of the scheduler's actor of the pool of a cluster.
 
     Raises:
-        ValueError: If there are several pools.
+        ValueError: If there is no pool, or there are several.
     """
     from lightning_core.server.ray_settings import NAMESPACE
 
@@ -90,7 +90,9 @@ def _scheduler(ray: Any) -> str:
     found = [one["name"] for one in named if one["namespace"] == NAMESPACE and one["name"].endswith(SCHEDULER)]
     if len(found) > 1:
         raise ValueError(f"several pools are there ({', '.join(sorted(found))}): name the folder of one")
-    return found[0] if found else POOL + SCHEDULER
+    if not found:
+        raise ValueError("no pool is up in that Ray")
+    return str(found[0])
 
 
 def main(address: str, path: str) -> int:
@@ -114,7 +116,7 @@ def main(address: str, path: str) -> int:
         reason = " ".join(str(error).split())[:200]
         hint = "Python and Ray must be of its versions" if isinstance(error, RuntimeError) else "is a pool up there?"
         print(f"{address}: the pool cannot be reached ({type(error).__name__}: {reason}); {hint}", file=sys.stderr)
-        return 2
+        return UNREACHABLE
 
     async def serve() -> None:
         remote = Remote(actor)

@@ -231,7 +231,7 @@ class SchedulerActor(PoolCalls):
         devices, scheduler = [name for name, _ in self._sessions.devices], self._host.scheduler
         return {
             "pid": os.getpid(), "folder": str(self._folder), "devices": devices,
-            "unavailable": self._unavailable(),
+            "unavailable": self._unavailable(), "manager_silent": self._manager_silent_for(),
             "settings": scheduler.settings.to_dict(), "cloud": scheduler.cloud.to_dict(),
             "plan": plans.describe(scheduler.controllers), "owners": scheduler.owners(),
         }  # fmt: skip

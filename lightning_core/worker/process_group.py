@@ -6,12 +6,14 @@ then works unchanged, on CPUs and on GPUs (each worker sees one), with any strat
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -20,6 +22,9 @@ log = logging.getLogger(__name__)
 # Seconds for which a rank waits for the others in a collective. Ranks that are stuck (one hangs, or waits in another
 # collective) fail after that; torch's default is half an hour.
 COLLECTIVE_TIMEOUT = 120.0
+# Variable with the network interface over which ranks on CPUs speak, and Linux's question for an interface's address.
+INTERFACE = "GLOO_SOCKET_IFNAME"
+SIOCGIFADDR = 0x8915
 # Seconds that leaving a process group may take.
 LEAVE_TIMEOUT = 10.0
 
@@ -43,6 +48,31 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def interface_towards(address: str) -> str:
+    """Return the name of this machine's network interface on the way to an address; empty if that is not known.
+
+    Args:
+        address: An IPv4 address, of this machine or another one.
+
+    Example::
+
+        >>> interface_towards("127.0.0.1")
+        'lo'
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))  # nothing is sent
+        except OSError:
+            return ""
+        ours = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has no address
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(answer[20:24]) == ours:
+                    return name
+    return ""
 
 
 def trainer_arguments(rank: Rank, kind: str) -> dict[str, Any]:
@@ -79,6 +109,9 @@ def joined_ranks(rank: Rank) -> Iterator[None]:
             "TORCHELASTIC_RUN_ID": str(rank.port),  # tells Lightning that it does not start the processes
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
+        # Gloo would take the interface of the host's name, by which most machines know their local host.
+        if INTERFACE not in os.environ and (interface := interface_towards(rank.address)):
+            variables[INTERFACE] = interface
     os.environ.update(variables)
     store = None
     try:

@@ -33,7 +33,14 @@ from lightning_core.callbacks.control import ranks
 from lightning_core.callbacks.control.fit_signals import JobReleased
 from lightning_core.callbacks.elastic import loader as loaders
 from lightning_core.callbacks.elastic import steps
-from lightning_core.worker.process_group import Rank, free_port, joined_ranks, trainer_arguments
+from lightning_core.worker.process_group import (
+    INTERFACE,
+    Rank,
+    free_port,
+    interface_towards,
+    joined_ranks,
+    trainer_arguments,
+)
 from tests.callbacks.test_callback import Script, grant
 from tests.cluster.test_release import launched, release
 from tests.examples import examples
@@ -665,3 +672,16 @@ def test_the_environment_of_a_single_rank_names_its_micro_batches() -> None:
         assert steps.micro_batches_per_step() == 6
         assert "WORLD_SIZE" not in os.environ
     assert steps.micro_batches_per_step() == 0
+
+
+def test_ranks_on_cpus_speak_over_the_interface_of_their_meeting_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not over that of the host's name, which most machines know as an address of their local host."""
+    monkeypatch.delenv(INTERFACE, raising=False)
+    with joined_ranks(Rank(1, 2, "127.0.0.1", free_port())):
+        assert os.environ[INTERFACE] == "lo"
+    assert INTERFACE not in os.environ
+    monkeypatch.setenv(INTERFACE, "chosen")
+    with joined_ranks(Rank(1, 2, "127.0.0.1", free_port())):
+        assert os.environ[INTERFACE] == "chosen"
+    assert os.environ[INTERFACE] == "chosen"
+    assert interface_towards("no address") == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cloud.ray_head import MARK, MARK_FILE, HeadError, end_ray, new_head
+from lightning_core.cloud.ray_cluster import join_ray
+from lightning_core.cloud.ray_head import MARK, MARK_FILE, HeadError, end_ray, joined, new_head
 from lightning_core.cluster import head as heads
 from lightning_core.cluster.head import down
 from lightning_core.node.processes import is_alive, started
+from lightning_core.server.probe import no_answer
 from tests.others import OTHER, as_root
 
 
@@ -115,6 +118,22 @@ def test_a_process_that_leads_no_group_is_not_ended(pool: Path) -> None:
 
 
 @as_root
+def test_a_ray_that_does_not_answer_is_told_at_once() -> None:
+    """Its machine may have another address now; Ray itself would look for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        address = f"127.0.0.1:{there.getsockname()[1]}"
+        assert no_answer(address) == ""
+    assert "does not answer" in no_answer(address)
+    assert "does not answer" in no_answer("no address")
+    with pytest.raises(ValueError, match="end what is left of Ray on all nodes"):
+        join_ray(address)
+    with (
+        pytest.raises(HeadError, match="end what is left of Ray on all nodes"),
+        joined({"address": address, "token": ""}),
+    ):
+        pass
+
+
 def test_a_process_of_another_user_is_not_ended(pool: Path) -> None:
     note = new_head(1, "cpu")
     process = subprocess.Popen(

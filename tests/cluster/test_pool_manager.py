@@ -636,6 +636,7 @@ def test_a_worker_that_hangs_is_given_up_before_ten_seconds(stage: Stage) -> Non
         await until_async(lambda: stage.heard)
         [left] = stage.heard
         assert (left.cause, left.detail) == (ExitCause.LOST, "its worker on device 0 has not answered for 9 s")
+        assert stage.slots.unavailable() == {0: left.detail}  # its node may be lost: the job goes elsewhere
 
     asyncio.run(story())
 

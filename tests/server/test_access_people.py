@@ -37,7 +37,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.pool import Pool as Client
 from lightning_core.pool import UnknownJobError
 from lightning_core.scheduler.reports import unknown_job
-from lightning_core.server import calls
+from lightning_core.server import calls, pool_calls
 from lightning_core.server.access.accounts import account_of
 from lightning_core.server.access.people import ALL_RIGHTS, Person, Right, person_from_dict, rights_of
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
@@ -146,6 +146,16 @@ def test_the_pool_says_which_devices_it_does_not_plan_on(of: Make, pool: Pool) -
     assert of("ann", "see").about()["unavailable"] == [{"device": 0, "why": "its worker is starting"}]
     pool.do(pool.actor.set_unavailable([]))
     assert of("ann", "see").about()["unavailable"] == []
+
+
+def test_a_pool_manager_that_has_gone_silent_is_told_of(of: Make, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert of("ann").about()["manager_silent"] == 0.0
+    heard = pool.actor._manager_heard
+    assert heard is not None
+    monkeypatch.setattr(pool_calls, "MAX_MANAGER_SILENCE", 0.0)
+    assert of("ann").about()["manager_silent"] > 0.0
+    pool.do(pool.actor.register_devices([("cpu0", "/turn")]))
+    assert (pool.actor._manager_heard or 0.0) > heard
 
 
 def test_what_another_owner_has_is_not_told(of: Make, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -110,6 +111,30 @@ def test_without_ray_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(probe, "find_spec", lambda name: None)
     with pytest.raises(probe.PoolUnavailableError, match=r"run pip install 'lightning-core-learning\[ray\]'"):
         probe.check("127.0.0.1:1", TOKEN)
+
+
+@pytest.mark.parametrize("ours", ["127.0.0.1", "::1"])
+def test_a_machine_that_is_no_node_is_told_how_to_become_one(ours: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray ends a process that joins from there."""
+    nodes = {1: SimpleNamespace(node_manager_address="198.51.100.1", state=probe.ALIVE),
+             2: SimpleNamespace(node_manager_address=ours, state=probe.ALIVE + 1)}  # fmt: skip
+    there = SimpleNamespace(get_all_node_info=lambda timeout: nodes)
+    monkeypatch.setattr("ray._raylet.GcsClient", lambda address: there)
+    with pytest.raises(
+        probe.PoolUnavailableError, match="no node of that Ray: run `ray start --address=x:1 --num-cpus=0"
+    ):
+        probe.ask("x:1", TOKEN)
+    nodes[2].state = probe.ALIVE
+    probe.ask("x:1", TOKEN)
+
+
+def test_why_a_proxy_ended() -> None:
+    told = discovery._why_ended("x:1", probe.UNUSABLE, "a warning\nx:1: no")
+    assert (type(told), str(told)) == (probe.PoolUnavailableError, "x:1: no")
+    told = discovery._why_ended("x:1", probe.UNREACHABLE, "x:1: not yet")
+    assert (type(told), str(told)) == (ConnectionError, "x:1: not yet")
+    told = discovery._why_ended("x:1", -6, "C 1: Failed to connect\n*** StackTrace Information ***\n_start")
+    assert str(told).endswith("the process that joins its Ray ended (C 1: Failed to connect)")
 
 
 # ---------------------------------------------------------------------------------------------------- scripts

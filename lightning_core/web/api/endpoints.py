@@ -87,7 +87,8 @@ def _pool(sources: Sources, asked: Asked) -> shapes.PoolAnswer:
     about, person = asked.pool.about(), asked.person
     return {
         "pid": about["pid"], "folder": about["folder"], "kind": kind_of(about),
-        "devices": about["devices"], "unavailable": about["unavailable"], "settings": about["settings"],
+        "devices": about["devices"], "unavailable": about["unavailable"],
+        "manager_silent": about["manager_silent"], "settings": about["settings"],
         "cloud": about["cloud"], "plan": about["plan"], "owners": about["owners"],
         "person": {"name": person.name, "rights": [right for right in Right if right in person.rights]},
         "takes_bundles": sources.submission.allows(person),

@@ -112,6 +112,7 @@ class PoolAnswer(TypedDict):
     kind: Literal["cpu", "gpu"]
     devices: list[str]
     unavailable: Annotated[list[UnavailableDevice], "Devices that are not planned on."]
+    manager_silent: Annotated[float, "Seconds for which the pool manager has not called; 0 if it calls."]
     settings: Annotated[dict[str, Any], "Policy, estimator, number of devices and constants."]
     cloud: Annotated[dict[str, Any], "Nodes that it wants and has, and their cost."]
     plan: Annotated[dict[str, Any] | None, "Plan of the day."]

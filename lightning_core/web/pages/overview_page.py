@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning_core.server.access.people import Person, Right
 from lightning_core.server.discovery import kind_of
+from lightning_core.view.silence import silence_line
 from lightning_core.view.text import clean
 from lightning_core.web.pool_watch import View
 
@@ -22,6 +23,7 @@ def describe(view: View, person: Person) -> dict[str, Any]:
             {"device": one["device"], "why": clean(one["why"]) if person.may(Right.SEE) else ""}
             for one in about.get("unavailable", ())
         ],
+        "silence": silence_line(about["manager_silent"]) if about.get("manager_silent") else "",
         "kind": kind_of(about) if about else "cpu",
     }
     if person.may(Right.SEE) and about.get("cloud") and settings.get("market"):

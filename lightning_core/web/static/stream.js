@@ -36,8 +36,10 @@ export function follow(changed) {
     take(update);
     const trouble = $("trouble");
     if (trouble) {
-      trouble.hidden = !pool.trouble;
-      trouble.textContent = pool.trouble && `The pool does not answer: ${pool.trouble}. What stands here is what it said last.`;
+      trouble.hidden = !(pool.trouble || pool.about.silence);
+      trouble.textContent = pool.trouble
+        ? `The pool does not answer: ${pool.trouble}. What stands here is what it said last.`
+        : (pool.about.silence ?? "");
     }
     changed(new Set([...(update.rows ?? []).map((row) => row.key), ...(update.gone ?? [])]), update.all);
   });
