@@ -67,9 +67,13 @@ class Joined:
 
     def command(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        command = [sys.executable, "-m", "lightning_core.cli.main", *map(str, words)]
+        return self.python("-m", "lightning_core.cli.main", *map(str, words))
+
+    def python(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run Python to its end."""
+        environment = self._environment | variables
         return subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+            [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
 
     def jobs(self, pool: Path) -> dict[str, Any]:
@@ -147,6 +151,19 @@ def test_two_pools_share_a_cluster_and_leave_it_alone(joined: Joined) -> None:
     said = joined.command("up", "--ray", joined.address, "--folder", first)
     assert said.returncode == 0, said.stderr
     assert joined.command("down", "--folder", first).returncode == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_a_script_joins_a_pool_of_a_cluster_by_the_address_of_its_ray(joined: Joined) -> None:
+    pool = joined.folder / "pool"
+    assert "no pool is up in that Ray" in joined.command("status", "--pool", joined.address).stderr
+    said = joined.command("up", "--ray", joined.address, "--devices", "2", "--folder", pool)
+    assert said.returncode == 0, said.stderr
+    script = joined.python("-m", "tests.script", "s", "10m", "20", LIGHTNING_CORE_POOL=joined.address)
+    assert script.returncode == 0, script.stderr
+    assert joined.jobs(pool)["s"]["verdict"] == "met"
+    assert joined.command("down", "--folder", pool).returncode == 0
 
 
 @pytest.mark.nightly
