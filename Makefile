@@ -1,4 +1,4 @@
-# make setup | demo | again | lora | test | docs | coverage | test-nightly | mutants | reliability | bench-PART.NAME | gpu-check | gpu-evidence
+# make setup | demo | again | lora | gallery | test | docs | coverage | test-nightly | mutants | reliability | bench-PART.NAME | gpu-check | gpu-evidence
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
@@ -19,7 +19,7 @@ define run_tests
 	@began=$$(date +%s); OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
 
-.PHONY: setup setup-lora setup-loggers demo again lora docs test coverage test-pure test-stories test-ray test-faults test-nightly mutants reliability results lint gpu-check gpu-evidence
+.PHONY: setup setup-lora setup-loggers demo again lora gallery docs test coverage test-pure test-stories test-ray test-faults test-nightly mutants reliability results lint gpu-check gpu-evidence
 
 setup: $(VENV)/.ready
 
@@ -45,6 +45,10 @@ setup-loggers: setup
 
 lora: setup-lora
 	$(RUN)/python examples/spot_lora.py
+
+# Runs the examples of docs/examples.md and makes their pictures, docs/gallery/*.png.
+gallery: setup-lora
+	$(RUN)/python -m examples.gallery
 
 lint: setup
 	$(RUN)/ruff check .

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests import slurm_here
+from examples.slurm import local_slurm
 from tests.conftest import ROOT
 from tests.waiting import until
 
@@ -59,7 +59,7 @@ jobs:
     "trainer: {logger: false}",
 )
 needs_slurm = pytest.mark.skipif(
-    bool(slurm_here.missing()), reason=f"Slurm is not installed: {slurm_here.missing()} not found"
+    bool(local_slurm.missing()), reason=f"Slurm is not installed: {local_slurm.missing()} not found"
 )
 
 
@@ -76,7 +76,7 @@ def changed(recipe: str, changes: dict[str, str]) -> str:
 @needs_slurm
 def test_a_requeued_array_goes_on_from_its_checkpoints_with_its_deadlines() -> None:
     recipe = changed("array.sbatch", {"targets=": 'targets=("1500 batches" "1500 batches")'})
-    with TemporaryDirectory(prefix="slurm-") as name, slurm_here.slurm(Path(name)) as slurm:
+    with TemporaryDirectory(prefix="slurm-") as name, local_slurm.slurm(Path(name)) as slurm:
         work = Path(name) / "work"
         work.mkdir()
         (work / "train.py").write_text(TRAIN)
@@ -103,7 +103,7 @@ def test_a_pool_on_the_nodes_of_an_allocation_is_requeued_and_resumed() -> None:
     recipe = changed(
         "pool.sbatch", {"devices=": """devices='{"device": 2}'""", "#SBATCH --gpus-per-node": "# no GPUs here"}
     )
-    with TemporaryDirectory(prefix="slurm-") as name, slurm_here.slurm(Path(name)) as slurm:
+    with TemporaryDirectory(prefix="slurm-") as name, local_slurm.slurm(Path(name)) as slurm:
         work = Path(name) / "work"
         work.mkdir()
         (work / "bundle.yaml").write_text(BUNDLE)

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: munged, slurmctld and two slurmd in a folder of their own, for one test."""
+"""A real Slurm on this machine: munged, slurmctld and two slurmd in a folder of their own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import secrets
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-
-from tests.waiting import until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 # Where Debian keeps daemons; the path of an ordinary user leaves it out.
@@ -111,17 +110,25 @@ def slurm(folder: Path, cpus: int = 2) -> Iterator[Slurm]:
     with ExitStack() as stack:
         munge = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
         _start(stack, running, folder, "munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge)
-        until((folder / "munge.socket").exists, 30)
+        _wait((folder / "munge.socket").exists, 30)
         _start(stack, running, folder, "slurmctld", "-D", "-c")
         for node in ("one", "two"):
             _start(stack, running, folder, "slurmd", "-D", "-N", node)
-        until(lambda: _idle(running) == 2, 60)
+        _wait(lambda: _idle(running) == 2, 60)
         try:
             yield running
         finally:
             with suppress(subprocess.SubprocessError):
                 running.ask("scancel", "--user", getpass.getuser())
-                until(lambda: not running.ask("squeue", "-h"), 30)
+                _wait(lambda: not running.ask("squeue", "-h"), 30)
+
+
+def _wait(condition: Callable[[], object], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"Slurm: not within {seconds:g} s; its logs are in the folder of slurm.conf")
+        time.sleep(0.1)
 
 
 def _start(stack: ExitStack, running: Slurm, folder: Path, *command: str) -> None:
