@@ -47,7 +47,7 @@ lora: setup-lora
 	$(RUN)/python examples/spot_lora.py
 
 # Runs the examples of docs/examples.md and makes their pictures, docs/gallery/*.png.
-gallery: setup-lora
+gallery: setup
 	$(RUN)/python -m examples.gallery
 
 lint: setup

