@@ -41,7 +41,7 @@ END, BEST, SECONDS = "lightning_core:end", "lightning_core:best", "lightning_cor
 POLL = 0.5
 # Seconds after the end of a search for which its trials are not late: it cancels them. If it is gone, they end then.
 GRACE = 30.0
-# A search whose first trials all fail, so many of them, is over: the next ones would too.
+# A search whose first trials all raise, so many of them, is over: the next ones would too.
 HOPELESS = 3
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class PoolSearch:
         self._starts = list[float]()
         self._looked_at = math.nan
         self._per_epoch: int | None = None
-        self._failed, self._away = "", False
+        self._failed, self._failures, self._away = "", 0, False
 
     @property
     def best(self) -> Best | None:
@@ -205,11 +205,8 @@ class PoolSearch:
         """Take in what the pool says, and act on it; return whether the search goes on."""
         self._take_in(search)
         now = time.time()
-        if (
-            search.is_over(now)
-            or self._is_enough()
-            or (self._failed and search.best is None and len(self._trials) >= HOPELESS)
-        ):
+        hopeless = search.best is None and self._failures >= HOPELESS
+        if search.is_over(now) or self._is_enough() or hopeless:
             return False
         for number, one in enumerate(search.trials):
             if one.running and not one.over and one.compared_at <= one.step and not search.goes_on(number, now):
@@ -285,6 +282,7 @@ class PoolSearch:
         one, values = self._trials[number], search.trials[number].values
         if status is not None and status.verdict is Verdict.CRASHED:
             self._failed = status.detail.strip().rsplit("\n", 1)[-1] or str(status.reason)
+            self._failures += bool(status.detail)  # one that has diverged says nothing of the others
             log.warning("%s has failed; the search continues without it: %s", status.name, self._failed)
             self._tell(number, TrialState.FAIL)
         elif search.trials[number].step >= self._spec.epochs:

@@ -11,7 +11,7 @@ from typing import Any
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.core.answers import Grant, JobStatus, State
 from lightning_core.core.commands import Command
-from lightning_core.core.events import Cell, Checkpoint, Event, ExitCause, Report, Submit, Tick, WorkerExited
+from lightning_core.core.events import BadLosses, Cell, Checkpoint, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.pool.pool_errors import JobEndedError, UnknownJobError
 from lightning_core.scheduler.scheduler import Scheduler
@@ -54,7 +54,7 @@ class MadeUpPool:
         self.scheduler = Scheduler(self.settings)
         self.workers = dict[str, Worker]()
         self.value = value or (lambda rate, epoch: float(epoch**-rate))
-        self.fails = set[str]()
+        self.fails, self.diverges = set[str](), set[str]()
         self.now, self.start = 0.0, 1e9
         self.configs = list[Any]()
         self.running = list[list[str]]()
@@ -146,6 +146,10 @@ class MadeUpPool:
             cells.append(Cell(worker.cells[incarnation], epoch * PER_EPOCH, self.value(worker.rate, epoch)))
         if name in self.fails:
             self._handle(WorkerExited(name, incarnation, ExitCause.RAISED, detail="Traceback\nOverflowError: too much"))
+            return True
+        if name in self.diverges:
+            bad = Report(name, incarnation, 1, directive.version, 5, 0.5, bad_losses=BadLosses(1, 10))
+            self._handle(bad)
             return True
         number = worker.numbers[incarnation] = worker.numbers.get(incarnation, 0) + 1
         done, most = int(worker.batches), target.work or math.inf

@@ -179,6 +179,14 @@ def test_a_search_whose_trials_all_fail_is_over_soon(pool: MadeUpPool, tmp_path:
     assert {job.state for job in pool.jobs()} == {State.ENDED}
 
 
+def test_trials_that_diverge_first_do_not_end_the_search(pool: MadeUpPool, tmp_path: Path) -> None:
+    pool.diverges = {f"night-{number}" for number in range(5)}
+    search = search_of(pool, tmp_path, deadline="30s")
+    best = search.run()
+    assert best.job not in pool.diverges
+    assert [trial.state for trial in search._study.trials][:5] == [TrialState.FAIL] * 5
+
+
 def test_a_deadline_before_the_first_value_is_told(pool: MadeUpPool, tmp_path: Path) -> None:
     with pytest.raises(SearchFailedError, match="no trial has reported val_loss before the deadline"):
         search_of(pool, tmp_path, deadline="0.5s").run()
