@@ -24,14 +24,14 @@ MAX_PROBLEMS_SHOWN = 100
 
 
 class BundleError(LightningCoreError, ValueError):
-    """A bundle is wrong; the message has one line for each problem.
+    """A bundle is wrong; the message has one line for each problem, and no line twice.
 
     Attributes:
         problems: All problems, also those beyond the first hundred, which the message leaves out.
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = list(problems)
+        self.problems = list(dict.fromkeys(problems))  # jobs that share a part share its problems
         more = len(self.problems) - MAX_PROBLEMS_SHOWN
         hidden = [f"... and {more:,} more problems"] if more > 0 else []
         super().__init__("\n".join([*self.problems[:MAX_PROBLEMS_SHOWN], *hidden]))

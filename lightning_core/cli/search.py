@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -16,6 +17,7 @@ from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
 from lightning_core.core.durations import format_duration
 from lightning_core.pool import Pool
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
+from lightning_core.server.discovery import AUTO
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.text import clean
 
@@ -66,8 +68,10 @@ def _search(arguments: argparse.Namespace) -> int:
         try:
             best = search.run()
         except (KeyboardInterrupt, ConnectionError):
-            where = f"--run-dir {place.parent}" if isinstance(place, Path) else f"--storage {place}"
-            again = f"lightning-core search {arguments.search} {where}"
+            where = ["--run-dir", str(place.parent)] if isinstance(place, Path) else ["--storage", place]
+            where += ["--pool", arguments.pool] if arguments.pool != AUTO else []
+            where += [f"--allow-import={name}" for name in arguments.allow_import]
+            again = shlex.join(["lightning-core", "search", str(arguments.search), *where])
             print(f"its trials wait in the pool; continue with: {again}", file=sys.stderr)
             raise
         return _finish(spec, study, best, jobs, place, arguments.json)

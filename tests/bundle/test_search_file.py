@@ -137,6 +137,7 @@ search:
         ("metric: val_acc", "metric: loss", "night.yaml:7:3: search.metric: must be the name under which it is logged"),
         ("  metric: val_acc\n", "", "night.yaml:6:1: search: metric is missing; expected one such as val_loss"),
         ("epochs: 20", "epochs: 1", "night.yaml:9:3: search.epochs: must be at least 2"),
+        ("epochs: 20", "epochs: 0", "night.yaml:9:3: search.epochs: must be at least 2"),
         ("trials: 50", "trials: 0", "night.yaml:11:3: search.trials: must be a whole number from 1 to 1000000, got 0"),
         ("seed: 7", "seed: -1", "night.yaml:14:3: search.seed: must be a whole number from 0 to 2**32 - 1, got -1"),
         ("sampler: random", "sampler: tpf", "search.sampler: 'tpf' is unknown; did you mean 'tpe'?"),

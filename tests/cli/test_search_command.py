@@ -82,9 +82,9 @@ def test_an_interrupted_search_says_how_it_continues(pool: Connected, capsys: py
 
     write()
     pool.at[8.0] = interrupt
-    assert main(["search", "night.yaml", "--run-dir", "n"]) == 130
-    said = capsys.readouterr().err
-    assert "its trials wait in the pool; continue with: lightning-core search night.yaml --run-dir n" in said
+    assert main(["search", "night.yaml", "--run-dir", "n", "--pool", "a pool", "--allow-import", "tests"]) == 130
+    again = "lightning-core search night.yaml --run-dir n --pool 'a pool' --allow-import=tests"
+    assert f"its trials wait in the pool; continue with: {again}\n" in capsys.readouterr().err
     assert main(["search", "night.yaml", "--run-dir", "n"]) == 0
     assert " trials so far" in capsys.readouterr().out
     assert {job.state for job in pool.jobs()} == {State.ENDED}

@@ -252,10 +252,9 @@ def _metric(value: Any) -> str:
 
 
 def _epochs(value: Any) -> int:
-    epochs = positive_int(value, maximum=MAX_COUNT)
-    if epochs < 2:
-        raise ValueError(f"must be at least 2, or there is nothing to decide between them, got {epochs}")
-    return epochs
+    if isinstance(value, int) and value < 2:
+        raise ValueError(f"must be at least 2, or there is nothing to decide between them, got {shown(value)}")
+    return positive_int(value, maximum=MAX_COUNT)
 
 
 def _seed(value: Any) -> int:
