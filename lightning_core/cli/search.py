@@ -67,7 +67,7 @@ def _search(arguments: argparse.Namespace) -> int:
         jobs = None if pool.is_far else pool.folder / "jobs"  # asked now: it may be down at the end
         try:
             best = search.run()
-        except (KeyboardInterrupt, ConnectionError):
+        except KeyboardInterrupt:
             where = ["--run-dir", str(place.parent)] if isinstance(place, Path) else ["--storage", place]
             where += ["--pool", arguments.pool] if arguments.pool != AUTO else []
             where += [f"--allow-import={name}" for name in arguments.allow_import]

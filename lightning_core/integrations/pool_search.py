@@ -154,12 +154,11 @@ class PoolSearch:
     def run(self) -> Best:
         """Search until the deadline, the target or the end of the last trial, and return the best.
 
-        A pool that does not answer is waited for: its jobs wait with it. If the search is interrupted, the trials that
-        train are paused, and the next run goes on from there.
+        A pool that does not answer is waited for until the deadline: its jobs wait with it, and end by themselves soon
+        after that. If the search is interrupted, the trials that train are paused, and the next run goes on from there.
 
         Raises:
             SearchFailedError: No trial has reported a value.
-            ConnectionError: The pool does not answer at the deadline.
         """
         spec = self._spec
         search = DeadlineSearch(
@@ -170,9 +169,8 @@ class PoolSearch:
         try:
             while self._goes_on(search):
                 time.sleep(min(self._poll, max(self.seconds_left, 0.0)))
-        except BaseException as error:
-            if not isinstance(error, ConnectionError):
-                self._pause_all(search)
+        except BaseException:
+            self._pause_all(search)
             raise
         self._finish(search)
         if (best := self.best) is None:
@@ -187,11 +185,11 @@ class PoolSearch:
         try:
             goes_on = self._step(search)
         except ConnectionError as error:
-            if self.seconds_left <= 0:
-                raise
             if not self._away:
                 log.warning("%s: the search waits for the pool: %s", self._spec.name, error)
             self._away, self._looked_at = True, math.nan
+            if self.seconds_left <= 0:
+                return False
             if self._connect is not None:
                 with suppress(ConnectionError):
                     pool = self._connect()
@@ -312,7 +310,7 @@ class PoolSearch:
 
     def _pause_all(self, search: DeadlineSearch) -> None:
         for number, one in enumerate(search.trials):
-            if one.running and not one.over:
+            if one.running and not one.over and not self._away:
                 with suppress(ConnectionError):
                     self._pause(number)
 
@@ -320,7 +318,9 @@ class PoolSearch:
         """End the trials that are alive; what they have reported stays in the study."""
         for number, one in enumerate(self._trials):
             if not one.told:
-                self._send(Cancel(self._name(one)))
+                with suppress(ConnectionError):
+                    if not self._away:
+                        self._send(Cancel(self._name(one)))
                 self._tell(number, TrialState.PRUNED if search.trials[number].values else TrialState.FAIL)
 
     def _tell(self, number: int, state: TrialState) -> None:
