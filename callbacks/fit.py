@@ -31,6 +31,7 @@ from .reporting.losses import Losses
 from .reporting.lr_watch import LearningRateWatch
 from .reporting.mailbox import Mailbox
 from .reporting.memory_meter import memory_meter
+from .reporting.rank_memory import RankMemory
 from .reporting.target_reader import Stage
 from .slurm import SlurmEnd, SlurmSaver
 
@@ -75,28 +76,31 @@ class Fit:
         self.hangs = HangWatch(options.hang)
         """Watch of this thread."""
         device, offload = pl_module.device, offload_of(trainer, pl_module, options.job)
+        self._has_ranks = trainer.world_size > 1
+        self._rank_memory: RankMemory | None = None
+        meter = memory_meter(device, lambda: () if self._rank_memory is None else self._rank_memory.other_ranks)
+        meter.frees = None if offload is None else offload.frees
+        if self._has_ranks:
+            self._rank_memory = RankMemory(trainer.global_rank, meter)
         self.mailbox: Mailbox | None = None
         """Mailbox of the job; None on all ranks but the first."""
         if trainer.is_global_zero:
-            memory = memory_meter(device)
-            memory.frees = None if offload is None else offload.frees
             self.mailbox = Mailbox(
                 options.connect(trainer, pl_module), self._name, hold_timeout=10.0 if launched else CLOSE_TIMEOUT / 2,
                 asks_forecast=not launched or bool(trainer.loggers), listens=launched, hangs=self.hangs,
-                give_up=options.give_up, memory=memory,
+                give_up=options.give_up, memory=self._rank_memory or meter,
             )  # fmt: skip
         self._target = target = options.job.target
         self._last_batch = target.work or 0
         self._rates = LearningRateWatch(self._name, self.mailbox, wanted=target.observes)
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
-        self._has_ranks = trainer.world_size > 1
         resumed = options.incarnation > 1 if options.launched else record.resumed
         self._best = best_model_saver(trainer, options.job, options.keep_best, launched=launched, resumed=resumed)
         self._slurm_end = SlurmEnd() if self.mailbox is not None and not options.launched else None
         self._requeue = options.requeue
         self._slurm = SlurmSaver(self._name, options.save_to, options.save_before, self._slurm_end)
         self._timer: BusyTimer = GpuTimer() if device.type == "cuda" else HostTimer()
-        ranks = Ranks(trainer.global_rank, device) if self._has_ranks else None
+        ranks = Ranks(trainer.global_rank, device, self._rank_memory) if self._has_ranks else None
         self.steering = Steering(
             self._name, self.mailbox, self._timer, ranks, options.device_lock, options.launched, options.devices,
             options.stop_when_met, lambda: trainer.received_sigterm or self._slurm.due(), options.cores,
@@ -264,6 +268,8 @@ class Fit:
         """Release the device and leave the pool after the fit, or after the exception that ended it."""
         mailbox = self.mailbox
         self.hangs.excuse()
+        if self._rank_memory is not None:
+            self._rank_memory.close()
         try:
             busy = self.steering.close()
             if mailbox is not None:

@@ -2,6 +2,7 @@
 
 Every few batches rank 0 broadcasts one small tensor. It chooses the number of batches until the next broadcast from the
 measured cost of a broadcast and of a batch, and sends it in the same tensor, so that no rank relies on its own clock.
+Where it says so, all ranks then tell one another what memory they have.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import time
 from enum import IntEnum, IntFlag
 
 import torch
+
+from ..reporting.rank_memory import RankMemory, RankUse
 
 # Target seconds of training between two agreements.
 AGREEMENT_PERIOD = 0.05
@@ -41,6 +44,8 @@ class SideAction(IntFlag):
     """Save a checkpoint where resuming is exact."""
     KEEP = 2
     """Save the model as the best so far."""
+    TELL_MEMORY = 4
+    """Tell the other ranks what memory this one has."""
 
 
 def batches_between(broadcast: float, batch: float) -> int:
@@ -64,11 +69,13 @@ class Ranks:
     Args:
         rank: Number of this rank.
         device: Device of the tensors that the process group of this training can send.
+        memory: Memory of this rank; the same on all ranks, None if no rank measures any.
     """
 
-    def __init__(self, rank: int, device: torch.device) -> None:
+    def __init__(self, rank: int, device: torch.device, memory: RankMemory | None = None) -> None:
         self._first = rank == 0
         self._tensor = torch.zeros(3, dtype=torch.int64, device=device)
+        self._memory = memory
         self._between = self._left = 1
         self._cost = math.inf
         self._since = time.perf_counter()
@@ -87,13 +94,23 @@ class Ranks:
         """
         began = time.perf_counter()
         if self._first:
+            if self._memory is not None and self._memory.due():
+                side_actions |= SideAction.TELL_MEMORY
             batch = max(began - self._since, 1e-6) / self._between
             between = 1 if self._cost == math.inf else batches_between(self._cost, batch)
             self._tensor.copy_(torch.tensor([action, side_actions, between]))
         torch.distributed.broadcast(self._tensor, 0)
         agreed, agreed_sides, self._between = self._tensor.tolist()
         self._left = self._between
-        self._since = time.perf_counter()
         # The first broadcast sets up connections, and others wait for a slow rank: the minimum is the true cost.
-        self._cost = min(self._since - began, 1.1 * self._cost)
+        self._cost = min(time.perf_counter() - began, 1.1 * self._cost)
+        if agreed_sides & SideAction.TELL_MEMORY and self._memory is not None:
+            self._tell(self._memory)
+        self._since = time.perf_counter()
         return Action(agreed), int(agreed_sides)
+
+    def _tell(self, memory: RankMemory) -> None:
+        own = torch.tensor(memory.own(), dtype=torch.int64, device=self._tensor.device)
+        all_uses = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(all_uses, own)
+        memory.take([RankUse(*use.tolist()) for use in all_uses])

@@ -26,6 +26,7 @@ from .inbox import Inbox
 from .joining import Connect, Connection, JoinDeferredError
 from .memory_meter import MemoryMeter
 from .outbox import Outbox
+from .rank_memory import RankMemory
 
 log = logger(__name__)
 
@@ -63,7 +64,7 @@ class Mailbox:
         listens: bool = False,
         hangs: HangWatch | None = None,
         give_up: Callable[[str], None] | None = None,
-        memory: MemoryMeter | None = None,
+        memory: MemoryMeter | RankMemory | None = None,
     ) -> None:
         self.outbox = Outbox()
         """Contents of the next report."""

@@ -1,15 +1,15 @@
 """Measures the memory that a training has on its device, in the thread that reports.
 
 On a GPU it is what torch's allocator has reserved there, whose peak torch counts. On CPUs the process and its
-descendants, such as the workers of its loaders and ranks that it has started itself, are looked at now and then: a peak
-between two looks is missed. Each process measures itself, and rank 0 reports its own.
+descendants, such as the workers of its loaders, are looked at now and then: a peak between two looks is missed. Each
+rank measures itself (:mod:`.rank_memory`).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 
@@ -47,6 +47,16 @@ class MemoryMeter:
         self._period = MIN_PERIOD
         self._due_at = 0.0
 
+    @property
+    def measures(self) -> bool:
+        """Whether anything can be measured."""
+        return self._read is not None
+
+    @property
+    def last(self) -> MemoryUse | None:
+        """What the last look returned."""
+        return self._use
+
     def look(self) -> MemoryUse | None:
         """Return what is to be reported; None if nothing is known. To be called often: it measures when that is due."""
         began = self._clock()
@@ -77,11 +87,18 @@ class MemoryMeter:
         return max(self._peak - self._freed, 0)
 
 
-def memory_meter(device: torch.device) -> MemoryMeter:
-    """Return a meter of this process's memory on a device."""
+def memory_meter(device: torch.device, other_ranks: Callable[[], Collection[int]] = tuple) -> MemoryMeter:
+    """Return a meter of this process's memory on a device.
+
+    Args:
+        device: Device of the training.
+        other_ranks: Returns the processes on this node that train other ranks: they measure themselves.
+    """
     if device.type == "cuda":
         return MemoryMeter(_reserved_on(device))
-    return MemoryMeter((lambda: proportional_set_size(os.getpid())) if device.type == "cpu" else None)
+    if device.type != "cpu":
+        return MemoryMeter(None)
+    return MemoryMeter(lambda: proportional_set_size(os.getpid(), without=other_ranks()))
 
 
 def _reserved_on(device: torch.device) -> Callable[[], int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,16 +25,25 @@ RECENT = 10.0
 NEARLY_ALL = 0.95
 
 
-def proportional_set_size(pid: int, root: Path = Path("/")) -> int:
+def proportional_set_size(pid: int, root: Path = Path("/"), without: Collection[int] = ()) -> int:
     """Return the memory of a process and its descendants, in bytes; a page that n processes share counts 1/n in each.
 
     Descendants that may not be read are not counted.
+
+    Args:
+        pid: Process.
+        root: Folder of the file system.
+        without: Descendants that are not counted, nor theirs.
 
     Raises:
         OSError: If the process itself cannot be read.
     """
     total = _pss(root, pid)
-    for child in process_tree(root, pid)[1:]:
+    tree = process_tree(root, pid)[1:]
+    apart = {child for other in without if other in tree for child in process_tree(root, other)}
+    for child in tree:
+        if child in apart:
+            continue
         with suppress(OSError):  # it has just ended, or is another user's
             total += _pss(root, child)
     return total

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import psutil
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
@@ -26,6 +27,7 @@ from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import ExitCause
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
+from lightning_core.node.memory import proportional_set_size
 from lightning_core.worker.process_group import Rank, free_port, trainer_arguments
 from tests.callbacks.test_callback import ConnectedScript, Script, grant
 from tests.conftest import ROOT
@@ -33,9 +35,11 @@ from tests.faults import parted
 from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
 from tests.waiting import until
 
-SCENARIOS = ("hold", "over", "whole", "release", "return", "alone", "long")
+SCENARIOS = ("hold", "over", "whole", "release", "return", "alone", "memory", "long")
 # Of the process group in the story of a long hold, and how long that is, seconds.
 TIMEOUT, LONG = 4.0, 6.0
+# Bytes that rank 1 has more than rank 0 in the story of memory.
+HEAVY = 200 * 2**20
 Stories = dict[str, list[dict[str, Any]]]
 
 
@@ -84,6 +88,14 @@ def test_released_ranks_resume_bit_for_bit(stories: Stories) -> None:
         assert back[rank]["weights"] == whole[rank]["weights"]
         assert back[rank]["random"] == whole[rank]["random"]
     assert whole[0]["random"] != whole[1]["random"]
+
+
+def test_the_rank_with_most_memory_counts(stories: Stories) -> None:
+    """Rank 0 has started rank 1, which is heavier, and whose memory is not its own."""
+    first, second = stories["memory"]
+    assert second["has"] > first["has"] + 0.8 * HEAVY
+    assert first["told"][0] > first["has"] + 0.8 * HEAVY
+    assert first["told"][-1] < second["has"] + 0.5 * HEAVY
 
 
 def test_a_script_with_two_processes_has_a_scheduler_of_its_own(stories: Stories) -> None:
@@ -178,6 +190,12 @@ def told(script: Script, batches: int, *said: tuple[float, Directive]) -> None:
     threading.Thread(target=say, daemon=True).start()
 
 
+def stop_once_told(script: Script, met: End) -> None:
+    """End the training once its memory has been reported."""
+    until(lambda: any(report.memory for report in script.reports))
+    script.say(met)
+
+
 def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
     """Train once; return what was recorded."""
     pl.seed_everything(7 + rank, verbose=False)
@@ -200,6 +218,10 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
         case "over":
             core = LaunchedCallback(**launched)
             told(script, 20, (0.0, End("job", 2, Verdict.MISSED, Reason("deadline_passed"))))
+        case "memory":
+            core = LaunchedCallback(**launched)
+            model.more = torch.ones(rank * HEAVY, dtype=torch.uint8)
+            threading.Thread(target=stop_once_told, args=(script, met), daemon=True).start()
         case "alone":
             core = CoreCallback("job", deadline="10m", target=BatchTarget(40), pool="local")
         case _:
@@ -222,6 +244,8 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
     return {
         "steps": trainer.global_step,
         "left": left,
+        "told": [report.memory.peak for report in script.reports if report.memory],
+        "has": proportional_set_size(os.getpid(), without=[child.pid for child in psutil.Process().children()]),
         "pause": clock.pause,
         "burnt": clock.burnt,
         "has_box": clock.has_box,

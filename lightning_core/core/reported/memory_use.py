@@ -8,7 +8,7 @@ from lightning_core.core.limits import MAX_MEMORY
 
 
 class MemoryUse(NamedTuple):
-    """Memory of one process on each of its devices, in bytes.
+    """Memory of a training on each of its devices, in bytes: of several ranks, that of the one which has most.
 
     On a GPU that is what its allocator has reserved there; on CPUs its proportional set size (PSS), in which pages that
     several processes share are counted in parts.
