@@ -330,14 +330,14 @@ class PlannedJobs:
         is_best_effort = status.deadline == math.inf
         last = number + AHEAD if is_best_effort else min(int(status.deadline // self._seconds), number + AHEAD)
         span = span._replace(deadline=max(last - span.start, 1))
-        if is_best_effort and (known is None or known.policy != BEST_EFFORT_POLICY):
+        drawn = self._policy or ("" if status.spot_policy is None else status.spot_policy.text)
+        policy = BEST_EFFORT_POLICY if is_best_effort else drawn
+        if known is None:
+            known = self._jobs[name] = PlannedJob(policy, self._forecasts, status.submitted_at, span)
+        elif known.policy != policy:  # it has lost its deadline, or got one; what it holds stays until it decides
             known = self._jobs[name] = PlannedJob(
-                BEST_EFFORT_POLICY, self._forecasts, status.submitted_at, span,
-                NodeCounts() if known is None else known.held,
-            )  # fmt: skip
-        elif known is None:
-            drawn = self._policy or ("" if status.spot_policy is None else status.spot_policy.text)
-            known = self._jobs[name] = PlannedJob(drawn, self._forecasts, status.submitted_at, span)
+                policy, self._forecasts, status.submitted_at, span, known.held, decided=known.decided, job=known.job
+            )
         known.span = span
         return None if on_hold or status.paused else known
 

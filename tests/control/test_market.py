@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.core.commands import Pause, Resume
+from lightning_core.core.commands import Pause, Resume, SetDeadline
 from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.control import Ask, CloudPart, CloudTrouble, IntervalEnded, NodesWanted, Quoted, WallClock
 from lightning_core.core.events import Close, Tick, WorkersLost
@@ -87,6 +87,28 @@ def test_a_job_without_a_deadline_waits_for_spot_nodes(policy: str) -> None:
     assert not any(nodes.on_demand for nodes in world.held)
     assert world.batches["a"] >= 150
     assert not world.present.all
+
+
+def test_a_deadline_that_is_taken_and_given_back_changes_the_policy_and_no_node_of_the_interval() -> None:
+    """The policy of the pool rents on demand alone; without a deadline spot nodes are waited for."""
+    world = World({"a": elastic("a", 400, 120.0)}, market([2] * 16))
+    run = controller("on-demand", initial_throughput=1.0)
+
+    def set_deadline(deadline: float) -> None:
+        world.live(run, 5.0)  # within an interval
+        before, asked = world.present, world.told[-1].devices
+        world.jobs["a"] = replace(world.jobs["a"], deadline=deadline)
+        world.tell(run, SetDeadline("a", deadline, from_submission=True))
+        world.live(run, 4.0)
+        assert (world.present, world.told[-1].devices) == (before, asked)
+        world.live(run, 11.0)
+
+    world.live(run, 10.0)
+    set_deadline(inf)
+    assert world.held[-1] == (0, 4)
+    assert world.present == (2, 0)
+    set_deadline(160.0)
+    assert world.present == (0, 4)
 
 
 def test_a_pool_that_needs_fewer_nodes_gives_them_back_at_once() -> None:
