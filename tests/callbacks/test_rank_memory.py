@@ -53,7 +53,7 @@ def test_nothing_is_told_before_all_ranks_have_measured() -> None:
     assert pair.first.look() == MemoryUse(100, 100)
 
 
-def test_a_rank_that_cannot_measure_holds_nobody_up() -> None:
+def test_a_rank_that_cannot_measure_is_not_waited_for() -> None:
     pair = Pair(other=RankUse(7, 1, UNMEASURABLE, 0))
     pair.first.look()
     pair.ask()
