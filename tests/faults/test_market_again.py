@@ -1,4 +1,4 @@
-"""A pool on a market that is taken down and brought up again goes on with what it had learned and billed."""
+"""A pool on a market that is taken down and brought up again continues with what it had learned and billed."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from lightning_core.cluster.bundle import Bundle
 from tests.conftest import ROOT
 from tests.tiny import Batch, Line
 
-# Bytes that it takes at a time, and at most: whoever is to stop it has to do so before.
+# Bytes that it takes at a time, and at most: it must have been stopped before.
 SIP, MOST = 2**24, 6 * 2**30
 # Bytes beyond what it has that a process may have of addresses, or all processes of the cgroup together.
 ROOM = 400 * 2**20
