@@ -183,7 +183,7 @@ def completed(line: str) -> set[str]:
 
 
 def test_completion_is_printed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert completed("lightning-core s") == {"status", "submit", "serve", "simulate"}
+    assert completed("lightning-core s") == {"status", "submit", "serve", "simulate", "search"}
     assert completed("lightning-core pause ") == {"train"}
     assert completed("lightning-core run b.yaml --policy tr") == {"triage"}
     (place / "run" / "jobs" / "vit").mkdir(parents=True)
