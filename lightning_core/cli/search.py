@@ -74,7 +74,7 @@ def _search(arguments: argparse.Namespace) -> int:
             again = shlex.join(["lightning-core", "search", str(arguments.search), *where])
             print(f"its trials wait in the pool; continue with: {again}", file=sys.stderr)
             raise
-        return _finish(spec, study, best, jobs, place, arguments.json)
+        return _finish(spec, study, best, search.has_reached, jobs, place, arguments.json)
 
 
 def _check_same(study: optuna.Study, spec: SearchSpec, place: Path | str) -> None:
@@ -112,13 +112,15 @@ def _say_best(spec: SearchSpec, best: Best) -> None:
 
 
 def _finish(
-    spec: SearchSpec, study: optuna.Study, best: Best, jobs: Path | None, place: Path | str, json_file: Path | None
-) -> int:
+    spec: SearchSpec, study: optuna.Study, best: Best, reached: bool, jobs: Path | None, place: Path | str,
+    json_file: Path | None,
+) -> int:  # fmt: skip
     """Print and write what was found."""
+    from lightning_core.integrations.pool_search import SECONDS
+
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.intermediate_values]
     whole = sum(max(trial.intermediate_values) + 1 >= spec.epochs for trial in trials)
-    took = sum(float(trial.user_attrs.get("lightning_core:seconds", 0.0)) for trial in trials)
-    reached = spec.target is None or (best.value <= spec.target if spec.mode == "min" else best.value >= spec.target)
+    took = sum(float(trial.user_attrs.get(SECONDS, 0.0)) for trial in trials)
     model = "" if jobs is None else str(jobs / best.job / "best.ckpt")
     print(f"{len(trials)} trial{'s' * (len(trials) > 1)}, {whole} to the end, {format_duration(took)} of training")
     print(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,14 +115,17 @@ class PoolSearch:
         self._looked_at = math.nan
         self._per_epoch: int | None = None
         self._failed, self._failures, self._away = "", 0, False
+        kept = study.user_attrs.get(BEST)
+        self.best = None if kept is None else Best(*kept)
+        """The best so far, which the study keeps; None before the first value."""
 
     @property
-    def best(self) -> Best | None:
-        """The best so far; None before the first value."""
-        kept = self._study.user_attrs.get(BEST)
-        return None if kept is None else Best(*kept)
+    def has_reached(self) -> bool:
+        """Whether the best is as good as the target; it is if there is no target."""
+        target = self._spec.target
+        return target is None or (self.best is not None and not self._is_better(target, self.best.value))
 
-    @property
+    @cached_property
     def end(self) -> datetime:
         """When the search ends; as of its first run."""
         told = self._study.user_attrs.get(END)
@@ -173,10 +177,10 @@ class PoolSearch:
             self._pause_all(search)
             raise
         self._finish(search)
-        if (best := self.best) is None:
+        if self.best is None:
             words = f": {self._failed}" if self._failed else " before the deadline"
             raise SearchFailedError(f"{spec.name}: no trial has reported {spec.metric}{words}")
-        return best
+        return self.best
 
     # ---------------------------------------------------------------------------------------------- looking and acting
 
@@ -204,7 +208,8 @@ class PoolSearch:
         self._take_in(search)
         now = time.time()
         hopeless = search.best is None and self._failures >= HOPELESS
-        if search.is_over(now) or self._is_enough() or hopeless:
+        enough = self._spec.target is not None and self.has_reached  # if only between two looks
+        if search.is_over(now) or enough or hopeless:
             return False
         for number, one in enumerate(search.trials):
             if one.running and not one.over and one.compared_at <= one.step and not search.goes_on(number, now):
@@ -269,11 +274,11 @@ class PoolSearch:
         search.report(number, epoch, status.watched.value, one.seconds)
         one.trial.report(status.watched.value, epoch - 1)
         one.trial.set_user_attr(SECONDS, one.seconds)
-        best = self.best
-        value = status.watched.best
-        if math.isfinite(value) and (best is None or self._is_better(value, best.value)):
-            self._study.set_user_attr(BEST, [value, one.trial.params, status.name, epoch])
-            self._on_news(Best(value, one.trial.params, status.name, epoch))
+        found = Best(status.watched.best, one.trial.params, status.name, epoch)
+        if math.isfinite(found.value) and (self.best is None or self._is_better(found.value, self.best.value)):
+            self.best = found
+            self._study.set_user_attr(BEST, list(found))
+            self._on_news(found)
 
     def _ended(self, search: DeadlineSearch, number: int, status: JobStatus | None) -> None:
         """Take in that the job of a trial has ended, or is not known any more."""
@@ -337,11 +342,6 @@ class PoolSearch:
 
     def _name(self, one: _Trial) -> str:
         return f"{self._spec.name}-{one.trial.number}"
-
-    def _is_enough(self) -> bool:
-        """Return whether the target is reached, if only between two looks."""
-        target, best = self._spec.target, self.best
-        return target is not None and best is not None and not self._is_better(target, best.value)
 
     def _is_better(self, value: float, other: float) -> bool:
         return value < other if self._spec.mode == "min" else value > other
