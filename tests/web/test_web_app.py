@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -247,6 +248,14 @@ def test_the_page_of_a_job_shows_its_curve_and_why(page: Page) -> None:
     assert "device 1" in lanes.text
     assert 'style="left:' in lanes.text
     assert "style-src-attr 'unsafe-inline'" in lanes.headers["content-security-policy"]  # or no place would count
+
+
+@pytest.mark.parametrize("path", ["/", "/timeline", "/jobs/vit"])
+def test_what_has_a_label_has_a_role(page: Page, path: str) -> None:
+    """A label of an element that says nothing by itself is not read out."""
+    text = page.of(ANN).get(path).text
+    assert "aria-label=" in text
+    assert re.findall(r"<(?:div|pre|span|p)\b(?=[^>]* aria-label=)(?![^>]* role=)[^>]*>", text) == []
 
 
 @pytest.mark.parametrize("path", ["/jobs/..%2f..%2fhead.json/log", "/jobs/%2e%2e/log", "/jobs/a%00b/log"])

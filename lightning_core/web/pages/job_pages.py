@@ -58,7 +58,7 @@ def body(
         f"{tools}"
         f'<div class="panel"><div id="chart" data-left="{LEFT}" data-margin="{WIDTH - RIGHT}" '
         f'data-run="{job.run_number}">{chart_of(history, found, 400, None)}</div>'
-        '<div class="tools" aria-label="Zoom"><button class="plain" id="closer">zoom in</button>'
+        '<div class="tools" role="group" aria-label="Zoom"><button class="plain" id="closer">zoom in</button>'
         '<button class="plain" id="wider">zoom out</button><button class="plain" id="earlier">earlier</button>'
         '<button class="plain" id="later">later</button><button class="plain" id="whole">all</button>'
         '<span class="soft">or drag across the chart</span></div></div>'
@@ -163,8 +163,8 @@ def _log(job: JobHistory, status: JobStatus | None) -> str:
     if status is None or not job.job.is_launched:
         return ""
     return (
-        '<section class="panel"><h2>Log</h2><pre id="log" tabindex="0" aria-label="End of the log" class="log"></pre>'
-        "</section>"
+        '<section class="panel"><h2>Log</h2>'
+        '<pre id="log" tabindex="0" role="region" aria-label="End of the log" class="log"></pre></section>'
     )
 
 
