@@ -32,7 +32,7 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import owner_only, read_own
 
 # Seconds that the head may take to start, and to end.
-START_TIMEOUT, END_TIMEOUT = 60.0, 15.0
+START_TIMEOUT, END_TIMEOUT = 120.0, 15.0
 # A socket's path has at most 107 characters; Ray needs the rest for its own names.
 TEMP_PREFIX = "lc-"
 MAX_TEMP_LENGTH = 40
@@ -124,9 +124,16 @@ def await_address(process: subprocess.Popen[bytes], head: Mapping[str, Any], fol
         if note.exists() and (address := note.read_text().strip()):
             return address
         if process.poll() is not None:
-            break
+            raise HeadError(f"Ray did not start: {_last_words(folder)}; see {folder / 'head.log'}")
         time.sleep(0.1)
-    raise HeadError(f"Ray did not start; see {folder / 'head.log'}")
+    raise HeadError(f"Ray has not started within {START_TIMEOUT:.0f} s; see {folder / 'head.log'}")
+
+
+def _last_words(folder: Path) -> str:
+    """Return the last line that the head has written, or that it has written none."""
+    lines = (folder / "head.log").read_text(errors="replace").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1] if said else "it said nothing"
 
 
 def _take_token(head: Mapping[str, Any]) -> None:

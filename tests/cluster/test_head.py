@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from lightning_core.cloud import ray_head
 from lightning_core.cloud.ray_cluster import join_ray
-from lightning_core.cloud.ray_head import MARK, MARK_FILE, HeadError, end_ray, joined, new_head
+from lightning_core.cloud.ray_head import MARK, MARK_FILE, HeadError, await_address, end_ray, joined, new_head
 from lightning_core.cluster import head as heads
 from lightning_core.cluster.head import down
 from lightning_core.node.processes import is_alive, started
@@ -115,6 +116,23 @@ def test_a_process_that_leads_no_group_is_not_ended(pool: Path) -> None:
     finally:
         forged.process.kill()
         forged.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("printf 'starting\\nno space left\\n\\n' >&2; exit 1", "did not start: no space left; see .*head.log"),
+        ("exit 1", "did not start: it said nothing; see .*head.log"),
+        ("sleep 60", "has not started within 0 s; see .*head.log"),
+    ],
+)
+def test_a_ray_that_does_not_start_says_why(script: str, why: str, pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_head, "START_TIMEOUT", 0.3 if "sleep" in script else 60.0)
+    pool.mkdir()
+    with (pool / "head.log").open("wb") as log, subprocess.Popen(["sh", "-c", script], stderr=log) as process:
+        with pytest.raises(HeadError, match=why):
+            await_address(process, new_head(1, "cpu"), pool, [])
+        process.kill()
 
 
 @as_root
