@@ -21,6 +21,7 @@ HEADINGS = {
     "what_if": "What if: who would make it after a change",
     "search": "Searches with a deadline",
     "live_search": "Searches with a deadline, trained live",
+    "live_pool_search": "A search in a pool, beside Ray Tune",
     "waiting": "Waiting times at the command line",
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
@@ -253,6 +254,13 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             ("median", "Optuna with MedianPruner"),
         )
         for end, what in (("loss", "loss after 30 s, mean of five"), ("loss_error", "its standard error"))
+    },
+    "live_pool_search": {
+        "pool_loss": ("Search in a pool: loss at the deadline, mean of three", "{:.4f}"),
+        "tune_loss": ("Ray Tune, TPE and ASHA", "{:.4f}"),
+        "difference_error": ("Standard error of the difference", "{:.4f}"),
+        "pool_epochs": ("Search in a pool: epochs trained", "{:.0f}"),
+        "tune_epochs": ("Ray Tune: epochs trained", "{:.0f}"),
     },
     "waiting": {
         "import_lightning": ("Import of Lightning, for comparison", "{:.2g} s"),
