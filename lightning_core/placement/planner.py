@@ -165,9 +165,7 @@ def _explained(demands: Demands, groups: Sequence[TaskGroup]) -> InfeasibleError
         for (when, resource), amount in missing.items():
             if when == name:
                 free = ", ".join(f"{node} {_left(largest, node, period, resource):g}" for node in demands.nodes)
-                lines.append(
-                    f"{name}: {amount:g} more {resource} at the edge would be needed; free: {free or 'no node'}"
-                )
+                lines.append(f"{name}: {amount:g} more {resource} at the edge would be needed; free: {free}")
     return InfeasibleError("; ".join(lines), largest, missing)
 
 

@@ -113,6 +113,17 @@ def test_surges_are_as_requested() -> None:
     assert all(np.array_equal(drawn[name], again[name]) for name in drawn)
 
 
+def test_a_surge_ends_as_it_began() -> None:
+    drawn = Surges(0.3, events=0.5, lasts=2, ramp=2, noise=0.0, seed=2).draw(DEMANDS, 8)["a"]
+    assert drawn[6:14].tolist() == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.3, 1.2, 1.1, 1.0])
+
+
+def test_moves_of_a_day_are_counted() -> None:
+    """A task that needs half as much again finds no room where it stands."""
+    results = simulate_day(PLACED, {"a": np.array([1, 1, 1, 1, 1, 1, 1.5, 1]), "b": FLAT}, Perfect())
+    assert (results.moves, results.left) == (1, 0)
+
+
 def test_bad_days_are_refused() -> None:
     with pytest.raises(ValueError, match="arrivals must be one series for each of a, b; see 'c'"):
         simulate_day(PLACED, {"a": FLAT, "b": FLAT, "c": FLAT}, None)

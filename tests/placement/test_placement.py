@@ -30,6 +30,7 @@ from lightning_core.placement import (
     plan,
 )
 from lightning_core.placement.baselines import incremental, one_period
+from lightning_core.placement.planner import group_tasks
 from tests.examples import examples
 
 GPUS = {"v100": Gpu(2.08)}
@@ -81,6 +82,7 @@ def test_choices_respect_delay_and_accuracy() -> None:
         (lambda: Level(0.5, {"v100": 0.0}), "v100 must be positive and finite, got 0.0"),
         (lambda: Node({"v100": -1}), "v100 must be at least 0, got -1"),
         (lambda: Cloud(delay=-1.0), "delay must be at least 0 and finite, got -1"),
+        (lambda: EdgePrices(gigabyte=-0.1), "gigabyte must be at least 0 and finite, got -0.1"),
         (lambda: EdgePrices(gpu=math.nan), "gpu must be at least 0 and finite, got nan"),
         (lambda: job(), "a whole number for each period"),
         (lambda: job(0, 0), "at least one of them, got \\(0, 0\\)"),
@@ -206,6 +208,41 @@ def test_greedy_planning_uses_up_the_edge_that_others_need() -> None:
     assert [task.job for task, _ in greedy.unserved] in (["near"], ["near", "near"])
 
 
+@pytest.mark.parametrize(
+    ("weights", "places"),
+    [(Weights(1.0, 0.0), [CLOUD, "edge"]), (Weights(0.5, 0.0, 0.5), [CLOUD, CLOUD])],
+)
+def test_one_task_at_a_time_weighs_a_move_against_what_it_saves(weights: Weights, places: list[str]) -> None:
+    """The edge, half as dear, has exactly the room of one task; in the first period another job has it."""
+    jobs = {"first": job(1, 0, accuracy=0.8), "stays": job(1, 1, accuracy=0.8)}
+    wanted = demands(jobs, {"edge": Node({"v100": 10})}, edge=EdgePrices(0.5))
+    placement = incremental(wanted, weights, ObjectiveRanges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0)))
+    assert placement.served[Task("first", 0)][0].location == "edge"
+    assert [choice.location for choice in placement.served[Task("stays", 0)]] == places
+
+
+@pytest.mark.parametrize(("cost", "level"), [((0.0, 0.01), "mixed"), ((0.0, 10.0), "fp32")])
+def test_one_task_at_a_time_weighs_costs_by_their_range(cost: tuple[float, float], level: str) -> None:
+    ranges = ObjectiveRanges(cost, (0.0, 1.0), (0.0, 1.0))
+    [choice] = incremental(demands({"a": job(1)}, {}), Weights(0.5, 0.5), ranges).served[Task("a", 0)]
+    assert choice.level == level
+
+
+def test_a_node_without_a_type_of_gpu_has_none_of_it() -> None:
+    nodes = {"n": Node({"v100": 10}), "m": Node({"t4": 40})}
+    two = Demands(("day",), {"v100": Gpu(2.0), "t4": Gpu(0.1)}, {"fp32": Level(0.9, {"v100": 150.0, "t4": 50.0})},
+                  nodes, {"a": job(3, delay=20.0)}, Cloud(delay=40.0))  # fmt: skip
+    with pytest.raises(InfeasibleError, match="30 more t4 at the edge would be needed; free: n 0, m 10"):
+        plan(two)
+
+
+@pytest.mark.parametrize("prices", [(2.0, 1.0), (1.0, 2.0)])
+def test_in_the_cloud_the_cheapest_gpu_for_a_level_is_the_choice(prices: tuple[float, float]) -> None:
+    gpus = dict(zip(("v100", "t4"), map(Gpu, prices), strict=True))
+    wanted = Demands(("day",), gpus, {"fp32": Level(0.9, {"v100": 150.0, "t4": 150.0})}, {}, {"a": job(1)})
+    assert [choice.gpu for choice in wanted.choices(wanted.jobs["a"])] == [min(gpus, key=lambda name: gpus[name].price)]
+
+
 @st.composite
 def days(draw: st.DrawFn) -> Demands:
     """Several jobs over three periods, in little room."""
@@ -284,6 +321,25 @@ def test_a_surge_needs_more_aggregation_as_well(how: str) -> None:
     assert "aggregation" in moved.reason
     [more] = RECONFIGURERS[how](placement, 0).serve({"a": 17.5})
     assert (more.kind, more.after.location) == ("grown", "n")
+
+
+def test_tasks_of_a_cycle_are_planned_each_on_its_own_if_moves_cost() -> None:
+    """Alike tasks are counted together; around a cycle that counts a move for none where two exchange their places."""
+    jobs = {"a": job(2, 2, 2), "near": job(0, 1, 0, delay=20.0, accuracy=0.8)}
+    wanted = demands(jobs, {"edge": Node({"v100": 20})}, cloud=Cloud(delay=40.0), edge=EdgePrices(0.5), cycle=True)
+    found = {listed: plan(wanted, Weights(0.5, 0.0, 0.5), gap=0.0, listed=listed) for listed in (False, True)}
+    assert found[False].variables == found[True].variables
+    assert found[False].objective == pytest.approx(found[True].objective)
+    loose = plan(wanted, Weights(1.0, 0.0), gap=0.0)
+    assert loose.variables < found[False].variables  # without a price of moves they are counted
+    assert [len(group.tasks) for group in group_tasks(wanted)] == [2, 1]
+
+
+def test_a_check_names_the_task_that_must_not_move_and_where_it_is() -> None:
+    wanted = demands({"a": job(1, 1, moves=False)})
+    both = [wanted.choice(wanted.jobs["a"], place, "v100", "fp32") for place in ("edge", CLOUD)]
+    with pytest.raises(AssertionError, match="must not move, and trains in cloud, edge"):
+        Placement(wanted, {Task("a", 0): tuple(both)}).check()
 
 
 # ------------------------------------------------------------------------------------------------ what does not fit
