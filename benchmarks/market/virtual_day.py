@@ -1,9 +1,11 @@
 """A live day of a market once more in virtual time: the same scheduler, with the delays and the throughput of that day.
 
-The controller begins as ignorant as the live one, and learns by the same measurements. So what it pays differs from
-what the live day paid by chance, and not by what was known. Plans that cost almost the same lie close to one another:
-where a node comes some seconds later, another one may be chosen. How much that matters is seen where a day is played
-several times, with delays and throughput drawn again from those that were measured on it.
+The controller begins as ignorant as the live one, and learns by the same measurements: its first start takes as long as
+the live one, because all plans know of a start, until there is another one, is how long that took. So what it pays
+differs from what the live day paid by chance, and not by what was known. Plans that cost almost the same lie close to
+one another: where a node comes some seconds later, another one may be chosen. How much that matters is seen where a day
+is played several times, with the throughput and all delays after the first start drawn again from those that were
+measured on it.
 """
 
 from __future__ import annotations
@@ -62,11 +64,22 @@ class Decision(NamedTuple):
 NOTHING = Decision(NodeCounts(), 0, math.nan)
 
 
+class Start(NamedTuple):
+    """Delays of a start from nothing in seconds, as in :class:`Conditions`."""
+
+    start_up: float
+    warm_up: float
+    start: float
+
+
 class Conditions(NamedTuple):
     """What a virtual day is like: delays in seconds, and batches per second by number of devices."""
 
+    first: Start
+    """Those of the first start."""
+
     start_up: float
-    """From the request for a node until it is seen."""
+    """From the request for another node until it is seen."""
     warm_up: float
     """From then until there is a worker on it."""
     start: float
@@ -88,17 +101,41 @@ class Measured(NamedTuple):
     trained: dict[int, list[tuple[int, float]]]
     """Batches and seconds of each incarnation, by number of devices."""
 
+    @property
+    def first(self) -> Start:
+        """The first start: what the live plans knew of starts before there was another one."""
+        return Start(*(self.delays[name][0] for name in Start._fields))
+
     def medians(self) -> Conditions:
         """Return the conditions of a day at the medians of its delays."""
         delays = {name: statistics.median(several) for name, several in self.delays.items()}
-        return Conditions(throughput={size: _rate(several) for size, several in self.trained.items()}, **delays)
+        throughput = {size: _rate(several) for size, several in self.trained.items()}
+        return Conditions(self.first, throughput=throughput, **delays)
 
     def drawn(self, rng: np.random.Generator) -> Conditions:
         """Return the conditions of a day on which other ones of those measured had come, each as likely (bootstrap)."""
         delays = {name: float(rng.choice(several, len(several)).mean()) for name, several in self.delays.items()}
         again = {size: [several[k] for k in rng.integers(0, len(several), len(several))]
                  for size, several in self.trained.items()}  # fmt: skip
-        return Conditions(throughput={size: _rate(several) for size, several in again.items()}, **delays)
+        return Conditions(self.first, throughput={size: _rate(several) for size, several in again.items()}, **delays)
+
+
+class Cloud(VirtualCloud):
+    """A cloud whose first nodes have delays of their own.
+
+    Args:
+        market: Its market.
+        notice: Seconds from a preemption notice to the end of a node; 0 for none.
+        conditions: Its delays.
+    """
+
+    def __init__(self, market: Market, notice: float, conditions: Conditions) -> None:
+        super().__init__(market, conditions.start_up, notice, LEAVE_SECONDS, conditions.warm_up, conditions.heard)
+        self._first = conditions.first
+        self.early = False  # live nodes know their end in advance
+
+    def _delays(self, number: int) -> tuple[float, float]:
+        return self._first[:2] if number == 1 else super()._delays(number)
 
 
 class LiveDay:
@@ -125,12 +162,9 @@ class LiveDay:
         work, by_size = self._work, [conditions.throughput[size] for size in self._job.sizes]
         cells = [*range(CELL, work, CELL), work]
         losses, submitted = [1.0] * len(cells), self.measured.submitted
-        given = SimulatedJob(self._job, cells, losses, by_size[-1], submitted, by_size)
-        cloud = VirtualCloud(
-            self._market, conditions.start_up, self._notice, LEAVE_SECONDS, conditions.warm_up, conditions.heard
-        )
-        cloud.early = False  # live ones know their end in advance
-        delays = Delays(release=conditions.release, start=conditions.start)
+        given = SimulatedJob(self._job, cells, losses, by_size[-1], submitted, by_size, conditions.start)
+        cloud = Cloud(self._market, self._notice, conditions)
+        delays = Delays(release=conditions.release, start=conditions.first.start)
         return Simulation(self._settings, [given], delays, journal, cloud=cloud).run()
 
     def costs(self, days: int) -> list[float]:

@@ -205,15 +205,19 @@ class VirtualCloud:
             self._requested += max(wanted - len(kept), 0)
         if new:
             self._nodes += new
-            self._queue.at(self._queue.now + self._start_up, self._arrive, new)
+            self._queue.at(self._queue.now + self._delays(new[0].number)[0], self._arrive, new)
+
+    def _delays(self, number: int) -> tuple[float, float]:
+        """Return the seconds until the pool sees a node, by its number from 1 on, and from then until it is warm."""
+        return self._start_up, self._warm_up
 
     def _arrive(self, nodes: Sequence[_Node]) -> None:
         """Let nodes come that were asked for together, unless they are no longer wanted."""
         for node in nodes:
             if node in self._nodes:
                 node.since = self._queue.now
-        if self._warm_up:
-            self._queue.at(self._queue.now + self._warm_up, self._get_warm, nodes)
+        if warm_up := self._delays(nodes[0].number)[1]:
+            self._queue.at(self._queue.now + warm_up, self._get_warm, nodes)
             self._say()
         else:
             self._get_warm(nodes)

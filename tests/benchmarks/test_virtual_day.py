@@ -7,32 +7,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.market.virtual_day import LiveDay, decisions, differences
-from lightning_core.cloud.provisioner import LEAVE_SECONDS
+from benchmarks.market.virtual_day import Cloud, Conditions, Decision, LiveDay, Start, decisions, differences
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.simulation.virtual_cloud import VirtualCloud
 
 INTERVAL, WORK, SIZES, THROUGHPUT = 40.0, 9000, (1, 2), (15.0, 26.0)
 START_UP, WARM_UP, START, RELEASE, HEARD = 2.5, 6.0, 0.5, 0.25, 1.5
+FIRST = Start(START_UP, WARM_UP, START)
 AVAILABLE = [1, 2, 2, 2, 2, 1, 2, 2, 1, 1, 2, 2, 2, 2]
 
 
-def write_day(path: Path, notice: float, warm_up: float = WARM_UP) -> Market:
+def write_day(path: Path, notice: float, warm_up: float = WARM_UP, first: Start = FIRST) -> Market:
     """Write the journal of a day with these delays; return its market."""
     market = Market(np.full(len(AVAILABLE), 0.6), np.array(AVAILABLE), seconds=INTERVAL)
     job = Job("a", 480.0, BatchTarget(WORK), save_every=5.0, can=frozenset(Capability), max_devices=2, sizes=SIZES)
     cells = [*range(4, WORK, 4), WORK]
-    given = SimulatedJob(job, cells, [1.0] * len(cells), THROUGHPUT[-1], 1.0, THROUGHPUT)
+    given = SimulatedJob(job, cells, [1.0] * len(cells), THROUGHPUT[-1], 1.0, THROUGHPUT, START)
     terms = {"interval": INTERVAL, "policy": "semi-markov", "kept_fraction": 0.8, "save_every": 5.0}
     settings = Settings("fifo", period=0.5, devices=4, controllers={"market": terms})
-    cloud = VirtualCloud(market, START_UP, notice, LEAVE_SECONDS, warm_up=warm_up, heard=HEARD)
-    cloud.early = False  # as on a live day, whose nodes are billed until then
-    Simulation(settings, [given], Delays(release=RELEASE, start=START), path, cloud=cloud).run()
+    conditions = Conditions(first, START_UP, warm_up, START, RELEASE, HEARD, dict(zip(SIZES, THROUGHPUT, strict=True)))
+    delays = Delays(release=RELEASE, start=first.start)
+    Simulation(settings, [given], delays, path, cloud=Cloud(market, notice, conditions)).run()
     return market
 
 
@@ -43,7 +42,8 @@ def test_a_day_is_measured_and_played_again_as_it_was(notice: float, tmp_path: P
     day = LiveDay(path, market, notice)
     found = day.measured.medians()
     assert day.measured.submitted == 1.0
-    assert found[:-1] == pytest.approx((START_UP, WARM_UP, START, RELEASE, HEARD), abs=0.01)
+    assert found.first == pytest.approx(tuple(FIRST), abs=0.01)
+    assert found[1:-1] == pytest.approx((START_UP, WARM_UP, START, RELEASE, HEARD), abs=0.01)
     assert found.throughput == pytest.approx(dict(zip(SIZES, THROUGHPUT, strict=True)), rel=0.01)
     again = day.play(found, beside := tmp_path / "virtual.db")
     one, other = decisions(path), decisions(beside)
@@ -55,6 +55,26 @@ def test_a_day_is_measured_and_played_again_as_it_was(notice: float, tmp_path: P
     assert one[0].planned == (0, 1)
     assert {decision.planned for decision in one} > {(0, 1), (2, 0)}
     assert day.costs(1) == day.costs(1)
+
+
+@pytest.mark.nightly
+def test_until_there_is_another_start_a_virtual_day_knows_of_starts_what_the_live_one_knew(tmp_path: Path) -> None:
+    """Whatever the later ones take."""
+    first = Start(3.0, 7.0, 2.0)
+    market = write_day(path := tmp_path / "journal.db", 0.0, warm_up=15.0, first=first)
+    day = LiveDay(path, market, 0.0)
+    assert day.measured.first == pytest.approx(tuple(first), abs=0.01)
+    assert day.measured.medians().warm_up == pytest.approx(15.0, abs=0.01)
+    known = costs_of_a_start(decisions(path))
+    assert known[0] == pytest.approx(sum(first) / INTERVAL, rel=0.05)
+    for seed in range(2):
+        day.play(day.measured.drawn(np.random.default_rng(seed)), beside := tmp_path / f"{seed}.db")
+        assert costs_of_a_start(decisions(beside))[0] == pytest.approx(known[0], rel=0.01)
+
+
+def costs_of_a_start(several: list[Decision]) -> list[float]:
+    """Return what a start was taken to cost in each decision that knew it."""
+    return [decision.start_up for decision in several if not np.isnan(decision.start_up)]
 
 
 @pytest.mark.nightly
