@@ -266,13 +266,12 @@ def all_are_gone(before: Look, look: Look) -> bool:
 
 
 @contextmanager
-def pool_in(folder: Path, environment: dict[str, str] | None = None) -> Iterator[Rented]:
-    """Bring a pool up by a command of its own, and take it down."""
+def pool_in(folder: Path, environment: dict[str, str] | None = None, command: Sequence[str] = ()) -> Iterator[Rented]:
+    """Bring a pool up by a command of its own, by default that of this module, and take it down."""
     folder.mkdir(exist_ok=True)
     ours = dict(os.environ) | (environment or {})
-    subprocess.run(
-        [sys.executable, "-m", __spec__.name, str(folder), "up"], cwd=ROOT, env=ours, check=True, timeout=150
-    )
+    words = command or (__spec__.name, str(folder), "up")
+    subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=ours, check=True, timeout=150)
     head = read_head(folder / "pool")
     assert head is not None
     try:
