@@ -485,11 +485,3 @@ def test_the_trend_predictor_extrapolates() -> None:
     assert np.array_equal(PREDICTORS["trend"].table(other, 2)[:15], table[:15])
     wrong = {name: errors(one.table(rising, 2), rising)[1] for name, one in PREDICTORS.items()}
     assert wrong["trend"] < wrong["persistence"]
-
-
-def test_autoregression_learns_a_periodic_series() -> None:
-    wave = 8 + 4 * np.sin(np.arange(200) * 2 * np.pi / 12)
-    table, truth = Autoregressive(4).table(wave, 3), Perfect().table(wave, 3)
-    assert np.abs(table - truth)[100:190].max() < 0.5
-    assert np.abs(LastValue().table(wave, 3) - truth)[100:190].max() > 4
-    assert np.abs(Seasonal(12).table(wave, 3) - truth)[100:190].max() < 1e-9

@@ -21,8 +21,8 @@ from tests.mutation.mutants import LEFT_ALONE, ROOT, Mutant, mutants_of, sample
 from tests.mutation.page import PAGE, Measured, Survivor, equivalent, read, save, written
 
 WORKSPACES = ROOT / "build" / "mutants"
-# Rooms whose tests are in the folder of another one.
-TESTS = {"planning": "policies"}
+# Rooms with tests in another folder too.
+TESTS = {"planning": ("planning", "policies")}
 BESIDE = ("callbacks", "benchmarks", "examples", "docs", "README.md", "ARCHITECTURE.md", "Makefile")
 PURE = "not (gpu or nightly or cluster or stories or faults)"
 # Seconds of the slowest test that is asked: a survivor is asked all its tests, and there are thousands of mutants.
@@ -65,7 +65,7 @@ def workspace_of(room: str) -> Path:
         "do_not_mutate": ["*/conformance.py"],
         "do_not_mutate_patterns": [LEFT_ALONE],
         "also_copy": BESIDE,
-        "pytest_add_cli_args_test_selection": [f"tests/{TESTS.get(room, room)}"],
+        "pytest_add_cli_args_test_selection": [f"tests/{name}" for name in TESTS.get(room, (room,))],
         "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", PURE],
         "use_git_change_detection": ["false"],
     }

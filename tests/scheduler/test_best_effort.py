@@ -16,16 +16,13 @@ from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
-from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
 from lightning_core.core.validation import checked
-from lightning_core.planning.best_effort import share_what_is_left
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from tests.views import view
 
 RESIZABLE = frozenset(Capability) - {Capability.TIME_SLICE}
 
@@ -155,15 +152,6 @@ def test_devices_that_are_left_are_shared_equally() -> None:
     assert "a" not in full or str(full["a"].reason).startswith("no deadline: waits for devices")
 
 
-def test_a_part_of_a_device_that_is_left_is_shared_too() -> None:
-    jobs = view(work=[5.0, 5.0, 5.0], deadline=[inf] * 3)
-    rest = share_what_is_left(0.6, jobs, np.zeros(3), np.zeros(3, bool), 0.0, 10.0)
-    assert rest.share.tolist() == pytest.approx([0.2] * 3)
-    rest = share_what_is_left(0.05, jobs, np.zeros(3), np.zeros(3, bool), 0.0, 10.0)
-    assert rest.share.tolist() == pytest.approx([0.025, 0.025, 0.0])  # less is not worth a switch
-    assert not share_what_is_left(0.0, jobs, np.zeros(3), np.zeros(3, bool), 0.0, 10.0).share.any()
-
-
 def test_jobs_of_several_devices_take_turns() -> None:
     """Each has the devices for as long as the other, to within a turn of 20 s; none begins again every second."""
     jobs = [played(job(name, inf, 1000, devices=2)) for name in ("a", "b")]
@@ -173,15 +161,6 @@ def test_jobs_of_several_devices_take_turns() -> None:
     assert sum(done) > 90.0
     assert abs(done[0] - done[1]) <= 21.0
     assert 2 <= outcome.switches <= 8
-
-
-def test_a_job_that_has_waited_for_long_does_not_keep_the_devices_for_as_long() -> None:
-    jobs = view(work=[5.0, 5.0], deadline=[inf] * 2, size=[2, 2], devices=2, speedup=[SpeedUp((2,))] * 2)
-    turn, now = 10.0, 100_000.0
-    trains, served = np.array([True, False]), np.array([50_000.0, 100.0])
-    assert share_what_is_left(2.0, jobs, served, trains, now, turn).order.tolist() == [1, 0]
-    served[1] = served[0] + 5.0  # both have been served equally, so the one that trains stays
-    assert share_what_is_left(2.0, jobs, served, trains, now, turn).order.tolist() == [0, 1]
 
 
 def test_a_job_that_can_be_resized_has_the_most_devices_of_its_part() -> None:

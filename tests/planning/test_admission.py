@@ -330,6 +330,27 @@ def test_devices_of_a_starting_job_are_not_given_away() -> None:
     assert kept([replace(on_its_way, arrival_delay=0.0), need(50, 60, 1)], 1) == [0, 1]
 
 
+def test_a_job_does_not_grow_onto_devices_that_another_one_has_yet_to_give_back() -> None:
+    """Both need more than they hold. The first is planned first, but the other's device is its own for 50 s."""
+    first, second = need(140, 100, 1, 1.9, held=1), need(430, 300, 1, 1.9, held=1, protected_seconds=50)
+    assert kept([first, second], 2)[0] == 1
+    assert kept([first, replace(second, protected_seconds=0.0)], 2)[0] == 2
+
+
+def test_a_job_with_a_share_of_a_device_gives_it_back_at_once() -> None:
+    shares = Demand(10.0, 100.0, (1,), (1.0,), share=0.4, held=1.0, arrival_delay=30.0)
+    assert kept([shares, need(50, 55, 1)], 1) == [0, 1]
+
+
+def test_devices_that_are_given_back_leave_no_step() -> None:
+    free = FreeDevices(0.0, 4)
+    free.take(10, 20, 3)
+    free.take(20, 30, 3)
+    assert (free.times, free.devices) == ([0, 10, 30], [4, 1, 4])
+    free.take(10, 30, -3)
+    assert (free.times, free.devices) == ([0], [4])
+
+
 def test_a_late_job_gets_the_devices_that_the_others_leave() -> None:
     jobs: list[Demand | None] = [need(100, 100, 1, 1.9, held=1), need(100, 60, 1, 1.9, latest=60)]
     laid, free = admit(jobs, 2, 0.0)
@@ -354,3 +375,31 @@ def test_spare_devices_are_used_only_when_growing_is_allowed() -> None:
         1,
     ]  # nothing is known of it, so it is tried on all devices
     assert math.isclose(end_time(jobs[0], 4, 0.0), 2 + 100 / 3)  # type: ignore[arg-type]
+
+
+def grown(jobs: list[Demand | None], free: FreeDevices, min_payback: float = 5.0) -> list[int]:
+    """Return the devices of jobs that are admitted one after another and may grow."""
+    laid = []
+    for job in jobs:
+        laid.append(on := None if job is None else reserve_fewest(job, free))
+        for begin, end, devices in () if on is None else on.segments:
+            free.take(begin, end, devices)
+    return backfill(jobs, laid, free, (), grow=True, min_payback=min_payback)
+
+
+def test_growth_goes_where_each_additional_device_saves_most() -> None:
+    """From 1 to 2 devices the first saves 20 device-seconds, from 1 to 4 the other 50."""
+    first, other = need(100, 300, 1, 2.5), Demand(100.0, 300.0, (1, 4), (1.0, 8.0))
+    assert grown([first, other], FreeDevices(0.0, 5)) == [2, 1]
+    assert grown([replace(first, throughputs=(1.0, 2.1)), other], FreeDevices(0.0, 5)) == [1, 4]
+
+
+def test_a_job_that_is_planned_for_later_starts_on_spare_devices() -> None:
+    free = FreeDevices(0.0, 4)
+    free.take(0, 50, 3)  # until then one is left, on which it would not be in time
+    job = need(150, 125, 1, 1.2, 3, start_seconds=20, resize_seconds=20)
+    assert grown([job], free) == [1]
+
+
+def test_a_hopeless_job_does_not_grow() -> None:
+    assert grown([need(100, 100, 1, held=1), need(200, 60, 1, 1.9)], FreeDevices(0.0, 2)) == [1, 0]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_core.core.arrays import LEVELS, NORMAL
-from lightning_core.planning.chance import MIN_CELLS_TO_PLAN, Judge, chances, prior_work, quantile
+from lightning_core.planning.chance import MIN_CELLS_TO_PLAN, Judge, WorkPrior, chances, prior_work, quantile
 from tests.views import view
 
 
@@ -54,6 +54,14 @@ def test_the_prior_of_an_unseen_job_follows_the_other_jobs() -> None:
     assert np.isfinite(work[3]).sum() == 17  # 15 % never do
     assert work[:3, 8] == pytest.approx([50, 100, 200], rel=0.01)  # 100 of the 150 cells are done
     assert work[0, 0] == pytest.approx(0.3 * work[3, 0] / 2)  # few jobs need as little as that: it has some work left
+
+
+def test_the_prior_is_log_normal_among_the_jobs_that_reach_their_targets() -> None:
+    """Half of 80 % are 40 %: halfway between the levels 37.5 and 42.5 %."""
+    cells = WorkPrior(cells=100.0, spread=0.5, never=0.2).quantiles()
+    assert np.sqrt(cells[7] * cells[8]) == pytest.approx(100.0)
+    assert np.log(cells[8] / cells[7]) == pytest.approx(0.5 * 2 * NormalDist().inv_cdf(0.425 / 0.8))
+    assert np.isfinite(cells).sum() == 16
 
 
 def test_without_any_curve_the_median_prior_is_half_of_the_deadline() -> None:

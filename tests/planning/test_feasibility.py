@@ -193,6 +193,7 @@ def test_a_hundred_jobs_are_planned_in_seconds() -> None:
             "no estimate: the work of no job is known",
             f"a: its work is unknown and not counted; {UNKNOWN}",
         ]),
+        ([JobRequest("a", 7201.0, 1.0)], 1, ["0 of 1 fit; 2h more would do", "a: a deadline of 2h1m would do"]),
         ([JobRequest("a", 10000.5, 1.0)], 1, ["0 of 1 fit; 2h47m more would do", "a: a deadline of 2h47m would do"]),
     ],
 )  # fmt: skip
