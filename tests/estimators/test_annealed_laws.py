@@ -7,8 +7,9 @@ import pytest
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.estimators import annealed_laws
-from lightning_core.estimators.annealed_laws import GAINS, POINTS, annealing
+from lightning_core.estimators.annealed_laws import GAINS, POINTS, AnnealedLaws, annealing
 from lightning_core.estimators.posterior import POWERS, Posterior
+from lightning_core.estimators.power_laws import PowerLaws
 
 ROW = np.array([0])
 END = 2000.0
@@ -40,6 +41,27 @@ def test_how_far_a_rate_has_come_down_is_an_average_over_a_hundredth_of_the_run(
     assert points is not None
     s = np.linspace(1.0, 1.2 * END, 1000)
     assert np.interp(s, *points) == pytest.approx(down(s, schedule), abs=0.02)
+
+
+@pytest.mark.parametrize("schedule", [STEPS, COSINE])
+def test_the_points_that_are_kept_span_the_run_and_what_it_averages_over(schedule: Schedule) -> None:
+    points = annealing(*schedule)
+    assert points is not None
+    at, annealed = points
+    assert len(at) == len(annealed) == POINTS
+    assert (at[0], at[-1]) == pytest.approx((schedule[0][0], 1.01 * schedule[0][-1]))
+    assert (np.diff(at) > 0).all()
+
+
+def test_each_memory_has_candidates_of_each_gain() -> None:
+    laws = PowerLaws(np.array([0.0, 2.0, 8.0]), 1.0, 0.5)
+    laws.grow(1)
+    annealed = AnnealedLaws(laws)
+    annealed.set(0, *STEPS, laws)
+    for s in range(20, 200, 20):
+        annealed.observe(ROW, np.array([float(s)]), np.array([s**-0.3]))
+    losses, log_belief = annealed.predict(ROW, np.array([300.0]))
+    assert losses.shape == log_belief.shape == (1, 3, len(GAINS) * 2 * len(laws.exponent))
 
 
 def test_a_rate_has_come_down_from_its_highest_so_far() -> None:

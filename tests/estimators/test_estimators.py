@@ -27,7 +27,7 @@ from lightning_core.estimators.conformance import (
     check_silence,
 )
 from lightning_core.estimators.kalman import Kalman
-from lightning_core.estimators.sample_curves import Make
+from lightning_core.estimators.sample_curves import Make, is_close, is_sorted, power_laws
 
 PLAIN = partial(Kalman, order=0, process=1e-4)
 
@@ -175,6 +175,23 @@ def test_the_suite_detects_an_overconfident_bank() -> None:
         check_power_laws(lambda: Kalman(process=0.0, prior=1e-9))
     with pytest.raises(AssertionError, match="the 80 % interval must contain"):
         check_coverage(LeastSquares, low=0.999)
+
+
+def test_the_curves_of_the_suite_have_noise_of_their_own() -> None:
+    positions, losses = power_laws(rows=3, cells=400, noise=0.05)
+    assert positions.tolist() == [10.0 * (1 + cell) for cell in range(400)]
+    slopes, _ = np.polyfit(np.log(positions), np.log(losses), 1)
+    assert ((slopes > -0.81) & (slopes < -0.19)).all()
+    noise = np.log(losses) - np.log(power_laws(rows=3, cells=400, noise=0.0)[1])
+    assert noise.std(axis=0) == pytest.approx([0.05] * 3, rel=0.2)
+    assert np.abs(np.corrcoef(noise.T) - np.eye(3)).max() < 0.2
+
+
+def test_quantiles_that_fall_are_not_sorted_and_nan_is_close_to_nan() -> None:
+    assert is_sorted(np.array([[1.0, 2.0, 2.0], [1.0, np.inf, np.inf]]))
+    assert not is_sorted(np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]))
+    assert is_close(np.array([1.0, np.nan]), np.array([1.0 + 1e-15, np.nan]))
+    assert not is_close(np.array([1.0]), np.array([1.0 + 1e-9]))
 
 
 # Least squares

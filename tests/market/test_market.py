@@ -41,7 +41,9 @@ from lightning_core.market.policies import (
 )
 from lightning_core.market.policies.chain import transitions
 from lightning_core.market.policies.conformance import CHECKS, check_spot_policy
-from lightning_core.market.policies.on_demand import on_demand_cost
+from lightning_core.market.policies.on_demand import fewest_in_time, on_demand_cost
+from lightning_core.market.policies.paper_pool import PAPER_POOL, pool_of
+from lightning_core.market.policies.semi_markov import _lose
 from lightning_core.market.programs.optimum import by_labels, optimum
 from lightning_core.market.programs.progress_grid import grid_of
 from lightning_core.market.safety_net import SafetyNet
@@ -170,6 +172,67 @@ def test_all_or_nothing_stays_on_demand_until_it_is_ahead() -> None:
     on = totals(ledger)
     assert on[0] == 0  # nothing is missing yet
     assert on[1] == 12
+
+
+@pytest.mark.parametrize(("last", "expected"), [(0, [0, 0, 0]), (1, [0, 0, 9]), (2, [0, 12, 9])])
+def test_max_spot_adds_on_demand_nodes_in_the_last_intervals(last: int, expected: list[int]) -> None:
+    job = SpotJob(work=30.0, deadline=3)
+    ledger = alone(MaxSpot(last), job, flat([2, 0, 3]), guarded=False)
+    assert (ledger.spot[0].tolist(), ledger.on_demand[0].tolist()) == ([2, 0, 3], expected)
+
+
+def test_the_fewest_nodes_that_are_in_time() -> None:
+    """Ten intervals less 0.1 for the launch: n nodes do 9.9 n. The reserve of a plan is for spot nodes."""
+    jobs = [SpotJob(work, 10, least) for work, least in ((79.2, 1), (79.3, 1), (79.2, 8), (79.2, 9), (500.0, 1))]
+    batch = JobBatch(jobs, flat([4] * 10), [0] * 5)
+    assert fewest_in_time(batch).tolist() == [8, 9, 8, 9, 12]
+    costly = JobBatch([replace(jobs[0], preemption_cost=1.0)], flat([4] * 10), [0])
+    assert fewest_in_time(costly.with_reserve()).tolist() == [8]
+
+
+def test_the_word_paper_stands_for_its_pool() -> None:
+    assert pool_of(["on-demand", "paper", "max-spot"]) == ("on-demand", *PAPER_POOL, "max-spot")
+    assert len(PAPER_POOL) == len(set(PAPER_POOL)) == 112
+
+
+def test_a_transition_is_as_likely_as_it_was_frequent_beside_the_prior() -> None:
+    """Counts 0, 1, 1, 3, 0 of at most 2, so 0, 1, 1, 2, 0; belief 2 that a count stays at 0.5, else is a usual one."""
+    usual = (np.array([2, 2, 1]) + 1 / 3) / 6
+    weights = np.array([[0, 1, 0], [0, 1, 1], [1, 0, 0]]) + 2.0 * (0.5 * np.eye(3) + 0.5 * usual)
+    rows = transitions(np.array([0, 1, 1, 3, 0]), 2, stays=0.5, belief=2.0)
+    assert rows == pytest.approx(weights / weights.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("work", [1.0, 4.5, 9.0, 14.0, 25.0])
+def test_where_counts_stay_a_markov_chain_plans_the_optimum(work: float, count: int) -> None:
+    """Jobs that end early, in time on all nodes, and late; of a price and a value at which the last is given up."""
+    for value in (8.0, 40.0):
+        job = SpotJob(work, 4, 1, 3, value=value, overhead="total")
+        batch = JobBatch([job], flat([count] * 4), [0])
+        [ledger] = backtest([Chain(stays=1.0)], batch, LAST, guarded=False)
+        assert ledger.utility[0] == pytest.approx(optimum(batch)[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"window": 1}, "window must be at least 2 intervals, got 1"),
+        ({"stays": 1.1}, "stays must be at least 0 and at most 1, got 1.1"),
+        ({"belief": 0.0}, "belief must be positive and finite, got 0.0"),
+    ],
+)
+def test_wrong_arguments_of_a_markov_chain_are_refused(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Chain(**arguments)  # type: ignore[arg-type]
+    assert Chain(window=2, stays=0.0).window == 2
+
+
+def test_a_preempted_job_that_is_done_loses_nothing() -> None:
+    """Others lose 1.5 cells, down to none: the worth at 0.5, 1.5 is halfway between two cells."""
+    worth = np.tile([0.0, 1.0, 4.0, 9.0, 16.0], (1, 1, 2, 1))
+    _lose(worth, np.array([[False, True]]), 1.5)
+    assert worth[0, 0].tolist() == [[0, 1, 4, 9, 16], [0, 0, 0.5, 2.5, 16]]
 
 
 def test_a_markov_chain_learns_transitions_of_counts() -> None:

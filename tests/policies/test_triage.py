@@ -133,10 +133,33 @@ def test_index_edf_admits_the_most_probable_job_for_its_work() -> None:
     assert order(IndexEdf(), replace(jobs, quantiles=np.stack([7 * spread, np.full(20, 6.0)])))[0] == 1
 
 
+def test_the_prior_decides_for_the_first_losses_only() -> None:
+    """By default 10 of them are enough to judge a job in triage, 20 in index-EDF."""
+    for policy, cells in ((Triage(), 10), (IndexEdf(), 20)):
+        for shown, judged in ((cells - 1, False), (cells, True)):
+            plan = policy.plan(view([400, 5], [20, 30], cells=[shown, 100]), 0.0)
+            assert (CODES[plan.waiting[0]] == "unlikely") is judged
+
+
+def test_triage_counts_the_devices_of_a_job() -> None:
+    """Both jobs take both devices, so only one of them ends in time."""
+    plan = Triage().plan(view([5, 6.5], [10, 11], size=[2, 2], devices=2), 0.0)
+    assert [CODES[code] for code in plan.waiting] == ["more_urgent", "others_first"]
+    plan = Triage().plan(view([5, 6.5], [10, 11], size=[1, 1], devices=2), 0.0)
+    assert [CODES[code] for code in plan.waiting] == ["more_urgent", "more_urgent"]
+
+
+def test_of_equal_jobs_index_edf_keeps_those_that_came_first() -> None:
+    plan = IndexEdf().plan(view([1] * 60, [10] * 60), 0.0)
+    assert plan.order[:10].tolist() == list(range(10))
+    assert [CODES[code] for code in plan.waiting[9:11]] == ["more_urgent", "others_first"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"level": 0.0}, "level must be above 0 and below 1, got 0.0"),
+        ({"level": 1.0}, "level must be above 0 and below 1, got 1.0"),
         ({"slice_cells": 0}, "slice_cells must be at least 1, got 0"),
         ({"max_slice": -1.0}, "max_slice must be at least 0 seconds and finite, got -1.0"),
         ({"judge_after": -1}, "judge_after must be at least 0 cells, got -1"),
