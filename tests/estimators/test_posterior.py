@@ -58,6 +58,20 @@ def test_posterior_odds_follow_the_misfit() -> None:
     assert odds == pytest.approx((misfit(20) / misfit(30)) ** -1.5, rel=1e-6)
 
 
+def test_without_evidence_candidates_are_believed_by_their_prior() -> None:
+    """A fifth of the curves has a floor; exponents and shifts are alike."""
+    s, losses = noisy()
+    laws = PowerLaws(np.array(POWERS), evidence=0.0, floor=0.2)
+    laws.grow(1)
+    laws.observe_curve(0, s, losses)
+    belief = np.exp(laws.candidates(ROW).log_belief)[0]
+    each = len(laws.exponent)
+    assert belief[:, 0] == pytest.approx(np.full((len(POWERS), each), 0.8 / each))
+    possible = belief[:, 1] > 0
+    assert possible.any()
+    assert belief[:, 1][possible] == pytest.approx(np.full(possible.sum(), 0.2 / each))
+
+
 def test_a_whole_curve_is_taken_in_as_cell_by_cell() -> None:
     s, losses = noisy()
     laws, one_by_one = PowerLaws(np.array(POWERS), 6.0, 0.05), fed(s, losses)._laws
