@@ -55,6 +55,8 @@ def test_autoregression_continues_what_it_has_fitted() -> None:
     found = Autoregressive(order=2, window=20, refit=5)
     assert found.table(values, 3)[-1] == pytest.approx([1, 3, 1], abs=0.01)
     assert found.table(values, 3)[3].tolist() == [3, 3, 3]  # too few to fit
+    first = Autoregressive(order=2, window=20, refit=1).table(values, 1)[6:8]
+    assert first == pytest.approx(np.array([[1], [1]]), abs=0.01)  # fitted from four times the order on
     assert Autoregressive(order=2, window=20, refit=30).table(values, 3)[29].tolist() == [3, 3, 3]  # not fitted yet
     rising = Autoregressive(order=1, window=4, refit=1).table(np.arange(9.0), 3)
     assert rising[-1].tolist() == [8, 8, 8]  # never above the highest seen

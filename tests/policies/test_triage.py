@@ -150,9 +150,10 @@ def test_triage_counts_the_devices_of_a_job() -> None:
 
 
 def test_of_equal_jobs_index_edf_keeps_those_that_came_first() -> None:
-    plan = IndexEdf().plan(view([1] * 60, [10] * 60), 0.0)
-    assert plan.order[:10].tolist() == list(range(10))
-    assert [CODES[code] for code in plan.waiting[9:11]] == ["more_urgent", "others_first"]
+    """Ten of thirty fit; the thirty in between are of half the weight."""
+    plan = IndexEdf().plan(view([1] * 60, [10] * 60, weight=[1.0, 0.5] * 30), 0.0)
+    assert plan.order[:10].tolist() == list(range(0, 20, 2))
+    assert [CODES[code] for code in plan.waiting[18:21]] == ["more_urgent", "others_first", "others_first"]
 
 
 @pytest.mark.parametrize(
