@@ -150,6 +150,20 @@ def test_a_job_with_fewer_devices_leaves_some_to_others() -> None:
     assert after == {"a": 1.0, "b": 1.0}
 
 
+def test_of_fewer_devices_a_job_takes_as_many_as_it_can_use() -> None:
+    job = Job("a", 900.0, BatchTarget(100), sizes=(1, 2, 4), throughputs=(0.1, 0.6, 1.0), max_devices=4, can=ELASTIC)
+    scheduler = known(Settings(policy="edf", devices=4, stay=0.0), [job], [1.0])
+    assert finish(scheduler.prospects().with_devices(3), np.array([100.0])).tolist() == pytest.approx([100.0 / 0.6])
+
+
+def test_a_market_that_is_recorded_decides_how_many_devices_there_are() -> None:
+    settings = Settings(policy="edf", devices=2, market={"interval": 60.0})
+    scheduler = known(settings, [Job("a", 900.0, BatchTarget(100))], [1.0])
+    assert scheduler.prospects().assumed().kept == Kept(2, 0)
+    with pytest.raises(ValueError, match="the market decides how many devices"):
+        scheduler.prospects().with_devices(1)
+
+
 def test_the_devices_of_a_job_are_those_that_the_command_would_give_it() -> None:
     job = Job("a", 900.0, BatchTarget(100), sizes=(1, 2, 4), throughputs=(0.1, 0.6, 1.0), max_devices=4, can=ELASTIC)
     scheduler = known(Settings(policy="decor", devices=4, stay=0.0), [job], [1.0])

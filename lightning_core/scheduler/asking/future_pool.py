@@ -227,9 +227,9 @@ def up_at(table: JobTable, rows: IntArray, starts: FloatArray, now: float) -> Fl
 
 def counted_sizes(state: SchedulerState, view: JobView) -> list[int]:
     """Return the number of devices on which the work of each job is counted."""
-    table, rows = state.table, view.row
     if not state.chooses_sizes:
-        return [int(size) for size in table.size[rows]]
+        return [int(size) for size in view.size]  # the job may have another size in this future
+    table, rows = state.table, view.row
     most = np.minimum(table.owner_cap[rows], view.devices).astype(np.int64).tolist()
     return [table.speedups[row].best(up_to) or 1 for row, up_to in zip(rows.tolist(), most, strict=True)]
 
