@@ -21,8 +21,21 @@ from tests.mutation.mutants import LEFT_ALONE, ROOT, Mutant, mutants_of, sample
 from tests.mutation.page import PAGE, Measured, Survivor, equivalent, read, save, written
 
 WORKSPACES = ROOT / "build" / "mutants"
-# Rooms with tests in another folder too.
-TESTS = {"planning": ("planning", "policies")}
+# Rooms with tests in other folders too. The scheduler is also asked as those ask it who move it: targets, controllers,
+# the market, and what simulates its future.
+TESTS = {
+    "planning": ("planning", "policies"),
+    "scheduler": (
+        "scheduler",
+        "control",
+        "core/test_targets.py",
+        "core/test_target_types.py",
+        "market/test_earlier_feedback.py",
+        "market/test_market_jobs.py",
+        "simulation/test_what_if.py",
+        "simulation/test_what_if_pools.py",
+    ),
+}
 BESIDE = ("callbacks", "benchmarks", "examples", "docs", "README.md", "ARCHITECTURE.md", "Makefile")
 PURE = "not (gpu or nightly or cluster or stories or faults)"
 # Seconds of the slowest test that is asked: a survivor is asked all its tests, and there are thousands of mutants.
