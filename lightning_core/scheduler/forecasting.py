@@ -36,8 +36,10 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     quantiles, low, mid, high = _batches_left(round, curves, exact, goal, ends_at)
     if given := [row for row in rows.tolist() if row in table.earlier]:
         table.history_share[given] = curves.history_share(np.array(given))
-    speedups = [table.speedups[row] for row in rows.tolist()] if chooses_sizes else []
+    more: dict[str, Any] = {}
     if chooses_sizes:
+        speedups = [table.speedups[row] for row in rows.tolist()]
+        more = _columns_for_sizes(round, speedups)
         most = np.minimum(table.owner_cap[rows], round.devices).astype(np.int64).tolist()
         throughput = np.array(
             [speed.throughput(speed.best(up_to) or 1) for speed, up_to in zip(speedups, most, strict=True)]
@@ -55,7 +57,6 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     unknown = np.isnan(work)
     work[unknown] = table.expected[rows[unknown]]
     quantiles[unknown] = work[unknown, None] * USER_ERROR
-    more = _columns_for_sizes(round, speedups) if chooses_sizes else {}
     return JobView(
         row=rows,
         deadline=table.due(rows, now),

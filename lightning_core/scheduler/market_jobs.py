@@ -129,7 +129,7 @@ class CounterfactualReplay:
             return None, start
         min_nodes, table = throughput_table(speed, interval)
         kept, grace, charge = self.terms.kept_fraction, self.terms.grace, min(self.terms.minimum_charge / interval, 1.0)
-        job = SpotJob(float(work), deadline, min_nodes, len(table) - 1, table, kept, kept, 0.0, grace,
+        job = SpotJob(float(work), deadline, min_nodes, len(table) - 1, table, kept, kept, grace=grace,
                       minimum_charge=charge)  # fmt: skip
         return job, start
 

@@ -77,7 +77,7 @@ def play(terms: MarketTerms, past: Market) -> Rows:
     kept, grace = terms.kept_fraction, terms.grace
     jobs = []
     for part in parts.tolist():
-        job = SpotJob(part * DEADLINE * most, DEADLINE, 1, most, (), kept, kept, 0.0, grace)
+        job = SpotJob(part * DEADLINE * most, DEADLINE, 1, most, (), kept, kept, grace=grace)
         jobs.append(replace(job, value=terms.value * on_demand_cost(job, past.on_demand)))
     policies = list(terms.make().values())
     forecasts = MarketForecaster(make_forecaster(terms.forecaster, past.seconds))
