@@ -31,6 +31,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.placement import CLOUD, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
 from lightning_core.placement.reconfigurer import ReconfigurationLimits
+from lightning_core.scheduler.asking.plans import describe
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clocks.wall_time import WallTime
@@ -601,6 +602,16 @@ def test_a_pool_without_locations_takes_no_plan() -> None:
             scheduler.check_plan(event)
         assert scheduler.answers_to_no_op(event, 1.0) == []
         assert scheduler.handle(event, 1.0) == []
+
+
+def test_a_pool_says_what_its_plan_says_now() -> None:
+    assert describe(Scheduler(Settings()).controllers) is None
+    pool = Pool(NAMES)
+    assert describe(pool.scheduler.controllers) is None
+    pool.tell(PlanGiven(given()))
+    found = describe(pool.scheduler.controllers)
+    assert found is not None
+    assert (found["period"], found["next"], set(found["asked"])) == ("night", HOUR, set(NAMES))
 
 
 def test_a_rate_out_of_all_proportion_does_not_stop_the_pool() -> None:

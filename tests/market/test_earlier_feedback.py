@@ -120,6 +120,16 @@ def test_jobs_are_played_in_the_past_under_each_policy(trace: Path) -> None:
     assert (rows[:, 1] > rows[:, 0]).all()  # spot nodes are cheaper
 
 
+def test_jobs_are_played_on_one_node_where_there_is_no_more_and_with_forecasts(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("available,price\n" + "1,0.3\n" * 12)
+    terms = MarketTerms(str(path), interval=10.0, policies=("on-demand", "ahap"), start=100.0)
+    past = terms.past()
+    assert past is not None
+    [(dear, cheap)] = play(terms, past)  # a job can begin in the first of ten intervals only
+    assert 0.0 < dear < cheap < 1.0
+
+
 def test_a_short_past_or_a_single_policy_tells_nothing(trace: Path) -> None:
     assert earlier_feedback(MarketTerms(str(trace), interval=10.0, policies=POLICIES, start=90.0)) is None
     assert earlier_feedback(MarketTerms(str(trace), interval=10.0, policies=("max-spot",), start=240.0)) is None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lightning_core.control.market_terms import MarketTerms
-from lightning_core.core.answers import JobStatus
+from lightning_core.core.answers import JobStatus, Verdict
 from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Cell, Horizon, Report, SelectorFeedback, Submit
 from lightning_core.core.jobs import Capability, Job
@@ -263,13 +263,41 @@ def test_feedback_of_a_delayed_job_counts_from_its_begin(tmp_path: Path) -> None
     assert (replayable.start, replayable.job.deadline) == (5, 5)
 
 
-@pytest.mark.nightly
-def test_a_long_job_is_replayed_in_fewer_intervals() -> None:
+def test_a_loss_that_was_met_tells_how_much_work_it_was(tmp_path: Path) -> None:
+    settings = pool(tmp_path)
+    replays = CounterfactualReplay.of(settings)
+    assert replays is not None
+    scheduler = Scheduler(settings)
+    scheduler.handle(Submit((job("a", target=LossTarget("loss", 0.5)),)), 0.0)
+    cells = tuple(Cell(n, 10 * n, 0.1) for n in range(1, 51))
+    scheduler.handle(Report("a", 1, 1, 1, 500, 8.0, cells), 8.0)
+    assert scheduler.last("a").verdict is Verdict.MET
+    [replayable] = replays.due(scheduler, math.inf)
+    assert replayable.job is not None
+    assert replayable.job.work == 500.0
+
+
+def test_intervals_are_merged_to_the_fewest_nodes_at_the_highest_price() -> None:
     market = Market(np.array([9.0, 0.4, 0.3, 0.5, 0.2, 0.6]), np.array([9, 4, 3, 5, 0, 6]), 1.0, 60.0)
     some = coarsen(market, 1, 2)
     assert some.available.tolist() == [3, 0]
     assert some.price == pytest.approx([0.8, 1.0])
     assert (some.on_demand, some.seconds) == (2.0, 120.0)
+
+
+def test_a_job_of_many_intervals_is_replayed_in_fewer() -> None:
+    """Where prices are constant, it is worth as much as on a market whose intervals are that long."""
+    fine, coarse = (Market(np.full(n, 0.3 * each), np.full(n, 4), each, 10.0 * each) for n, each in ((80, 1), (40, 2)))
+    replays = CounterfactualReplay(MarketTerms(policies=("max-spot", "on-demand")), fine)
+    speed = (0.0, 10.0, 20.0)
+    long = SpotJob(900.0, 64, 1, 2, speed, minimum_charge=0.5)
+    short = SpotJob(900.0, 32, 1, 2, tuple(2 * one for one in speed), minimum_charge=0.25)
+    merged, whole = (replays.feedback(ReplayableJob("a", *one)) for one in ((long, 3, fine), (short, 0, coarse)))
+    assert merged.utilities == pytest.approx(whole.utilities, abs=0.002)
+
+
+@pytest.mark.nightly
+def test_a_long_job_is_replayed_on_the_recorded_market() -> None:
     recorded = MarketTerms().market()
     replays = CounterfactualReplay(MarketTerms(policies=("chain", "max-spot", "on-demand")), recorded)
     speed = tuple(9.7 * n**0.9 for n in range(9))

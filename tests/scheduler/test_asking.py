@@ -17,6 +17,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import decode, encode, restored
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
+from lightning_core.scheduler.asking.view import View
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 from lightning_core.scheduler.tables.state_versions import migrated
 
@@ -47,6 +48,14 @@ def test_a_person_stands_above_the_plan_and_the_plan_above_the_market_whichever_
         assert holds(pool(POOL, *events))[1] == 1
     assert holds(pool(POOL, plan, market))[1] == 2
     assert holds(pool(POOL, market))[1] == 4
+
+
+def test_controllers_see_the_throughputs_that_are_known() -> None:
+    told = replace(JOB, throughputs=(1.0, 1.9, 3.6))
+    for job, seen in ((JOB, {}), (told, {1: 1.0, 2: 1.9, 4: 3.6})):
+        scheduler = Scheduler(POOL)
+        scheduler.handle(Submit((job,)), 0.0)
+        assert View(scheduler._state, 0.0).throughputs("a") == seen
 
 
 def test_what_is_withdrawn_leaves_what_the_others_ask() -> None:

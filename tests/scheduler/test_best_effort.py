@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -126,6 +127,20 @@ class _ServesNone:
 
     def keep(self, stays: BoolArray) -> None:
         pass
+
+
+class _AsksForHalf(_ServesNone):
+    """A policy that asks for half a device for each job, and leaves nothing over."""
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        return replace(super().plan(jobs, now), share=np.full(len(jobs), 0.5), work_conserving=False)
+
+
+def test_what_a_policy_leaves_of_a_device_is_shared_equally() -> None:
+    scheduler = Scheduler(Settings("edf"))
+    scheduler._state.policy = _AsksForHalf()
+    scheduler.handle(Submit((job("a"), job("urgent", 50.0), job("b"))), 0.0)
+    assert [one.share for one in scheduler.status()] == [0.25, 0.5, 0.25]
 
 
 def test_what_a_policy_leaves_goes_to_jobs_with_a_chance_then_to_those_without_a_deadline() -> None:

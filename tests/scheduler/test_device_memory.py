@@ -122,6 +122,27 @@ def test_what_has_been_measured_counts_and_the_last_leaves_if_it_is_too_much() -
     assert next(status.memory for status in pool.scheduler.status()) == 7 * GB
 
 
+def test_a_process_that_has_more_than_a_device_was_said_to_have_comes_back_alone() -> None:
+    pool = Driven(job("a"))
+    pool.reports("a", 1, peak=12 * GB)
+    pool.scheduler.handle(Submit((job("urgent", GB, deadline=10.0),)), pool.now)
+    pool.exits("a", ExitCause.RELEASED)
+    assert pool.on == {"urgent": (0,)}
+    pool.reports("urgent", 1000)
+    pool.exits("urgent", ExitCause.DONE)
+    assert pool.on == {"a": (0,)}
+    assert pool.grant("a").share == 1.0
+
+
+def test_only_a_job_that_asks_for_a_share_lacks_memory() -> None:
+    zeros = np.zeros(3, np.int64)
+    plan = Plan(np.arange(3), np.array([0.0, 1.0, 0.0]), np.zeros(3), zeros, zeros, np.zeros((3, 2)), False)
+    stays, launched = [True, False, False], [True] * 3
+    allocator = Allocator(1, None, [(0,), (), ()], stays, [1] * 3, launched, memory=[0.9, 0.5, 0.5])
+    allocator.allocate(plan)
+    assert allocator.lacks_memory == [False, True, False]
+
+
 def test_a_job_that_lacks_only_memory_says_so() -> None:
     pool = Driven(job("a", 8 * GB), job("b", 4 * GB), policy="uniform")
     assert pool.on == {"a": (0,)}

@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray, kept_by_row
 from lightning_core.core.codec import decode_event, encode_event, status_from_dict, status_to_dict
+from lightning_core.core.commands import Cancel
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import Cell, EarlierRuns, Report, Submit
 from lightning_core.core.jobs import Capability, Job
@@ -176,6 +178,34 @@ def test_other_numbers_of_devices_say_nothing() -> None:
     two = Job("a", 600.0, BatchTarget(140), min_devices=2, max_devices=2)
     assert view(with_history(two, devices=2)).throughput.tolist() == [16.0]
     assert np.isnan(view(with_history(two, devices=2, runs=(FASTER,))).throughput).all()
+
+
+def test_what_a_job_did_is_known_once_it_has_ended() -> None:
+    elastic = Job("a", 600.0, LossTarget("loss", 0.5), max_devices=4, can=frozenset(Capability), sizes=(1, 2, 4))
+    scheduler = Scheduler(Settings("edf", devices=4, window=2))
+    scheduler.handle(Submit((elastic,)), 5.0)
+    cells = (Cell(1, 10, 0.9), Cell(2, 20, 0.4), Cell(3, 30, 0.3))
+    scheduler.handle(Report("a", 1, 1, 1, 10, 2.0, cells[:1]), 7.0)
+    assert scheduler.ended_runs() == []
+    scheduler.speedup("a").observe(2, 5, 0.5)
+    scheduler.handle(Report("a", 1, 2, 1, 30, 6.0, cells[1:]), 11.0)
+    [run] = scheduler.ended_runs()
+    assert (run.job, run.verdict, run.batches, run.losses) == (elastic, Verdict.MET, (10, 20, 30), (0.9, 0.4, 0.3))
+    assert (run.met_at, run.trained, run.submitted, run.ended, run.memory) == (30, 6.0, 5.0, 11.0, None)
+    assert [size for size, _ in run.throughputs] == [2, 4]  # not 1, on which it never trained
+    assert scheduler.ended_runs(["a"]) == [run]
+    assert scheduler.ended_runs(["stranger"]) == []
+
+
+def test_a_cancelled_job_has_done_something_if_it_has_a_curve() -> None:
+    scheduler = Scheduler(Settings("edf"))
+    scheduler.handle(Submit((LOSS, EXACT)), 0.0)
+    scheduler.handle(Report("a", 1, 1, 1, 10, 1.0, (Cell(1, 10, 2.0),)), 1.0)
+    scheduler.handle(Report("exact", 1, 1, 1, 10, 1.0), 1.0)
+    for name in ("a", "exact"):
+        scheduler.handle(Cancel(name), 2.0)
+    [run] = scheduler.ended_runs()
+    assert (run.job.name, run.verdict, run.met_at) == ("a", Verdict.CANCELLED, None)
 
 
 def test_a_job_with_cells_or_earlier_runs_keeps_what_it_has() -> None:

@@ -149,6 +149,17 @@ def test_what_is_left_is_lent_by_weight_and_not_beyond_a_cap() -> None:
         assert sum(dealing.share) == sum(expected)
 
 
+def test_what_an_owners_jobs_leave_of_a_device_is_theirs_too_and_not_lent() -> None:
+    plan = Plan(np.arange(3), np.array([0.25, 0.25, 1.0]), np.full(3, np.nan), *(np.zeros(3, np.int64),) * 2,
+                np.zeros((3, 2)))  # fmt: skip
+    sizes, usable, of = np.ones(3, np.int64), np.ones(3, np.bool_), np.array([0, 0, 1])
+    dealing = Dealing(plan, sizes, usable, of, np.ones(2, np.bool_), [], np.zeros((0, 2)))
+    dealing.deal(np.array([1.0, 0.5]))
+    dealing.lend(1.5, np.ones(2), np.full(2, inf), np.zeros(2, np.bool_))
+    assert dealing.share == [0.5, 0.5, 0.5]
+    assert dealing.held == [1.0, 0.5]
+
+
 # --------------------------------------------------------------------------------------------------------- device time
 
 
@@ -166,6 +177,15 @@ def test_device_time_is_devices_times_seconds_and_is_renewed() -> None:
     assert time.owed.tolist() == [-200.0, 0.0]  # ten turns at most
     time.advance(terms, 7300.0)
     assert time.used.tolist() == [200.0, 3650.0]
+
+
+def test_what_was_long_ago_does_not_count() -> None:
+    time = DeviceTime(20.0)
+    for name in ("lags", "is_ahead"):
+        time.add(name)
+    time.held, time.share = np.array([0.0, 3.0]), np.array([2.0, 1.0])
+    time.advance([OwnerTerms()] * 2, 1e6)
+    assert time.owed.tolist() == [200.0, -200.0]  # ten turns at most
 
 
 def test_usage_is_the_integral_of_what_is_held() -> None:
@@ -311,6 +331,17 @@ def test_a_job_that_is_left_out_within_its_owners_share_says_so() -> None:
     scheduler.handle(Tick(), 2.0)
     assert status(scheduler, "a1").verdict is Verdict.FEASIBLE
     assert str(status(scheduler, "a0").reason) == "not expected in time in its owner's fair share of 1 device"
+
+
+def test_a_job_that_its_policy_leaves_out_does_not_wait_for_its_owners_share() -> None:
+    scheduler = pool("triage", 4, {"*": {}})
+    jobs = [job(f"{owner}{n}", owner, 1000.0 + n) for owner in ("ann", "bob") for n in range(3)]
+    submit(scheduler, 0.0, *jobs, job("hopeless", "ann", 20.0, 9000))
+    scheduler.handle(Report("hopeless", 1, 1, 1, 50, 5.0), 5.0)
+    scheduler.handle(Tick(), 6.0)
+    scheduler.handle(Tick(), 7.0)
+    assert status(scheduler, "ann2").grant_reason.code == status(scheduler, "bob2").grant_reason.code == "fair_share"
+    assert status(scheduler, "hopeless").grant_reason.code == "unlikely"
 
 
 def test_a_job_that_is_late_on_all_that_its_owner_may_have_is_infeasible_and_says_so() -> None:

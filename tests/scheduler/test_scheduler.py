@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.answers import Answer, Directive, End, Grant, State, Verdict, VerdictChanged
-from lightning_core.core.commands import Cancel
-from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, WorkerExited
-from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.commands import Cancel, SetDeadline
+from lightning_core.core.events import Cell, ExitCause, Horizon, Report, Submit, Tick, WorkerExited
+from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.names import listed
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -124,6 +125,32 @@ def test_a_missed_job_says_that_it_had_been_given_up(scheduler: Scheduler) -> No
     [end] = directives(scheduler.handle(Tick(), 10.0))
     assert isinstance(end, End)
     assert (end.verdict, end.reason.code) == (Verdict.MISSED, "never_feasible_batches_more")
+
+
+def test_a_late_job_that_is_given_more_time_is_no_longer_late() -> None:
+    scheduler = Scheduler(Settings("edf"))
+    scheduler.handle(Submit((Job("a", 10.0, BatchTarget(100), on_miss=OnMiss.CONTINUE),)), 0.0)
+    scheduler.handle(Tick(), 10.0)
+    assert str(scheduler.last("a").verdict) == "missed"
+    scheduler.handle(SetDeadline("a", 100.0), 11.0)
+    assert scheduler.last("a").verdict is None
+    scheduler.handle(report("a", 1, batches=50, busy=5.0), 12.0)
+    scheduler.handle(Tick(), 13.0)
+    assert scheduler.last("a").verdict is Verdict.FEASIBLE
+
+
+def test_of_a_job_without_a_curve_the_work_is_what_its_training_or_its_user_says() -> None:
+    scheduler = Scheduler(Settings("edf"))
+    told = Job(
+        "told", 100.0, LossTarget("loss", 0.1), work=60.0, can=frozenset(Capability), sizes=(1,), throughputs=(2.0,)
+    )
+    scheduler.handle(Submit((loss("a"), told)), 0.0)
+    assert np.isnan(scheduler.forecast_work("a")).all()
+    assert np.sqrt(np.prod(scheduler.forecast_work("told")[9:11])) == pytest.approx(120.0)
+    scheduler.handle(report("a", 1, batches=1, busy=0.1, horizon=Horizon(500, "max_steps")), 1.0)
+    assert scheduler.forecast_work("a").tolist() == [500.0] * 20
+    scheduler.handle(report("told", 1, batches=1, busy=0.1, horizon=Horizon(90, "max_steps")), 1.0)
+    assert scheduler.forecast_work("told").max() == 90.0
 
 
 @pytest.mark.parametrize(
