@@ -174,11 +174,12 @@ def test_all_or_nothing_stays_on_demand_until_it_is_ahead() -> None:
     assert on[1] == 12
 
 
-@pytest.mark.parametrize(("last", "expected"), [(0, [0, 0, 0]), (1, [0, 0, 9]), (2, [0, 12, 9])])
-def test_max_spot_adds_on_demand_nodes_in_the_last_intervals(last: int, expected: list[int]) -> None:
-    job = SpotJob(work=30.0, deadline=3)
-    ledger = alone(MaxSpot(last), job, flat([2, 0, 3]), guarded=False)
-    assert (ledger.spot[0].tolist(), ledger.on_demand[0].tolist()) == ([2, 0, 3], expected)
+@pytest.mark.parametrize(("interval", "on_demand"), [(0, 0), (1, 0), (2, 9), (3, 9)])
+def test_max_spot_adds_what_is_lacking_on_demand_in_the_last_intervals(interval: int, on_demand: int) -> None:
+    job, none, zero = SpotJob(work=30.0, deadline=4), np.zeros(1, np.int64), np.zeros(1)
+    forecast = Forecast(np.array([[0.4]]), np.array([[3]]))
+    state = Observation(JobBatch([job], flat([3] * 4), [0]), interval, zero, none, none, forecast, zero, zero)
+    assert [nodes.tolist() for nodes in MaxSpot(last=2).decide(state)] == [[3], [on_demand]]
 
 
 def test_the_fewest_nodes_that_are_in_time() -> None:
