@@ -604,6 +604,13 @@ def test_a_pool_without_locations_takes_no_plan() -> None:
         assert scheduler.handle(event, 1.0) == []
 
 
+def test_a_plan_for_the_locations_of_another_pool_changes_nothing() -> None:
+    scheduler, event = Scheduler(replace(SETTINGS, devices=2, locations=("a", CLOUD))), PlanGiven(given())
+    with pytest.raises(ValueError, match="must be locations of the pool, a, cloud, got 'b'"):
+        scheduler.check_plan(event)
+    assert scheduler.answers_to_no_op(event, 1.0) == []
+
+
 def test_a_pool_says_what_its_plan_says_now() -> None:
     assert describe(Scheduler(Settings()).controllers) is None
     pool = Pool(NAMES)

@@ -520,6 +520,22 @@ def test_a_journal_of_owners_is_replayed_from_its_snapshots_too(tmp_path: Path) 
 # -------------------------------------------------------------------------------------------------------- one owner
 
 
+def test_a_pool_says_what_each_owner_has_and_may_have() -> None:
+    terms = {"weight": 2.0, "devices": 1, "max_devices": 3, "device_hours": 8.0, "per": 7200.0}
+    scheduler = pool("edf", 4, {"ann": terms})
+    submit(scheduler, 0.0, job("a", "ann"), job("b", "ann"), job("c", "bob"))
+    scheduler.handle(Tick(), 1800.0)
+    ann, bob = scheduler.owners()
+    assert ann == {
+        "owner": "ann", "jobs": 2, "held": 2.0, "weight": 2.0, "quota": 1, "borrowed": 1.0, "max_devices": 3,
+        "device_hours": 1.0, "budget": 8.0, "per": 7200.0,
+    }  # fmt: skip
+    assert bob == {
+        "owner": "bob", "jobs": 1, "held": 1.0, "weight": 1.0, "quota": 0, "borrowed": 1.0, "max_devices": None,
+        "device_hours": 0.5, "budget": None, "per": None,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_the_jobs_of_one_owner_are_planned_as_without_owners(policy: str) -> None:
     alone, among = pool(policy, 2, {}), pool(policy, 2, {"ann": {"devices": 1, "weight": 2.0}})
@@ -536,6 +552,10 @@ def test_the_jobs_of_one_owner_are_planned_as_without_owners(policy: str) -> Non
     ("owners", "message"),
     [
         ({"ann": {"weight": 0}}, "owner 'ann': weight must be positive and finite, got 0"),
+        ({"ann": {"weight": 1e10}}, r"owner 'ann': weight must be 1e-09 to 1e\+09, got 10000000000.0"),
+        ({"ann": {"devices": 2000}}, "owner 'ann': devices must be at most 1,024, got 2000"),
+        ({"ann": {"max_devices": 2000}}, "owner 'ann': max_devices must be at most 1,024, got 2000"),
+        ({"ann": {"device_hours": 1e10}}, "owner 'ann': device_hours must be at most 1,000,000,000, got"),
         ({"ann": {"devices": -1}}, "owner 'ann': devices must be at least 0, got -1"),
         ({"ann": {"devices": 3, "max_devices": 2}}, "at least the quota of 3 devices, got 2"),
         ({"ann": {"per": 7200.0}}, "per is the period of device_hours, which are missing, got 7200.0"),
@@ -552,3 +572,8 @@ def test_terms_that_cannot_be_are_refused(owners: dict[str, Any], message: str) 
         owner_terms(owners, 4)
     with pytest.raises(ValueError, match=message):
         Settings(devices=4, owners=owners)
+
+
+def test_a_pool_has_no_more_owners_than_it_can_watch() -> None:
+    with pytest.raises(ValueError, match="the number of owners must be at most 1,000, got 1001"):
+        Settings(owners={f"o{n}": {} for n in range(1001)})

@@ -20,7 +20,7 @@ from lightning_core.placement import CLOUD, Demands, Gpu, Level, Node, PlacedJob
 from lightning_core.scheduler.asking.prospects import Assumed, Kept, Prospects, Resized
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.what_if import Change, chances, finish
+from lightning_core.simulation.what_if import PLANS, PLANS_BY_OWNER, Change, chances, finish
 from tests.simulation.futures import ELASTIC, HOUR, asked, known
 
 
@@ -62,6 +62,14 @@ def test_turns_that_are_longer_in_the_futures_still_follow_the_weights() -> None
     owners = {"ann": {"weight": 1.0}, "bob": {"weight": 1.0}, "eve": {"weight": 4.0}}
     prospects = owned(owners, 1, *((name, name, 40_000.0) for name in owners)).prospects()
     assert finish(prospects, np.full(3, 10_000.0))[2] == pytest.approx(15_000.0, abs=40_000.0 / 24 + 1.0)
+
+
+@pytest.mark.parametrize("owners", [{}, {"ann": {"max_devices": 1}}])
+def test_the_next_job_begins_where_many_end_under_one_plan(owners: dict[str, dict[str, float]]) -> None:
+    """Each plan is for two jobs; the pool's second device is of no use to ann, who may have one."""
+    n = 2 * (PLANS_BY_OWNER if owners else PLANS)
+    scheduler = owned(owners, 2 if owners else 1, *((f"j{k}", "ann", 1e6 + k) for k in range(n)))
+    assert finish(scheduler.prospects(), np.full(n, 100.0)) == pytest.approx(100.0 * np.arange(1, n + 1))
 
 
 def moving(cost: float | None, **more: Any) -> Scheduler:
