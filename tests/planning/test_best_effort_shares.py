@@ -59,6 +59,8 @@ def test_jobs_of_one_device_share_what_is_left_equally(left: float, shares: list
 def test_jobs_of_several_devices_get_no_part_of_one() -> None:
     assert shared(0.9, of_two_devices(2)).share.tolist() == [0.0, 0.0]
     assert shared(2.0, of_two_devices(2)).share.tolist() == [1.0, 1.0]
+    grow = waiting(3, devices=2, speedup=[SpeedUp((2,))] * 3)  # from the one that each has
+    assert shared(2.0, grow).share.tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
