@@ -534,6 +534,9 @@ def test_a_pool_says_what_each_owner_has_and_may_have() -> None:
         "owner": "bob", "jobs": 1, "held": 1.0, "weight": 1.0, "quota": 0, "borrowed": 1.0, "max_devices": None,
         "device_hours": 0.5, "budget": None, "per": None,
     }  # fmt: skip
+    again = Scheduler(scheduler.settings)
+    again.restore(json.loads(json.dumps(scheduler.state())))
+    assert again.owners() == [ann, bob]
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))

@@ -130,8 +130,8 @@ def test_a_missed_job_says_that_it_had_been_given_up(scheduler: Scheduler) -> No
 def test_a_late_job_that_is_given_more_time_is_no_longer_late() -> None:
     scheduler = Scheduler(Settings("edf"))
     scheduler.handle(Submit((Job("a", 10.0, BatchTarget(100), on_miss=OnMiss.CONTINUE),)), 0.0)
-    scheduler.handle(Tick(), 10.0)
-    assert str(scheduler.last("a").verdict) == "missed"
+    assert [(name, verdict) for name, verdict, _ in notices(scheduler.handle(Tick(), 10.0))] == [("a", "missed")]
+    assert scheduler.last("a").verdict is Verdict.MISSED
     scheduler.handle(SetDeadline("a", 100.0), 11.0)
     assert scheduler.last("a").verdict is None
     scheduler.handle(report("a", 1, batches=50, busy=5.0), 12.0)
