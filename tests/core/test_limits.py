@@ -12,11 +12,34 @@ import pytest
 from lightning_core.autojoin import read
 from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.commands import SetDeadline, SetTerms
-from lightning_core.core.events import Close, Event, LaunchTimedOut, Report, Submit, WorkerExited
+from lightning_core.core.control import WallClock
+from lightning_core.core.control.wall_clock import MAX_OFFSET, MAX_WALL
+from lightning_core.core.earlier_runs import EarlierRun, check_run
+from lightning_core.core.events import (
+    MAX_RUNS_AT_ONCE,
+    Close,
+    EarlierFeedback,
+    EarlierRuns,
+    Event,
+    LaunchTimedOut,
+    Report,
+    Submit,
+    WorkerExited,
+)
 from lightning_core.core.jobs import Job
-from lightning_core.core.limits import MAX_DEVICES, MAX_ITEMS, MAX_NAME, MAX_SECONDS, MAX_TEXT
+from lightning_core.core.limits import (
+    MAX_ARGUMENT,
+    MAX_COUNT,
+    MAX_DEVICES,
+    MAX_ITEMS,
+    MAX_NAME,
+    MAX_SECONDS,
+    MAX_TEXT,
+    check_arguments,
+    format_bytes,
+)
 from lightning_core.core.targets import BatchTarget, LossTarget, parse_target
-from lightning_core.core.validation import checked
+from lightning_core.core.validation import checked, positive_int
 from lightning_core.scheduler.settings import Settings
 
 JOB = Job("a", 60.0, BatchTarget(9))
@@ -137,3 +160,88 @@ def test_variables_have_upper_bounds(variable: str, value: str, words: str) -> N
     named = {"JOB": "a", "DEADLINE": "2h", "TARGET": "9 batches", variable: value}
     with pytest.raises(ValueError, match=words):
         read({f"LIGHTNING_CORE_{name}": text for name, text in named.items()})
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        (1023, "1,023B"), (1024, "1KiB"), (100 * 2**10, "100KiB"), (99.94 * 2**20, "99.9MiB"), (3 * 2**20, "3MiB"),
+        (999 * 2**30, "999GiB"), (2**40, "1TiB"), (2**51, "2,048TiB"),
+    ],
+)  # fmt: skip
+def test_memory_in_words(amount: float, words: str) -> None:
+    assert format_bytes(amount) == words
+
+
+@pytest.mark.parametrize("number", [MAX_ARGUMENT, -MAX_ARGUMENT, math.inf])
+def test_the_largest_argument_is_taken_and_infinity_is_for_the_policy(number: float) -> None:
+    check_arguments("policy", {"explore": number})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "utc_offset", "words"),
+    [
+        (-1.0, 0.0, "seconds must be at least 0 and finite, got -1"),
+        (math.inf, 0.0, "seconds must be at least 0 and finite, got inf"),
+        (MAX_WALL * 2, 0.0, "seconds must be at most"),
+        (0.0, 10 * MAX_OFFSET, "utc_offset must be at most"),
+        (0.0, math.nan, "utc_offset must be at most .* got nan"),
+    ],
+)
+def test_a_clock_has_bounds(seconds: float, utc_offset: float, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        WallClock(seconds, utc_offset)
+    assert WallClock(0.0, -MAX_OFFSET).utc_offset == -MAX_OFFSET
+    assert WallClock(MAX_WALL, MAX_OFFSET).seconds == MAX_WALL
+
+
+RUN = EarlierRun("old", (1, 9), (2.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"met_at": 0}, "old: met_at must be 1 to"),
+        ({"met_at": MAX_COUNT + 1}, "old: met_at must be 1 to"),
+        ({"throughputs": ((0, 1.0),)}, "old: numbers of devices must increase from 1 to 1,024"),
+        ({"throughputs": ((2, 1.0), (2, 1.0))}, "old: numbers of devices must increase"),
+        ({"throughputs": ((MAX_DEVICES + 1, 1.0),)}, "old: numbers of devices must increase"),
+        ({"throughputs": ((1, 0.0),)}, "old: throughputs must be positive, got 0"),
+        ({"throughputs": ((1, 1e300),)}, "old: throughputs must be 1e-09 to"),
+        ({"memory": 0}, "old: memory must be 1 to"),
+    ],
+)
+def test_an_earlier_run_has_bounds(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_run(RUN._replace(**change))
+
+
+@pytest.mark.parametrize(
+    "change", [{"met_at": 1}, {"met_at": MAX_COUNT}, {"throughputs": ((1, 2.0), (MAX_DEVICES, 9.0))}]
+)
+def test_the_bounds_of_an_earlier_run_are_allowed(change: dict[str, Any]) -> None:
+    check_run(RUN._replace(**change))
+
+
+def test_what_is_known_of_earlier_runs_is_bounded() -> None:
+    with pytest.raises(ValueError, match="earlier runs at once must be at most"):
+        EarlierRuns((RUN,) * (MAX_RUNS_AT_ONCE + 1), ())
+    with pytest.raises(ValueError, match="jobs with earlier runs must be at most"):
+        EarlierRuns((), (("a", ()),) * (MAX_ITEMS + 1))
+    for place in (-1, 1):
+        with pytest.raises(ValueError, match="a: places must be those of 1 runs"):
+            EarlierRuns((RUN,), (("a", (place,)),))
+    assert EarlierRuns((RUN,), (("a", (0,)),)).of((0,)) == (RUN,)
+    with pytest.raises(ValueError, match="numbers of earlier feedback must be at most"):
+        EarlierFeedback(((0.5,) * MAX_ITEMS,), ((0.5,),))
+    EarlierFeedback(((0.5,) * (MAX_ITEMS - 1),), ((0.5,),))
+
+
+@pytest.mark.parametrize(
+    ("value", "maximum", "limit"),
+    [(0, None, "of at least 1"), (9, 8, "from 1 to 8"), (True, 8, "from 1 to 8"), ("2", None, "of at least 1")],
+)
+def test_a_count_is_a_whole_number_in_range(value: object, maximum: int | None, limit: str) -> None:
+    with pytest.raises(ValueError, match=f"must be a whole number {limit}, got "):
+        positive_int(value, maximum)
+    assert (positive_int(1), positive_int(8, 8)) == (1, 8)

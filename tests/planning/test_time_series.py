@@ -76,7 +76,9 @@ def test_autoregression_learns_a_periodic_series() -> None:
 
 
 @pytest.mark.parametrize(
-    "forecaster", [LastValue(), Seasonal(4), Seasonal(48), Autoregressive(2, 20, 5), Autoregressive(1, 4, 1)], ids=str
+    "forecaster",
+    [LastValue(), Seasonal(4), Seasonal(48), Autoregressive(2, 20, 5), Autoregressive(1, 4, 1)],
+    ids=lambda one: type(one).__name__,
 )
 def test_the_newest_forecast_is_the_last_of_the_table_to_the_bit(forecaster: LiveForecaster) -> None:
     values = np.random.default_rng(2).uniform(0, 16, 60)
