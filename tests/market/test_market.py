@@ -431,8 +431,10 @@ def test_the_plan_of_a_window_is_optimal(data: st.DataObject) -> None:
     intervals, max_nodes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     min_nodes = data.draw(st.integers(1, max_nodes))
     growth_fraction, shrink_fraction = data.draw(st.sampled_from([(0.9, 0.9), (0.8, 0.9), (1.0, 1.0), (0.5, 1.0)]))
+    # Rounded: work that is above a whole number by the tolerance alone is done for one and not for another.
+    work = round(data.draw(st.floats(0.3, 1.2)), 3) * intervals * max_nodes
     job = SpotJob(
-        data.draw(st.floats(0.3, 1.2)) * intervals * max_nodes,
+        work,
         intervals,
         min_nodes,
         max_nodes,

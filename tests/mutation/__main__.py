@@ -21,10 +21,9 @@ from tests.mutation.mutants import LEFT_ALONE, ROOT, Mutant, mutants_of, sample
 from tests.mutation.page import PAGE, Measured, Survivor, equivalent, read, save, written
 
 WORKSPACES = ROOT / "build" / "mutants"
-# Rooms with tests in other folders too. All others speak the core. The scheduler is also asked as those ask it who
-# move it: targets, controllers, the market, and what simulates its future.
+# Rooms with tests in other folders too. The scheduler is also asked as those ask it who move it: targets, controllers,
+# the market, and what simulates its future.
 TESTS = {
-    "core": ("core", "bundle", "control", "estimators", "market", "planning", "scheduler", "view"),
     "planning": ("planning", "policies"),
     "scheduler": (
         "scheduler",
