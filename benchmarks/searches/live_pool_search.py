@@ -1,8 +1,9 @@
 """Searches until a deadline on two devices, trained live: a pool's, and TPE with ASHA in Ray Tune.
 
 Both draw from the same space with Optuna's TPE, and their trials train the same network, whose batches wait as if for
-an accelerator: a whole trial takes half a minute. The clock starts when the Ray cluster is up. So the time that the
-processes of trials take to start, and to import torch, counts on both sides.
+an accelerator: a whole trial takes half a minute. The clock starts when the Ray cluster is up. Ray Tune starts a
+process for each trial, which imports torch; the pool's two workers begin to import it when it is brought up, and keep
+it.
 """
 
 from __future__ import annotations
@@ -62,11 +63,8 @@ def in_a_pool(folder: Path, seconds: float, seed: int) -> dict[str, float]:
 def in_tune(folder: Path, seconds: float, seed: int) -> dict[str, float]:
     """Search in Ray Tune, in a process of its own; return the same."""
     line = [sys.executable, "-m", "benchmarks.searches.tune_search", str(folder), str(seconds), str(seed)]
-    env = os.environ | {
-        "HOME": str(folder),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }  # Ray keeps its token at home
+    # Ray keeps its token at home.
+    env = os.environ | {"HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(line, env=env, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
     return dict(json.loads(done.stdout.strip().rsplit("\n", 1)[-1]))
 

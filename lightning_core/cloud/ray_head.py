@@ -76,12 +76,15 @@ def new_head(devices: int, kind: str) -> dict[str, Any]:
             "devices": devices, "kind": kind, "mark": mark}  # fmt: skip
 
 
-def start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+def start_ray(folder: Path, head: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
     """Start the process of a head, with a new token that this process takes as well.
 
     Args:
         folder: Folder of the pool, for the log.
         head: Content of its ``head.json``.
+
+    Returns:
+        The process, and where in the log its words begin: those of earlier heads stand before.
     """
     token = Path(head["token"])
     token.touch(mode=0o600)
@@ -100,7 +103,8 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         quick |= HEALTH
     environment = PATIENCE | os.environ | PRIVATE_RAY | quick | {MARK: head["mark"]}
     with owner_only(), (folder / "head.log").open("ab") as log:
-        return subprocess.Popen(
+        begin = log.tell()
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -109,10 +113,13 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> subprocess.Popen[bytes]:
             umask=0o077,
             env=environment,
         )
+    return process, begin
 
 
-def await_address(process: subprocess.Popen[bytes], head: Mapping[str, Any], folder: Path, received: list[int]) -> str:
-    """Return the address of a head as soon as it has one.
+def await_address(
+    process: subprocess.Popen[bytes], begin: int, head: Mapping[str, Any], folder: Path, received: list[int]
+) -> str:
+    """Return the address of a head, which :func:`start_ray` has started, as soon as it has one.
 
     Raises:
         HeadError: If Ray does not start.
@@ -126,14 +133,14 @@ def await_address(process: subprocess.Popen[bytes], head: Mapping[str, Any], fol
         if note.exists() and (address := note.read_text().strip()):
             return address
         if process.poll() is not None:
-            raise HeadError(f"Ray did not start: {_last_words(folder)}; see {folder / 'head.log'}")
+            raise HeadError(f"Ray did not start: {_last_words(folder, begin)}; see {folder / 'head.log'}")
         time.sleep(0.1)
     raise HeadError(f"Ray has not started within {START_TIMEOUT:.0f} s; see {folder / 'head.log'}")
 
 
-def _last_words(folder: Path) -> str:
+def _last_words(folder: Path, begin: int) -> str:
     """Return the last line that the head has written, or that it has written none."""
-    lines = (folder / "head.log").read_text(errors="replace").split("\n")
+    lines = (folder / "head.log").read_bytes()[begin:].decode(errors="replace").split("\n")
     said = [line.strip() for line in lines if line.strip()]
     return said[-1] if said else "it said nothing"
 

@@ -107,12 +107,12 @@ def up(
 
 def _start_head(folder: Path, head: dict[str, Any], received: list[int]) -> None:
     """Start the process of a head, and note it."""
-    process = start_ray(folder, head)
+    process, begin = start_ray(folder, head)
     head |= {"pid": process.pid, "started": started(process.pid) or 0}
     _write(folder, head)
     import lightning_core.cluster.pool_manager  # noqa: F401  # imports Ray while the head starts
 
-    head["address"] = await_address(process, head, folder, received)
+    head["address"] = await_address(process, begin, head, folder, received)
 
 
 def down(folder: Path, *, now: bool = False) -> None:

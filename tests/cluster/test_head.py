@@ -129,9 +129,10 @@ def test_a_process_that_leads_no_group_is_not_ended(pool: Path) -> None:
 def test_a_ray_that_does_not_start_says_why(script: str, why: str, pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_head, "START_TIMEOUT", 0.3 if "sleep" in script else 60.0)
     pool.mkdir()
-    with (pool / "head.log").open("wb") as log, subprocess.Popen(["sh", "-c", script], stderr=log) as process:
+    (pool / "head.log").write_text(earlier := "an earlier head said this\n")
+    with (pool / "head.log").open("ab") as log, subprocess.Popen(["sh", "-c", script], stderr=log) as process:
         with pytest.raises(HeadError, match=why):
-            await_address(process, new_head(1, "cpu"), pool, [])
+            await_address(process, len(earlier), new_head(1, "cpu"), pool, [])
         process.kill()
 
 

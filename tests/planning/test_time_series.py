@@ -102,7 +102,7 @@ def test_wrong_arguments_name_the_rule_and_the_value(kind: type, arguments: dict
 
 
 def test_errors_are_means_over_what_has_come_true() -> None:
-    """Of 1, 2 and 4 the last value is wrong by 1 and 2 one interval ahead, by 3 two ahead."""
+    """Who forecasts the last value of 1, 2 and 4 errs by 1 and 2 one interval ahead, and by 3 two ahead."""
     values = np.array([1, 2, 4])
     assert errors(LastValue().table(values, 2), values).tolist() == [1.5, 3.0]
     assert errors(Perfect().table(values, 2), values).tolist() == [0.0, 0.0]
