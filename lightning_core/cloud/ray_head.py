@@ -47,6 +47,10 @@ class HeadError(LightningCoreError, RuntimeError):
     """The pool cannot be started or ended; the message says why."""
 
 
+class RayExitedError(HeadError):
+    """Ray has ended before it was up; the message has its last words."""
+
+
 def new_temp_folder() -> Path:
     """Return a new folder for the files of a head, readable by its user only, unlike the one that Ray would make.
 
@@ -77,23 +81,26 @@ def new_head(devices: int, kind: str) -> dict[str, Any]:
 
 
 def start_ray(folder: Path, head: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the process of a head, with a new token that this process takes as well.
+    """Start the process of a head, with a token that this process takes as well.
 
     Args:
         folder: Folder of the pool, for the log.
-        head: Content of its ``head.json``.
+        head: Content of its ``head.json``. What an earlier start left in its temporary folder is removed, but for the
+            token: this process may have read it already.
 
     Returns:
         The process, and where in the log its words begin: those of earlier heads stand before.
     """
-    token = Path(head["token"])
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(32))
+    token, files = Path(head["token"]), Path(head["temp"]) / "ray"
+    shutil.rmtree(files, ignore_errors=True)
+    if not token.exists():
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
     _take_token(head)  # before Ray is imported, which reads it once
     resources = {"device": head["devices"]} if head["kind"] == "cpu" and head["devices"] else {}
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
-        f"--temp-dir={Path(head['temp']) / 'ray'}", "--include-dashboard=false", "--disable-usage-stats",
+        f"--temp-dir={files}", "--include-dashboard=false", "--disable-usage-stats",
         "--no-monitor", "--include-log-monitor=false",  # no autoscaler and no log reader: neither is used
         "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
     ]  # fmt: skip
@@ -122,7 +129,8 @@ def await_address(
     """Return the address of a head, which :func:`start_ray` has started, as soon as it has one.
 
     Raises:
-        HeadError: If Ray does not start.
+        RayExitedError: If Ray ends instead.
+        HeadError: If it takes too long.
         SignalReceivedError: If a signal is received.
     """
     note = Path(head["temp"]) / "ray" / "ray_current_cluster"
@@ -133,7 +141,7 @@ def await_address(
         if note.exists() and (address := note.read_text().strip()):
             return address
         if process.poll() is not None:
-            raise HeadError(f"Ray did not start: {_last_words(folder, begin)}; see {folder / 'head.log'}")
+            raise RayExitedError(f"Ray did not start: {_last_words(folder, begin)}; see {folder / 'head.log'}")
         time.sleep(0.1)
     raise HeadError(f"Ray has not started within {START_TIMEOUT:.0f} s; see {folder / 'head.log'}")
 

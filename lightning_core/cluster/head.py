@@ -23,7 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.cloud.cloud_spec import CloudSpec
-from lightning_core.cloud.ray_head import HeadError, await_address, check_head, end_ray, joined, new_head, start_ray
+from lightning_core.cloud.ray_head import (
+    HeadError,
+    RayExitedError,
+    await_address,
+    check_head,
+    end_ray,
+    joined,
+    new_head,
+    start_ray,
+)
 from lightning_core.cluster.joined_head import join_cluster
 from lightning_core.core.events import Close, WorkersLost
 from lightning_core.node.processes import is_alive, started
@@ -106,7 +115,19 @@ def up(
 
 
 def _start_head(folder: Path, head: dict[str, Any], received: list[int]) -> None:
-    """Start the process of a head, and note it."""
+    """Start the process of a head, and note it.
+
+    Ray gives up when its own servers take more than 30 s to start, as they may on a busy machine, so there is a second
+    try.
+    """
+    try:
+        _start_ray(folder, head, received)
+    except RayExitedError as error:
+        print(f"{error}; trying once more", file=sys.stderr)
+        _start_ray(folder, head, received)
+
+
+def _start_ray(folder: Path, head: dict[str, Any], received: list[int]) -> None:
     process, begin = start_ray(folder, head)
     head |= {"pid": process.pid, "started": started(process.pid) or 0}
     _write(folder, head)

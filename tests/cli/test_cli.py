@@ -361,14 +361,14 @@ def test_an_interrupted_up_leaves_no_pool(
     """Ctrl-C while Ray comes up: the head and its folder are gone, and the next `up` is free to begin."""
     begun: list[subprocess.Popen[bytes]] = []
 
-    def start(folder: Path, head: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def start(folder: Path, head: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
         marked = os.environ | {MARK: head["mark"]}
         begun.append(
             subprocess.Popen(
                 [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True, env=marked
             )
         )
-        return begun[-1]
+        return begun[-1], 0
 
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt

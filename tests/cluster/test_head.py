@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from lightning_core.cloud.ray_head import MARK, MARK_FILE, HeadError, await_addr
 from lightning_core.cluster import head as heads
 from lightning_core.cluster.head import down
 from lightning_core.node.processes import is_alive, started
+from lightning_core.server.discovery import read_head
 from lightning_core.server.probe import no_answer
 from tests.others import OTHER, as_root
 
@@ -134,6 +136,37 @@ def test_a_ray_that_does_not_start_says_why(script: str, why: str, pool: Path, m
         with pytest.raises(HeadError, match=why):
             await_address(process, len(earlier), new_head(1, "cpu"), pool, [])
         process.kill()
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_ray_that_ends_before_it_is_up_is_started_once_more(
+    failures: int, pool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With an empty folder and the same token, which this process may have read."""
+    python, note = pool / "python", new_head(1, "cpu")
+    tries, ready, left = pool / "tries", Path(note["temp"]) / "ray" / "ray_current_cluster", pool / "left"
+    pool.mkdir()
+    python.write_text(
+        f"#!/bin/sh\ncat {note['token']} >> {tries}; echo >> {tries}\n"
+        f"[ -e {ready.parent} ] && touch {left}\nmkdir {ready.parent}\n"
+        f"[ $(wc -l < {tries}) -le {failures} ] && {{ echo it timed out; exit 1; }}\n"
+        f"echo 127.0.0.1:1 > {ready}; exec sleep 60\n"
+    )
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    if failures < 2:
+        heads._start_head(pool, note, [])
+        assert note["address"] == "127.0.0.1:1"
+        assert read_head(pool) == {name: value for name, value in note.items() if name != "address"}
+    else:
+        with pytest.raises(HeadError, match="did not start: it timed out"):
+            heads._start_head(pool, note, [])
+    assert capsys.readouterr().err.count("it timed out; see") == min(failures, 1)
+    end_ray(note)
+    tokens = tries.read_text().split()
+    assert len(tokens) == min(failures, 1) + 1
+    assert len(set(tokens)) == 1
+    assert not left.exists()
 
 
 @as_root
