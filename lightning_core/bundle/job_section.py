@@ -31,7 +31,7 @@ from lightning_core.storage.job_specs import HANG
 
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
          "cell", "restarts", "retries", "location", "save_every", "keep_best", "hang", "like",
-         "memory", "on_hold")  # fmt: skip
+         "memory", "on_hold", "trial_of")  # fmt: skip
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
@@ -76,7 +76,8 @@ class _Terms:
             "work": self.read("work", parse_duration),
             "restarts": self.read("restarts", _within("restarts", non_negative_int)),
             "retries": self.read("retries", _within("retries", non_negative_int), 0),
-            "like": self.read("like", _read_like, ""),
+            "like": self.read("like", _read_tag("like", "a tag or the name of a job"), ""),
+            "trial_of": self.read("trial_of", _read_tag("trial_of", "the name of a search"), ""),
             "memory": self.read("memory", parse_bytes),
             "on_hold": self.read("on_hold", partial(read_choice, OnHold), OnHold.KEEP),
         }
@@ -140,11 +141,16 @@ class _Terms:
             )
 
 
-def _read_like(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"must be a tag or the name of a job, got {shown(value)}")
-    check_length("like", value)
-    return value
+def _read_tag(key: str, words: str) -> Callable[[Any], str]:
+    """Return a parser of a text that is not empty."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"must be {words}, got {shown(value)}")
+        check_length(key, value)
+        return value
+
+    return read
 
 
 def _within(term: str, parse: Callable[[Any], Any]) -> Callable[[Any], Any]:

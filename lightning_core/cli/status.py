@@ -20,6 +20,7 @@ from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.access.people import Right
 from lightning_core.view.cloud_line import cloud_line, trouble_line
 from lightning_core.view.job_entry import job_entry
+from lightning_core.view.search_lines import is_listed, search_lines, trials_by_search
 from lightning_core.view.silence import silence_line
 from lightning_core.view.text import clean
 
@@ -33,7 +34,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``status``."""
     status = command("status", _status, "show the pool and its jobs")
     status.add_argument("--watch", action="store_true", help="keep the view open until all jobs have ended, or Ctrl-C")
-    status.add_argument("--all", action="store_true", help="include jobs that ended long ago, and more than ten")
+    more = "include jobs that ended long ago, trials that are paused or have ended, and more than ten"
+    status.add_argument("--all", action="store_true", help=more)
+    status.add_argument("--search", metavar="NAME", help="show the trials of one search alone")
     whose = status.add_mutually_exclusive_group()
     whose.add_argument("--mine", action="store_true", help="show your own jobs alone")
     whose.add_argument("--owner", metavar="NAME", help="show the jobs of one owner alone")
@@ -58,8 +61,8 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
 
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = pool.look()
-        jobs = [job for job in jobs if is_shown(job.owner)]
-        recent = [j for j in jobs if arguments.all or j.finished_at is None or now - j.finished_at < RECENT_SECONDS]
+        jobs = [job for job in jobs if is_shown(job.owner) and arguments.search in (None, job.trial_of)]
+        recent = jobs if arguments.all else recent_of(jobs, now)
         return now, recent if arguments.json else live_first(recent)
 
     if arguments.json:
@@ -82,11 +85,11 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
                 now, jobs = follow(look, lambda: received, watcher)
         finally:
             watcher.close()
-        _show(now, jobs, settings, _lost(pool.about()), owner, arguments.all)
+        _show(now, jobs, settings, _lost(pool.about()), owner, arguments)
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
         about = pool.about()
-        _show(*look(), settings, _lost(about), owner, arguments.all)
+        _show(*look(), settings, _lost(about), owner, arguments)
         if about["manager_silent"]:
             print(silence_line(about["manager_silent"]))
         for text in unavailable_lines(about["unavailable"]):
@@ -144,6 +147,17 @@ def unavailable_lines(unavailable: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def recent_of(jobs: Sequence[JobStatus], now: float) -> list[JobStatus]:
+    """Return the jobs that have not ended, or not long ago, with all trials of searches that have such a trial."""
+
+    def is_recent(job: JobStatus) -> bool:
+        return job.finished_at is None or now - job.finished_at < RECENT_SECONDS
+
+    searches = filter(lambda trials: any(map(is_recent, trials)), trials_by_search(jobs))
+    kept = {id(job) for trials in searches for job in trials}
+    return [job for job in jobs if id(job) in kept or is_recent(job)]
+
+
 def live_first(jobs: Sequence[JobStatus]) -> list[JobStatus]:
     """Return the jobs that have not ended in the order of submission, then those that have ended, the newest first."""
     ended = [job for job in jobs if job.finished_at is not None]
@@ -163,15 +177,20 @@ def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
 
 
 def _show(
-    now: float, jobs: list[JobStatus], settings: Settings, lost: set[int], owner: str | None, everything: bool
-) -> None:
+    now: float, jobs: list[JobStatus], settings: Settings, lost: set[int], owner: str | None,
+    arguments: argparse.Namespace,
+) -> None:  # fmt: skip
+    if not jobs and arguments.search is not None:
+        print(f"no trials of {clean(arguments.search)}")
+        return
     if not jobs and owner is not None:
         print(f"no jobs of {clean(owner)}")
         return
     if not jobs:
         print("no jobs; submit some with `lightning-core submit`")
         return
-    shown, note = (jobs, "") if everything else _first(jobs)
+    listed = jobs if arguments.all or arguments.search is not None else list(filter(is_listed, jobs))
+    shown, note = (listed, "") if arguments.all else _first(listed)
     try:
         from rich.console import Console
 
@@ -180,6 +199,8 @@ def _show(
         from lightning_core.view.progress import PlainView
 
         PlainView(sys.stdout).update(now, shown)
+        for text in search_lines(jobs):
+            print(text)
     else:
         board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner, unavailable=lost,
                       device_memory=settings.device_memory)  # fmt: skip

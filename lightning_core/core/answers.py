@@ -237,3 +237,5 @@ class JobStatus:
     """Name of the person to whom it belongs; empty if unknown."""
     watched: Watched | None = None
     """Metric that its target watches; None before the first value, and for a target that watches none."""
+    trial_of: str = ""
+    """Name of the search of which it is a trial; empty for none."""

@@ -121,7 +121,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 # Fields of a job that are left out where they are unset.
-_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size", "save_every", "memory", "owner")
+_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size", "save_every", "memory", "owner", "trial_of")
 
 
 def _tuple(value: Any) -> Any:

@@ -112,6 +112,7 @@ class Job:
         memory: Bytes that it needs at least of each device's memory; None to estimate and measure it.
         on_hold: What becomes of its memory on a GPU while it is held.
         owner: Name of the person to whom it belongs, set by the server; empty if unknown.
+        trial_of: Name of the search of which it is a trial; empty for none.
 
     Raises:
         ValueError: If the name is empty, the target cannot be read, or a number is out of its range.
@@ -143,12 +144,13 @@ class Job:
     memory: int | None = None
     on_hold: OnHold = OnHold.KEEP
     owner: str = ""
+    trial_of: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("job must have a name, got ''")
         check_length("job name", self.name, MAX_NAME)
-        for name in ("location", "like", "model"):
+        for name in ("location", "like", "model", "trial_of"):
             check_length(name, getattr(self, name))
         if self.owner:
             check_person(self.owner)

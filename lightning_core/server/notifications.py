@@ -41,9 +41,12 @@ class Notifier:
             ``_REASON`` in its environment; ``webhook``, an http(s) address that gets the same as a JSON body by POST,
             signed with the secret in ``secret_file``. The event is ``verdict``; or ``alert``, without a verdict: losses
             are NaN, or no batch comes.
+        is_trial: Function that returns whether the job of a name is a trial: what becomes of it is news for its search
+            alone.
     """
 
-    def __init__(self, on_verdict: Mapping[str, Any]) -> None:
+    def __init__(self, on_verdict: Mapping[str, Any], is_trial: Callable[[str], bool] = lambda job: False) -> None:
+        self._is_trial = is_trial
         self._ended: dict[str, int] = {}  # version of each job's end
         self._ways = list[_Way]()
         if command := on_verdict.get("command"):
@@ -58,6 +61,8 @@ class Notifier:
             return
         for answer in answers:
             if isinstance(answer, Grant | Ask | PoolAnswer) or (isinstance(answer, End) and not self._is_new(answer)):
+                continue
+            if self._is_trial(answer.job):
                 continue
             alert = isinstance(answer, Alert)
             verdict = "" if isinstance(answer, Alert) else str(answer.verdict)

@@ -73,7 +73,7 @@ class SchedulerActor(PoolCalls):
         self._trouble: str | None = None
         self._opening: asyncio.Task[None] | None = None
         self._server = SocketServer(self, Path(socket), group) if socket else None
-        self._notifier = Notifier(on_verdict or {})
+        self._notifier = Notifier(on_verdict or {}, self._is_trial)
         self._launching = asyncio.Lock()
         self._sessions = Sessions(lambda: self._host.scheduler, self._decide)
         self._guard = Guard(lambda: self._host.scheduler)
@@ -296,6 +296,10 @@ class SchedulerActor(PoolCalls):
         self._commits.add(answers, event)
         self._wakeups.look()
         return answers
+
+    def _is_trial(self, job: str) -> bool:
+        scheduler = self._host.scheduler
+        return scheduler.directive(job) is not None and bool(scheduler.job(job).trial_of)
 
     def _pass_on(self, answers: Sequence[Answer], event: Event | None) -> None:
         self._notifier.tell(answers)

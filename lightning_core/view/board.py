@@ -18,6 +18,7 @@ from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.view.device_lines import MAX_DEVICES, RISK, device_lines
 from lightning_core.view.job_line import COLUMNS, SYMBOLS, line, telling
+from lightning_core.view.search_lines import search_lines
 from lightning_core.view.text import clean
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
@@ -82,8 +83,8 @@ class Board:
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        faults = self._faults()
-        above = 2 + min(self._devices, MAX_DEVICES + 1) + len(faults)
+        faults, searches = self._faults(), [Text(words) for words in search_lines(self._jobs)]
+        above = 2 + min(self._devices, MAX_DEVICES + 1) + len(faults) + len(searches)
         room = console.height - above - 1 if self._one_screen else None
         jobs, more = self._fitting(room)
         head = self._header()
@@ -94,7 +95,7 @@ class Board:
         lines += self._rows(jobs, console, options.max_width, left)
         if more:
             lines.append(Text(more, style="dim"))
-        lines += faults
+        lines += searches + faults
         for text in lines:
             text.no_wrap, text.overflow = True, "ellipsis"
         for words, style, control in console.render(Group(*lines), options):
@@ -143,6 +144,8 @@ class Board:
             width: Width in characters.
             left: Maximum number of lines for reasons; None for as many as they need.
         """
+        if not jobs:  # those that there are have a line with their search
+            return []
         cells = [dict(zip(COLUMNS, line(self._now, job), strict=True)) for job in jobs]
         max_name = MAX_NAME if width >= NARROW else MAX_NAME_IF_NARROW
         newest = {job.name: max(other.submitted_at for other in self._jobs if other.name == job.name) for job in jobs}

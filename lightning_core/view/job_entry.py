@@ -61,6 +61,7 @@ class JobEntry(TypedDict):
     watched: Annotated[
         list[float] | None, "Metric that its target watches: batches done at its newest value, that value, its best."
     ]
+    trial_of: Annotated[str, "Name of the search of which it is a trial; empty for none."]
     best_model: NotRequired[Annotated[str, "Path of its best model, on the pool's machine, if it is kept."]]
 
 

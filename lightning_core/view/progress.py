@@ -11,6 +11,7 @@ from lightning_core.core.answers import JobStatus
 from lightning_core.core.durations import format_duration
 from lightning_core.scheduler.summary import Summary
 from lightning_core.view.job_line import _ending, _value, line, several_owners
+from lightning_core.view.search_lines import is_listed
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class LiveView:
             self._live.start()
             self._started = True
         lost = self._unavailable()
-        board = self._board(now, jobs, *self._pool, owner=self._owner, unavailable=lost, one_screen=True,
-                            device_memory=self._device_memory)  # fmt: skip
+        board = self._board(now, jobs, *self._pool, only=list(filter(is_listed, jobs)), owner=self._owner,
+                            unavailable=lost, one_screen=True, device_memory=self._device_memory)  # fmt: skip
         self._live.update(board)
 
     def close(self) -> None:

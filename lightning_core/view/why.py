@@ -55,6 +55,8 @@ def why(history: History, name: str) -> list[str]:
     lines = [f"{clean(job.name)}{run_number}: {clean(str(job.reason))} ({verdict})"]
     if job.terms.owner:
         lines.append(f"owner: {clean(job.terms.owner)}")
+    if job.terms.trial_of:
+        lines.append(f"trial of: {clean(job.terms.trial_of)}")
     if job.faults:
         lines.append(total_words(job.faults))
     return lines + table_of(sorted([*rows(job), *_away(history, job)], key=lambda row: row.time))
@@ -82,6 +84,8 @@ def why_now(job: JobStatus) -> list[str]:
     lines = [f"{job.name}: {job.reason} ({verdict})"]
     if job.owner:
         lines.append(f"owner: {job.owner}")
+    if job.trial_of:
+        lines.append(f"trial of: {job.trial_of}")
     if job.state is not State.ENDED:
         lines.append(f"{job.state}, {holds}: {job.grant_reason}")
     lines += [str(told) for told in (job.fault, job.alert) if told is not None]

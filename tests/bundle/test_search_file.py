@@ -74,6 +74,7 @@ def test_a_trial_is_a_job_with_other_hyper_parameters(tmp_path: Path) -> None:
     }
     job = trial.job
     assert (job.name, job.deadline, job.weight, job.min_devices) == ("night-3", 600.0, 1.5, 2)
+    assert job.trial_of == "night"
     assert job.target == EpochTarget(20, metric="val_acc", mode="max")
     assert (job.on_miss, job.on_nan, trial.keep_best) == (OnMiss.STOP, OnNan.STOP, True)
     # Trials do not change each other, or the template.

@@ -23,7 +23,8 @@ from lightning_core.cli.main import main, make_parser
 from lightning_core.cloud.ray_head import MARK
 from lightning_core.cluster import head as heads
 from lightning_core.core.codec import job_to_dict
-from lightning_core.core.commands import Cancel
+from lightning_core.core.commands import Cancel, Pause
+from lightning_core.core.control import Asker
 from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
@@ -694,6 +695,28 @@ def test_status_shows_the_jobs_of_one_owner(pool: Pool, capsys: pytest.CaptureFi
     assert "invalid name of a person '\\x1b[2J'" in Said(capsys, "status", "--owner", "\x1b[2J").err
     assert "not allowed with" in Said(capsys, "status", "--owner", "ann", "--mine").err
     assert f"\nowner: {me}\n" in Said(capsys, "why", "train").out
+
+
+def test_status_shows_a_search_in_a_line_and_its_trials_if_asked(
+    pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = (Job(f"night-{k}", 600.0, BatchTarget(5), trial_of="night") for k in range(3))
+    pool.do(pool.actor.event(Submit(tuple(trials))))
+    pool.do(pool.actor.event(Pause("night-1", by=Asker.SEARCH)))
+    pool.do(pool.actor.event(Cancel("night-2")))
+
+    def shown(*words: str) -> list[str]:
+        out = Said(capsys, "status", *words).out
+        return re.findall(r"^(train|night-\d) ", out, re.MULTILINE) + re.findall(r"^search (.*)$", out, re.MULTILINE)
+
+    line = "night: 3 trials: 1 waiting, 1 paused, 1 ended"
+    assert shown() == ["train", "night-0", line]
+    assert shown("--all") == ["train", "night-0", "night-1", "night-2", line]
+    assert shown("--search", "night") == ["night-0", "night-1", "night-2", line]
+    assert Said(capsys, "status", "--search", "day").out == "no trials of day\n"
+    jobs = json.loads(Said(capsys, "status", "--json").out)["jobs"]
+    assert [job["trial_of"] for job in jobs] == ["", "night", "night", "night"]
+    assert "\ntrial of: night\n" in Said(capsys, "why", "night-0").out
 
 
 def test_status_of_one_owner_shows_what_that_owner_has(

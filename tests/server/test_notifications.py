@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.answers import End, Grant, Verdict, VerdictChanged
+from lightning_core.core.answers import Answer, End, Grant, Verdict, VerdictChanged
 from lightning_core.core.reasons import Reason
 from lightning_core.server import notifications
 from lightning_core.server.notifications import Notifier
@@ -52,6 +52,15 @@ def test_a_reused_job_name_is_notified_again(tmp_path: Path) -> None:
     notifier = Notifier({"command": [sys.executable, "-c", WROTE, str(out)]})
     notifier.tell([MET, MET._replace(version=9)])
     until(lambda: len(lines(out)) == 2)
+
+
+def test_nothing_is_told_of_trials(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    notifier = Notifier({"command": [sys.executable, "-c", WROTE, str(out)]}, lambda job: job == "night-0")
+    of_a_trial: list[Answer] = [AT_RISK._replace(job="night-0"), MET._replace(job="night-0")]
+    notifier.tell([*of_a_trial, MET, *of_a_trial])
+    notifier.drain(60.0)
+    assert [line.split("|")[0] for line in lines(out)] == ["a"]
 
 
 @pytest.fixture

@@ -309,8 +309,10 @@ def test_the_receiver_in_the_guide_accepts_what_is_signed_and_nothing_else(secre
 def test_a_pool_that_closes_lets_the_last_notification_leave(receiver: Receiver, tmp_path: Path) -> None:
     async def live() -> None:
         actor = SchedulerActor({}, str(tmp_path), on_verdict={"webhook": receiver.address})
-        await actor.submit((Job("vit", 600.0, BatchTarget(10)),))
-        await actor.event(Report("vit", 1, 1, 1, 10, 1.0))
+        jobs = (Job("vit", 600.0, BatchTarget(10)), Job("night-0", 600.0, BatchTarget(10), trial_of="night"))
+        await actor.submit(jobs)
+        for job in jobs:
+            await actor.event(Report(job.name, 1, 1, 1, 10, 1.0))
         await actor.close()
 
     def late(number: int, path: str) -> int:
@@ -319,4 +321,6 @@ def test_a_pool_that_closes_lets_the_last_notification_leave(receiver: Receiver,
 
     receiver.answer = late
     asyncio.run(live())
-    assert [json.loads(body)["verdict"] for *_, body in receiver.posts][-1] == "met"
+    told = [json.loads(body) for *_, body in receiver.posts]
+    assert told[-1]["verdict"] == "met"
+    assert {news["job"] for news in told} == {"vit"}  # a trial is news for its search alone

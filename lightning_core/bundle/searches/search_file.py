@@ -45,6 +45,7 @@ REFUSED = {
     "target": "is for a job; the goal of a search is search.metric, and what is enough search.target",
     "begin": "is for a job; trials begin when the search says",
     "on_miss": "is for a job; trials end with the search",
+    "trial_of": "is for a job; the trials of this search are its own",
     "curve": "is for simulate, which plays no searches",
     "throughput": "is for simulate, which plays no searches",
 }
@@ -113,7 +114,8 @@ class SearchSpec:
                 section = section.setdefault(key, {})
             section[last] = values[parameter.name]
         job = self.template.job
-        job = replace(job, name=f"{self.name}-{number}", deadline=seconds, weight=job.weight * weight)
+        job = replace(job, name=f"{self.name}-{number}", deadline=seconds, weight=job.weight * weight,
+                      trial_of=self.name)  # fmt: skip
         return replace(self.template, job=job, config=config, clock={})
 
     def samples(self) -> list[JobSpec]:

@@ -128,6 +128,8 @@ def facts(job: JobHistory, status: JobStatus | None) -> str:
             found.append(("restarts", f"{status.restarts}, {status.lost_batches:,} batches repeated"))
     if terms.owner:
         found.insert(0, ("owner", terms.owner))
+    if terms.trial_of:
+        found.append(("trial of", terms.trial_of))
     # Dates are put in by the page's script, in the time zone of who reads them.
     dates = [("submitted", job.submitted), ("ended", job.ended)]
     if not terms.is_best_effort:

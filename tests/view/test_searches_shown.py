@@ -1,0 +1,135 @@
+"""A search has one line for all of its trials, of which only those that may train are listed."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lightning_core.cli.status import RECENT_SECONDS, recent_of
+from lightning_core.core.answers import JobStatus, State, Watched
+from lightning_core.core.codec import job_from_dict, job_to_dict, status_from_dict, status_to_dict
+from lightning_core.core.events import Submit, Tick
+from lightning_core.core.jobs import Job
+from lightning_core.core.targets import BatchTarget, EpochTarget, LossTarget, Target
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.view.board import Board
+from lightning_core.view.job_entry import job_entry, job_of_entry
+from lightning_core.view.progress import LiveView
+from lightning_core.view.search_lines import MAX_SEARCHES, is_listed, search_lines
+from lightning_core.view.why import why_now
+
+METRIC = EpochTarget(10, metric="val_acc", mode="max")
+
+
+def trials(search: str, *best: float | None, target: Target = METRIC, now: float = 1.0) -> list[JobStatus]:
+    """Return trials of a search: the first trains, the second is paused, all others have ended."""
+    scheduler = Scheduler(Settings(policy="edf", devices=1))
+    jobs = [Job(f"{search}-{k}", 600.0, target, trial_of=search) for k in range(len(best))]
+    scheduler.handle(Submit(tuple(jobs)), 0.0)
+    scheduler.handle(Tick(), now)
+    found = [
+        replace(job, watched=None if value is None else Watched(5, 0.0, value), best=value)
+        for job, value in zip(scheduler.status(), best, strict=True)
+    ]
+    found[0] = replace(found[0], state=State.RUNNING)
+    found[1:2] = [replace(job, paused=True, state=State.RELEASED) for job in found[1:2]]
+    found[2:] = [replace(job, state=State.ENDED, finished_at=now, share=0.0) for job in found[2:]]
+    return found
+
+
+def plain(jobs: list[JobStatus], only: list[JobStatus] | None = None) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=160, color_system=None).print(Board(1.0, jobs, "edf", 1, only=only))
+    return out.getvalue().splitlines()
+
+
+def test_a_search_is_a_line() -> None:
+    jobs = trials("night", 0.7, 0.8, 0.95, None)
+    assert search_lines(jobs) == [
+        "search night: 4 trials: 1 training, 1 paused, 2 ended; best val_acc 0.95, of night-2"
+    ]
+    assert search_lines(trials("short", None)) == ["search short: 1 trial: 1 training"]
+    assert search_lines([replace(job, trial_of="") for job in jobs]) == []
+    waits = [replace(job, state=State.QUEUED) for job in jobs[:1]]
+    assert search_lines(waits) == ["search night: 1 trial: 1 waiting; best val_acc 0.7, of night-0"]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (EpochTarget(10, metric="val_loss"), "; best val_loss 0.2, of own-1"),
+        (LossTarget("val_loss", 0.1), "; best val_loss 0.2, of own-1"),
+        (BatchTarget(100), ""),
+    ],
+)
+def test_the_best_is_that_of_what_is_observed(target: Target, words: str) -> None:
+    jobs = trials("own", 0.5, 0.2, 0.3, target=target)
+    if not target.watches:
+        jobs = [replace(job, watched=None) for job in jobs]
+    assert search_lines(jobs) == [f"search own: 3 trials: 1 training, 1 paused, 1 ended{words}"]
+
+
+def test_an_earlier_search_of_the_name_is_not_counted() -> None:
+    earlier = [replace(job, deadline=job.deadline - 100.0, submitted_at=-100.0) for job in trials("night", 0.1, 0.9)]
+    assert search_lines([*earlier, *trials("night", 0.5)]) == [
+        "search night: 1 trial: 1 training; best val_acc 0.5, of night-0"
+    ]
+    moments = [replace(job, deadline=job.deadline + 2.0) for job in trials("night", 0.5, 0.6)[1:]]
+    assert "2 trials" in search_lines([*trials("night", 0.5), *moments])[0]
+    others = [replace(job, owner="bob") for job in trials("night", 0.6)]
+    assert len(search_lines([*trials("night", 0.5), *others])) == 2
+
+
+def test_the_newest_searches_are_shown() -> None:
+    jobs = [replace(job, submitted_at=float(k)) for k in range(MAX_SEARCHES + 2) for job in trials(f"s{k}", None)]
+    lines = search_lines(jobs)
+    assert [line.split(":")[0] for line in lines] == [f"search s{k}" for k in (6, 5, 4, 3, 2)] + [
+        "and 2 earlier searches"
+    ]
+
+
+def test_the_board_has_the_line_and_the_trials_that_may_train() -> None:
+    jobs = [*trials("night", 0.7, 0.8, 0.95), replace(trials("x", None)[0], name="mine", trial_of="")]
+    lines = plain(jobs, list(filter(is_listed, jobs)))
+    names = [line.split(maxsplit=1)[0] for line in lines[3:] if line[:1] != " "]
+    assert names == ["night-0", "mine", "search"]
+    assert lines[-1].startswith("search night: 3 trials: ")
+    assert plain(jobs[1:3], [])[2:] == search_lines(jobs[1:3])
+    view = LiveView(Console(file=io.StringIO(), width=160))
+    view.update(1.0, jobs)
+    view.close()
+    assert [job.name for job in view._live.renderable._only] == ["night-0", "mine"]  # type: ignore[union-attr]
+
+
+def test_names_cannot_control_the_terminal() -> None:
+    jobs = [replace(job, trial_of="\x1b[2J\nx") for job in trials("night", 0.7)]
+    [line] = search_lines(jobs)
+    assert "\x1b" not in line
+    assert "\n" not in line
+    assert "\x1b" not in "".join(why_now(jobs[0]))
+
+
+def test_a_search_that_goes_on_keeps_what_ended_long_ago() -> None:
+    now = 3 * RECENT_SECONDS
+    old = [replace(job, finished_at=10.0) for job in trials("night", 0.7, 0.8, 0.95)[2:]]
+    alive, ended = trials("night", 0.7), [replace(job, trial_of="") for job in old]
+    assert recent_of([*old, *alive], now) == [*old, *alive]
+    assert recent_of(old, now) == []
+    assert recent_of([*ended, *alive], now) == alive
+
+
+def test_a_trial_stays_one_on_the_way() -> None:
+    [status] = trials("night", 0.7)
+    assert status_from_dict(status_to_dict(status)) == status
+    assert job_of_entry(job_entry(status, Path("/"))).trial_of == "night"
+    job = Job("night-0", 60.0, METRIC, trial_of="night")
+    assert job_from_dict(job_to_dict(job)) == job
+    assert "trial_of" not in job_to_dict(Job("a", 60.0, METRIC))
+    with pytest.raises(ValueError, match="trial_of must have at most"):
+        Job("a", 60.0, METRIC, trial_of="x" * 1000)
+    assert why_now(status)[1] == "trial of: night"
