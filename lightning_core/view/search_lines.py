@@ -63,7 +63,7 @@ def _does(job: JobStatus) -> str:
 
 def _best(trials: Iterable[JobStatus]) -> str:
     """Return the best value of the trials and whose it is, in words; empty before the first one."""
-    values = [(value, job) for job in trials if (value := _value(job)) is not None]
+    values = [(value, job) for job in trials if (value := best_of(job)) is not None]
     if not values:
         return ""
     choose = min if values[0][1].target.lower_is_better else max
@@ -71,7 +71,7 @@ def _best(trials: Iterable[JobStatus]) -> str:
     return f"; best {clean(job.target.observed)} {value:.4g}, of {clean(job.name)}"
 
 
-def _value(job: JobStatus) -> float | None:
+def best_of(job: JobStatus) -> float | None:
     """Return the best value that a trial had of what it is compared by."""
     if job.watched is not None:
         return job.watched.best

@@ -11,7 +11,10 @@ const DEADLINE = 0.78;
 const WIDTH = 180;
 const RANKS = { crashed: 5, missed: 5, infeasible: 1, "at risk": 0, feasible: 2, met: 6, cancelled: 7 };
 const OUTCOMES = ["feasible", "at risk", "infeasible", "none", "met", "missed", "crashed", "cancelled"];
-const choice = { search: "", order: "urgent", outcomes: new Set(), limit: STEP };
+// The trials of a search have one deadline, within these seconds: an earlier search of its name had another one.
+const SAME_DEADLINE = 60;
+const MAX_SEARCHES = 5;
+const choice = { search: "", order: "urgent", outcomes: new Set(), searches: new Set(), limit: STEP };
 
 // ---------------------------------------------------------------------------------------------------- choosing
 
@@ -33,7 +36,10 @@ function rank(row) {
 function chosen() {
   const words = choice.search.toLowerCase().split(/\s+/).filter(Boolean);
   const found = [];
+  const wantsTrials = words.length || choice.outcomes.size || choice.searches.size;
   for (const row of pool.rows.values()) {
+    if (choice.searches.size && !choice.searches.has(row.trial?.of)) continue;
+    if (row.trial && !wantsTrials && (row.paused || row.finished !== null)) continue; // its search has a line
     if (choice.outcomes.size && !choice.outcomes.has(row.verdict ?? "none")) continue;
     if (words.length) {
       const text = `${row.name} ${row.owner} ${row.state} ${row.reason} ${row.target}`.toLowerCase();
@@ -50,6 +56,7 @@ function remember() {
   if (choice.search) parts.set("search", choice.search);
   if (choice.order !== "urgent") parts.set("order", choice.order);
   for (const outcome of choice.outcomes) parts.append("outcome", outcome);
+  for (const name of choice.searches) parts.append("trials", name);
   history.replaceState(null, "", parts.size ? `#${parts}` : location.pathname);
 }
 
@@ -58,6 +65,7 @@ function recall() {
   choice.search = parts.get("search") ?? "";
   choice.order = parts.get("order") in ORDERS ? parts.get("order") : "urgent";
   choice.outcomes = new Set(parts.getAll("outcome").filter((one) => OUTCOMES.includes(one)));
+  choice.searches = new Set(parts.getAll("trials"));
   $("search").value = choice.search;
   $("order").value = choice.order;
 }
@@ -276,6 +284,60 @@ function chips() {
   }
 }
 
+/** The trials of each search, the newest search first. */
+function trialsBySearch() {
+  const found = new Map();
+  const trials = [...pool.rows.values()].filter((row) => row.trial).sort((a, b) => b.submitted - a.submitted);
+  for (const row of trials) {
+    const key = `${row.owner}\n${row.trial.of}`;
+    if (!found.has(key)) found.set(key, []);
+    const others = found.get(key);
+    if (!others.length || Math.abs(row.deadline - others[0].deadline) <= SAME_DEADLINE) others.push(row);
+  }
+  return found;
+}
+
+function inWords(trials) {
+  const does = { training: 0, waiting: 0, paused: 0, ended: 0 };
+  let best = null;
+  for (const row of trials) {
+    does[row.finished !== null ? "ended" : row.paused ? "paused" : row.state === "running" ? "training" : "waiting"] += 1;
+    const { best: value, lower } = row.trial;
+    if (value !== null && (best === null || (lower ? value < best.trial.best : value > best.trial.best))) best = row;
+  }
+  const parts = Object.entries(does).filter(([, many]) => many).map(([what, many]) => `${many} ${what}`);
+  const most = best ? `; best ${best.trial.metric} ${+best.trial.best.toPrecision(4)}, of ${best.name}` : "";
+  return `: ${trials.length} trial${trials.length === 1 ? "" : "s"}: ${parts.join(", ")}${most}`;
+}
+
+function searches() {
+  const found = [...trialsBySearch()].slice(0, MAX_SEARCHES);
+  const known = new Map([...document.querySelectorAll("#searches label")].map((label) => [label.dataset.key, label]));
+  const names = new Set(found.map(([, trials]) => trials[0].trial.of));
+  choice.searches = new Set([...choice.searches].filter((name) => names.has(name)));
+  $("searches").hidden = !found.length;
+  let place = $("searches").querySelector("label");
+  for (const [key, trials] of found) {
+    const name = trials[0].trial.of;
+    let label = known.get(key);
+    known.delete(key);
+    if (!label) {
+      const box = html("input", { type: "checkbox" });
+      box.checked = choice.searches.has(name);
+      box.addEventListener("change", () => {
+        box.checked ? choice.searches.add(name) : choice.searches.delete(name);
+        again();
+      });
+      label = html("label", { "data-key": key }, box, " search ", html("b", {}, name), html("span", { class: "words" }));
+    }
+    if (label === place) place = place.nextElementSibling;
+    else $("searches").insertBefore(label, place);
+    const words = inWords(trials);
+    if (label.querySelector(".words").textContent !== words) label.querySelector(".words").textContent = words;
+  }
+  for (const label of known.values()) label.remove();
+}
+
 function again() {
   choice.limit = STEP;
   remember();
@@ -286,6 +348,7 @@ function everything(changed, all) {
   tiles();
   devices();
   chips();
+  searches();
   show(changed, all);
 }
 
