@@ -12,6 +12,7 @@ from lightning_core.core.control.asks import WITHDRAWN, check_devices, first
 from lightning_core.core.reasons import Reason
 
 WHY = Reason("in_plan", text="the morning")
+ANN = Asked(devices=2, location="cloud", held_by="ann", placed_by="ann", sized_by="ann")
 
 
 def test_the_table_says_who_may_ask_what_and_who_stands_first() -> None:
@@ -97,7 +98,17 @@ def test_the_first_that_asks_has_its_way() -> None:
         (Asked(devices=3), SetLocation("a", "cloud"), Asked(location="cloud", devices=3)),
         (Asked(devices=3), SetLocation("a", "cloud", 0), Asked(location="cloud", devices=0)),
         (Asked(hold=True), Ask("a", Asker.PLAN, devices=1, reason=WHY), Asked(devices=1, reason=WHY)),
+        # Who asked for what: a word that is taken back is of no person any more.
+        (ANN, Pause("a", who="bob"), ANN._replace(hold=True, held_by="bob")),
+        (ANN, Pause("a", by=Asker.SEARCH), ANN._replace(hold=True, held_by="")),
+        (ANN._replace(hold=True), Resume("a", who="bob"), ANN._replace(hold=None, held_by="")),
+        (ANN, Resume("a", who="bob"), ANN._replace(hold=False, held_by="bob")),
+        (ANN, SetDevices("a", 3, who="bob"), ANN._replace(devices=3, sized_by="bob")),
+        (ANN, SetDevices("a", None, who="bob"), Asked(held_by="ann")),
+        (ANN, SetLocation("a", "edge", who="bob"), ANN._replace(location="edge", placed_by="bob")),
+        (ANN, SetLocation("a", "edge", 3, who="bob"),
+         ANN._replace(location="edge", devices=3, placed_by="bob", sized_by="bob")),
     ],
-)
+)  # fmt: skip
 def test_a_command_changes_one_thing_of_a_level_and_an_ask_all(before: Asked, event: Any, after: Asked) -> None:
     assert level_after(event, before) == after

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -222,3 +224,18 @@ def test_a_digest_of_another_form_is_refused(digest: str) -> None:
         replace(JOB, spec_sha256=digest)
     with pytest.raises(ValueError, match="spec_sha256 must be"):
         SetTerms("a", spec_sha256=digest)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        partial(Cancel, "a"), partial(Pause, "a"), partial(Resume, "a"), partial(SetDeadline, "a", 9.0),
+        partial(SetDevices, "a", 1), partial(SetLocation, "a", "edge"), partial(SetTerms, "a", weight=2.0),
+    ],
+    ids=lambda command: command.func.__name__,
+)  # fmt: skip
+def test_a_command_refuses_a_sender_that_is_no_name(command: Callable[..., Command]) -> None:
+    assert command(who="ann").who == "ann"
+    assert command().who == ""
+    with pytest.raises(ValueError, match="invalid name of a person"):
+        command(who="\x1b[2J")
