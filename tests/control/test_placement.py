@@ -22,9 +22,11 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.commands import Resume, SetDevices, SetLocation
 from lightning_core.core.control import Ask, Asker, DayPlan, DemandSeen, PlanGiven, WallClock
-from lightning_core.core.control.day_plan import PlannedTask, Way
+from lightning_core.core.control.day_plan import MAX_TASKS, MIN_PERIOD_SECONDS, PlannedTask, Way
+from lightning_core.core.control.wall_clock import MAX_WALL
 from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.limits import MAX_SECONDS
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.core.targets import BatchTarget
@@ -459,6 +461,11 @@ TASK = MADE.tasks[0]
         (MADE._replace(gpus=(("device", -1.0),)), "GPU 'device': price must be 1e-09 to 1e+09, got -1.0"),
         (MADE._replace(nodes=(MADE.nodes[0]._replace(gpus=(("device", -1.0),)),)),
          "node 'a': device must be 0 to 1,000,000,000, got -1.0"),
+        (MADE._replace(nodes=(MADE.nodes[0]._replace(bandwidth=-1.0),)),
+         "node 'a': bandwidth must be 0 to 1,000,000,000, got -1.0"),
+        (MADE._replace(nodes=(MADE.nodes[0]._replace(aggregation=-1.0),)),
+         "node 'a': aggregation must be 0 to 1,000,000,000, got -1.0"),
+        (MADE._replace(ways=MADE.ways[:1] * 501), "ways of a plan must be at most 500, got 501"),
         (MADE._replace(nodes=(MADE.nodes[0],) * 2), "nodes must be there once each, got 'a' twice"),
         (MADE._replace(nodes=tuple(MADE.nodes[0]._replace(name=f"n{k}") for k in range(500))),
          "ways to serve a task must be at most 500, got 501"),
@@ -480,6 +487,17 @@ def test_a_plan_that_is_wrong_is_refused_with_the_rule_and_the_value(wrong: DayP
     with pytest.raises(ValueError) as error:  # noqa: PT011
         PlanGiven(wrong)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "at_the_bound",
+    [
+        MADE._replace(length=MIN_PERIOD_SECONDS), MADE._replace(length=MAX_SECONDS), MADE._replace(begins=MAX_WALL),
+        MADE._replace(begins=-MAX_WALL), longer(MAX_TASKS), MADE._replace(terms=MADE.terms._replace(moves=0)),
+    ],
+)  # fmt: skip
+def test_a_plan_at_a_bound_is_taken(at_the_bound: DayPlan) -> None:
+    assert PlanGiven(at_the_bound).plan == at_the_bound
 
 
 @pytest.mark.parametrize(

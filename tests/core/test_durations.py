@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from lightning_core.core.durations import MAX_DURATION, WallTime, parse_duration, parse_when, seconds_until
+from lightning_core.core.durations import MAX_DURATION, WallTime, parse_duration, parse_limit, parse_when, seconds_until
 
 BERLIN, KOLKATA = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata")
 
@@ -75,6 +75,17 @@ def test_a_duration_is_positive(value: object) -> None:
 def test_a_duration_is_finite(value: object) -> None:
     with pytest.raises(ValueError, match=r"duration must be at most 10 years, got .{1,120}$"):
         parse_when(value)
+
+
+@pytest.mark.parametrize(("value", "seconds"), [(None, None), (False, None), ("off", None), ("10m", 600.0), (5, 5.0)])
+def test_a_limit_may_be_off(value: object, seconds: float | None) -> None:
+    assert parse_limit(value) == seconds
+
+
+@pytest.mark.parametrize("value", [True, 0, "no", "off "])
+def test_a_limit_is_off_by_one_word(value: object) -> None:
+    with pytest.raises(ValueError, match="duration must be"):
+        parse_limit(value)
 
 
 def test_a_duration_of_two_parts_is_refused() -> None:
