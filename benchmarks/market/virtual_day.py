@@ -266,17 +266,19 @@ def _arrivals(entries: Sequence[Entry], market: Market) -> tuple[list[float], li
 def _moves(entries: Sequence[Entry]) -> tuple[list[float], list[float]]:
     """Return the seconds from free devices to training on them, and from a grant of other devices to having left."""
     starts, releases = list[float](), list[float]()
-    at, granted, granted_at, left_at = tuple[int, ...](), tuple[int, ...](), 0.0, 0.0
+    at, left_at, granted = tuple[int, ...](), 0.0, [(0.0, tuple[int, ...]())]
     for now, event, answers in entries:
         if isinstance(event, WorkerExited):
             if event.cause is ExitCause.RELEASED:
-                releases.append(now - granted_at)
+                releases.append(now - granted[-1][0])
             at, left_at = (), now if event.cause is ExitCause.RELEASED else math.nan
         elif isinstance(event, Report) and not at and event.batches > event.batches_at_start:
-            starts.append(now - event.busy - max(left_at, granted_at))
-            at = granted
-        for grant in [answer for answer in answers if isinstance(answer, Grant) and answer.devices != granted]:
-            granted, granted_at = grant.devices, now
+            began = now - event.busy
+            # It may have been granted other devices between its first batch and its first report.
+            granted_at, at = next((one for one in reversed(granted) if one[1] and one[0] <= began), granted[-1])
+            starts.append(max(began - max(left_at, granted_at), 0.0))
+        for grant in [answer for answer in answers if isinstance(answer, Grant) and answer.devices != granted[-1][1]]:
+            granted.append((now, grant.devices))
     return [seconds for seconds in starts if not math.isnan(seconds)], releases
 
 

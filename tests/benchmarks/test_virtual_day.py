@@ -7,8 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.market.virtual_day import Cloud, Conditions, Decision, LiveDay, Start, decisions, differences
+from benchmarks.market.virtual_day import (
+    Cloud,
+    Conditions,
+    Decision,
+    Entry,
+    LiveDay,
+    Start,
+    _moves,
+    decisions,
+    differences,
+)
+from lightning_core.core.answers import Grant
+from lightning_core.core.events import Checkpoint, ExitCause, Report, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
 from lightning_core.scheduler.settings import Settings
@@ -70,6 +83,23 @@ def test_until_there_is_another_start_a_virtual_day_knows_of_starts_what_the_liv
     for seed in range(2):
         day.play(day.measured.drawn(np.random.default_rng(seed)), beside := tmp_path / f"{seed}.db")
         assert costs_of_a_start(decisions(beside))[0] == pytest.approx(known[0], rel=0.01)
+
+
+def test_a_start_counts_from_the_grant_that_it_came_of() -> None:
+    """Other devices were granted after its first batch, and before its first report."""
+
+    def granted(now: float, *devices: int) -> Entry:
+        return Entry(now, Tick(), [Grant("a", 1, 1.0, devices, Reason("first_in_line"))])
+
+    def reported(now: float, incarnation: int, busy: float) -> Entry:
+        return Entry(now, Report("a", incarnation, 1, 1, 9, busy), [])
+
+    left = Entry(13.5, WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=Checkpoint(9, "0" * 64)), [])
+    entries = [granted(10.0, 0), granted(13.0, 0, 1), reported(13.2, 1, 0.7), left, reported(16.0, 2, 1.5)]
+    starts, releases = _moves(entries)
+    assert starts == pytest.approx([2.5, 1.0])
+    assert releases == pytest.approx([0.5])
+    assert _moves([granted(10.0, 0), reported(10.5, 1, 0.6)])[0] == [0.0]  # what rounding makes negative
 
 
 def costs_of_a_start(several: list[Decision]) -> list[float]:
