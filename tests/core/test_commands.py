@@ -138,6 +138,7 @@ def test_a_reason_names_the_one_who_has_its_way() -> None:
     [
         (SetDeadline("a", 0.5, from_submission=True), "begin must be before the deadline 0.5, got 1.0"),
         (SetLocation("a", "moon"), "requires location moon, where the pool has no device"),
+        (SetTerms("a", begin=60.0), "begin must be before the deadline 60.0, got 60.0"),
         (SetTerms("a", begin=70.0), "begin must be before the deadline 60.0, got 70.0"),
         (Resume("b"), "no job 'b'"),
     ],

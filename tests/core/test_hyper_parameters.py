@@ -37,6 +37,13 @@ def test_whatever_a_module_saved_is_told_and_comes_back(config: dict[Any, Any]) 
     assert all(len(text) <= MAX_SHOWN_VALUE for row in told for text in row)
 
 
+def test_what_is_no_text_is_told_by_its_type_and_what_cannot_be_sent_by_its_code() -> None:
+    told = hyper_parameters({"on": object(), "names": [object(), 1], "half": "\ud800", "none": None, "lr": 0.1})
+    assert dict(told) == {
+        "on": "<object>", "names": "<object>, 1", "half": "\\ud800", "none": "None", "lr": "0.1"
+    }  # fmt: skip
+
+
 def test_secrets_are_left_out_wherever_they_are_nested() -> None:
     told = dict(
         hyper_parameters({"api_key": "abc", "hub": {"token": "abc", "name": "x"}, "all": [{"password": "abc"}]})
