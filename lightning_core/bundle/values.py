@@ -28,7 +28,7 @@ def read_target(value: Any) -> Target:
     Args:
         value: One line such as ``val_acc>=0.9``; or ``{loss: E}``, ``{metric: NAME, at_most: E}``, ``{metric: NAME,
             at_least: X, best: 1.0}``, each with ``for_evaluations: N`` if N evaluations in a row must reach it; or
-            ``{batches: N}``.
+            ``{batches: N}`` or ``{epochs: N}``, which may have a ``metric`` and a ``mode``.
 
     Raises:
         ValueError: If it has none of these forms, or a number is out of range.

@@ -31,6 +31,27 @@ def test_throughput_is_unknown_before_the_first_observation() -> None:
     assert speed.seen(2) == 0
 
 
+def test_what_earlier_runs_had_is_expected_until_it_is_measured() -> None:
+    speed = SpeedUp((1, 2, 4))
+    speed.expect({1: 5.0, 2: 9.0})
+    assert [speed.throughput(n) for n in (1, 2)] == pytest.approx([5.0, 9.0], rel=0.1)
+    assert 9.0 < speed.throughput(4) < 18.0
+    speed.observe(1, 1000, 100.0)
+    assert speed.throughput(1) == pytest.approx(10.0, rel=1e-3)
+
+
+def test_no_throughput_needs_no_device() -> None:
+    measured = observed((1, 2), (1, 100, 10.0))
+    for speed in (SpeedUp((1, 2)), SpeedUp((1, 2), (10.0, 18.0)), measured):
+        assert speed.devices_for(0.0) == speed.devices_for(-1.0) == 0.0
+
+
+def test_devices_that_slow_a_job_down_are_taken_to_make_no_difference() -> None:
+    speed = observed((1, 2, 3, 4), (1, 100, 10.0), (2, 100, 20.0))
+    assert 5.0 < speed.throughput(4) < 10.0  # between those that were measured
+    assert speed.throughput(3) == speed.throughput(4)
+
+
 def test_given_throughputs_are_used_as_they_are() -> None:
     speed = SpeedUp((1, 2, 4), (10.0, 18.0, 15.0))
     assert speed.known

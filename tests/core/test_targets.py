@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_core.bundle.values import read_target
 from lightning_core.callbacks import CoreCallback
 from lightning_core.core import targets
 from lightning_core.core.answers import End, Grant, Verdict
@@ -18,7 +20,16 @@ from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.commands import SetTerms
 from lightning_core.core.events import Cell, Event, Report, Submit
 from lightning_core.core.jobs import Job
-from lightning_core.core.targets import BatchTarget, LossTarget, Target, as_target, parse_target, target_from_dict
+from lightning_core.core.limits import MAX_COUNT
+from lightning_core.core.targets import (
+    BatchTarget,
+    EpochTarget,
+    LossTarget,
+    Target,
+    as_target,
+    parse_target,
+    target_from_dict,
+)
 from lightning_core.history.history import History
 from lightning_core.report.page import page
 from lightning_core.scheduler.scheduler import Scheduler
@@ -76,6 +87,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no sign of ours": ("val_acc>0.9", f"{FORMS}, got 'val_acc>0.9'"),
     "no number": ("loss<=low", "target must be a number after <=, got 'low'"),
     "a part of a batch": ("1.5 batches", "target must be a whole number before batches, got '1.5'"),
+    "a part of an epoch": ("1.5 epochs", "target must be a whole number before epochs, got '1.5'"),
     "no batches": ("0 batches", "target batches must be a whole number of at least 1, got 0"),
     "a best of a loss": ("loss<=1 of 3", "target: 'of 3' is the best that a metric with >= can be, got 'loss<=1 of 3'"),
     "in per cent": ("acc>=92", "below the best there can be, 1, got 92; a metric in per cent is 'acc >= 92 of 100'"),
@@ -110,11 +122,33 @@ def test_invalid_targets_are_refused(name: str) -> None:
         (lambda: LossTarget("acc", at_least=True), "target at_least must be a number, got True"),
         (lambda: LossTarget("acc", at_least=0.5, for_evaluations=1.5), "whole number from 1 to 1000, got 1.5"),  # type: ignore[arg-type]
         (lambda: LossTarget("acc", at_least=0.5, for_evaluations=10**6), "from 1 to 1000, got 1000000"),
+        (lambda: LossTarget("acc", at_least=-math.inf), "target at_least must be above .* and below .*, got -inf"),
+        (lambda: LossTarget("acc", at_least=0.5, best=math.inf), "target best must be above .* and below .*, got inf"),
+        (lambda: LossTarget("acc", at_least=1.0), "at_least must be below the best there can be, 1, got 1;"),
+        (lambda: EpochTarget(MAX_COUNT, 2), f"target epochs must be at most {MAX_COUNT} batches, got {2 * MAX_COUNT}"),
     ],
 )
 def test_an_incomplete_target_is_refused(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_an_epoch_target_may_have_as_many_batches_as_a_batch_target() -> None:
+    assert EpochTarget(MAX_COUNT, 1).work == BatchTarget(MAX_COUNT).work == MAX_COUNT
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"loss": 0.3, "at_most": 0.2}, "expected .*, got at_most, loss"),
+        ({"loss": 0.3, "metric": "val_loss"}, "expected .*, got loss, metric"),
+        ({"epochs": 3, "for_evaluations": 2}, "for_evaluations needs a metric, and this target counts epochs; remove"),
+        ({"epochs": 3, "for_evaluations": 2, "metric": "acc"}, "expected .*, got epochs, for_evaluations, metric"),
+    ],
+)
+def test_terms_that_do_not_go_together_are_refused(terms: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_target(terms)
 
 
 def test_numpy_numbers_are_accepted() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,15 +78,15 @@ class LossTarget(Target):
             object.__setattr__(self, name, float(value))
         if self.at_most is not None and not is_loss(self.at_most):
             raise ValueError(f"target loss must be finite, got {self.at_most:g}")
-        if self.at_least is not None and not -math.inf < self.at_least < self.best < math.inf:
-            raise ValueError(
-                f"target at_least must be below the best there can be, {self.best:g}, got {self.at_least:g}; "
-                f"a metric in per cent is '{self.metric} >= {self.at_least:g} of 100' (best: 100)"
-            )
         for name in ("at_least", "best"):
             value = getattr(self, name)
             if value is not None and not is_loss(value):
                 raise ValueError(f"target {name} must be above {-MAX_LOSS:g} and below {MAX_LOSS:g}, got {value:g}")
+        if self.at_least is not None and not self.at_least < self.best:
+            raise ValueError(
+                f"target at_least must be below the best there can be, {self.best:g}, got {self.at_least:g}; "
+                f"a metric in per cent is '{self.metric} >= {self.at_least:g} of 100' (best: 100)"
+            )
         self._check_evaluations()
 
     def _check_metric(self) -> None:
