@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.core.answers import JobStatus, Verdict
+from lightning_core.core.answers import JobStatus, Verdict, Watched
 from lightning_core.core.commands import Pause
 from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job, OnMiss
-from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.core.targets import BatchTarget, EpochTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host
@@ -37,6 +37,16 @@ def scheduler_with_one_job() -> Scheduler:
     made = Scheduler(Settings("edf"))
     made.handle(Submit((Job("a", 1e4, LossTarget("loss", 0.01)),)), 0.0)
     return made
+
+
+@pytest.mark.parametrize(("mode", "loss"), [("min", 0.4), ("max", None)])
+def test_what_a_job_that_counts_epochs_watches_is_a_loss_where_less_is_better(mode: str, loss: float | None) -> None:
+    scheduler = Scheduler(Settings("edf"))
+    scheduler.handle(Submit((Job("a", 1e4, EpochTarget(9, metric="val", mode=mode)),)), 0.0)
+    scheduler.handle(Report("a", 1, 1, 0, 10, 1.0, (Cell(1, 10, 0.4),), evaluated=True, epoch_batches=10), 1.0)
+    status = scheduler.last("a")
+    assert (status.value, status.best, status.loss) == (10.0, 10.0, loss)
+    assert status.watched == Watched(10, 0.4, 0.4)
 
 
 @pytest.mark.promise("F12", "R16")
