@@ -116,3 +116,21 @@ def test_each_version_has_a_migration_and_others_are_refused() -> None:
             migrated(state, version)
     with pytest.raises(StateError, match="not the state of a scheduler of version 1: KeyError"):
         migrated({}, 1)
+
+
+@pytest.mark.parametrize("began", [None, 120.0])
+def test_an_interval_of_version_12_goes_on_with_what_its_nodes_have_cost(began: float | None) -> None:
+    paid, quote = encode((1, 2)), [0.3, 2, 1.0, 60.0]
+    interval = None if began is None else {"began": encode(began), "paid": paid, "number": 2}
+    market = {"quotes": [quote], "interval": interval}
+    state = {"cloud": {"nodes": [["a"], ["b"], 0]}, "controllers": [market, {"periods": []}], "owners": None}
+    made = MIGRATIONS[12](state)
+    [changed, plan] = made["controllers"]
+    assert changed["interval"] == (
+        None if began is None else {"began": encode(began), "held": paid, "batches": 0, "number": 2}
+    )
+    assert changed["bill"] == {
+        "nodes": [["a", True, began or 0.0], ["b", False, began or 0.0]], "places": [],
+        "quotes": [[60.0, quote]], "until": began, "costs": [],
+    }  # fmt: skip
+    assert (plan, made["cloud"]["nodes"]) == ({"periods": []}, [["a"], ["b"], 0, [], []])
