@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import ROOT
+from tests.mutation.elsewhere import mutated, users_of
 from tests.mutation.mutants import Mutant, sample
 from tests.mutation.page import LIMIT, PAGE, PUBLISHED, Measured, Survivor, equivalent, read, survived, written
 
@@ -39,3 +40,17 @@ def test_the_sample_is_the_same_whatever_the_order() -> None:
     assert len(chosen) == 10
     assert sample(mutants[::-1], 10) == chosen
     assert sorted(sample(mutants, 0), key=lambda mutant: mutant.line) == mutants
+
+
+def test_survivors_are_shown_to_those_who_use_their_module() -> None:
+    every, elsewhere = (users_of("lightning_core/core/durations.py", tested) for tested in ([], ["tests/core"]))
+    assert "tests/core/test_durations.py" in every
+    assert elsewhere
+    assert not any(path.startswith("tests/core/") for path in elsewhere)
+    assert users_of("lightning_core/core/nothing_of_that_name.py", ["tests"]) == []
+
+
+def test_a_survivor_is_one_changed_line() -> None:
+    source = "a = 1\nif a:\n    b = 2\nif b:\n    b = 2\n"
+    assert mutated(source, Survivor(5, "b = 2", "b = 3")) == "a = 1\nif a:\n    b = 2\nif b:\n    b = 3\n"
+    assert mutated(source, Survivor(5, "if b: b = 2", "if b: b = 3")) is None

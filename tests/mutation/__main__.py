@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.mutation.elsewhere import survive_elsewhere
 from tests.mutation.mutants import LEFT_ALONE, ROOT, Mutant, mutants_of, sample
 from tests.mutation.page import PAGE, Measured, Survivor, equivalent, read, save, written
 
@@ -60,6 +61,11 @@ def room_of(module: str) -> str:
     return Path(module).parts[1]
 
 
+def tests_of(room: str) -> list[str]:
+    """Return the paths of the tests that run on the mutants of a room."""
+    return [f"tests/{name}" for name in TESTS.get(room, (room,))]
+
+
 def workspace_of(room: str) -> Path:
     """Return the folder in which mutmut keeps its copy of the repository, and what it knows of the tests of a room."""
     folder = WORKSPACES / room
@@ -78,7 +84,7 @@ def workspace_of(room: str) -> Path:
         "do_not_mutate": ["*/conformance.py"],
         "do_not_mutate_patterns": [LEFT_ALONE],
         "also_copy": BESIDE,
-        "pytest_add_cli_args_test_selection": [f"tests/{name}" for name in TESTS.get(room, (room,))],
+        "pytest_add_cli_args_test_selection": tests_of(room),
         "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", PURE],
         "use_git_change_detection": ["false"],
     }
@@ -88,8 +94,12 @@ def workspace_of(room: str) -> Path:
 
 
 def run(module: str, before: Measured | None, most: int, seed: str, children: int) -> Measured:
-    """Run the tests of a module's room on at most ``most`` of its mutants, or on those that survived ``before``."""
-    folder = workspace_of(room_of(module))
+    """Run the tests of a module's room on at most ``most`` of its mutants, or on those that survived ``before``.
+
+    Those that survive are shown to the tests of other folders, but for those that compute the same.
+    """
+    room = room_of(module)
+    folder = workspace_of(room)
     with contextlib.chdir(folder):  # where mutmut reads its settings
         found = mutants_of(module)
     tried = sample(found, most, seed)
@@ -99,7 +109,10 @@ def run(module: str, before: Measured | None, most: int, seed: str, children: in
     if tried:
         ask_fast_tests(folder, tried[0].name)
         mutmut(folder, "run", "--max-children", str(children), *(mutant.name for mutant in tried))
-    survivors = sorted(survivors_of(module, tried))
+    survivors, same = list(survivors_of(module, tried)), equivalent()
+    others = [one for one in survivors if (module, one.old, one.new) not in same]
+    elsewhere = list(survive_elsewhere(module, others, tests_of(room), WORKSPACES / f"elsewhere-{room}", PURE))
+    survivors = sorted(one for one in survivors if one not in others or one in elsewhere)
     today = datetime.now(UTC).date().isoformat()
     if before is not None:
         return Measured(today, before.found, before.tried, survivors)

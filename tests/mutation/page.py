@@ -36,7 +36,8 @@ HEAD = """# Mutants
 
 How much the tests of the pure rooms notice. A mutant is a module with one change, such as `<` for `<=` or an argument
 left out. Those tests of its room run on it that reach it and take at most half a second; if none fails, it has
-survived. `make mutants` measures one module after the other with [mutmut](https://mutmut.readthedocs.io) and writes
+survived those, and is shown to the tests of other folders that import its module, at most twelve files of them. `make
+mutants` measures one module after the other with [mutmut](https://mutmut.readthedocs.io) and writes
 this page. None may survive in a module that computes a published formula, and at most 15 % elsewhere. Modules that are
 not here have not been measured, or are not there yet.
 
