@@ -35,11 +35,11 @@ EQUIVALENT = Path(__file__).with_name("equivalent.json")
 HEAD = """# Mutants
 
 How much the tests of the pure rooms notice. A mutant is a module with one change, such as `<` for `<=` or an argument
-left out. Those tests of its room run on it that reach it and take at most half a second; if none fails, it has
-survived those, and is shown to the tests of other folders that import its module, at most twelve files of them. `make
-mutants` measures one module after the other with [mutmut](https://mutmut.readthedocs.io) and writes
-this page. None may survive in a module that computes a published formula, and at most 15 % elsewhere. Modules that are
-not here have not been measured, or are not there yet.
+left out. Those tests of its room run on it that reach it and take at most half a second; if none fails, those of other
+folders that import its module, twelve files at most. If none of them fails either, it has survived. `make mutants`
+measures one module after the other with [mutmut](https://mutmut.readthedocs.io) and writes this page. None may survive
+in a module that computes a published formula, and at most 15 % elsewhere. Modules that are not here have not been
+measured, or are not there yet.
 
 Of each module a random sample is tried, the same one each time. Where mutants survived, tests were written that kill
 them, and they were tried again: of mutants that are not in the sample, more survive (`OPTIONS="--seed 2"` tries others,
