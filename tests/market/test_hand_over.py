@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.arrays import IntArray
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.changeover import Changeover
 from lightning_core.market.observation import Observation
 from lightning_core.market.policies import MaxSpot, OnDemand, SemiMarkov
 from lightning_core.market.programs.optimum import optimum
@@ -139,6 +140,28 @@ def test_a_backtest_does_and_bills_what_its_rules_say(data: st.DataObject) -> No
         held, done = now, min(done + gain * float(batch.units[0]), job.work)
         assert ledger.progress[0, interval] == pytest.approx(done)
         assert ledger.paid[0, interval] == pytest.approx(bill)
+
+
+@pytest.mark.parametrize(
+    ("left", "launching", "minimum", "bill"),
+    [
+        # An on-demand node for a spot node of .4: it is launched for .5, of which the old one trains for .4.
+        (4.0, 0.0, 0.0, 1.0 + 0.4 * 0.4),  # both, until the old one saves; then the new one to the end
+        (0.3, 0.0, 0.0, 0.3 + 0.3 * 0.4),  # done on the old one, after .3
+        (0.3, 0.1, 0.0, 0.4 + 0.4 * 0.4),  # which itself is launched for another .1, so that it does .3 by .4
+        (0.3, 0.0, 0.4, 0.4 + 0.3 * 0.4),  # a minimum charge of the node that was launched for nothing
+        (0.7, 0.0, 0.0, 0.8 + 0.4 * 0.4),  # .4 on the old one, and the rest on the new one
+        (0.7, 0.0, 1.0, 1.0 + 0.4 * 0.4),
+        (0.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_nodes_are_billed_until_the_job_is_done_on_whichever_it_trains(
+    left: float, launching: float, minimum: float, bill: float
+) -> None:
+    batch = JobBatch([replace(ONE, minimum_charge=minimum)], flat([1] * 6, price=0.4), [0])
+    spot, on_demand, done = np.array([1]), np.array([0]), batch.work - left
+    seen = Observation(batch, 2, done, spot, on_demand, LAST.look(batch, 2, 0), done, done, np.array([launching]))
+    assert Changeover(seen).bill(on_demand, spot)[0] == pytest.approx(bill)
 
 
 # ------------------------------------------------------------------------------------------------ the promise
