@@ -29,7 +29,7 @@ def history(*taken: tuple[Quoted, float], ahead: int = 2) -> QuoteHistory:
 def offered(
     quotes: QuoteHistory, number: int, now: float | None = None, present: NodeCounts | None = None
 ) -> list[int]:
-    return quotes.market(number, now, present).available.tolist()
+    return list(map(int, quotes.market(number, now, present).available))
 
 
 def test_a_quote_holds_from_its_interval_on_and_the_future_is_like_the_present() -> None:
