@@ -79,7 +79,8 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         from lightning_core.view.progress import view_for
 
         watcher = view_for(sys.stdout, settings.policy, settings.devices, owner, lambda: _lost(pool.about()),
-                           settings.device_memory)  # fmt: skip
+                           settings.device_memory, arguments.search,
+                           arguments.all or arguments.search is not None)  # fmt: skip
         try:
             with recorded_signals() as received:
                 now, jobs = follow(look, lambda: received, watcher)
@@ -190,7 +191,7 @@ def _show(
         print("no jobs; submit some with `lightning-core submit`")
         return
     listed = jobs if arguments.all or arguments.search is not None else list(filter(is_listed, jobs))
-    shown, note = (listed, "") if arguments.all else _first(listed)
+    shown, note = (listed, "") if arguments.all or arguments.search is not None else _first(listed)
     try:
         from rich.console import Console
 
@@ -202,8 +203,8 @@ def _show(
         for text in search_lines(jobs):
             print(text)
     else:
-        board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner, unavailable=lost,
-                      device_memory=settings.device_memory)  # fmt: skip
+        board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner,
+                      search=arguments.search, unavailable=lost, device_memory=settings.device_memory)  # fmt: skip
         Console(width=None if sys.stdout.isatty() else 160).print(board)
     if note:
         print(note)

@@ -53,6 +53,8 @@ from lightning_core.storage.private_files import owner_only, private_folder
 
 # Seconds that the devices may take to start, jobs to write a checkpoint and leave, and actors to end.
 UP_TIMEOUT, LEAVE_TIMEOUT, CLOSE_TIMEOUT = 60.0, 60.0, 15.0
+# Seconds within which Ray ends whose start is wrong; one that was only slow has tried for longer.
+AT_ONCE = 15.0
 LOCK_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -117,12 +119,15 @@ def up(
 def _start_head(folder: Path, head: dict[str, Any], received: list[int]) -> None:
     """Start the process of a head, and note it.
 
-    Ray gives up when its own servers take more than 30 s to start, as they may on a busy machine, so there is a second
-    try.
+    Ray gives up when its raylet takes more than 30 s to start, as it may on a busy machine, so there is a second try.
+    What ends at once would end again. Ray's servers end with the process that started them.
     """
+    began = time.monotonic()
     try:
         _start_ray(folder, head, received)
     except RayExitedError as error:
+        if time.monotonic() - began < AT_ONCE:
+            raise
         print(f"{error}; trying once more", file=sys.stderr)
         _start_ray(folder, head, received)
 

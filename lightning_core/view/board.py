@@ -60,6 +60,7 @@ class Board:
         one_screen: Whether it must also fit the height of the terminal.
         only: Jobs that get a line; None for all.
         owner: Owner to whom all the jobs belong; None if those of all are shown.
+        search: Search of which all the jobs are trials; None if others are shown too.
         unavailable: Devices that the scheduler does not plan on.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
     """
@@ -74,12 +75,13 @@ class Board:
         one_screen: bool = False,
         only: Sequence[JobStatus] | None = None,
         owner: str | None = None,
+        search: str | None = None,
         unavailable: Collection[int] = (),
         device_memory: int | None = None,
     ) -> None:
         self._now, self._jobs, self._title, self._one_screen = now, jobs, title, one_screen
         self._only = jobs if only is None else only
-        self._owner, self._unavailable, self._device_memory = owner, unavailable, device_memory
+        self._owner, self._search, self._unavailable, self._device_memory = owner, search, unavailable, device_memory
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
@@ -88,7 +90,8 @@ class Board:
         room = console.height - above - 1 if self._one_screen else None
         jobs, more = self._fitting(room)
         head = self._header()
-        devices = device_lines(self._jobs, self._devices, self._unavailable, self._device_memory, self._owner)
+        others = "another job's" if self._search is not None else "another owner's" if self._owner is not None else ""
+        devices = device_lines(self._jobs, self._devices, self._unavailable, self._device_memory, others)
         wide = Text("   ").join(devices)
         lines = [head, *([wide] if wide.cell_len <= options.max_width else devices)]
         left = None if room is None else max(room, 1) - len(jobs) - bool(more)
@@ -108,6 +111,8 @@ class Board:
         text = Text(clean(self._title), style="bold")
         if self._owner is not None:
             text.append(f"  jobs of {clean(self._owner)}", style="")
+        if self._search is not None:
+            text.append(f"  trials of {clean(self._search)}", style="")
         text.append(f"  {self._devices} device{'s' * (self._devices != 1)}  {format_duration(self._now)}", style="")
         for verdict in Verdict:
             if number := sum(job.verdict is verdict for job in self._jobs):

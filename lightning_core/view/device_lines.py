@@ -16,7 +16,7 @@ RISK = "#e69f00"
 
 
 def device_lines(
-    jobs: Sequence[JobStatus], devices: int, unavailable: Collection[int], device_memory: int | None, owner: str | None
+    jobs: Sequence[JobStatus], devices: int, unavailable: Collection[int], device_memory: int | None, others: str
 ) -> list[Text]:
     """Return the lines, and one more that counts the devices for which there is none.
 
@@ -25,18 +25,18 @@ def device_lines(
         devices: Number of devices.
         unavailable: Devices that the scheduler does not plan on.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
-        owner: Owner to whom all the jobs belong; None if those of all are shown.
+        others: Whose jobs are not among them, in words; empty if all are.
     """
-    nothing = "idle" if owner is None else "idle, or another owner's"
+    nothing = f"idle, or {others}" if others else "idle"
     found = []
     for device in range(min(devices, MAX_DEVICES)):
         there = [job for job in jobs if device in job.devices]
         names = ", ".join(f"{clean(job.name)} {job.share:.2f}" for job in there if job.share > 0)
         empty = (nothing, "dim italic") if device not in unavailable else ("unavailable", RISK)
         text = Text.assemble((f"device {device}: ", "dim"), (names, "") if names else empty)
-        # Those of other owners are not seen. What is held stays there.
+        # Those of others are not seen. What is held stays there.
         needed = sum(job.memory_needed or 0.0 for job in there)
-        if device_memory is not None and owner is None and needed:
+        if device_memory is not None and not others and needed:
             text.append(f", {format_bytes(needed)} of {format_bytes(device_memory)}", "dim")
         found.append(text)
     if devices > MAX_DEVICES:

@@ -31,6 +31,8 @@ class LiveView:
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
+        search: Search of which all the jobs are trials; None if others are shown too.
+        every: Whether trials have lines of their own that are paused or have ended.
 
     Raises:
         ModuleNotFoundError: If rich is not installed.
@@ -44,6 +46,8 @@ class LiveView:
         owner: str | None = None,
         unavailable: Callable[[], Collection[int]] = tuple,
         device_memory: int | None = None,
+        search: str | None = None,
+        every: bool = False,
     ) -> None:
         from rich.live import Live
 
@@ -52,6 +56,7 @@ class LiveView:
         self._board = Board
         self._pool = (title, devices)
         self._owner, self._unavailable, self._device_memory = owner, unavailable, device_memory
+        self._search, self._every = search, every
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._started = False
 
@@ -60,7 +65,8 @@ class LiveView:
             self._live.start()
             self._started = True
         lost = self._unavailable()
-        board = self._board(now, jobs, *self._pool, only=list(filter(is_listed, jobs)), owner=self._owner,
+        only = jobs if self._every else list(filter(is_listed, jobs))
+        board = self._board(now, jobs, *self._pool, only=only, owner=self._owner, search=self._search,
                             unavailable=lost, one_screen=True, device_memory=self._device_memory)  # fmt: skip
         self._live.update(board)
 
@@ -109,6 +115,8 @@ def view_for(
     owner: str | None = None,
     unavailable: Callable[[], Collection[int]] = tuple,
     device_memory: int | None = None,
+    search: str | None = None,
+    every: bool = False,
 ) -> LiveView | PlainView:
     """Return the view that suits a stream: the live board on a terminal if rich is installed, else plain lines.
 
@@ -119,10 +127,12 @@ def view_for(
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
+        search: Search of which all the jobs are trials; None if others are shown too.
+        every: Whether trials have lines of their own that are paused or have ended.
     """
     if stream.isatty():
         try:
-            return LiveView(None, title, devices, owner, unavailable, device_memory)
+            return LiveView(None, title, devices, owner, unavailable, device_memory, search, every)
         except ModuleNotFoundError:
             print("pip install 'lightning-core-learning[view]' for live progress", file=stream)
     return PlainView(stream)

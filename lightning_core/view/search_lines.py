@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.view.text import clean
 
-# The trials of a search have one deadline, within these seconds: an earlier search of its name had another one.
+# Two searches of one name that came one after the other have deadlines that are further apart than these seconds.
 SAME_DEADLINE = 60.0
-# Searches that are shown, the newest first.
-MAX_SEARCHES = 5
+# Searches that are shown although all of their trials have ended, the newest first.
+MAX_ENDED = 5
 
 
-def trials_by_search(jobs: Sequence[JobStatus]) -> list[list[JobStatus]]:
-    """Return the trials of each search, the newest search first.
+def trials_by_search(jobs: Iterable[JobStatus]) -> list[list[JobStatus]]:
+    """Return the trials of each search in the order of submission, the search that began last first.
 
-    Args:
-        jobs: Jobs in any order.
+    Of an earlier search of the same name, which had ended before and had another deadline, there are none.
     """
     found = dict[tuple[str, str], list[JobStatus]]()
-    for job in sorted(jobs, key=lambda job: -job.submitted_at):
+    ends = dict[tuple[str, str], float]()  # when all that are known had ended
+    for job in sorted(jobs, key=lambda job: job.submitted_at):
         if not job.trial_of:
             continue
-        trials = found.setdefault((job.owner, job.trial_of), [job])
-        if trials[0] is not job and abs(job.deadline - trials[0].deadline) <= SAME_DEADLINE:
-            trials.append(job)
-    return list(found.values())
+        key = job.owner, job.trial_of
+        if ends.get(key, math.inf) <= job.submitted_at and not _is_same(job, found[key][-1]):
+            del found[key], ends[key]
+        found.setdefault(key, []).append(job)
+        ends[key] = max(ends.get(key, -math.inf), math.inf if job.finished_at is None else job.finished_at)
+    return sorted(found.values(), key=lambda trials: -trials[0].submitted_at)
 
 
 def is_listed(job: JobStatus) -> bool:
@@ -36,43 +39,58 @@ def is_listed(job: JobStatus) -> bool:
 
 
 def search_lines(jobs: Sequence[JobStatus]) -> list[str]:
-    """Return a line for each of the newest searches: what its trials do, and the best that they had.
+    """Return a line for each search: what its trials do, and the best that they had.
 
     Args:
         jobs: Jobs in any order.
     """
     searches = trials_by_search(jobs)
-    lines = [_line(trials) for trials in searches[:MAX_SEARCHES]]
-    if (more := len(searches) - MAX_SEARCHES) > 0:
+    ended = [trials for trials in searches if all(job.state is State.ENDED for job in trials)]
+    left_out = ended[MAX_ENDED:]
+    several = len({job.owner for job in jobs if job.trial_of}) > 1
+    lines = [_line(trials, several) for trials in searches if trials not in left_out]
+    if more := len(left_out):
         lines.append(f"and {more} earlier search{'es' * (more > 1)}")
     return lines
 
 
-def _line(trials: Sequence[JobStatus]) -> str:
+def _line(trials: Sequence[JobStatus], several_owners: bool) -> str:
     does = Counter(map(_does, trials))
-    words = ", ".join(f"{does[what]} {what}" for what in ("training", "waiting", "paused", "ended") if does[what])
-    number = f"{len(trials)} trial{'s' * (len(trials) > 1)}"
-    return f"search {clean(trials[0].trial_of)}: {number}: {words}{_best(trials)}"
+    words = ", ".join(f"{does[what]} {what}" for what in ("training", "waiting", "paused", "ended", "crashed")
+                      if does[what])  # fmt: skip
+    name, number = clean(trials[0].trial_of), f"{len(trials)} trial{'s' * (len(trials) > 1)}"
+    of = f" of {clean(trials[0].owner) or '-'}" if several_owners else ""
+    return f"search {name}{of}: {number}: {words}{_best(trials)}"
 
 
 def _does(job: JobStatus) -> str:
     if job.state is State.ENDED:
-        return "ended"
+        return "crashed" if job.verdict is Verdict.CRASHED else "ended"
     return "paused" if job.paused else "training" if job.state is State.RUNNING else "waiting"
 
 
-def _best(trials: Iterable[JobStatus]) -> str:
+def _best(trials: Sequence[JobStatus]) -> str:
     """Return the best value of the trials and whose it is, in words; empty before the first one."""
-    values = [(value, job) for job in trials if (value := best_of(job)) is not None]
+    metric, lower = _compared(trials[-1])
+    values = [(value, job) for job in trials
+              if _compared(job) == (metric, lower) and (value := best_of(job)) is not None]  # fmt: skip
     if not values:
         return ""
-    choose = min if values[0][1].target.lower_is_better else max
-    value, job = choose(values, key=lambda pair: pair[0])
-    return f"; best {clean(job.target.observed)} {value:.4g}, of {clean(job.name)}"
+    value, job = (min if lower else max)(values, key=lambda pair: pair[0])
+    return f"; best {clean(metric)} {value:.4g}, of {clean(job.name)}"
+
+
+def _compared(job: JobStatus) -> tuple[str, bool]:
+    """Return by which metric a trial is compared, and whether less is better."""
+    return job.target.observed, job.target.lower_is_better
 
 
 def best_of(job: JobStatus) -> float | None:
-    """Return the best value that a trial had of what it is compared by."""
-    if job.watched is not None:
-        return job.watched.best
-    return job.best if job.target.observes else None
+    """Return the best value that a trial had of what it is compared by; None if there is none."""
+    value = job.watched.best if job.watched is not None else job.best if job.target.observes else None
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _is_same(job: JobStatus, other: JobStatus) -> bool:
+    """Return whether two trials have one deadline, or none."""
+    return job.deadline == other.deadline or abs(job.deadline - other.deadline) <= SAME_DEADLINE

@@ -138,9 +138,9 @@ def test_a_ray_that_does_not_start_says_why(script: str, why: str, pool: Path, m
         process.kill()
 
 
-@pytest.mark.parametrize("failures", [0, 1, 2])
-def test_a_ray_that_ends_before_it_is_up_is_started_once_more(
-    failures: int, pool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("failures", "at_once"), [(0, 0.0), (1, 0.0), (2, 0.0), (1, 60.0)])
+def test_a_ray_that_gives_up_is_started_once_more_if_it_has_tried(
+    failures: int, at_once: float, pool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With an empty folder and the same token, which this process may have read."""
     python, note = pool / "python", new_head(1, "cpu")
@@ -154,17 +154,19 @@ def test_a_ray_that_ends_before_it_is_up_is_started_once_more(
     )
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
-    if failures < 2:
+    monkeypatch.setattr(heads, "AT_ONCE", at_once)
+    if failures < 2 and not at_once:
         heads._start_head(pool, note, [])
         assert note["address"] == "127.0.0.1:1"
         assert read_head(pool) == {name: value for name, value in note.items() if name != "address"}
     else:
         with pytest.raises(HeadError, match="did not start: it timed out"):
             heads._start_head(pool, note, [])
-    assert capsys.readouterr().err.count("it timed out; see") == min(failures, 1)
+    tried_again = failures > 0 and not at_once
+    assert ("it timed out; see" in capsys.readouterr().err) == tried_again
     end_ray(note)
     tokens = tries.read_text().split()
-    assert len(tokens) == min(failures, 1) + 1
+    assert len(tokens) == 1 + tried_again
     assert len(set(tokens)) == 1
     assert not left.exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,17 +11,18 @@ import pytest
 from rich.console import Console
 
 from lightning_core.cli.status import RECENT_SECONDS, recent_of
-from lightning_core.core.answers import JobStatus, State, Watched
+from lightning_core.core.answers import JobStatus, State, Verdict, Watched
 from lightning_core.core.codec import job_from_dict, job_to_dict, status_from_dict, status_to_dict
 from lightning_core.core.events import Submit, Tick
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, EpochTarget, LossTarget, Target
+from lightning_core.report.live_table import live_table
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.view.board import Board
 from lightning_core.view.job_entry import job_entry, job_of_entry
 from lightning_core.view.progress import LiveView
-from lightning_core.view.search_lines import MAX_SEARCHES, is_listed, search_lines
+from lightning_core.view.search_lines import MAX_ENDED, is_listed, search_lines
 from lightning_core.view.why import why_now
 
 METRIC = EpochTarget(10, metric="val_acc", mode="max")
@@ -74,23 +76,57 @@ def test_the_best_is_that_of_what_is_observed(target: Target, words: str) -> Non
     assert search_lines(jobs) == [f"search own: 3 trials: 1 training, 1 paused, 1 ended{words}"]
 
 
-def test_an_earlier_search_of_the_name_is_not_counted() -> None:
-    earlier = [replace(job, deadline=job.deadline - 100.0, submitted_at=-100.0) for job in trials("night", 0.1, 0.9)]
-    assert search_lines([*earlier, *trials("night", 0.5)]) == [
-        "search night: 1 trial: 1 training; best val_acc 0.5, of night-0"
-    ]
-    moments = [replace(job, deadline=job.deadline + 2.0) for job in trials("night", 0.5, 0.6)[1:]]
-    assert "2 trials" in search_lines([*trials("night", 0.5), *moments])[0]
-    others = [replace(job, owner="bob") for job in trials("night", 0.6)]
-    assert len(search_lines([*trials("night", 0.5), *others])) == 2
+def test_a_crashed_trial_is_counted_apart() -> None:
+    jobs = trials("night", 0.7, 0.8, 0.9)
+    jobs[2] = replace(jobs[2], verdict=Verdict.CRASHED)
+    assert search_lines(jobs)[0].startswith("search night: 3 trials: 1 training, 1 paused, 1 crashed; best ")
 
 
-def test_the_newest_searches_are_shown() -> None:
-    jobs = [replace(job, submitted_at=float(k)) for k in range(MAX_SEARCHES + 2) for job in trials(f"s{k}", None)]
-    lines = search_lines(jobs)
-    assert [line.split(":")[0] for line in lines] == [f"search s{k}" for k in (6, 5, 4, 3, 2)] + [
-        "and 2 earlier searches"
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("deadline", [600.0, 500.0, math.inf])
+def test_a_search_that_ended_before_another_of_its_name_began_is_not_counted(ended: bool, deadline: float) -> None:
+    """Where its deadline was another one: else they are two runs of one search."""
+    earlier = [
+        replace(job, submitted_at=-100.0, deadline=deadline, state=State.ENDED, finished_at=-50.0 if ended else 50.0)
+        for job in trials("night", 0.1, 0.9)
     ]
+    number = 1 if ended and deadline != 600.0 else 3
+    best = "best val_acc 0.5, of night-0" if number == 1 else "best val_acc 0.9, of night-1"
+    [line] = search_lines([*trials("night", 0.5), *earlier])
+    assert line.startswith(f"search night: {number} trial")
+    assert line.endswith(best)
+
+
+def test_trials_with_deadlines_of_their_own_or_none_are_all_counted() -> None:
+    jobs = trials("own", 0.7, 0.95, 0.8)
+    for deadlines in ((math.inf,) * 3, (600.0, 1200.0, 1800.0), (9.0, math.inf, 5.0)):
+        told = [replace(job, deadline=deadline) for job, deadline in zip(jobs, deadlines, strict=True)]
+        assert search_lines(told) == [
+            "search own: 3 trials: 1 training, 1 paused, 1 ended; best val_acc 0.95, of own-1"
+        ]
+
+
+def test_searches_of_two_owners_are_told_apart() -> None:
+    jobs = [replace(job, owner=owner) for owner in ("ann", "bob", "") for job in trials("night", 0.5)]
+    assert [line.split(":")[0] for line in search_lines(jobs)] == [
+        "search night of ann", "search night of bob", "search night of -"
+    ]  # fmt: skip
+
+
+def test_trials_are_compared_by_what_the_newest_observes() -> None:
+    jobs = trials("mixed", 0.7, 0.8)
+    jobs[1] = replace(jobs[1], target=EpochTarget(10, metric="val_loss"), submitted_at=5.0)
+    assert search_lines(jobs)[0].endswith("; best val_loss 0.8, of mixed-1")
+    assert search_lines(trials("none", math.nan, math.inf)) == ["search none: 2 trials: 1 training, 1 paused"]
+
+
+def test_the_newest_searches_are_shown_and_all_that_go_on() -> None:
+    [live], *others = [trials(f"s{k}", None) for k in range(MAX_ENDED + 3)]
+    jobs = [replace(live, submitted_at=0.0)]
+    for k, [job] in enumerate(others, 1):
+        jobs.append(replace(job, submitted_at=float(k), state=State.ENDED, finished_at=50.0))
+    lines = [line.split(":")[0] for line in search_lines(jobs)]
+    assert lines == [*(f"search s{k}" for k in (7, 6, 5, 4, 3)), "search s0", "and 2 earlier searches"]
 
 
 def test_the_board_has_the_line_and_the_trials_that_may_train() -> None:
@@ -100,10 +136,25 @@ def test_the_board_has_the_line_and_the_trials_that_may_train() -> None:
     assert names == ["night-0", "mine", "search"]
     assert lines[-1].startswith("search night: 3 trials: ")
     assert plain(jobs[1:3], [])[2:] == search_lines(jobs[1:3])
-    view = LiveView(Console(file=io.StringIO(), width=160))
-    view.update(1.0, jobs)
-    view.close()
-    assert [job.name for job in view._live.renderable._only] == ["night-0", "mine"]  # type: ignore[union-attr]
+    for every, listed in ((False, ["night-0", "mine"]), (True, [job.name for job in jobs])):
+        view = LiveView(Console(file=io.StringIO(), width=160), every=every)
+        view.update(1.0, jobs)
+        view.close()
+        assert [job.name for job in view._live.renderable._only] == listed  # type: ignore[union-attr]
+
+
+def test_a_board_of_one_search_does_not_call_idle_what_another_job_may_hold() -> None:
+    out = io.StringIO()
+    Console(file=out, width=160, color_system=None).print(Board(1.0, trials("night", 0.7), "edf", 2, search="night"))
+    assert "trials of night" in out.getvalue()
+    assert "device 1: idle, or another job's" in out.getvalue()
+
+
+def test_a_notebook_shows_a_search_in_a_line_too() -> None:
+    jobs = trials("<b>night", 0.7, 0.8, 0.95)
+    table = live_table(1.0, jobs, {})
+    assert table.count("<tr>") == 2  # the head and the one that trains
+    assert "<div>search &lt;b&gt;night: 3 trials: 1 training, 1 paused, 1 ended; best val_acc 0.95" in table
 
 
 def test_names_cannot_control_the_terminal() -> None:

@@ -96,6 +96,7 @@ def test_a_pool_is_scraped(pool: Pool, web: TestClient) -> None:
     assert 595 < found["lightning_core_job_deadline_seconds", "vit"] < 600
     assert found["lightning_core_job_verdict", "vit"] == Verdict.FEASIBLE.number
     assert found["lightning_core_device_share_ratio", "cpu0"] == 1.0
+    assert found["lightning_core_job_alert", "vit"] == 0
     assert found["lightning_core_jobs", "running"] == 1
     assert found["lightning_core_jobs_judged", "feasible"] == 1
     assert found["lightning_core_events_total", "report"] == 1
@@ -177,6 +178,16 @@ def test_what_is_not_known_has_no_sample() -> None:
     assert not names & {"lightning_core_job_spare_seconds", "lightning_core_job_deadline_seconds",
                         "lightning_core_job_loss", "lightning_core_job_verdict"}  # fmt: skip
     assert found["lightning_core_jobs_judged", "too early"] == 1
+
+
+def test_a_trial_of_a_search_has_no_verdict_that_would_raise_an_alarm() -> None:
+    trial = replace(statuses()[0], trial_of="night", verdict=Verdict.INFEASIBLE, alert=Reason("stalled", (60.0, 1.0)))
+    found = samples(PoolCollector(seen([trial])))
+    names = {name for name, *labels in found if trial.name in labels}
+    assert "lightning_core_job_batches" in names
+    assert not {"lightning_core_job_verdict", "lightning_core_job_alert"} & names
+    others = samples(PoolCollector(seen([replace(trial, trial_of="")])))
+    assert {"lightning_core_job_verdict", "lightning_core_job_alert"} <= {name for name, *_ in others}
 
 
 def test_the_money_of_a_market() -> None:

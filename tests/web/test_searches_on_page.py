@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from lightning_core.core.commands import Cancel, Pause
 from lightning_core.core.control import Asker
-from lightning_core.core.events import Cell, Report
+from lightning_core.core.events import Cell, Report, Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, EpochTarget
 from lightning_core.web.status_rows import row_of
@@ -72,6 +72,27 @@ def test_a_search_is_a_line_that_opens_its_trials(site: Browsing) -> None:
     tab.goto(f"{site.base}/#trials=gone")
     tab.reload()
     expect(rows).to_have_count(3)
+
+
+def test_searches_of_two_owners_are_chosen_apart_and_one_that_is_over_stays_if_it_is_ticked(site: Browsing) -> None:
+    do, actor = site.page.server.do, site.page.server.actor
+    bobs = [Job(f"bob-{k}", 5000.0, TARGET, trial_of="night", owner="bob") for k in range(2)]
+    do(actor.event(Submit(tuple(bobs))))
+    tab = site.enter(account("ann"))
+    rows, of_bob = tab.locator("#jobs tbody th a"), tab.get_by_label("search night of bob")
+    expect(tab.locator("#searches label")).to_have_count(2)
+    of_bob.check()
+    expect(rows).to_have_text(["bob-0", "bob-1"])
+    for k in range(7):  # newer ones that are over: five have a line
+        do(actor.event(Submit((Job(f"s{k}-0", 900.0 + 100 * k, TARGET, trial_of=f"s{k}"),))))
+        do(actor.event(Cancel(f"s{k}-0")))
+    for job in bobs:
+        do(actor.event(Cancel(job.name)))
+    expect(tab.locator("#earlier")).to_have_text("and 2 earlier searches")
+    expect(of_bob).to_be_checked()
+    expect(rows).to_have_count(2)
+    of_bob.uncheck()
+    expect(rows).to_have_text(["night-0", "night-3", "vit"])
 
 
 def test_a_row_says_of_which_search_it_is_a_trial() -> None:

@@ -54,7 +54,8 @@ def body(state: str, tools: str = "") -> str:
         "<option value=newest>newest</option><option value=name>name</option><option value=share>share</option>"
         '</select></label><span id="count" class="soft" role="status"></span> '
         '<a id="compare" class="choice" href="/compare" hidden></a></div>'
-        '<fieldset class="searches" id="searches" hidden><legend class="quiet">Searches</legend></fieldset>'
+        '<fieldset class="searches" id="searches" hidden><legend class="quiet">Searches</legend>'
+        '<p id="earlier" class="soft" hidden></p></fieldset>'
         '<div class="panel flush"><table class="jobs" id="jobs"><caption class="quiet">Jobs of the pool</caption>'
         '<thead><tr><th scope="col">job</th><th scope="col">outcome</th><th scope="col">to the deadline</th>'
         '<th scope="col">value</th><th scope="col">share</th><th scope="col">deadline</th><th scope="col">why</th></tr>'

@@ -11,9 +11,10 @@ const DEADLINE = 0.78;
 const WIDTH = 180;
 const RANKS = { crashed: 5, missed: 5, infeasible: 1, "at risk": 0, feasible: 2, met: 6, cancelled: 7 };
 const OUTCOMES = ["feasible", "at risk", "infeasible", "none", "met", "missed", "crashed", "cancelled"];
-// The trials of a search have one deadline, within these seconds: an earlier search of its name had another one.
+// Two searches of one name that came one after the other have deadlines that are further apart than these seconds.
 const SAME_DEADLINE = 60;
-const MAX_SEARCHES = 5;
+// Searches that are shown although all of their trials have ended, the newest first.
+const MAX_ENDED = 5;
 const choice = { search: "", order: "urgent", outcomes: new Set(), searches: new Set(), limit: STEP };
 
 // ---------------------------------------------------------------------------------------------------- choosing
@@ -38,7 +39,7 @@ function chosen() {
   const found = [];
   const wantsTrials = words.length || choice.outcomes.size || choice.searches.size;
   for (const row of pool.rows.values()) {
-    if (choice.searches.size && !choice.searches.has(row.trial?.of)) continue;
+    if (choice.searches.size && !(row.trial && choice.searches.has(keyOf(row)))) continue;
     if (row.trial && !wantsTrials && (row.paused || row.finished !== null)) continue; // its search has a line
     if (choice.outcomes.size && !choice.outcomes.has(row.verdict ?? "none")) continue;
     if (words.length) {
@@ -56,7 +57,7 @@ function remember() {
   if (choice.search) parts.set("search", choice.search);
   if (choice.order !== "urgent") parts.set("order", choice.order);
   for (const outcome of choice.outcomes) parts.append("outcome", outcome);
-  for (const name of choice.searches) parts.append("trials", name);
+  for (const key of choice.searches) parts.append("trials", key);
   history.replaceState(null, "", parts.size ? `#${parts}` : location.pathname);
 }
 
@@ -200,7 +201,8 @@ function show(changed, all) {
   const total = pool.rows.size;
   $("count").textContent = rows.length === total ? `${total.toLocaleString()} job${total === 1 ? "" : "s"}` : `${rows.length.toLocaleString()} of ${total.toLocaleString()} jobs`;
   if (!rows.length && !body.firstElementChild) {
-    const words = total ? "No job is like that." : "No jobs yet. Submit some: lightning-core submit bundle.yaml";
+    const trials = !choice.search && !choice.outcomes.size && total;
+    const words = trials ? "All are trials that wait or have ended: tick their search." : total ? "No job is like that." : "No jobs yet. Submit some: lightning-core submit bundle.yaml";
     body.append(html("tr", { class: "nothing" }, html("td", { colspan: 7 }, words)));
   } else if (rows.length) body.querySelector(".nothing")?.remove();
 }
@@ -284,58 +286,75 @@ function chips() {
   }
 }
 
-/** The trials of each search, the newest search first. */
+const keyOf = (row) => `${row.owner}\n${row.trial.of}`;
+
+/** The trials of each search in the order of submission, the search that began last first; as search_lines.py has it. */
 function trialsBySearch() {
   const found = new Map();
-  const trials = [...pool.rows.values()].filter((row) => row.trial).sort((a, b) => b.submitted - a.submitted);
+  const trials = [...pool.rows.values()].filter((row) => row.trial).sort((a, b) => a.submitted - b.submitted);
   for (const row of trials) {
-    const key = `${row.owner}\n${row.trial.of}`;
-    if (!found.has(key)) found.set(key, []);
-    const others = found.get(key);
-    if (!others.length || Math.abs(row.deadline - others[0].deadline) <= SAME_DEADLINE) others.push(row);
+    const group = found.get(keyOf(row));
+    const before = group?.trials.at(-1);
+    const same = before && (before.deadline === row.deadline || Math.abs(before.deadline - row.deadline) <= SAME_DEADLINE);
+    if (!group || (group.end <= row.submitted && !same)) found.set(keyOf(row), { trials: [row], end: row.finished ?? Infinity });
+    else {
+      group.trials.push(row);
+      group.end = Math.max(group.end, row.finished ?? Infinity);
+    }
   }
-  return found;
+  return [...found].map(([key, group]) => ({ key, ...group })).sort((a, b) => b.trials[0].submitted - a.trials[0].submitted);
+}
+
+function doing(row) {
+  if (row.finished !== null) return row.verdict === "crashed" ? "crashed" : "ended";
+  return row.paused ? "paused" : row.state === "running" ? "training" : "waiting";
 }
 
 function inWords(trials) {
-  const does = { training: 0, waiting: 0, paused: 0, ended: 0 };
+  const does = { training: 0, waiting: 0, paused: 0, ended: 0, crashed: 0 };
+  const { metric, lower } = trials.at(-1).trial;
   let best = null;
   for (const row of trials) {
-    does[row.finished !== null ? "ended" : row.paused ? "paused" : row.state === "running" ? "training" : "waiting"] += 1;
-    const { best: value, lower } = row.trial;
-    if (value !== null && (best === null || (lower ? value < best.trial.best : value > best.trial.best))) best = row;
+    does[doing(row)] += 1;
+    const { best: value, metric: its, lower: down } = row.trial;
+    if (value === null || its !== metric || down !== lower) continue;
+    if (best === null || (lower ? value < best.trial.best : value > best.trial.best)) best = row;
   }
   const parts = Object.entries(does).filter(([, many]) => many).map(([what, many]) => `${many} ${what}`);
-  const most = best ? `; best ${best.trial.metric} ${+best.trial.best.toPrecision(4)}, of ${best.name}` : "";
+  const most = best ? `; best ${metric} ${+best.trial.best.toPrecision(4)}, of ${best.name}` : "";
   return `: ${trials.length} trial${trials.length === 1 ? "" : "s"}: ${parts.join(", ")}${most}`;
 }
 
 function searches() {
-  const found = [...trialsBySearch()].slice(0, MAX_SEARCHES);
+  const all = trialsBySearch();
+  const keys = new Set(all.map(({ key }) => key));
+  const ended = all.filter(({ key, end }) => end < Infinity && !choice.searches.has(key)).slice(MAX_ENDED);
+  const found = all.filter((one) => !ended.includes(one));
+  const owners = new Set(all.map(({ trials }) => trials[0].owner));
   const known = new Map([...document.querySelectorAll("#searches label")].map((label) => [label.dataset.key, label]));
-  const names = new Set(found.map(([, trials]) => trials[0].trial.of));
-  choice.searches = new Set([...choice.searches].filter((name) => names.has(name)));
+  for (const key of choice.searches) if (!keys.has(key)) choice.searches.delete(key);
   $("searches").hidden = !found.length;
   let place = $("searches").querySelector("label");
-  for (const [key, trials] of found) {
-    const name = trials[0].trial.of;
+  for (const { key, trials } of found) {
     let label = known.get(key);
     known.delete(key);
     if (!label) {
       const box = html("input", { type: "checkbox" });
-      box.checked = choice.searches.has(name);
+      box.checked = choice.searches.has(key);
       box.addEventListener("change", () => {
-        box.checked ? choice.searches.add(name) : choice.searches.delete(name);
+        box.checked ? choice.searches.add(key) : choice.searches.delete(key);
         again();
       });
-      label = html("label", { "data-key": key }, box, " search ", html("b", {}, name), html("span", { class: "words" }));
+      label = html("label", { "data-key": key }, box, " search ", html("b", {}, trials[0].trial.of), html("span", { class: "words" }));
     }
-    if (label === place) place = place.nextElementSibling;
-    else $("searches").insertBefore(label, place);
-    const words = inWords(trials);
+    const words = `${owners.size > 1 ? ` of ${trials[0].owner || "-"}` : ""}${inWords(trials)}`;
     if (label.querySelector(".words").textContent !== words) label.querySelector(".words").textContent = words;
+    if (label === place) place = place.nextElementSibling;
+    else $("searches").insertBefore(label, place ?? $("earlier"));
   }
   for (const label of known.values()) label.remove();
+  $("earlier").hidden = !ended.length;
+  $("earlier").textContent = `and ${ended.length} earlier search${ended.length === 1 ? "" : "es"}`;
 }
 
 function again() {
