@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+# Seconds that a process which has just begun may take to have its environment.
+BEGIN_TIMEOUT = 5.0
 
 
 def is_alive(head: Mapping[str, Any]) -> bool:
@@ -33,9 +37,17 @@ def is_marked(pid: int, name: str, value: str) -> bool:
     folder = Path(f"/proc/{pid}")
     try:
         ours = folder.stat().st_uid == os.geteuid() and os.getpgid(pid) == pid
-        return ours and f"{name}={value}".encode() in (folder / "environ").read_bytes().split(b"\0")
+        return ours and f"{name}={value}".encode() in _environment(pid).split(b"\0")
     except OSError:
         return False
+
+
+def _environment(pid: int) -> bytes:
+    """Return the environment that a process was started with: the kernel shows none for a moment after it has begun."""
+    path, until = Path(f"/proc/{pid}/environ"), time.monotonic() + BEGIN_TIMEOUT
+    while not (found := path.read_bytes()) and started(pid) is not None and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
 
 
 def process_watch(connection: Any) -> int:

@@ -20,6 +20,7 @@ from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.ray_head import MARK, MARK_FILE, HeadError, await_address, end_ray, joined, new_head
 from lightning_core.cluster import head as heads
 from lightning_core.cluster.head import down
+from lightning_core.node import processes
 from lightning_core.node.processes import is_alive, started
 from lightning_core.server.discovery import read_head
 from lightning_core.server.probe import no_answer
@@ -43,8 +44,6 @@ class Head:
         self.temp = Path(self.note["temp"])
         marked = os.environ | {MARK: self.note["mark"] if mark is None else mark}
         self.process = subprocess.Popen(["sleep", "60"], start_new_session=group, env=marked)
-        while not Path(f"/proc/{self.process.pid}/environ").read_bytes():  # it has just begun
-            pass
         self.note |= {"pid": self.process.pid, "started": started(self.process.pid), "address": "127.0.0.1:1"}
         self.write()
 
@@ -77,6 +76,28 @@ def test_a_head_with_its_mark_is_ended_and_its_folder_removed(head: Head) -> Non
     end_ray(head.note)
     assert head.process.wait(60) < 0
     assert not head.temp.exists()
+
+
+def test_a_head_that_has_just_begun_is_known_as_soon_as_it_has_its_environment(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment the kernel shows none: Ctrl-C may come then."""
+    read, empty = Path.read_bytes, [b""] * 3
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: empty.pop() if path.name == "environ" and empty else read(path)
+    )
+    end_ray(head.note)
+    assert empty == []
+    assert head.process.wait(60) < 0
+
+
+def test_a_process_without_an_environment_is_not_waited_for_for_ever(
+    pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "BEGIN_TIMEOUT", 0.1)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True, env={}) as process:
+        assert not processes.is_marked(process.pid, MARK, "a" * 32)
+        process.kill()
 
 
 @pytest.mark.promise("S14")
