@@ -87,6 +87,8 @@ class Launcher:
             incarnation = Incarnation(placement.job, placement.incarnation, self._scheduler)
             if placement in self._admissions or (incarnation in self._launched and self._slots.of(incarnation)):
                 continue
+            if self._monitor.is_reporting(incarnation):  # the scheduler does not know yet that it is lost
+                continue
             task = asyncio.ensure_future(self._admit(placement, incarnation))
             self._admissions[placement] = task
             task.add_done_callback(lambda _, placement=placement: self._admissions.pop(placement))  # type: ignore[misc]

@@ -65,6 +65,7 @@ class WorkerMonitor:
         self._folder = folder
         self._max_silence = max_silence
         self._asked: dict[WorkerSlot, asyncio.Task[None]] = {}
+        self._given_up: set[Incarnation] = set()  # until that is reported
 
     async def run(self) -> None:
         """Monitor the workers until cancelled."""
@@ -153,17 +154,25 @@ class WorkerMonitor:
             self._slots.kill(
                 rank, detail if rank is slot else f"it was a rank of {incarnation.job}, which lost another rank"
             )
+        self._given_up.add(incarnation)
         self._slots.spawn(self._report_given_up(incarnation, cause, detail, slot.device if died else None))
+
+    def is_reporting(self, incarnation: Incarnation) -> bool:
+        """Return whether an incarnation has lost its workers, and the scheduler is about to be told why."""
+        return incarnation in self._given_up
 
     async def _report_given_up(
         self, incarnation: Incarnation, cause: ExitCause, detail: str, device: int | None
     ) -> None:
-        killed, words = (False, "") if device is None else await self._slots.why_died(device)
-        if killed:
-            cause, detail = ExitCause.OUT_OF_MEMORY, f"{OOM}: {words}"
-        elif words:
-            detail = f"{detail} ({words})"
-        await self.report_lost(incarnation, cause, detail)
+        try:
+            killed, words = (False, "") if device is None else await self._slots.why_died(device)
+            if killed:
+                cause, detail = ExitCause.OUT_OF_MEMORY, f"{OOM}: {words}"
+            elif words:
+                detail = f"{detail} ({words})"
+            await self.report_lost(incarnation, cause, detail)
+        finally:
+            self._given_up.discard(incarnation)
 
     async def _ask(self, slot: WorkerSlot, worker: Actor) -> None:
         had = slot.incarnation

@@ -604,6 +604,31 @@ def test_the_node_of_a_worker_that_died_is_asked_why(
     asyncio.run(story())
 
 
+@pytest.mark.promise("R10", "F28")
+def test_while_the_node_is_asked_why_its_worker_died_nothing_else_is_reported(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler still lists the job then: it would be told of a loss, and not that memory ran out."""
+
+    async def story() -> None:
+        stage.spec()
+        await stage.launch()
+        why = asyncio.get_running_loop().create_future()
+        actors = {"pool-arbiter-0": SimpleNamespace(why_died=Method(lambda: why)), "scheduler": stage.scheduler}
+        monkeypatch.setattr(ray, "get_actor", lambda name, namespace: actors[name])
+        stage.runs[0].set_exception(dead())
+        await until_async(lambda: stage.killed)
+        await stage.launch()
+        assert stage.heard == []
+        why.set_result((True, "the kernel killed its process for memory"))
+        await until_async(lambda: stage.heard)
+        assert [left.cause for left in stage.heard] == [ExitCause.OUT_OF_MEMORY]
+        await stage.launch()  # an older list: that the job has left is told again, which changes nothing
+        assert [left.incarnation for left in stage.heard] == [1, 1]
+
+    asyncio.run(story())
+
+
 @pytest.mark.promise("R10", "F20")
 def test_a_preemption_does_not_count_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ActorDiedError, "preempted", True)
