@@ -56,6 +56,8 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
     if arguments.owner is not None:
         owner = check_person(arguments.owner)
 
+    every = arguments.all or arguments.search is not None
+
     def is_shown(name: str) -> bool:
         return owner in (None, name)
 
@@ -79,18 +81,17 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         from lightning_core.view.progress import view_for
 
         watcher = view_for(sys.stdout, settings.policy, settings.devices, owner, lambda: _lost(pool.about()),
-                           settings.device_memory, arguments.search,
-                           arguments.all or arguments.search is not None)  # fmt: skip
+                           settings.device_memory, arguments.search, every)  # fmt: skip
         try:
             with recorded_signals() as received:
                 now, jobs = follow(look, lambda: received, watcher)
         finally:
             watcher.close()
-        _show(now, jobs, settings, _lost(pool.about()), owner, arguments)
+        _show(now, jobs, settings, _lost(pool.about()), owner, arguments.search, every)
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
         about = pool.about()
-        _show(*look(), settings, _lost(about), owner, arguments)
+        _show(*look(), settings, _lost(about), owner, arguments.search, every)
         if about["manager_silent"]:
             print(silence_line(about["manager_silent"]))
         for text in unavailable_lines(about["unavailable"]):
@@ -178,11 +179,11 @@ def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
 
 
 def _show(
-    now: float, jobs: list[JobStatus], settings: Settings, lost: set[int], owner: str | None,
-    arguments: argparse.Namespace,
+    now: float, jobs: list[JobStatus], settings: Settings, lost: set[int], owner: str | None, search: str | None,
+    every: bool,
 ) -> None:  # fmt: skip
-    if not jobs and arguments.search is not None:
-        print(f"no trials of {clean(arguments.search)}")
+    if not jobs and search is not None:
+        print(f"no trials of {clean(search)}")
         return
     if not jobs and owner is not None:
         print(f"no jobs of {clean(owner)}")
@@ -190,8 +191,7 @@ def _show(
     if not jobs:
         print("no jobs; submit some with `lightning-core submit`")
         return
-    listed = jobs if arguments.all or arguments.search is not None else list(filter(is_listed, jobs))
-    shown, note = (listed, "") if arguments.all or arguments.search is not None else _first(listed)
+    shown, note = (jobs, "") if every else _first(list(filter(is_listed, jobs)))
     try:
         from rich.console import Console
 
@@ -204,7 +204,7 @@ def _show(
             print(text)
     else:
         board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner,
-                      search=arguments.search, unavailable=lost, device_memory=settings.device_memory)  # fmt: skip
+                      search=search, unavailable=lost, device_memory=settings.device_memory)  # fmt: skip
         Console(width=None if sys.stdout.isatty() else 160).print(board)
     if note:
         print(note)

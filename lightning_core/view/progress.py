@@ -32,7 +32,7 @@ class LiveView:
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
         search: Search of which all the jobs are trials; None if others are shown too.
-        every: Whether trials have lines of their own that are paused or have ended.
+        all_trials: Whether to list trials that are paused or have ended, too.
 
     Raises:
         ModuleNotFoundError: If rich is not installed.
@@ -47,7 +47,7 @@ class LiveView:
         unavailable: Callable[[], Collection[int]] = tuple,
         device_memory: int | None = None,
         search: str | None = None,
-        every: bool = False,
+        all_trials: bool = False,
     ) -> None:
         from rich.live import Live
 
@@ -56,7 +56,7 @@ class LiveView:
         self._board = Board
         self._pool = (title, devices)
         self._owner, self._unavailable, self._device_memory = owner, unavailable, device_memory
-        self._search, self._every = search, every
+        self._search, self._all_trials = search, all_trials
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._started = False
 
@@ -65,7 +65,7 @@ class LiveView:
             self._live.start()
             self._started = True
         lost = self._unavailable()
-        only = jobs if self._every else list(filter(is_listed, jobs))
+        only = jobs if self._all_trials else list(filter(is_listed, jobs))
         board = self._board(now, jobs, *self._pool, only=only, owner=self._owner, search=self._search,
                             unavailable=lost, one_screen=True, device_memory=self._device_memory)  # fmt: skip
         self._live.update(board)
@@ -116,7 +116,7 @@ def view_for(
     unavailable: Callable[[], Collection[int]] = tuple,
     device_memory: int | None = None,
     search: str | None = None,
-    every: bool = False,
+    all_trials: bool = False,
 ) -> LiveView | PlainView:
     """Return the view that suits a stream: the live board on a terminal if rich is installed, else plain lines.
 
@@ -128,11 +128,11 @@ def view_for(
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
         search: Search of which all the jobs are trials; None if others are shown too.
-        every: Whether trials have lines of their own that are paused or have ended.
+        all_trials: Whether to list trials that are paused or have ended, too.
     """
     if stream.isatty():
         try:
-            return LiveView(None, title, devices, owner, unavailable, device_memory, search, every)
+            return LiveView(None, title, devices, owner, unavailable, device_memory, search, all_trials)
         except ModuleNotFoundError:
             print("pip install 'lightning-core-learning[view]' for live progress", file=stream)
     return PlainView(stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.view.text import clean
@@ -22,9 +23,7 @@ def trials_by_search(jobs: Iterable[JobStatus]) -> list[list[JobStatus]]:
     """
     found = dict[tuple[str, str], list[JobStatus]]()
     ends = dict[tuple[str, str], float]()  # when all that are known had ended
-    for job in sorted(jobs, key=lambda job: job.submitted_at):
-        if not job.trial_of:
-            continue
+    for job in sorted((job for job in jobs if job.trial_of), key=lambda job: job.submitted_at):
         key = job.owner, job.trial_of
         if ends.get(key, math.inf) <= job.submitted_at and not _is_same(job, found[key][-1]):
             del found[key], ends[key]
@@ -38,29 +37,49 @@ def is_listed(job: JobStatus) -> bool:
     return not job.trial_of or not (job.paused or job.state is State.ENDED)
 
 
-def search_lines(jobs: Sequence[JobStatus]) -> list[str]:
-    """Return a line for each search: what its trials do, and the best that they had.
+class Search(NamedTuple):
+    """A search in words."""
 
-    Args:
-        jobs: Jobs in any order.
-    """
-    searches = trials_by_search(jobs)
-    ended = [trials for trials in searches if all(job.state is State.ENDED for job in trials)]
-    left_out = ended[MAX_ENDED:]
-    several = len({job.owner for job in jobs if job.trial_of}) > 1
-    lines = [_line(trials, several) for trials in searches if trials not in left_out]
+    owner: str
+    """Name of the person to whom its trials belong; empty if unknown."""
+    name: str
+    words: str
+    """What its trials do, and the best that they had."""
+    is_over: bool
+    """Whether all of its trials have ended."""
+
+
+def searches_of(jobs: Iterable[JobStatus]) -> list[Search]:
+    """Return the searches that have trials among the jobs, the one that began last first."""
+    return [
+        Search(clean(trials[0].owner), clean(trials[0].trial_of), _words(trials),
+               all(job.state is State.ENDED for job in trials))
+        for trials in trials_by_search(jobs)
+    ]  # fmt: skip
+
+
+def search_lines(jobs: Iterable[JobStatus]) -> list[str]:
+    """Return a line for each search that goes on and for the newest that are over."""
+    searches = searches_of(jobs)
+    left_out = [search for search in searches if search.is_over][MAX_ENDED:]
+    several = len({search.owner for search in searches}) > 1
+
+    def of(search: Search) -> str:
+        return f" of {search.owner or '-'}" if several else ""
+
+    lines = [
+        f"search {search.name}{of(search)}: {search.words}"
+        for search in searches if search not in left_out
+    ]  # fmt: skip
     if more := len(left_out):
         lines.append(f"and {more} earlier search{'es' * (more > 1)}")
     return lines
 
 
-def _line(trials: Sequence[JobStatus], several_owners: bool) -> str:
+def _words(trials: Sequence[JobStatus]) -> str:
     does = Counter(map(_does, trials))
-    words = ", ".join(f"{does[what]} {what}" for what in ("training", "waiting", "paused", "ended", "crashed")
-                      if does[what])  # fmt: skip
-    name, number = clean(trials[0].trial_of), f"{len(trials)} trial{'s' * (len(trials) > 1)}"
-    of = f" of {clean(trials[0].owner) or '-'}" if several_owners else ""
-    return f"search {name}{of}: {number}: {words}{_best(trials)}"
+    parts = [f"{does[what]} {what}" for what in ("training", "waiting", "paused", "ended", "crashed") if does[what]]
+    return f"{len(trials)} trial{'s' * (len(trials) > 1)}: {', '.join(parts)}{_best(trials)}"
 
 
 def _does(job: JobStatus) -> str:
@@ -73,7 +92,7 @@ def _best(trials: Sequence[JobStatus]) -> str:
     """Return the best value of the trials and whose it is, in words; empty before the first one."""
     metric, lower = _compared(trials[-1])
     values = [(value, job) for job in trials
-              if _compared(job) == (metric, lower) and (value := best_of(job)) is not None]  # fmt: skip
+              if _compared(job) == (metric, lower) and (value := _value(job)) is not None]  # fmt: skip
     if not values:
         return ""
     value, job = (min if lower else max)(values, key=lambda pair: pair[0])
@@ -85,7 +104,7 @@ def _compared(job: JobStatus) -> tuple[str, bool]:
     return job.target.observed, job.target.lower_is_better
 
 
-def best_of(job: JobStatus) -> float | None:
+def _value(job: JobStatus) -> float | None:
     """Return the best value that a trial had of what it is compared by; None if there is none."""
     value = job.watched.best if job.watched is not None else job.best if job.target.observes else None
     return None if value is None or not math.isfinite(value) else value

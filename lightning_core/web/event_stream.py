@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from lightning_core.core.answers import JobStatus
+from lightning_core.view.search_lines import searches_of
 from lightning_core.web.pool_watch import PoolWatch, View
 
 # Seconds between two looks at what has changed, and after which something is sent in any case: a proxy closes a
@@ -66,18 +67,20 @@ def update(view: View, sent: int, about: Mapping[str, Any] | None, allowed: Allo
     gone = [] if everything else [key for version, key, job in view.removed if version > sent and allowed(job)]
     if not (everything or rows or gone or about is not None or view.trouble != trouble):
         return None
-    body = _state(view, about) | {"all": everything, "gone": gone}
+    body = _state(view, about, allowed) | {"all": everything, "gone": gone}
     return f"event: update\ndata: {_json(body)[:-1]},{_rows(rows)}}}\n\n"
 
 
 def first_state(view: View, about: Mapping[str, Any], allowed: Allowed) -> str:
     """Return all that a new page shows, as JSON."""
     rows = [row.text for row in view.rows.values() if allowed(row.status)]
-    return f"{_json(_state(view, about) | {'all': True, 'gone': []})[:-1]},{_rows(rows)}}}"
+    return f"{_json(_state(view, about, allowed) | {'all': True, 'gone': []})[:-1]},{_rows(rows)}}}"
 
 
-def _state(view: View, about: Mapping[str, Any] | None) -> dict[str, Any]:
-    body: dict[str, Any] = {"version": view.version, "now": view.now, "offset": view.offset, "trouble": view.trouble}
+def _state(view: View, about: Mapping[str, Any] | None, allowed: Allowed) -> dict[str, Any]:
+    searches = [search._asdict() for search in searches_of(filter(allowed, view.statuses()))]
+    body: dict[str, Any] = {"version": view.version, "now": view.now, "offset": view.offset, "trouble": view.trouble,
+                            "searches": searches}  # fmt: skip
     return body if about is None else body | {"about": about}
 
 

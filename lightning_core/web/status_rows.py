@@ -8,7 +8,6 @@ from typing import Any
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.view.job_line import COLUMNS, line
-from lightning_core.view.search_lines import best_of
 from lightning_core.view.text import clean
 
 # A forecast that moves by less than this part of the time to it is the same on the page, as is one within a second.
@@ -77,20 +76,13 @@ def row_of(job: JobStatus, now: float) -> dict[str, Any]:
         "paused": job.paused,
         "restarts": job.restarts,
         "alert": None if job.alert is None else clean(str(job.alert)),
-        "trial": _trial(job) if job.trial_of else None,
+        "trial_of": clean(job.trial_of),
     }
 
 
 def text_of(job: JobStatus, now: float) -> str:
     """Return :func:`row_of` as JSON."""
     return json.dumps(row_of(job, now), separators=(",", ":"), allow_nan=False)
-
-
-def _trial(job: JobStatus) -> dict[str, Any]:
-    """Return of which search a job is a trial, and the best value that it had of what trials are compared by."""
-    target, best = job.target, best_of(job)
-    return {"of": clean(job.trial_of), "metric": clean(target.observed), "lower": target.lower_is_better,
-            "best": None if best is None else _finite(best)}  # fmt: skip
 
 
 def _progress(job: JobStatus, goal: float) -> float | None:

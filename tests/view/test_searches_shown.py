@@ -136,8 +136,8 @@ def test_the_board_has_the_line_and_the_trials_that_may_train() -> None:
     assert names == ["night-0", "mine", "search"]
     assert lines[-1].startswith("search night: 3 trials: ")
     assert plain(jobs[1:3], [])[2:] == search_lines(jobs[1:3])
-    for every, listed in ((False, ["night-0", "mine"]), (True, [job.name for job in jobs])):
-        view = LiveView(Console(file=io.StringIO(), width=160), every=every)
+    for all_trials, listed in ((False, ["night-0", "mine"]), (True, [job.name for job in jobs])):
+        view = LiveView(Console(file=io.StringIO(), width=160), all_trials=all_trials)
         view.update(1.0, jobs)
         view.close()
         assert [job.name for job in view._live.renderable._only] == listed  # type: ignore[union-attr]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -14,9 +13,7 @@ from lightning_core.core.control import Asker
 from lightning_core.core.events import Cell, Report, Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, EpochTarget
-from lightning_core.web.status_rows import row_of
 from lightning_core.web.visitors import account
-from tests.view.test_searches_shown import trials
 from tests.web.browsing import Browsing, browsing
 from tests.web.pages import Page
 
@@ -93,10 +90,3 @@ def test_searches_of_two_owners_are_chosen_apart_and_one_that_is_over_stays_if_i
     expect(rows).to_have_count(2)
     of_bob.uncheck()
     expect(rows).to_have_text(["night-0", "night-3", "vit"])
-
-
-def test_a_row_says_of_which_search_it_is_a_trial() -> None:
-    [first, *_] = trials("night", 0.7)
-    assert row_of(first, 1.0)["trial"] == {"of": "night", "metric": "val_acc", "lower": False, "best": 0.7}
-    [new] = trials("night", None)
-    assert json.loads(json.dumps(row_of(new, 1.0)))["trial"]["best"] is None

@@ -11,8 +11,6 @@ const DEADLINE = 0.78;
 const WIDTH = 180;
 const RANKS = { crashed: 5, missed: 5, infeasible: 1, "at risk": 0, feasible: 2, met: 6, cancelled: 7 };
 const OUTCOMES = ["feasible", "at risk", "infeasible", "none", "met", "missed", "crashed", "cancelled"];
-// Two searches of one name that came one after the other have deadlines that are further apart than these seconds.
-const SAME_DEADLINE = 60;
 // Searches that are shown although all of their trials have ended, the newest first.
 const MAX_ENDED = 5;
 const choice = { search: "", order: "urgent", outcomes: new Set(), searches: new Set(), limit: STEP };
@@ -39,8 +37,8 @@ function chosen() {
   const found = [];
   const wantsTrials = words.length || choice.outcomes.size || choice.searches.size;
   for (const row of pool.rows.values()) {
-    if (choice.searches.size && !(row.trial && choice.searches.has(keyOf(row)))) continue;
-    if (row.trial && !wantsTrials && (row.paused || row.finished !== null)) continue; // its search has a line
+    if (choice.searches.size && !choice.searches.has(keyOf(row.owner, row.trial_of))) continue;
+    if (row.trial_of && !wantsTrials && (row.paused || row.finished !== null)) continue; // its search has a line
     if (choice.outcomes.size && !choice.outcomes.has(row.verdict ?? "none")) continue;
     if (words.length) {
       const text = `${row.name} ${row.owner} ${row.state} ${row.reason} ${row.target}`.toLowerCase();
@@ -286,56 +284,18 @@ function chips() {
   }
 }
 
-const keyOf = (row) => `${row.owner}\n${row.trial.of}`;
-
-/** The trials of each search in the order of submission, the search that began last first; as search_lines.py has it. */
-function trialsBySearch() {
-  const found = new Map();
-  const trials = [...pool.rows.values()].filter((row) => row.trial).sort((a, b) => a.submitted - b.submitted);
-  for (const row of trials) {
-    const group = found.get(keyOf(row));
-    const before = group?.trials.at(-1);
-    const same = before && (before.deadline === row.deadline || Math.abs(before.deadline - row.deadline) <= SAME_DEADLINE);
-    if (!group || (group.end <= row.submitted && !same)) found.set(keyOf(row), { trials: [row], end: row.finished ?? Infinity });
-    else {
-      group.trials.push(row);
-      group.end = Math.max(group.end, row.finished ?? Infinity);
-    }
-  }
-  return [...found].map(([key, group]) => ({ key, ...group })).sort((a, b) => b.trials[0].submitted - a.trials[0].submitted);
-}
-
-function doing(row) {
-  if (row.finished !== null) return row.verdict === "crashed" ? "crashed" : "ended";
-  return row.paused ? "paused" : row.state === "running" ? "training" : "waiting";
-}
-
-function inWords(trials) {
-  const does = { training: 0, waiting: 0, paused: 0, ended: 0, crashed: 0 };
-  const { metric, lower } = trials.at(-1).trial;
-  let best = null;
-  for (const row of trials) {
-    does[doing(row)] += 1;
-    const { best: value, metric: its, lower: down } = row.trial;
-    if (value === null || its !== metric || down !== lower) continue;
-    if (best === null || (lower ? value < best.trial.best : value > best.trial.best)) best = row;
-  }
-  const parts = Object.entries(does).filter(([, many]) => many).map(([what, many]) => `${many} ${what}`);
-  const most = best ? `; best ${metric} ${+best.trial.best.toPrecision(4)}, of ${best.name}` : "";
-  return `: ${trials.length} trial${trials.length === 1 ? "" : "s"}: ${parts.join(", ")}${most}`;
-}
+const keyOf = (owner, search) => `${owner}\n${search}`;
 
 function searches() {
-  const all = trialsBySearch();
+  const all = pool.searches.map((one) => ({ key: keyOf(one.owner, one.name), ...one }));
   const keys = new Set(all.map(({ key }) => key));
-  const ended = all.filter(({ key, end }) => end < Infinity && !choice.searches.has(key)).slice(MAX_ENDED);
-  const found = all.filter((one) => !ended.includes(one));
-  const owners = new Set(all.map(({ trials }) => trials[0].owner));
-  const known = new Map([...document.querySelectorAll("#searches label")].map((label) => [label.dataset.key, label]));
   for (const key of choice.searches) if (!keys.has(key)) choice.searches.delete(key);
-  $("searches").hidden = !found.length;
+  const leftOut = all.filter((one) => one.is_over && !choice.searches.has(one.key)).slice(MAX_ENDED);
+  const owners = new Set(all.map(({ owner }) => owner));
+  const known = new Map([...document.querySelectorAll("#searches label")].map((label) => [label.dataset.key, label]));
+  $("searches").hidden = !all.length;
   let place = $("searches").querySelector("label");
-  for (const { key, trials } of found) {
+  for (const { key, owner, name, words } of all.filter((one) => !leftOut.includes(one))) {
     let label = known.get(key);
     known.delete(key);
     if (!label) {
@@ -345,16 +305,15 @@ function searches() {
         box.checked ? choice.searches.add(key) : choice.searches.delete(key);
         again();
       });
-      label = html("label", { "data-key": key }, box, " search ", html("b", {}, trials[0].trial.of), html("span", { class: "words" }));
+      label = html("label", { "data-key": key }, box, " search ", html("b", {}, name), html("span", { class: "words" }));
     }
-    const words = `${owners.size > 1 ? ` of ${trials[0].owner || "-"}` : ""}${inWords(trials)}`;
-    if (label.querySelector(".words").textContent !== words) label.querySelector(".words").textContent = words;
+    label.querySelector(".words").textContent = `${owners.size > 1 ? ` of ${owner || "-"}` : ""}: ${words}`;
     if (label === place) place = place.nextElementSibling;
     else $("searches").insertBefore(label, place ?? $("earlier"));
   }
   for (const label of known.values()) label.remove();
-  $("earlier").hidden = !ended.length;
-  $("earlier").textContent = `and ${ended.length} earlier search${ended.length === 1 ? "" : "es"}`;
+  $("earlier").hidden = !leftOut.length;
+  $("earlier").textContent = `and ${leftOut.length} earlier search${leftOut.length === 1 ? "" : "es"}`;
 }
 
 function again() {
