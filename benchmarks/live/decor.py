@@ -46,12 +46,13 @@ def _settings(kind: str, size: Size, models: Sequence[str]) -> Iterator[tuple[Se
 
 
 def measure(
-    size: Size, plots: Path | None = None, kinds: Sequence[str] = ("cpu", "devices"), tables: bool = False
+    size: Size, plots: Path | None = None, tables: bool = False, cpu: bool = False, devices: bool = False
 ) -> Figures:
     """Run all settings of a size, or play the paper's tables; print them and return the figures."""
     if tables:
         return play_tables()
-    kinds = ("cpu",) if size == "quick" else kinds
+    wanted = {"cpu": cpu or not devices, "devices": devices or (not cpu and size != "quick")}
+    kinds = [kind for kind, chosen in wanted.items() if chosen]
     models = ("convolutions",) if size == "quick" else ("perceptron", "convolutions", "transformer")
     seconds = 10.0 if size == "quick" else 40.0
     runs: list[Run] = []
@@ -134,6 +135,10 @@ def _figures(runs: Sequence[Run]) -> Figures:
 
 if __name__ == "__main__":
     began = time.monotonic()
-    flags = {"tables": "play each cell of the paper's tables in virtual time instead, a few minutes"}
+    flags = {
+        "tables": "play each cell of the paper's tables in virtual time instead, a few minutes",
+        "cpu": "only the runs on parts of a CPU: an hour of --full's two",
+        "devices": "only the runs on one or two logical devices: the other hour",
+    }
     main("live.decor", __doc__.splitlines()[0], measure, flags, plots=None)
     print(f"took {time.monotonic() - began:.0f} s")
