@@ -84,6 +84,22 @@ class Line(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
+class HeavyLine(Line):
+    """A line whose ranks hold more than they need, but for the first.
+
+    Args:
+        more: Bytes of each.
+        pause: Seconds that a batch sleeps.
+    """
+
+    def __init__(self, more: int, pause: float = 0.0) -> None:
+        super().__init__(pause=pause)
+        self.more = more
+
+    def on_fit_start(self) -> None:
+        self.held = torch.ones(self.more if self.global_rank else 0, dtype=torch.uint8)
+
+
 class Points(pl.LightningDataModule):
     """Sixteen batches of noisy points on a line."""
 

@@ -54,7 +54,6 @@ def _close(one: tuple[float, ...] | None, other: tuple[float, ...] | None, now: 
 def row_of(job: JobStatus, now: float) -> dict[str, Any]:
     """Return a job as values of JSON: no infinity, reasons in words."""
     words = line(now, job)[REASON]
-    goal = job.target.goal
     return {
         "key": key_of(job),
         "name": clean(job.name),
@@ -64,7 +63,7 @@ def row_of(job: JobStatus, now: float) -> dict[str, Any]:
         "reason": words if len(words) <= MAX_REASON else f"{words[:MAX_REASON]}…",
         "target": clean(str(job.target) if job.watched is None else f"{job.target} {job.watched.best:.4g}"),
         "value": "-" if job.value is None else job.target.show(job.value),
-        "progress": _progress(job, goal),
+        "progress": _progress(job),
         "share": job.share,
         "devices": list(job.devices),
         "throughput": job.throughput,
@@ -85,9 +84,9 @@ def text_of(job: JobStatus, now: float) -> str:
     return json.dumps(row_of(job, now), separators=(",", ":"), allow_nan=False)
 
 
-def _progress(job: JobStatus, goal: float) -> float | None:
-    """Return how much of a target in batches is done, in [0, 1]; None for a loss or metric, which is no such part."""
-    return None if job.target.observes or goal <= 0 else min(job.batches / goal, 1.0)
+def _progress(job: JobStatus) -> float | None:
+    """Return how much of its work is done, in [0, 1]; None for a loss or metric, and until the work is known."""
+    return None if (work := job.target.work) is None else min(job.batches / work, 1.0)
 
 
 def _finite(value: float) -> float | None:

@@ -48,7 +48,7 @@ class Restarted(Stage):
         monkeypatch.setattr(ray, "kill", self._kill)
         for module, name, seconds in (
             (worker_slots, "RETRY_INTERVAL", 0.01),
-            (worker_slots, "MAX_SILENCE", 0.05),
+            (worker_slots, "MAX_SILENCE", 0.5),
             (monitor, "ASK_INTERVAL", 0.01),
             (pool_manager, "AWAY_PAUSE", 0.01),
         ):
@@ -159,7 +159,7 @@ def test_a_worker_that_dies_after_it_was_found_is_reported_with_its_checkpoint_a
     restarted: Restarted, settled: bool, error: Any
 ) -> None:
     """Also while another slot is still asked what its worker is doing: the jobs' folder is known by then."""
-    restarted.watch._max_silence = 0.05
+    restarted.watch._max_silence = 0.5
 
     async def story() -> None:
         before, arbiter = restarted.named, asyncio.get_running_loop().create_future()

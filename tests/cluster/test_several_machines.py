@@ -24,8 +24,10 @@ PATIENCE = 120.0
 PORT = 6379
 # Types of GPU, as labels: each machine gives one device, which is a CPU here.
 TYPES = ("a100", "h100", "h100")
+# Bytes that the second rank has more than the first.
+MORE = 2**30
 JOB = {
-    "model": {"class_path": "tests.tiny.Line", "init_args": {"pause": 0.02}},
+    "model": {"class_path": "tests.tiny.HeavyLine", "init_args": {"more": MORE, "pause": 0.02}},
     "data": {"class_path": "tests.tiny.Points"},
     "deadline": "1h",
     "target": {"batches": 100_000},
@@ -147,6 +149,8 @@ def test_a_pool_on_several_machines_outlives_a_lost_machine_and_another_address_
     assert len(begun["devices"]) == 2
     assert len({site.machine_of(device).address for device in begun["devices"]}) == 2
     assert begun["restarts"] == 0
+    # The rank on the other machine has more memory: what it has counts on both.
+    assert MORE < site.until_job(lambda job: (job["memory"] or 0) > MORE)["memory"] < 2 * MORE
 
     # A machine is switched off under the job: it goes on elsewhere, from what it had saved.
     lost = next(device for device in begun["devices"] if site.machine_of(device) is not site.head)

@@ -24,6 +24,8 @@ SIP, MOST = 2**24, 6 * 2**30
 # Bytes beyond what it has that a process may have of addresses, or all processes of the cgroup together.
 ROOM = 400 * 2**20
 THIRSTY_BATCH = 30
+# Files of a cgroup that say how much memory it uses, and may use.
+OF_CGROUPS_1, OF_CGROUPS_2 = ("memory.usage_in_bytes", "memory.limit_in_bytes"), ("memory.current", "memory.max")
 
 
 class Thirst(Line):
@@ -95,8 +97,9 @@ def main(folder: Path, group: Path) -> None:
         start_local_ray(Path(temp), devices=1)
         try:
             with Cluster(workers=2) as cluster:
-                used = int((group / "memory.usage_in_bytes").read_text())
-                (group / "memory.limit_in_bytes").write_text(str(used + ROOM))
+                first_version = (group / "memory.limit_in_bytes").exists()
+                used, limit = OF_CGROUPS_1 if first_version else OF_CGROUPS_2
+                (group / limit).write_text(str(int((group / used).read_text()) + ROOM))
                 summary = bundle(folder, "kernel").run(run_dir=folder / "run", cluster=cluster)
         finally:
             ray.shutdown()

@@ -186,7 +186,7 @@ QUARTER: dict[str, Any] = {"max_epochs": 4, "limit_train_batches": 4}
         ({"max_epochs": 2}, "its training ended at max_epochs=2"),
         ({"max_steps": 24}, "its training ended at max_steps=24"),
         (QUARTER, "its training ended at max_epochs=4"),
-        (FOR_EVER | {"callbacks": [Timer({"seconds": 1})]}, "its training ended at max_time"),
+        (FOR_EVER | {"callbacks": [Timer({"seconds": 3})]}, "its training ended at max_time"),
     ],
 )
 def test_the_last_line_of_a_script_names_its_end(

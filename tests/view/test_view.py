@@ -158,9 +158,9 @@ def test_the_progress_bar_of_a_job() -> None:
 def test_the_best_of_a_metric_that_is_watched_is_shown() -> None:
     target = EpochTarget(30, 10, "val_acc", "max")
     job = replace(some_jobs()[0], target=target, batches=70, value=70.0, watched=Watched(70, 0.81, 0.9234))
-    assert "7.0 / 30 epochs, highest val_acc 0.9234" in line(50.0, job)
+    assert "7 / 30 epochs, highest val_acc 0.9234" in line(50.0, job)
     assert row_of(job, 50.0)["target"] == "30 epochs, highest val_acc 0.9234"
-    assert "7.0 / 30 epochs, highest val_acc" in line(50.0, replace(job, watched=None))
+    assert "7 / 30 epochs, highest val_acc" in line(50.0, replace(job, watched=None))
 
 
 def test_a_job_without_a_deadline_has_a_bar_to_its_forecast_end() -> None:
@@ -319,3 +319,13 @@ def test_a_run_still_shows_what_its_pool_has_forgotten() -> None:
     looks = iter([(0.0, jobs[:2]), (9.0, jobs[1:2])])
     look = remembering(looks.__next__)
     assert (look(), look()) == ((0.0, jobs[:2]), (9.0, jobs[:2]))
+
+
+def test_a_job_that_counts_epochs_says_how_many_it_has_done() -> None:
+    known, unknown = EpochTarget(30, 8), EpochTarget(30)
+    job = replace(some_jobs()[0], target=known, batches=60, value=60.0)
+    assert "7.5 / 30 epochs" in line(50.0, job)
+    assert (row_of(job, 50.0)["value"], row_of(job, 50.0)["progress"]) == ("7.5", 0.25)
+    early = replace(job, target=unknown)
+    assert "60 batches / 30 epochs" in line(50.0, early)
+    assert row_of(early, 50.0)["progress"] is None

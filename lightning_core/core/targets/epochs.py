@@ -141,12 +141,11 @@ class EpochTarget(Target):
         return self.work is not None and batches >= self.work
 
     def show(self, value: float) -> str:
-        return f"{value:.0f}"
+        """Return batches in epochs, once it is known how many those are."""
+        return f"{value:.0f}" if self.epoch_batches is None else f"{round(value / self.epoch_batches, 1):g}"
 
     def describe_progress(self, batches: int, value: float | None) -> str:
-        if self.epoch_batches is None:
-            return f"{batches} batches / {self}"
-        return f"{batches / self.epoch_batches:.1f} / {self}"
+        return f"{self.show(batches)}{' batches' if self.epoch_batches is None else ''} / {self}"
 
     def to_dict(self) -> dict[str, Any]:
         known = {} if self.epoch_batches is None else {"epoch_batches": self.epoch_batches}
