@@ -140,6 +140,8 @@ def mutmut(folder: Path, *words: str) -> None:
 
 def survivors_of(module: str, tried: Sequence[Mutant]) -> Iterator[Survivor]:
     """Return which of the mutants that mutmut has run survived."""
+    if not tried:
+        return  # mutmut has not looked at a module without mutants
     meta = json.loads((WORKSPACES / room_of(module) / "mutants" / f"{module}.meta").read_text())
     for mutant in tried:
         code = meta["exit_code_by_key"][mutant.name]
