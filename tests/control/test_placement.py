@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -266,6 +267,33 @@ def test_an_edge_that_floats_cannot_tell_from_now_begins_the_next_period() -> No
             controller.handle(Tick(), now, MadeUpPool())
             assert before is not None
             assert controller._turn == before + 1
+
+
+def test_a_time_just_before_an_edge_belongs_to_the_period_before_although_the_division_says_otherwise() -> None:
+    begins, length, before = 0.1, 4.4, 61.7
+    edge = begins + 14 * length
+    assert math.floor((before - begins) / length) == 14
+    assert edge > before
+    controller = PlacementController()
+    controller.handle(PlanGiven(given(begins, cycle=True)._replace(length=length)), before, MadeUpPool())
+    assert (controller._turn, controller.wakeup()) == (13, edge)
+    controller.handle(Tick(), edge, MadeUpPool())
+    assert controller._turn == 14
+
+
+def test_a_job_that_gets_a_part_of_what_it_lacks_is_told_as_short() -> None:
+    pool = Pool(["cars-0"])
+    pool.tell(PlanGiven(given()))
+    pool.tell(rates(cars=18.0))
+    pool.tell(rates(cars=15.0))
+    assert pool.where() == {"cars-0": (CLOUD, 1)}
+    [ask] = pool.tell(rates(cars=40.0))
+    assert (ask.job, ask.location, ask.devices) == ("cars-0", CLOUD, 3)
+    told = pool.scheduler.controllers[Asker.PLAN]
+    assert isinstance(told, PlacementController)
+    described = told.to_dict()
+    assert described is not None
+    assert described["short"]["cars-0"].startswith(f"{CLOUD} has 1 device and would need ")
 
 
 # ------------------------------------------------------------------------------------------------- in the pool

@@ -73,14 +73,20 @@ def test_the_node_whose_work_costs_least_over_its_stay_is_chosen(
 
 
 @pytest.mark.parametrize(
-    ("cost", "chosen"), [(MoveCost(), WEST), (MoveCost(transfer=1.0), EAST), (MoveCost(egress=0.5), EAST)]
+    ("cost", "chosen"), [(MoveCost(), WEST), (MoveCost(transfer=1.0), EAST), (MoveCost(egress=0.15), EAST)]
 )
 def test_another_region_costs_the_transfer_and_the_egress(cost: MoveCost, chosen: str) -> None:
-    # 10 intervals at 0.39 cost 3.9 there; with the transfer 0.433 an interval that works, with the egress 0.44.
+    # 10 intervals at 0.39 cost 3.9 there; with the transfer 0.433 an interval that works, with the egress 0.405.
     some = offers(0.4, 0.39, zones=(EAST, WEST))
     for homes, expected in ((["us-east-1"], chosen), ([], WEST)):
         nodes = choose(some, [10.0, 10.0], [NONE, NONE], ONE, homes, cost)
         assert some[nodes.index(ONE)].zone == expected
+
+
+def test_an_offer_gives_no_more_than_it_has_beside_what_stands() -> None:
+    some = [Offer(EAST, price=0.5, available=2), Offer(WEST, price=0.9, available=2)]
+    nodes = choose(some, [9.0, 9.0], [ONE, NONE], NodeCounts(3, 0), cost=MoveCost(launch=1.0))
+    assert nodes == [NodeCounts(2, 0), ONE]
 
 
 @pytest.mark.parametrize(("left", "moves"), [(4.0, False), (6.0, True)])

@@ -22,9 +22,10 @@ from tests.mutation.mutants import LEFT_ALONE, ROOT, Mutant, mutants_of, sample
 from tests.mutation.page import PAGE, Measured, Survivor, equivalent, read, save, written
 
 WORKSPACES = ROOT / "build" / "mutants"
-# Rooms with tests in other folders too. The scheduler is also asked as those ask it who move it: targets, controllers,
-# the market, and what simulates its future.
+# Rooms with tests in other folders too. The market is also asked as the controller of a pool asks it, and the scheduler
+# as those ask it who move it: targets, controllers, the market, and what simulates its future.
 TESTS = {
+    "market": ("market", "control"),
     "planning": ("planning", "policies"),
     "scheduler": (
         "scheduler",
