@@ -282,18 +282,17 @@ def test_a_time_just_before_an_edge_belongs_to_the_period_before_although_the_di
 
 
 def test_a_job_that_gets_a_part_of_what_it_lacks_is_told_as_short() -> None:
-    pool = Pool(["cars-0"])
-    pool.tell(PlanGiven(given()))
-    pool.tell(rates(cars=18.0))
-    pool.tell(rates(cars=15.0))
-    assert pool.where() == {"cars-0": (CLOUD, 1)}
-    [ask] = pool.tell(rates(cars=40.0))
-    assert (ask.job, ask.location, ask.devices) == ("cars-0", CLOUD, 3)
-    told = pool.scheduler.controllers[Asker.PLAN]
-    assert isinstance(told, PlacementController)
-    described = told.to_dict()
-    assert described is not None
-    assert described["short"]["cars-0"].startswith(f"{CLOUD} has 1 device and would need ")
+    stays = {"bus": PlacedJob((1, 1), 15.0, 0.4, moves=False)}
+    demands = replace(DEMANDS, nodes={"a": Node({"device": 3.0})}, jobs=stays)
+    placement = plan(demands, Weights(0.9, 0.1, 0.01)).placement
+    controller = PlacementController()
+    controller.handle(PlanGiven(plan_of(placement, HOUR, 0.0, on_wall=False, limits=LIMITS)), 0.0, MadeUpPool())
+    controller.handle(rates(bus=100.0), 1.0, MadeUpPool())
+    told = controller.to_dict()
+    assert told is not None
+    [(_, location, devices, _)] = told["asked"].values()
+    assert (location, devices) == ("a", 3)
+    assert told["short"] == {"bus": "3 of 7 device are free in a, and it must not move"}
 
 
 # ------------------------------------------------------------------------------------------------- in the pool

@@ -25,6 +25,7 @@ WORKSPACES = ROOT / "build" / "mutants"
 # Rooms with tests in other folders too. The market is also asked as the controller of a pool asks it, and the scheduler
 # as those ask it who move it: targets, controllers, the market, and what simulates its future.
 TESTS = {
+    "control": ("control", "market/test_market_jobs.py"),
     "market": ("market", "control"),
     "planning": ("planning", "policies"),
     "scheduler": (
