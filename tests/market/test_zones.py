@@ -233,4 +233,4 @@ def test_a_policy_sees_the_cheapest_offer_with_nodes() -> None:
     together = any_of(zones)
     assert together.price.tolist() == [0.4, 0.3, 0.3]
     assert together.available.tolist() == [3, 5, 0]
-    assert together.on_demand == 0.5
+    assert (together.on_demand, together.name) == (0.5, f"{EAST} + {WEST} + x")
