@@ -209,6 +209,11 @@ def test_a_file_is_read_for_the_policies_that_are_asked_for(tmp_path: Path) -> N
         read_feedback(tmp_path, ("max-spot", "chain"))
 
 
+def test_utilities_have_six_digits_and_may_be_0_or_1(tmp_path: Path) -> None:
+    (tmp_path / FEEDBACK).write_text(feedback_to_text(["a", "b"], np.array([[0.0, 1.0], [0.12345678, 2 / 3]])))
+    assert read_feedback(tmp_path, ("a", "b")) == ((0.0, 1.0), (0.123457, 0.666667))
+
+
 @pytest.mark.parametrize(
     "text",
     ["[]", "{", "{}", '{"version": 2}', '{"version": 1, "policies": ["a"], "utilities": [[2]]}',
