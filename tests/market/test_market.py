@@ -511,6 +511,22 @@ def test_policies_do_not_affect_each_other_with_random_forecasts() -> None:
 # ---------------------------------------------------------------------------------------------------- forecasters
 
 
+def test_artificial_errors_are_of_their_size_and_the_same_for_any_horizon() -> None:
+    values = np.full(400, 2.0)
+    for tails, largest in (("uniform", 1.0), ("heavy", 6.0)):
+        noisy = Noisy(0.5, scale=4.0, tails=tails, seed=3)  # type: ignore[arg-type]
+        errors = (noisy.table(values, 5) - 2.0) / (0.5 * 4.0)
+        assert np.abs(errors).max() <= largest
+        assert np.abs(errors).max() > 0.95 * largest
+        assert np.array_equal(noisy.table(values, 3), noisy.table(values, 5)[:, :3])
+        relative = replace(noisy, scale=None).table(values, 5)
+        np.testing.assert_allclose((relative - 2.0) / (0.5 * 2.0), errors)
+        # Half of them are within half of 1, or within half of the quartile .8726 of Student's t with 1.5 degrees.
+        middle = float(np.median(np.abs(errors)))
+        assert middle == pytest.approx(0.5 if tails == "uniform" else 0.4363, rel=0.06)
+
+
+
 @pytest.mark.parametrize(
     "forecaster",
     [LastValue(), Seasonal(4), Autoregressive(2, 20, 5), Arima((1, 1, 0), 20, 10)],
