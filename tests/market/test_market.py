@@ -526,7 +526,6 @@ def test_artificial_errors_are_of_their_size_and_the_same_for_any_horizon() -> N
         assert middle == pytest.approx(0.5 if tails == "uniform" else 0.4363, rel=0.06)
 
 
-
 @pytest.mark.parametrize(
     "forecaster",
     [LastValue(), Seasonal(4), Autoregressive(2, 20, 5), Arima((1, 1, 0), 20, 10)],
