@@ -138,7 +138,7 @@ def test_new_nodes_are_where_they_are_expected_to_stay_longer() -> None:
 def test_prices_of_nodes_are_those_of_their_places() -> None:
     quote = quoted(Offer(EAST, price=0.4, available=2, on_demand=1.0), Offer(WEST, price=0.6, on_demand=2.0))
     placed = [PlacedNodes(EAST, "", 1, 1), PlacedNodes(WEST, "", 3, 0)]
-    assert mean_prices(placed, quote) == (pytest.approx((0.4 + 3 * 0.6) / 4), 1.0)
+    assert mean_prices(placed, quote) == pytest.approx(((0.4 + 3 * 0.6) / 4, 1.0))
     assert mean_prices([PlacedNodes(WEST, "", 0, 2)], quote) == (0.4, 2.0)
     assert dearest(quote) == (0.6, 2.0)
     assert dearest(Quoted(0.5, 1, 3.0)) == (0.5, 3.0)

@@ -127,6 +127,13 @@ def test_snapshots_of_spotlake_are_read(tmp_path: Path) -> None:
         read_spotlake([written(tmp_path / "x.csv", "Time,InstanceType,AZ\n2025-01-01 00:00:00,p5,z\n")], "p5", "z")
 
 
+def test_a_value_holds_for_a_gap_and_no_longer() -> None:
+    times, counts = np.array([0.0, 4.0, 9.0]), np.array([3, 2, 5])
+    for gap, expected in ((5.0, [2, 2, 5]), (4.5, [2, 0, 5])):
+        lowest, none = resample(times, counts, None, 4.5, 13.5, gap)
+        assert (lowest.tolist(), lowest.dtype, none) == (expected, np.int64, None)
+
+
 def test_a_value_holds_until_the_next_one() -> None:
     min_nodes, highest = resample(np.array([0.0, 5.0, 12.0]), np.array([4, 1, 6]), np.array([0.1, 0.4, 0.2]), 4.0, 16.0)
     assert min_nodes.tolist() == [4, 1, 1, 6]
