@@ -13,7 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import pytest
-from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar, Timer, TQDMProgressBar
+from lightning.pytorch.callbacks import EarlyStopping, RichProgressBar, TQDMProgressBar
 
 from lightning_core.callbacks import CoreCallback
 from lightning_core.core.answers import End, Verdict, VerdictChanged
@@ -186,7 +186,7 @@ QUARTER: dict[str, Any] = {"max_epochs": 4, "limit_train_batches": 4}
         ({"max_epochs": 2}, "its training ended at max_epochs=2"),
         ({"max_steps": 24}, "its training ended at max_steps=24"),
         (QUARTER, "its training ended at max_epochs=4"),
-        (FOR_EVER | {"callbacks": [Timer({"seconds": 3})]}, "its training ended at max_time"),
+        (FOR_EVER | {"max_time": {"seconds": 2}}, "its training ended at max_time"),
     ],
 )
 def test_the_last_line_of_a_script_names_its_end(
