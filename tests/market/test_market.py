@@ -127,6 +127,13 @@ def test_invalid_markets_are_refused(price: Any, available: Any, words: str) -> 
         Market(price, available)
 
 
+def test_a_spot_node_may_be_free_and_an_on_demand_node_not() -> None:
+    assert Market(np.zeros(1), np.ones(1, np.int64)).price.tolist() == [0.0]
+    for rule in ("on_demand", "seconds"):
+        with pytest.raises(ValueError, match=f"^{rule} must be positive and finite, got 0"):
+            Market(np.ones(1), np.ones(1, np.int64), **{rule: 0.0})  # type: ignore[arg-type]
+
+
 def test_a_job_must_lie_within_its_market() -> None:
     with pytest.raises(ValueError, match="must begin at 0 to 2 of market, got 3"):
         JobBatch([PAPER], flat([1] * 12), [3])

@@ -154,3 +154,19 @@ def test_a_synthetic_market_is_reproducible_by_seed() -> None:
     assert np.corrcoef(one.available[1:], one.available[:-1])[0, 1] > 0.7
     with pytest.raises(ValueError, match="calm must be at least 0 and below 1"):
         synthetic(1, calm=1.0)
+
+
+def test_a_synthetic_market_has_a_daily_wave_and_swings_of_the_sizes_it_says() -> None:
+    market = synthetic(3, 20_000, max_nodes=1000, price=0.5, calm=0.0)
+    assert (market.name, market.seconds, market.on_demand) == ("synthetic 3", 1800.0, 1.0)
+    prices, counts = market.price / 0.5 - 1.0, market.available / 1000 - 0.5
+    assert abs(prices.mean()) < 0.005
+    assert prices.std() == pytest.approx((0.05**2 / 2 + 0.12**2) ** 0.5, rel=0.03)
+    assert counts.std() == pytest.approx((0.15**2 / 2 + 0.25**2) ** 0.5, rel=0.08)  # a few are cut off at 0 and 1
+    day = 48
+    for shift, sign in ((day // 2, -1), (day, 1)):
+        assert np.mean(counts[:-shift] * counts[shift:]) == pytest.approx(sign * 0.15**2 / 2, rel=0.2)
+    calm = synthetic(3, 20_000, max_nodes=1000, price=0.5, calm=0.9)
+    swings = calm.price - np.mean(calm.price)
+    assert np.corrcoef(swings[:-1], swings[1:])[0, 1] == pytest.approx(0.9, abs=0.02)
+    assert synthetic(3, 10, price=9.0).price.max() == 1.2
