@@ -115,7 +115,7 @@ def test_snapshots_of_spotlake_are_read(tmp_path: Path) -> None:
         time = f"2025-01-01 {minutes // 60:02}:{minutes % 60:02}:00"
         other = f"{time},p4d.24xlarge,us-east-1,use1-az2,3,50,50,3.0,4.0,0.1,97"
         twice = f"{time},p4d.24xlarge,us-east-1,use1-az1,3,10,20,3.0,4.0,1.5,62" if not minutes else ""
-        text = "\n".join([head, other, f"{time},p4d.24xlarge,us-east-1,use1-az1,{line}", twice])
+        text = "\n".join([head, other, twice, f"{time},p4d.24xlarge,us-east-1,use1-az1,{line}"])
         paths.append(tmp_path / f"{minutes:03}.csv.gz")
         paths[-1].write_bytes(gzip.compress(text.encode()))
     market = read_spotlake(reversed(paths), "p4d.24xlarge", "use1-az1")
