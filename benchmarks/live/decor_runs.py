@@ -198,7 +198,7 @@ class Bench:
         used = math.nan
         if watcher.first and watcher.last and watcher.last[0] > watcher.first[0]:
             used = (watcher.last[1] - watcher.first[1]) / (watcher.last[0] - watcher.first[0])
-        if self.kind == "cpu" and setting.tightness > 1.0:
+        if self.kind == "cpu" and setting.tightness > 1.0 and granted < 1.0:  # else it had all cores all the time
             self._check_limited(folder, used)
         each = CORES if self.kind == "cpu" else 1
         return Run(setting, took, watcher.deadline, granted * each, used, resizes, watcher.course)
