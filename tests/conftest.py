@@ -111,6 +111,15 @@ def cluster(local_ray: None) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def gpu_cluster(local_ray: None) -> Iterator[Cluster]:
+    """Three warm workers on one GPU."""
+    from lightning_core.cluster.cluster import Cluster
+
+    with Cluster(workers=3, kind="gpu") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def four(local_ray: None) -> Iterator[Cluster]:
     """Four logical devices, one warm worker on each."""
     from lightning_core.cluster.cluster import Cluster

@@ -158,15 +158,6 @@ def test_a_held_job_leaves_the_memory_of_its_gpu_and_goes_on_as_if_it_had_stayed
         assert all(torch.equal(part, moved_state["state"][number][name]) for name, part in parts.items())
 
 
-@pytest.fixture(scope="module")
-def gpu_cluster(local_ray: None) -> Any:
-    """Two warm workers on one GPU."""
-    from lightning_core.cluster.cluster import Cluster
-
-    with Cluster(workers=2, kind="gpu") as made:
-        yield made
-
-
 def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) -> None:
     """With equal work per batch, progress is proportional to the shares."""
     job = {

@@ -279,4 +279,5 @@ class Heavy(Line):
 
     def __init__(self, megabytes: int, pause: float = 0.0) -> None:
         super().__init__(pause=pause)
-        self.weight = torch.ones(megabytes, 2**18)  # as floats of 4 bytes
+        # Floats of 4 bytes, on the device of the training.
+        self.register_buffer("weight", torch.ones(megabytes, 2**18), persistent=False)

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,7 @@ PARTS = (
 
 
 class Outcome(NamedTuple):
-    """Figures of a part, or the reason why there are none."""
+    """Figures of a part, and the reason why some or all of them are missing."""
 
     figures: Figures
     why: str = ""
@@ -73,20 +74,26 @@ def run(part: Part, command: Sequence[str], file: Path, limit: float, environmen
     log = file.with_suffix(".log")
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=results.ROOT)
+    outcome, why = None, ""
     try:
         process.wait(limit)
         if process.returncode == 0:
-            return Outcome(**json.loads(file.read_text()))
-        why = f"failed with exit code {process.returncode}"
+            outcome = Outcome(**json.loads(file.read_text()))
+        else:
+            why = f"failed with exit code {process.returncode}"
     except subprocess.TimeoutExpired:
         why = f"ended after {limit:.0f} s"
     finally:
         kill_all(descendants(str(file)))
         process.wait()
+    if outcome is not None and outcome.is_fine:
+        return outcome
     lines = log.read_text(errors="replace").splitlines()[-SHOWN:]
     if lines and (missing := re.match(r"ModuleNotFoundError: No module named '([\w.]+)'", lines[-1])):
         return Outcome({}, f"skipped: the package {missing[1]} is missing")
     print("\n".join(f"    {line}" for line in lines), flush=True)
+    if outcome is not None:
+        return outcome
     return Outcome({}, f"{why}: {lines[-1][:200]}" if lines else why)
 
 
@@ -95,6 +102,7 @@ def collect(
     keep: Callable[[Figures, dict[str, str]], object],
     seconds: float = SECONDS,
     command: Callable[[Part, Path], Sequence[str]] = program,
+    logs: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Run the parts one after the other.
@@ -104,6 +112,7 @@ def collect(
         keep: Called after each part with all figures so far, and why parts are left out, by their names.
         seconds: Seconds that all of them may take.
         command: Returns the command of a part, given the file for its outcome.
+        logs: Folder in which what the parts print is kept, by their names; none keeps nothing.
         clock: Monotonic clock, in seconds.
 
     Returns:
@@ -122,6 +131,8 @@ def collect(
             else:
                 file = Path(temp) / f"{part.name}.json"
                 outcome = run(part, command(part, file), file, part.limit, environment)
+                if logs is not None:
+                    shutil.copy(file.with_suffix(".log"), logs)
             fine &= outcome.is_fine
             figures |= outcome.figures
             if outcome.why:
@@ -134,13 +145,13 @@ def collect(
 
 
 def _paths(folder: Path) -> list[str]:
-    """Return the paths on which Python finds the package and its callbacks as they are installed."""
+    """Return the paths on which Python finds the package and its callbacks as they are installed, before the user's."""
     package = folder / "lightning_core"
     package.mkdir()
     for entry in (results.ROOT / "lightning_core").iterdir():
         (package / entry.name).symlink_to(entry)
     (package / "callbacks").symlink_to(results.ROOT / "callbacks")
-    return [str(folder), str(results.ROOT)]
+    return [str(folder), str(results.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 
 
 def device_name() -> str:
@@ -159,6 +170,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--results", type=Path, metavar="FILE", help="merge the figures into this record; write the page beside it anew"
     )
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what each part prints in this folder")
     arguments = parser.parse_args(words)
     device = device_name()
     if not device:
@@ -171,7 +183,9 @@ def main(words: Sequence[str] | None = None) -> int:
             write_whole(arguments.results.with_suffix(".md"), results.page(results.read(arguments.results)))
 
     chosen = [part for part in PARTS if not arguments.only or part.name in arguments.only]
-    return 0 if collect(chosen, keep, arguments.seconds) else 1
+    if arguments.logs:
+        arguments.logs.mkdir(parents=True, exist_ok=True)
+    return 0 if collect(chosen, keep, arguments.seconds, logs=arguments.logs) else 1
 
 
 if __name__ == "__main__":

@@ -44,6 +44,14 @@ class SkippedError(Exception):
     """This machine has not what the part needs."""
 
 
+class FailedError(Exception):
+    """The part was measured, and what it measured must not be."""
+
+    def __init__(self, why: str, figures: Figures) -> None:
+        super().__init__(why)
+        self.figures = figures
+
+
 class Wide(pl.LightningModule):
     """Layers of the same width, trained by Adam.
 
@@ -88,9 +96,15 @@ def checks() -> Figures:
         words = ["-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}", *map(str, files)]
         subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, check=False)
         [suite] = ElementTree.parse(report).getroot()
+    names = [
+        case.get("name", "") for case in suite if case.find("failure") is not None or case.find("error") is not None
+    ]
     ran, failed, errors, skipped = (int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped"))
     passed = ran - failed - errors - skipped
-    return {"checks_passed": passed, "checks_failed": failed + errors, "checks_skipped": skipped}
+    figures: Figures = {"checks_passed": passed, "checks_failed": failed + errors, "checks_skipped": skipped}
+    if names:
+        raise FailedError(f"failed: {', '.join(names)}", figures)
+    return figures
 
 
 def overhead() -> Figures:
@@ -276,6 +290,8 @@ def main(name: str, file: Path) -> None:
         figures = PARTS[name]()
     except SkippedError as error:
         why = f"skipped: {error}"
+    except FailedError as error:
+        figures, why = error.figures, str(error)
     write_whole(file, json.dumps({"figures": figures, "why": why}))
 
 

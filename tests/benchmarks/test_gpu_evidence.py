@@ -28,6 +28,8 @@ CODE = {
     "also": "write(figures={'resize_s': 2.0}, why='')",
     "skips": "write(figures={}, why='skipped: needs two GPUs, found 1')",
     "lacks": "import a_package_that_is_missing",
+    "wrong": "print('a test says why'); write(figures={'checks_failed': 1}, why='failed: test_this')",
+    "path": "import os; write(figures={'mine': float('of-the-user' in os.environ['PYTHONPATH'])}, why='')",
     "fails": "print('on the way'); raise RuntimeError('no luck')",
     "hangs": "import subprocess; one = subprocess.Popen(['sleep', '600']); print(one.pid, flush=True); one.wait()",
 }
@@ -72,6 +74,21 @@ def test_a_part_that_fails_stops_no_other(capsys: pytest.CaptureFixture[str]) ->
     assert kept.left_out[-1] == {"fails": "failed with exit code 1: RuntimeError: no luck"}
     assert kept.figures[-1] == {"share_error": 0.5, "peak_in_torch": None}
     assert "on the way" in capsys.readouterr().out
+
+
+def test_checks_that_fail_are_told_with_their_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fine, kept = collected("wrong", "fine", logs=tmp_path)
+    assert not fine
+    assert kept.figures[-1]["checks_failed"] == 1
+    assert kept.left_out[-1] == {"wrong": "failed: test_this"}
+    assert "a test says why" in capsys.readouterr().out
+    assert (tmp_path / "wrong.log").read_text() == "a test says why\n"
+
+
+def test_packages_on_the_user_s_path_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "of-the-user")
+    _, kept = collected("path")
+    assert kept.figures[-1] == {"mine": 1.0}
 
 
 @pytest.mark.nightly
@@ -143,7 +160,7 @@ def test_every_part_s_figures_have_a_label() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef) and node.name in gpu_parts.PARTS and node.name != "demo"
         for end in ast.walk(node)
-        if isinstance(end, ast.Return)
+        if isinstance(end, ast.Return) or (isinstance(end, ast.AnnAssign) and ast.unparse(end.annotation) == "Figures")
         for figures in ast.walk(end)
         if isinstance(figures, ast.Dict)
         for key in figures.keys

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Verdict
@@ -30,39 +31,48 @@ MB = 2**20
 HEAVY = 300
 
 
-def heavy(batches: int = 60) -> dict[str, Any]:
+def heavy(megabytes: int = HEAVY, batches: int = 60) -> dict[str, Any]:
     return {
         **job(target={"batches": batches}),
-        "model": {"class_path": "tests.tiny.Heavy", "init_args": {"megabytes": HEAVY, "pause": 0.02}},
+        "model": {"class_path": "tests.tiny.Heavy", "init_args": {"megabytes": megabytes, "pause": 0.02}},
     }
 
 
-def bundle(device_memory: int | None, **jobs: Any) -> Bundle:
-    made = Bundle.from_dict({"policy": "uniform", "period": "0.5s", "jobs": jobs}, ROOT)
+def bundle(device_memory: int | None, kind: str = "cpu", /, **jobs: Any) -> Bundle:
+    content = {"pool": {"kind": kind}, "policy": "uniform", "period": "0.5s", "jobs": jobs}
+    made = Bundle.from_dict(content, ROOT)
     return replace(made, settings=replace(made.settings, device_memory=device_memory))
 
 
-class Watch:
-    """Most memory that all workers have had, above what they had at the beginning; bytes."""
+def of_workers() -> int:
+    """Return the memory that all workers have, bytes."""
+    total = 0
+    for pid in titled(os.getpid(), WORKER)():
+        with suppress(OSError):  # it has just ended
+            total += proportional_set_size(pid)
+    return total
 
-    def __init__(self) -> None:
-        self._before, self.most = self._all(), 0
+
+def of_gpu() -> int:
+    """Return the memory that is taken on the GPU, bytes."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+class Watch:
+    """Most memory that has been taken, above what was at the beginning; bytes."""
+
+    def __init__(self, taken: Callable[[], int]) -> None:
+        self._taken, self._before, self.most = taken, taken(), 0
 
     def look(self) -> None:
-        self.most = max(self.most, self._all() - self._before)
-
-    def _all(self) -> int:
-        total = 0
-        for pid in titled(os.getpid(), WORKER)():
-            with suppress(OSError):  # it has just ended
-                total += proportional_set_size(pid)
-        return total
+        self.most = max(self.most, self._taken() - self._before)
 
 
 @contextmanager
-def watched() -> Iterator[Watch]:
-    """Look at the workers all the time."""
-    watch, over = Watch(), threading.Event()
+def watched(taken: Callable[[], int] = of_workers) -> Iterator[Watch]:
+    """Look at the memory all the time."""
+    watch, over = Watch(taken), threading.Event()
 
     def look() -> None:
         while not over.wait(0.1):
@@ -95,6 +105,24 @@ def test_no_more_jobs_stay_on_a_device_than_fit(cluster: Cluster, tmp_path: Path
     assert limited.most < 1.5 * HEAVY * MB  # one at a time
     reasons = _grant_reasons(tmp_path / "limited")
     assert "alone on its device until it is known how much memory it needs" in reasons
+
+
+@pytest.mark.gpu
+def test_no_more_jobs_stay_on_a_gpu_than_fit(gpu_cluster: Cluster, tmp_path: Path) -> None:
+    """What torch has reserved is what counts; each process has half a gigabyte besides, for CUDA itself."""
+    size = 4000
+    if of_gpu() + 5 * size * MB > torch.cuda.mem_get_info()[1]:
+        pytest.skip(f"needs {5 * size} MB of free memory on the GPU")
+    jobs = {name: heavy(size) for name in "abc"}
+    with watched(of_gpu) as free:
+        summary = bundle(None, "gpu", **jobs).run(run_dir=tmp_path / "free", cluster=gpu_cluster)
+    assert {one.verdict for one in summary.jobs} == {Verdict.MET}
+    assert all(size * MB < (one.memory or 0) < 1.1 * size * MB for one in summary.jobs)
+    assert free.most > 3 * size * MB
+    with watched(of_gpu) as limited:
+        summary = bundle(int(1.5 * size * MB), "gpu", **jobs).run(run_dir=tmp_path / "limited", cluster=gpu_cluster)
+    assert {one.verdict for one in summary.jobs} == {Verdict.MET}
+    assert limited.most < 1.5 * size * MB, (free.most, limited.most)
 
 
 def _grant_reasons(run_dir: Path) -> set[str]:

@@ -60,6 +60,12 @@ def test_a_job_that_is_refused_memory_comes_back_alone(cluster: Cluster, tmp_pat
     assert all(job.memory_needed and job.memory_needed == job.memory for job in summary.jobs)
 
 
+@pytest.mark.gpu
+def test_a_job_that_is_refused_memory_of_its_gpu_comes_back_alone(gpu_cluster: Cluster, tmp_path: Path) -> None:
+    bundle(tmp_path, "cuda").run(run_dir=tmp_path / "run", cluster=gpu_cluster)
+    check(tmp_path / "run", "OOM: OutOfMemoryError: CUDA out of memory")
+
+
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A memory cgroup of our own, below that of this process."""

@@ -33,8 +33,8 @@ class Thirst(Line):
 
     Args:
         marker: File that says that it has done so.
-        how: ``"torch"`` or ``"python"``, whose allocator is refused memory by ``RLIMIT_AS``; or ``"kernel"``, which is
-            to kill it.
+        how: ``"torch"`` or ``"python"``, whose allocator is refused memory by ``RLIMIT_AS``; ``"cuda"``, which is
+            refused memory of its GPU; or ``"kernel"``, which is to kill it.
     """
 
     def __init__(self, marker: str, how: str) -> None:
@@ -47,7 +47,7 @@ class Thirst(Line):
             self.marker.touch()
             if self.how == "kernel":
                 drink("torch")
-            with limited():
+            with limited_on_gpu() if self.how == "cuda" else limited():
                 drink(self.how)
         return loss
 
@@ -56,7 +56,10 @@ def drink(how: str) -> None:
     """Take memory until there is none."""
     taken: list[Any] = []
     while len(taken) * SIP < MOST:
-        taken.append(torch.ones(SIP, dtype=torch.uint8) if how == "torch" else bytearray(b"x") * SIP)
+        if how == "python":
+            taken.append(bytearray(b"x") * SIP)
+        else:
+            taken.append(torch.ones(SIP, dtype=torch.uint8, device="cuda" if how == "cuda" else "cpu"))
         time.sleep(0.002)
     raise AssertionError(f"it was given {MOST:,} bytes")
 
@@ -73,6 +76,17 @@ def limited() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@contextmanager
+def limited_on_gpu() -> Iterator[None]:
+    """Let this process have little more of its GPU's memory than it has."""
+    most = torch.cuda.memory_reserved() + ROOM
+    torch.cuda.set_per_process_memory_fraction(most / torch.cuda.mem_get_info()[1])
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 def bundle(folder: Path, how: str) -> Bundle:
     """Return a job that runs out of memory, and one that shares its device and soon makes room for it."""
     common: dict[str, Any] = {"data": {"class_path": "tests.tiny.Points"}, "trainer": {"logger": False}}
@@ -82,7 +96,8 @@ def bundle(folder: Path, how: str) -> Bundle:
         "thirsty": {**common, "model": model, "target": {"batches": 150}, "deadline": "300s"},
         "other": {**common, "model": other, "target": {"batches": 600}, "deadline": "300s"},
     }
-    made = Bundle.from_dict({"policy": "uniform", "period": "0.5s", "jobs": jobs}, ROOT)
+    pool = {"kind": "gpu" if how == "cuda" else "cpu"}
+    made = Bundle.from_dict({"pool": pool, "policy": "uniform", "period": "0.5s", "jobs": jobs}, ROOT)
     return replace(made, settings=replace(made.settings, stay=0.5))
 
 
