@@ -69,11 +69,16 @@ def program(part: Part, file: Path) -> list[str]:
     return [sys.executable, "-m", "benchmarks.gpu.gpu_parts", part.name, str(file)]
 
 
-def run(part: Part, command: Sequence[str], file: Path, limit: float, environment: dict[str, str]) -> Outcome:
-    """Run a part for at most ``limit`` seconds; ``command`` contains the path of ``file``, by which it is ended."""
+def run(part: Part, command: Sequence[str], file: Path, limit: float, project: Path) -> Outcome:
+    """Run a part for at most ``limit`` seconds; ``command`` contains the path of ``file``, by which it is ended.
+
+    The part runs in the folder ``project``, and finds there first what it imports.
+    """
+    paths = [str(project), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     log = file.with_suffix(".log")
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=results.ROOT)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=project)
     outcome, why = None, ""
     try:
         process.wait(limit)
@@ -122,7 +127,7 @@ def collect(
     figures: Figures = {}
     left_out = dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="lc-gpu-") as temp:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_paths(Path(temp)))}
+        project = _as_installed(Path(temp) / "project")
         for part in parts:
             left = seconds - (clock() - began)
             print(f"{part.name}, of {part.limit:.0f} s ...", flush=True)
@@ -130,7 +135,7 @@ def collect(
                 outcome = Outcome({}, f"not run: it may take {part.limit:.0f} s, and {max(left, 0):.0f} s were left")
             else:
                 file = Path(temp) / f"{part.name}.json"
-                outcome = run(part, command(part, file), file, part.limit, environment)
+                outcome = run(part, command(part, file), file, part.limit, project)
                 if logs is not None:
                     shutil.copy(file.with_suffix(".log"), logs)
             fine &= outcome.is_fine
@@ -144,14 +149,15 @@ def collect(
     return fine
 
 
-def _paths(folder: Path) -> list[str]:
-    """Return the paths on which Python finds the package and its callbacks as they are installed, before the user's."""
-    package = folder / "lightning_core"
-    package.mkdir()
-    for entry in (results.ROOT / "lightning_core").iterdir():
-        (package / entry.name).symlink_to(entry)
-    (package / "callbacks").symlink_to(results.ROOT / "callbacks")
-    return [str(folder), str(results.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+def _as_installed(folder: Path) -> Path:
+    """Make a folder of links to the project, in which its callbacks are where an installed package has them."""
+    for source, links in ((results.ROOT, folder), (results.ROOT / "lightning_core", folder / "lightning_core")):
+        links.mkdir()
+        for entry in source.iterdir():
+            if entry.name != "lightning_core" and not entry.name.startswith("."):
+                (links / entry.name).symlink_to(entry)
+    (folder / "lightning_core" / "callbacks").symlink_to(results.ROOT / "callbacks")
+    return folder
 
 
 def device_name() -> str:

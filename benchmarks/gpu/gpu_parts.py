@@ -86,15 +86,15 @@ def fit(model: pl.LightningModule, callbacks: list[pl.Callback], batches: int, d
 
 
 def checks() -> Figures:
-    """Run the tests that need a GPU."""
+    """Run the tests of the working directory that need a GPU."""
     import hypothesis  # noqa: F401  # needed by some of them: without it the part is left out
     import pytest  # noqa: F401
 
-    files = [path for path in (ROOT / "tests").rglob("test_*.py") if re.search(r"mark\.gpu\b", path.read_text())]
+    files = [path for path in Path("tests").rglob("test_*.py") if re.search(r"mark\.gpu\b", path.read_text())]
     with tempfile.TemporaryDirectory() as temp:
         report = Path(temp) / "report.xml"
         words = ["-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}", *map(str, files)]
-        subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, check=False)
+        subprocess.run([sys.executable, "-m", "pytest", *words], check=False)
         [suite] = ElementTree.parse(report).getroot()
     names = [
         case.get("name", "") for case in suite if case.find("failure") is not None or case.find("error") is not None
@@ -158,6 +158,8 @@ def shares() -> Figures:
                "jobs": {"more": job, "less": job}}  # fmt: skip
     with tempfile.TemporaryDirectory() as temp, Cluster(workers=2, kind="gpu") as cluster:
         summary = Bundle.from_dict(content, ROOT).run(run_dir=Path(temp) / "run", cluster=cluster)
+    if idle := [f"{job.name}: {job.reason}" for job in summary.jobs if not job.batches]:
+        raise RuntimeError(f"both jobs must train: {', '.join(idle)}")
     more, less = (status.batches for status in summary.jobs)
     return {"share_error": abs(more / (more + less) / 0.7 - 1)}
 

@@ -30,6 +30,13 @@ CODE = {
     "lacks": "import a_package_that_is_missing",
     "wrong": "print('a test says why'); write(figures={'checks_failed': 1}, why='failed: test_this')",
     "path": "import os; write(figures={'mine': float('of-the-user' in os.environ['PYTHONPATH'])}, why='')",
+    "imports": """
+import os
+import benchmarks.gpu.gpu_parts, lightning_core, tests.conftest
+from lightning_core.callbacks.control import offload  # from the same folder, whether the project is installed or not
+modules = (lightning_core, offload, tests.conftest)
+write(figures={'found': float(all(module.__file__.startswith(os.getcwd()) for module in modules))}, why='')
+""",
     "fails": "print('on the way'); raise RuntimeError('no luck')",
     "hangs": "import subprocess; one = subprocess.Popen(['sleep', '600']); print(one.pid, flush=True); one.wait()",
 }
@@ -89,6 +96,12 @@ def test_packages_on_the_user_s_path_are_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYTHONPATH", "of-the-user")
     _, kept = collected("path")
     assert kept.figures[-1] == {"mine": 1.0}
+
+
+def test_parts_find_the_project_where_it_is_not_installed() -> None:
+    fine, kept = collected("imports")
+    assert fine
+    assert kept.figures[-1] == {"found": 1.0}
 
 
 @pytest.mark.nightly
