@@ -36,6 +36,8 @@ READ = 2000
 MOVED, MOVED_FRACTION = 4 * GIB, 0.25
 # Width and layers of two jobs that do not fit together: 3 GiB of parameters, gradients and moments each.
 WIDE, LAYERS = 8192, 3
+# Seconds of a test after which its threads are printed.
+STUCK = 60
 # Bytes that are left free for them, and how often they change turns.
 ROOM, TURNS = int(6.5 * GIB), 6
 
@@ -93,7 +95,9 @@ def checks() -> Figures:
     files = [path for path in Path("tests").rglob("test_*.py") if re.search(r"mark\.gpu\b", path.read_text())]
     with tempfile.TemporaryDirectory() as temp:
         report = Path(temp) / "report.xml"
-        words = ["-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}", *map(str, files)]
+        # What is printed says in which test it was, and where, if it is ended at its limit.
+        words = ["-v", "-m", "gpu", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={STUCK}",
+                 f"--junitxml={report}", *map(str, files)]  # fmt: skip
         subprocess.run([sys.executable, "-m", "pytest", *words], check=False)
         [suite] = ElementTree.parse(report).getroot()
     names = [
@@ -114,7 +118,7 @@ def overhead() -> Figures:
     from lightning_core.callbacks import CoreCallback
     from lightning_core.core.targets import BatchTarget
 
-    batches, clock = WARM + 1500, clock_cost()
+    batches, clock = WARM + 1000, clock_cost()
     hooks: list[float] = []
     slower = []
 

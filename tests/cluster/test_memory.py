@@ -110,10 +110,10 @@ def test_no_more_jobs_stay_on_a_device_than_fit(cluster: Cluster, tmp_path: Path
 @pytest.mark.gpu
 def test_no_more_jobs_stay_on_a_gpu_than_fit(gpu_cluster: Cluster, tmp_path: Path) -> None:
     """What torch has reserved is what counts; each process has half a gigabyte besides, for CUDA itself."""
-    size = 4000
+    size, batches = 4000, 150
     if of_gpu() + 5 * size * MB > torch.cuda.mem_get_info()[1]:
         pytest.skip(f"needs {5 * size} MB of free memory on the GPU")
-    jobs = {name: heavy(size) for name in "abc"}
+    jobs = {name: heavy(size, batches) for name in "abc"}
     with watched(of_gpu) as free:
         summary = bundle(None, "gpu", **jobs).run(run_dir=tmp_path / "free", cluster=gpu_cluster)
     assert {one.verdict for one in summary.jobs} == {Verdict.MET}
