@@ -38,8 +38,8 @@ def merge(
 ) -> str:
     """Write the figures of a run in place of the same figures of the same command.
 
-    A figure that the earlier run has and this one does not stays, with its day. Runs of another size or with other
-    options are left alone: ``--quick`` never replaces a figure of a full run.
+    A figure that the earlier run has and this one does not stays, with its day; why others were left out does not.
+    Runs of another size or with other options are left alone: ``--quick`` never replaces a figure of a full run.
 
     Args:
         benchmark: Name of the module in ``benchmarks/``.
@@ -61,7 +61,7 @@ def merge(
             replaced += len(run["figures"].keys() & measured.keys())
             if not rest:
                 continue
-            run = {**run, "figures": rest}
+            run = {name: value for name, value in run.items() if name != "left_out"} | {"figures": rest}
         if run["benchmark"] == benchmark:
             kept.append(f"kept {len(run['figures'])} of `{run['command']}` ({run['size']}, {run['day']})")
         runs.append(run)

@@ -43,13 +43,13 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("memory", 50.0),
-    Part("overhead", 50.0),
-    Part("turns", 60.0),
-    Part("checks", 160.0),
-    Part("shares", 60.0),
+    Part("memory", 40.0),
+    Part("overhead", 45.0),
+    Part("turns", 50.0),
+    Part("checks", 200.0),
+    Part("shares", 55.0),
     Part("demo", 90.0),
-    Part("resize", 60.0),
+    Part("resize", 50.0),
 )
 
 
@@ -92,6 +92,9 @@ def run(part: Part, command: Sequence[str], file: Path, limit: float, project: P
             why = f"failed with exit code {process.returncode}"
     except subprocess.TimeoutExpired:
         why = f"ended after {limit:.0f} s"
+        if file.exists():  # what it had found by then
+            found = Outcome(**json.loads(file.read_text()))
+            outcome = Outcome(found.figures, f"{why}: {found.why}")
     finally:
         kill_all(descendants(str(file)))
         process.wait()

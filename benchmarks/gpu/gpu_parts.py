@@ -9,14 +9,12 @@ import json
 import multiprocessing
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import numpy as np
@@ -28,6 +26,9 @@ from benchmarks.gpu.turns import Turns, gaps_between_turns
 from benchmarks.live.workloads import Stamps, read_stamps
 from benchmarks.results import ROOT
 from lightning_core.storage.atomic_files import write_whole
+
+if TYPE_CHECKING:
+    import pytest
 
 GIB = 2**30
 # Batches in whose seconds the memory is read several times.
@@ -87,31 +88,62 @@ def fit(model: pl.LightningModule, callbacks: list[pl.Callback], batches: int, d
     trainer.fit(model, datamodule=data)
 
 
-def checks() -> Figures:
-    """Run the tests of the working directory that need a GPU."""
+class Outcomes:
+    """Notes what becomes of each test, in the file of the part: what was found stays there if the part is ended.
+
+    Args:
+        file: File of the part.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._of: dict[str, str] = {}
+        self.chosen = 0
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.chosen = len(session.items)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._of[report.nodeid] = "failed"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self._of[report.nodeid] = report.outcome
+            write_outcome(self._file, self.figures(), self.why())
+
+    def figures(self) -> Figures:
+        """Return how many tests have passed, failed and been skipped."""
+        found = list(self._of.values())
+        return {f"checks_{outcome}": found.count(outcome) for outcome in ("passed", "failed", "skipped")}
+
+    def why(self) -> str:
+        """Return which tests failed or have not run; nothing if all is well."""
+        words = []
+        if failed := [name.rpartition("::")[2] for name, outcome in self._of.items() if outcome == "failed"]:
+            words.append(f"failed: {', '.join(failed)}")
+        if (missing := self.chosen - len(self._of)) > 0:
+            words.append(f"{missing} of {self.chosen} tests not run")
+        return "; ".join(words)
+
+
+def checks(file: Path) -> Figures:
+    """Run the tests of the working directory that need a GPU, those that need a pool last."""
     import hypothesis  # noqa: F401  # needed by some of them: without it the part is left out
-    import pytest  # noqa: F401
+    import pytest
 
-    files = [path for path in Path("tests").rglob("test_*.py") if re.search(r"mark\.gpu\b", path.read_text())]
-    with tempfile.TemporaryDirectory() as temp:
-        report = Path(temp) / "report.xml"
-        # What is printed says in which test it was, and where, if it is ended at its limit.
-        words = ["-v", "-m", "gpu", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={STUCK}",
-                 f"--junitxml={report}", *map(str, files)]  # fmt: skip
-        subprocess.run([sys.executable, "-m", "pytest", *words], check=False)
-        [suite] = ElementTree.parse(report).getroot()
-    names = [
-        case.get("name", "") for case in suite if case.find("failure") is not None or case.find("error") is not None
-    ]
-    ran, failed, errors, skipped = (int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped"))
-    passed = ran - failed - errors - skipped
-    figures: Figures = {"checks_passed": passed, "checks_failed": failed + errors, "checks_skipped": skipped}
-    if names:
-        raise FailedError(f"failed: {', '.join(names)}", figures)
-    return figures
+    texts = {path: path.read_text() for path in Path("tests").rglob("test_*.py")}
+    paths = sorted(path for path, text in texts.items() if re.search(r"mark\.gpu\b", text))
+    paths.sort(key=lambda path: "gpu_cluster" in texts[path])
+    # What is printed says in which test it was, and where, if it is ended at its limit.
+    words = ["-v", "-m", "gpu", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={STUCK}", *map(str, paths)]
+    pytest.main(words, plugins=[outcomes := Outcomes(file)])
+    if why := outcomes.why():
+        raise FailedError(why, outcomes.figures())
+    return outcomes.figures()
 
 
-def overhead() -> Figures:
+def overhead(_file: Path) -> Figures:
     """Measure the hooks of the callback in a training on the GPU, and by how much it slows that down."""
     from benchmarks.live.overhead import WARM, clock_cost, timed
     from benchmarks.live.workloads import Noise, Regression
@@ -151,7 +183,7 @@ def overhead() -> Figures:
     }
 
 
-def shares() -> Figures:
+def shares(_file: Path) -> Figures:
     """Measure the progress of two jobs with equal work per batch that share the GPU 70 to 30."""
     from lightning_core.cluster.bundle import Bundle
     from lightning_core.cluster.cluster import Cluster
@@ -168,7 +200,7 @@ def shares() -> Figures:
     return {"share_error": abs(more / (more + less) / 0.7 - 1)}
 
 
-def memory() -> Figures:
+def memory(_file: Path) -> Figures:
     """Compare the peak that is reported with torch's, and measure how fast the state of a training is moved."""
     from lightning_core.callbacks.control.offload import Offload
     from lightning_core.callbacks.launched import LaunchedCallback
@@ -215,7 +247,7 @@ def _seconds(do: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def turns() -> Figures:
+def turns(_file: Path) -> Figures:
     """Let two jobs that do not fit the GPU together take turns on it: each leaves its memory while it is held."""
     from lightning_core.node.device_arbiter import DeviceArbiter
 
@@ -264,7 +296,7 @@ def _train_in_turns(number: int, folder: Path) -> None:
         lock.close()
 
 
-def demo() -> Figures:
+def demo(_file: Path) -> Figures:
     """Run the demo under two of its policies."""
     from examples import demo as example
 
@@ -274,7 +306,7 @@ def demo() -> Figures:
     return {f"demo_{name}": float(number) for name, number in figures.items()}
 
 
-def resize() -> Figures:
+def resize(_file: Path) -> Figures:
     """Measure the time from the decision to resize to the first batch."""
     if torch.cuda.device_count() < 2:
         raise SkippedError(f"needs two GPUs, found {torch.cuda.device_count()}")
@@ -288,17 +320,22 @@ def resize() -> Figures:
 PARTS = {part.__name__: part for part in (memory, overhead, turns, checks, shares, demo, resize)}
 
 
+def write_outcome(file: Path, figures: Figures, why: str) -> None:
+    """Write the figures of a part, and why there are no others."""
+    write_whole(file, json.dumps({"figures": figures, "why": why}))
+
+
 def main(name: str, file: Path) -> None:
     """Measure a part and write its outcome."""
     figures: Figures = {}
     why = ""
     try:
-        figures = PARTS[name]()
+        figures = PARTS[name](file)
     except SkippedError as error:
         why = f"skipped: {error}"
     except FailedError as error:
         figures, why = error.figures, str(error)
-    write_whole(file, json.dumps({"figures": figures, "why": why}))
+    write_outcome(file, figures, why)
 
 
 if __name__ == "__main__":

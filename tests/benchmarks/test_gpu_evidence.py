@@ -17,6 +17,7 @@ from benchmarks import results
 from benchmarks.common import Figures
 from benchmarks.gpu import gpu_evidence, gpu_parts
 from benchmarks.gpu.gpu_evidence import NO_GPU, PARTS, SECONDS, Part, collect
+from benchmarks.gpu.gpu_parts import Outcomes
 from benchmarks.gpu.turns import Turns
 from benchmarks.labels import HEADINGS, LABELS
 from lightning_core.core.answers import End, Grant
@@ -29,6 +30,7 @@ CODE = {
     "skips": "write(figures={}, why='skipped: needs two GPUs, found 1')",
     "lacks": "import a_package_that_is_missing",
     "wrong": "print('a test says why'); write(figures={'checks_failed': 1}, why='failed: test_this')",
+    "slow": "write(figures={'checks_passed': 3}, why='4 of 7 tests not run'); import time; time.sleep(600)",
     "path": "import os; write(figures={'mine': float('of-the-user' in os.environ['PYTHONPATH'])}, why='')",
     "imports": """
 import os
@@ -102,6 +104,41 @@ def test_parts_find_the_project_where_it_is_not_installed() -> None:
     fine, kept = collected("imports")
     assert fine
     assert kept.figures[-1] == {"found": 1.0}
+
+
+def test_what_a_part_had_found_is_kept_when_it_is_ended() -> None:
+    fine, kept = collected("slow", limit=5.0)
+    assert not fine
+    assert kept.figures[-1] == {"checks_passed": 3.0}
+    assert kept.left_out[-1] == {"slow": "ended after 5 s: 4 of 7 tests not run"}
+
+
+def test_the_outcomes_of_tests_are_written_as_they_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\n"
+        "def test_good(): pass\n"
+        "@pytest.mark.skip\n"
+        "def test_left_out(): pass\n"
+        "def test_bad(): assert False\n"
+        "def test_last(): raise KeyboardInterrupt\n"
+    )
+    outcomes = Outcomes(tmp_path / "part.json")
+    pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)], plugins=[outcomes])
+    figures = {"checks_passed": 1, "checks_failed": 1, "checks_skipped": 1}
+    why = "failed: test_bad; 1 of 4 tests not run"
+    assert json.loads((tmp_path / "part.json").read_text()) == {"figures": figures, "why": why}
+    assert (outcomes.figures(), outcomes.why()) == (figures, why)
+
+
+def test_why_parts_were_left_out_is_said_by_the_last_run(tmp_path: Path) -> None:
+    record = tmp_path / "results.json"
+    for figures, left_out in (({"share_error": 0.5}, {"demo": "failed"}), ({"demo_ceiling": 7.0}, {})):
+        results.merge("gpu_evidence", "default", "c", figures, record, "NVIDIA Fake", left_out)
+    assert [(run["figures"], run.get("left_out")) for run in results.read(record)] == [
+        ({"share_error": 0.5}, None),
+        ({"demo_ceiling": 7.0}, None),
+    ]
 
 
 @pytest.mark.nightly
@@ -180,7 +217,8 @@ def test_every_part_s_figures_have_a_label() -> None:
         if isinstance(key, ast.Constant)
     }
     assert len(measured) > 12
-    assert measured | {"demo_met_triage", "demo_met_fifo", "demo_ceiling"} <= shown
+    checked = {f"checks_{outcome}" for outcome in ("passed", "failed", "skipped")}
+    assert measured | checked | {"demo_met_triage", "demo_met_fifo", "demo_ceiling"} <= shown
 
 
 def test_two_trainings_take_turns(tmp_path: Path) -> None:
