@@ -14,7 +14,7 @@ from lightning_core.estimators.sample_curves import Make, feed, make_bank
 def check_history(make: Make) -> None:
     """Check what a bank does with earlier runs, if it uses them (:class:`~lightning_core.core.protocols.UsesHistory`).
 
-    They concern one row, stay with it as others leave, and come back with the saved state.
+    They change what is forecast for one row, stay with it as others leave, and come back with the saved state.
     """
     bank = make_bank(make, 4)
     if not isinstance(bank, UsesHistory):
@@ -36,6 +36,9 @@ def check_history(make: Make) -> None:
     others = np.nan_to_num(share[[0, 1, 3]])
     unseen = np.array_equal(bank.first_passage(rows[[0, 3]], goal[[0, 3]]), before[[0, 3]], equal_nan=True)
     require(unseen and not others.any(), "earlier runs must leave the rows alone that are not to know of them")
+    with_them, without = bank.first_passage(rows[[2, 1]], goal[[2, 1]])  # of two rows with the same cells
+    used = share[2] > 0 or not np.array_equal(with_them, without, equal_nan=True)
+    require(used, "earlier runs must change the forecast of their row, or its history_share()")
     twin = saved_and_restored(bank, make())
     _check_same(bank, twin, rows, "restore() must bring earlier runs back")
     if isinstance(twin, KeepsRows):

@@ -119,6 +119,11 @@ class Drops(Repeats):
         self.seen = kept_by_row(self.seen, stays)
 
 
+class Ignores(Repeats):
+    def history(self, row: int, curves: Sequence[EarlierRun]) -> None:
+        pass
+
+
 class Boasts(Repeats):
     def history_share(self, rows: IntArray) -> FloatArray:
         return np.full(len(rows), 1.5)
@@ -131,6 +136,7 @@ class Boasts(Repeats):
         (Spills, "to know of them"),
         (Drops, "stay with its row"),
         (Boasts, "in \\[0, 1\\]"),
+        (Ignores, "must change the forecast of their row"),
     ],
 )
 def test_an_estimator_that_breaks_a_rule_of_history_is_named(make: Make, rule: str) -> None:
