@@ -332,8 +332,11 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "mean_abs_eps_changed": ("The same when the deadline is cut to 80 % during the run", "{:.2f} %"),
         "mean_abs_eps_neighbour": ("The same with half a core taken by others for a third of the run", "{:.2f} %"),
         "mean_abs_eps_tight": ("The same with a deadline of the minimum training time (d_c 1.0)", "{:.2f} %"),
-        "mean_abs_eps_relaxed_devices": ("One or two logical devices", "{:.2f} %"),
-        "mean_abs_eps_changed_devices": ("The same when the deadline is cut", "{:.2f} %"),
+        "mean_abs_eps_relaxed_devices": (
+            "Mean distance of the end from the deadline, one or two logical devices",
+            "{:.2f} %",
+        ),
+        "mean_abs_eps_changed_devices": ("The same when the deadline is cut to 80 % during the run", "{:.2f} %"),
         "late_runs": ("Late runs of those that aim at 95 % of their time", "{:.0f}"),
         "runs": ("Runs", "{:.0f}"),
     },
