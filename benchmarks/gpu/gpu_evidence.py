@@ -83,30 +83,26 @@ def run(part: Part, command: Sequence[str], file: Path, limit: float, project: P
     log = file.with_suffix(".log")
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=project)
-    outcome, why = None, ""
+    why = ""
     try:
-        process.wait(limit)
-        if process.returncode == 0:
-            outcome = Outcome(**json.loads(file.read_text()))
-        else:
-            why = f"failed with exit code {process.returncode}"
+        if code := process.wait(limit):
+            why = f"failed with exit code {code}"
     except subprocess.TimeoutExpired:
         why = f"ended after {limit:.0f} s"
-        if file.exists():  # what it had found by then
-            found = Outcome(**json.loads(file.read_text()))
-            outcome = Outcome(found.figures, f"{why}: {found.why}")
     finally:
         kill_all(descendants(str(file)))
         process.wait()
-    if outcome is not None and outcome.is_fine:
-        return outcome
+    # A part may write what it has found before its end.
+    outcome = Outcome(**json.loads(file.read_text())) if file.exists() else Outcome({})
     lines = log.read_text(errors="replace").splitlines()[-SHOWN:]
-    if lines and (missing := re.match(r"ModuleNotFoundError: No module named '([\w.]+)'", lines[-1])):
-        return Outcome({}, f"skipped: the package {missing[1]} is missing")
-    print("\n".join(f"    {line}" for line in lines), flush=True)
-    if outcome is not None:
-        return outcome
-    return Outcome({}, f"{why}: {lines[-1][:200]}" if lines else why)
+    if why:
+        last = lines[-1] if lines else ""
+        if missing := re.match(r"ModuleNotFoundError: No module named '([\w.]+)'", last):
+            return Outcome({}, f"skipped: the package {missing[1]} is missing")
+        outcome = Outcome(outcome.figures, ": ".join(filter(None, [why, outcome.why or last[:200]])))
+    if not outcome.is_fine:
+        print("\n".join(f"    {line}" for line in lines), flush=True)
+    return outcome
 
 
 def collect(

@@ -31,6 +31,7 @@ CODE = {
     "lacks": "import a_package_that_is_missing",
     "wrong": "print('a test says why'); write(figures={'checks_failed': 1}, why='failed: test_this')",
     "slow": "write(figures={'checks_passed': 3}, why='4 of 7 tests not run'); import time; time.sleep(600)",
+    "crashes": "write(figures={'checks_passed': 3}, why='4 of 7 tests not run'); import os; os.abort()",
     "path": "import os; write(figures={'mine': float('of-the-user' in os.environ['PYTHONPATH'])}, why='')",
     "imports": """
 import os
@@ -106,11 +107,15 @@ def test_parts_find_the_project_where_it_is_not_installed() -> None:
     assert kept.figures[-1] == {"found": 1.0}
 
 
-def test_what_a_part_had_found_is_kept_when_it_is_ended() -> None:
+def test_what_a_part_had_found_is_kept_when_it_is_ended_or_crashes() -> None:
     fine, kept = collected("slow", limit=5.0)
     assert not fine
     assert kept.figures[-1] == {"checks_passed": 3.0}
     assert kept.left_out[-1] == {"slow": "ended after 5 s: 4 of 7 tests not run"}
+    fine, kept = collected("crashes")
+    assert not fine
+    assert kept.figures[-1] == {"checks_passed": 3.0}
+    assert kept.left_out[-1] == {"crashes": "failed with exit code -6: 4 of 7 tests not run"}
 
 
 def test_the_outcomes_of_tests_are_written_as_they_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,7 +109,7 @@ def test_no_more_jobs_stay_on_a_device_than_fit(cluster: Cluster, tmp_path: Path
 
 @pytest.mark.gpu
 def test_no_more_jobs_stay_on_a_gpu_than_fit(gpu_cluster: Cluster, tmp_path: Path) -> None:
-    """What torch has reserved is what counts; each process has half a gigabyte besides, for CUDA itself."""
+    """Three jobs of which only one fits are there one at a time, by what the driver says is taken."""
     size, batches = 4000, 150
     if of_gpu() + 5 * size * MB > torch.cuda.mem_get_info()[1]:
         pytest.skip(f"needs {5 * size} MB of free memory on the GPU")
