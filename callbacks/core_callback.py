@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from lightning_core.core.events import Checkpoint
 from lightning_core.core.targets import Target
 from lightning_core.view.console_lines import logger
 
+from .checkpointing.best_model import check_keep_best
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .control.offload import check_offload
 from .elastic.steps import MicroBatches, micro_batches_per_step
@@ -128,7 +130,7 @@ class CoreCallback(pl.Callback):
         self._folder: Path | None = None
         self._save_every = 300.0
         self._checkpointer = self._new_checkpointer()
-        self._aside = False
+        self._trainer: weakref.ref[pl.Trainer] | None = None
         self._fit: Fit | None = None
         self._record: JobRecord | None = None
         self._found: object = None
@@ -143,7 +145,7 @@ class CoreCallback(pl.Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling, without threads and sockets."""
-        return {**self.__dict__, "_fit": None}
+        return {**self.__dict__, "_fit": None, "_trainer": None}
 
     @property
     def directive(self) -> Directive | None:
@@ -184,25 +186,37 @@ class CoreCallback(pl.Callback):
 
     @override
     def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
-        first = next(callback for callback in trainer.callbacks if isinstance(callback, CoreCallback))
-        self._aside = bool(trainer.fast_dev_run) or stage != "fit" or first is not self
-        if first is not self and stage == "fit":
+        if self._fit is not None:
+            return  # it fits another Trainer, within whose fit this one fits
+        self._trainer = None
+        if stage != "fit" or trainer.fast_dev_run:
+            return
+        if _speakers.get(trainer) not in (None, self):
             log.warning("%s: ignored, because the Trainer has another CoreCallback", self._options.job.name)
-        if not self._aside:
-            check_offload(trainer, self._options.job)
-            self._record = self._found = None
-            per_step = micro_batches_per_step() if self._options.launched else 0
-            self._checkpointer = self._new_checkpointer(
-                MicroBatches(trainer, pl_module, per_step) if per_step else None
-            )
-        if not self._aside and self._options.launched:
+            return
+        _speakers[trainer], self._trainer = self, weakref.ref(trainer)
+        check_offload(trainer, self._options.job)
+        check_keep_best(trainer, self._options.keep_best)
+        self._record = self._found = None
+        per_step = micro_batches_per_step() if self._options.launched else 0
+        self._checkpointer = self._new_checkpointer(MicroBatches(trainer, pl_module, per_step) if per_step else None)
+        if self._options.launched:
             self._checkpointer.install(trainer)
             # First of all, to save a new epoch before its first hook. As a new list: the old one is being iterated.
             trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
 
+    def _serves(self, trainer: pl.Trainer) -> bool:
+        """Return whether this callback speaks for a Trainer, or did in its last fit."""
+        return self._trainer is not None and self._trainer() is trainer
+
+    def _fit_of(self, trainer: pl.Trainer) -> Fit | None:
+        """Return the fit of a Trainer; None if there is none, or only one of another Trainer."""
+        fit = self._fit
+        return fit if fit is not None and fit.trainer is trainer else None
+
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not self._aside:
+        if self._serves(trainer):
             self._checkpointer.before_loaders(trainer)
 
     @override
@@ -212,70 +226,78 @@ class CoreCallback(pl.Callback):
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._begin(trainer, pl_module)
-        if self._fit is not None:
+        if (fit := self._fit_of(trainer)) is not None:
             self._checkpointer.before_training(trainer)
-            self._fit.begin_training(trainer)
+            fit.begin_training(trainer)
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin before the first batch, when all strategies have loaded the checkpoint."""
-        if self._aside:
+        if not self._serves(trainer):
             return
         if self._fit is None:
             record = self._record = self._new_record(trainer)
             self._fit = Fit(trainer, pl_module, replace(self._options, job=record.job), self._checkpointer, record)
-        self._fit.begin(trainer)
+        if (fit := self._fit_of(trainer)) is not None:
+            fit.begin(trainer)
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._fit is not None:
+        if (fit := self._fit_of(trainer)) is not None:
             self._checkpointer.before_epoch(trainer)
-            self._fit.begin_epoch(trainer)
+            fit.begin_epoch(trainer)
 
     @override
-    def on_train_batch_start(self, *_: Any) -> None:
-        if self._fit is not None:
-            self._fit.begin_batch(Phase.TRAINING)
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if (fit := self._fit_of(trainer)) is not None:
+            fit.begin_batch(Phase.TRAINING)
 
     @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._fit is not None:
-            self._fit.end_batch(trainer, outputs)
+        if (fit := self._fit_of(trainer)) is not None:
+            fit.end_batch(trainer, outputs)
 
     @override
-    def on_validation_start(self, *_: Any) -> None:
-        if self._fit is not None:
-            self._fit.hangs.begin(Phase.VALIDATION_BATCH)
+    def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if (fit := self._fit_of(trainer)) is not None:
+            fit.begin_validation()
 
     @override
-    def on_validation_batch_start(self, *_: Any) -> None:
-        if self._fit is not None:
-            self._fit.begin_batch(Phase.VALIDATION)
+    def on_validation_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if (fit := self._fit_of(trainer)) is not None:
+            fit.begin_batch(Phase.VALIDATION)
 
     @override
-    def on_validation_batch_end(self, *_: Any) -> None:
-        if self._fit is not None:
-            self._fit.end_validation_batch()
+    def on_validation_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if (fit := self._fit_of(trainer)) is not None:
+            fit.end_validation_batch()
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._fit is not None and not trainer.sanity_checking:
-            self._fit.end_evaluation(trainer, "validation")
+        if (fit := self._fit_of(trainer)) is not None and not trainer.sanity_checking:
+            fit.end_validation(trainer)
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._fit is not None:
-            self._fit.end_epoch(trainer)
+        if (fit := self._fit_of(trainer)) is not None:
+            fit.end_epoch()
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if (fit := self._fit_of(trainer)) is not None:
+            fit.end_training(trainer)
 
     @override
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
+        if not self._serves(trainer):
+            return
         if self._fit is not None:
             self._fit.hangs.excuse()
         self._checkpointer.add_to(checkpoint)
-        if self._record is not None and not self._aside and not self._options.launched and trainer.is_global_zero:
+        if self._record is not None and not self._options.launched and trainer.is_global_zero:
             checkpoint[KEY] = self._record.to_entry()
 
     @override
@@ -293,6 +315,10 @@ class CoreCallback(pl.Callback):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._close(trainer, exception)
 
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._close(trainer)
+
     def _new_checkpointer(self, micro_batches: MicroBatches | None = None) -> JobCheckpointer:
         return JobCheckpointer(self._folder, self._save_every, micro_batches)
 
@@ -303,6 +329,12 @@ class CoreCallback(pl.Callback):
         return JobRecord.for_fit(self._terms.job_now(), self._terms.deadline_text, found if continues else None)
 
     def _close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
-        fit, self._fit = self._fit, None
-        if fit is not None:
+        if _speakers.get(trainer) is self:
+            del _speakers[trainer]
+        if (fit := self._fit_of(trainer)) is not None:
+            self._fit = None
             fit.close(trainer, error)
+
+
+# The callback that speaks for each Trainer whose fit is under way: a Trainer may have several, one within another.
+_speakers: weakref.WeakKeyDictionary[pl.Trainer, CoreCallback] = weakref.WeakKeyDictionary()

@@ -1,16 +1,32 @@
-"""One call of ``Trainer.fit``: everything that the callback needs for it and drops afterwards."""
+"""One call of ``Trainer.fit``: everything that the callback needs for it and drops afterwards.
+
+Rules
+
+1. What this process does alone may fail: it costs that piece, is logged once, and the training goes on.
+2. What all ranks do together, they do in hooks that all of them reach in the same order, whatever became of rule 1 on
+   one of them: :class:`~.control.ranks.Ranks` after a batch, and after a validation or an epoch if a model is kept.
+3. A value is read where Lightning has computed it for all: after a validation in ``on_validation_end``, after an epoch
+   in the next hook behind the module's own, which is that of the next epoch or of the end.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
 import time
-from typing import Any
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import lightning.pytorch as pl
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.core.answers import End
 from lightning_core.core.events import Cell
-from lightning_core.view.console_lines import logger, watch_bar_of
+from lightning_core.node.processes import is_ancestor
+from lightning_core.view.console_lines import logger, print_line, watch_bar_of
 
 from .checkpointing.best_model import best_model_saver
 from .checkpointing.job_checkpointer import JobCheckpointer
@@ -23,7 +39,7 @@ from .control.steering import Steering
 from .elastic.steps import micro_batches_per_step
 from .fit_end import exit_of
 from .job_record import JobRecord
-from .metric_logging import MetricLog, print_line, summary_line
+from .metric_logging import MetricLog, summary_line
 from .options import Options, hyper_parameters_of
 from .reporting.hang_watch import HangWatch, Phase
 from .reporting.horizon import epoch_batches, horizon, seconds_left
@@ -34,12 +50,38 @@ from .reporting.memory_meter import memory_meter
 from .reporting.rank_memory import RankMemory
 from .reporting.target_reader import Stage
 from .slurm import SlurmEnd, SlurmSaver
+from .user_code.guarded import Guarded
+from .user_code.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of
 
 log = logger(__name__)
 
 # Seconds that a script waits for its scheduler at the end. While it is held, calls are shorter than that, so that none
 # is in progress for longer when the script is interrupted.
 CLOSE_TIMEOUT = 3.0
+# Variable by which processes that a training starts know of it.
+WITHIN = "LIGHTNING_CORE_WITHIN"
+# What a fit raises on purpose: it leaves, or a launched job's config is wrong; and what no one can go on after.
+MEANT = (JobEnded, JobReleased, MisconfigurationException, torch.OutOfMemoryError)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _never_fails(hook: Callable[Concatenate[Fit, P], None]) -> Callable[Concatenate[Fit, P], None]:
+    """Make a hook log what it raises, unless that is meant, or there are ranks, which have to part together."""
+
+    @functools.wraps(hook)
+    def survives(fit: Fit, /, *args: P.args, **options: P.kwargs) -> None:
+        try:
+            hook(fit, *args, **options)
+        except MEANT:
+            raise
+        except Exception as error:
+            if fit.has_ranks:
+                raise
+            fit.note_defect(error)
+
+    return survives
 
 
 class Fit:
@@ -62,82 +104,111 @@ class Fit:
         record: JobRecord,
     ) -> None:
         watch_bar_of(trainer)
-        self._name = options.job.name
+        self.trainer = trainer
+        """Trainer that fits."""
+        self.name = options.job.name
+        """Name of the job, as its user wants it."""
+        self.has_ranks = trainer.world_size > 1
+        """Whether the training has several processes."""
         self._launched = launched = options.launched
+        self._guarded = Guarded(self.name)
+        self._defects: set[str] = set()
         self._checkpointer = checkpointer
         self._record = record
-        self._metrics = MetricLog(self._name)
+        self._metrics = MetricLog(self.name, everywhere=not self.has_ranks)
         self._automatic = pl_module.automatic_optimization
         self._is_elastic = options.launched and micro_batches_per_step() > 0
         self._batches = 0
         self._begun = False
-        self._new_epoch, self._epoch_began = True, 0
+        self._new_epoch, self._epoch_began, self._epoch_ended = True, 0, False
         self._per_epoch: int | None = None
         self.hangs = HangWatch(options.hang)
         """Watch of this thread."""
-        device, offload = pl_module.device, offload_of(trainer, pl_module, options.job)
-        self._has_ranks = trainer.world_size > 1
+        device = pl_module.device
+        offload = self._alone(lambda: offload_of(trainer, pl_module, options.job), None)
         self._rank_memory: RankMemory | None = None
         meter = memory_meter(device, lambda: () if self._rank_memory is None else self._rank_memory.other_ranks)
         meter.frees = None if offload is None else offload.frees
-        if self._has_ranks:
+        if self.has_ranks:
             self._rank_memory = RankMemory(trainer.global_rank, meter)
-        self.mailbox: Mailbox | None = None
-        """Mailbox of the job; None on all ranks but the first."""
-        if trainer.is_global_zero:
-            self.mailbox = Mailbox(
-                options.connect(trainer, pl_module), self._name, hold_timeout=10.0 if launched else CLOSE_TIMEOUT / 2,
+        self._ranks = Ranks(trainer.global_rank, device, self._rank_memory) if self.has_ranks else None
+        self._target = target = options.job.target
+        self._last_batch = target.work or 0
+        self.host = None if launched else host_of_this_process()
+        """Another fit of this process, within whose grant this one trains; None if there is none."""
+
+        def make_mailbox() -> Mailbox:
+            return Mailbox(
+                options.connect(trainer, pl_module, self._guarded, self._host_name), self.name,
+                hold_timeout=10.0 if launched else CLOSE_TIMEOUT / 2,
                 asks_forecast=not launched or bool(trainer.loggers), listens=launched, hangs=self.hangs,
                 give_up=options.give_up, memory=self._rank_memory or meter,
             )  # fmt: skip
-        self._target = target = options.job.target
-        self._last_batch = target.work or 0
-        self._rates = LearningRateWatch(self._name, self.mailbox, wanted=target.observes)
+
+        self.mailbox: Mailbox | None = self._alone(make_mailbox, None) if trainer.is_global_zero else None
+        """Mailbox of the job; None on all ranks but the first."""
+        self._rates = LearningRateWatch(self.name, self.mailbox, wanted=target.observes)
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
         resumed = options.incarnation > 1 if options.launched else record.resumed
         self._best = best_model_saver(trainer, options.job, options.keep_best, launched=launched, resumed=resumed)
+        self._is_averaged = bool(callbacks_of(trainer, *AVERAGING))
+        self._keeps_soon = False
         self._slurm_end = SlurmEnd() if self.mailbox is not None and not options.launched else None
         self._requeue = options.requeue
-        self._slurm = SlurmSaver(self._name, options.save_to, options.save_before, self._slurm_end)
+        self._slurm = SlurmSaver(self.name, options.save_to, options.save_before, self._slurm_end)
         self._timer: BusyTimer = GpuTimer() if device.type == "cuda" else HostTimer()
-        ranks = Ranks(trainer.global_rank, device, self._rank_memory) if self._has_ranks else None
         self.steering = Steering(
-            self._name, self.mailbox, self._timer, ranks, options.device_lock, options.launched, options.devices,
+            self.name, self.mailbox, self._timer, self._ranks, options.device_lock, options.launched, options.devices,
             options.stop_when_met, lambda: trainer.received_sigterm or self._slurm.due(), options.cores,
-            offload,
+            offload, lambda: None if (host := self._open_host()) is None else host.steering,
         )  # fmt: skip
+        begin_training_here(self)
 
     @property
     def best_model(self) -> str:
         """Path of the best model; empty while there is none."""
         return "" if self._best is None else self._best.path
 
+    @_never_fails
     def begin(self, trainer: pl.Trainer) -> None:
         """Start reporting, and wait until this process may train; the first batch may be one of the sanity check."""
         if not self._begun:
             self._begun = True
             self._batches = batches_done(trainer)
-            self._resume_curve()
-            if self.mailbox is not None:
-                self.mailbox.outbox.hyper_parameters = hyper_parameters_of(trainer, trainer.lightning_module)
-                self.mailbox.begin(self._batches)
+            self._alone(lambda: self._begin_reports(trainer), None)
             self.steering.wait_for_start()
         self._leave_if_told()  # nothing was trained since the checkpoint that was loaded
 
+    def _begin_reports(self, trainer: pl.Trainer) -> None:
+        self._resume_curve()
+        if self.mailbox is not None:
+            told = self._guarded("its hyper-parameters", lambda: hyper_parameters_of(trainer), None)
+            self.mailbox.outbox.hyper_parameters = told
+            self.mailbox.begin(self._batches)
+
     def begin_training(self, trainer: pl.Trainer) -> None:
         """Report where the training will end, which is known once the loaders are set up."""
+        self._alone(lambda: self._report_horizon(trainer), None)
+
+    def _report_horizon(self, trainer: pl.Trainer) -> None:
         if self.mailbox is not None:
             self._resolve_target(epoch_batches(trainer), self.mailbox)
             if not self._target.observes and self._target.work is None:
-                log.warning("%s: its loader has no length: the work of %s is known after the first", self._name,
+                log.warning("%s: its loader has no length: the work of %s is known after the first", self.name,
                             self._target)  # fmt: skip
-            self.mailbox.outbox.ends_by = time.monotonic() + seconds_left(trainer)
+            self.mailbox.outbox.ends_by = time.monotonic() + seconds_left(trainer, self._guarded)
             self.mailbox.outbox.horizon = horizon(trainer, self._batches, 0, None)
             self._rates.begin(trainer, self._batches)
             self.mailbox.hurry_and_ask()  # a target that cannot be met is reported at once
 
+    @_never_fails
     def begin_epoch(self, trainer: pl.Trainer) -> None:
-        """Save or leave, if told to, before the first hook of an epoch."""
+        """Save or leave, if told to, before the first hook of an epoch.
+
+        Raises:
+            MisconfigurationException: If the metric of a launched job was not logged in the epoch before.
+        """
+        self._after_epoch(trainer)
         self._new_epoch, self._epoch_began = True, self._batches
         self.steering.between_batches()
         if self.steering.leaving or self.steering.saving:
@@ -145,12 +216,16 @@ class Fit:
         self.steering.come_back()
         self.hangs.begin(Phase.FIRST_BATCH)
 
+    @_never_fails
     def begin_batch(self, phase: Phase) -> None:
         """Wait until this process may do a batch of training or validation."""
         self.hangs.done()
+        if self._keeps_soon and phase is Phase.TRAINING:
+            self._keep()
         self.steering.enter()
         self.hangs.begin(phase)
 
+    @_never_fails
     def end_batch(self, trainer: pl.Trainer, outputs: Any) -> None:
         """Report a training batch, obey the newest directive, and save what is due."""
         # Lightning divides the loss by this number, which may change from epoch to epoch.
@@ -159,20 +234,18 @@ class Fit:
             self._batches += 1
         else:
             self._batches = trainer.global_step
-        if self.mailbox is not None:
-            self._report_batch(trainer, outputs, accumulated, self.mailbox)
-        self.hangs.done()  # not earlier: the last line may wait for the device
-        side_actions = SideAction.SAVE if self._save_due() else SideAction.NOTHING
-        best, steering = self._best, self.steering
-        if best is not None and best.wanted is not None:
-            if self._has_ranks:
-                side_actions |= SideAction.KEEP  # together with the other ranks, at their next agreement
-            else:
-                best.save(trainer)  # before a directive may make it leave
-        steering.after_batch(side_actions)
-        if best is not None and steering.keeping:
-            steering.keeping = False
-            best.save(trainer)
+        steering = self.steering
+        side_actions = self._alone(lambda: self._note_batch(trainer, outputs, accumulated), SideAction.NOTHING)
+        self.hangs.done()  # not earlier: reading a loss may wait for the device
+        self._keep_after_batch(SideAction.KEEP in side_actions and not self.has_ranks)
+        try:
+            steering.after_batch(side_actions)
+        except JobEnded as left:
+            if self._keeps_soon and type(left) is JobEnded:
+                self._keep()
+            raise
+        self._keep_after_batch(steering.keeping)
+        steering.keeping = False
         if steering.stopping:
             trainer.should_stop = True
         if not self._launched and steering.saving:
@@ -192,13 +265,23 @@ class Fit:
             self._checkpointer.between_batches(trainer, self._leave_if_told)
         self.hangs.begin(Phase.NEXT_BATCH)
 
+    def _note_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int) -> SideAction:
+        """Report a batch; return what is to be done after it."""
+        if self.mailbox is not None:
+            self._report_batch(trainer, outputs, accumulated, self.mailbox)
+        wanted = SideAction.SAVE if self._save_due() else SideAction.NOTHING
+        if self._best is not None and self._best.wanted is not None:
+            wanted |= SideAction.KEEP
+        return wanted
+
     def _report_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, mailbox: Mailbox) -> None:
         outbox, losses = mailbox.outbox, self._losses
-        if (complaint := losses.read_batch(trainer, outputs, accumulated, self._batches)) is not None:
-            log.warning("%s: %s", self._name, complaint)
-        self._report_bad_losses(mailbox)
         outbox.in_slow_phase = False
         outbox.progress = (self._batches, self._timer.batch(), losses.rejected)
+        self._complain(self._guarded(
+            "the losses of its batches", lambda: losses.read_batch(trainer, outputs, accumulated, self._batches), None
+        ))  # fmt: skip
+        self._report_bad_losses(mailbox)
         if self._new_epoch:
             self._new_epoch = False
             self._resolve_target(epoch_batches(trainer) or self._per_epoch, mailbox)
@@ -223,23 +306,33 @@ class Fit:
         if self._best is not None:
             self._best.aim(target)
 
+    @_never_fails
+    def begin_validation(self) -> None:
+        """Keep the model of the last batch before its weights are replaced by their averages, to be validated."""
+        if self._keeps_soon:
+            self._keep()
+        self.hangs.begin(Phase.VALIDATION_BATCH)
+
     def end_validation_batch(self) -> None:
         """Report a batch of validation."""
-        self.report_busy()
+        self._alone(self.report_busy, None)
         self.hangs.done()
         self.hangs.begin(Phase.VALIDATION_BATCH)
 
-    def end_evaluation(self, trainer: pl.Trainer, stage: Stage) -> None:
-        """Read the target's number at the end of a validation or an epoch."""
-        if self.mailbox is not None:
-            self._losses.read_evaluation(trainer, stage, self._batches)
-            self._report_bad_losses(self.mailbox)
-        if self._best is not None:
-            wanted = self._best.wanted is not None
-            if trainer.strategy.broadcast(wanted) if self._has_ranks else wanted:
-                self._best.save(trainer)
-        self.report_busy()
+    @_never_fails
+    def end_validation(self, trainer: pl.Trainer) -> None:
+        """Read the target's number after a validation, which Lightning has computed on all ranks; keep the model."""
+        self._alone(lambda: self._read_evaluation(trainer, "validation"), None)
+        # By the clock, each rank validates when it likes: there they keep the model after their next agreement.
+        if not (self.has_ranks and getattr(trainer, "_val_check_time_interval", None) is not None):
+            self._keep_if_wanted()
         self.hangs.begin(Phase.NEXT_BATCH)
+
+    def _read_evaluation(self, trainer: pl.Trainer, stage: Stage) -> None:
+        if self.mailbox is not None:
+            self._complain(self._losses.read_evaluation(trainer, stage, self._batches))
+            self._report_bad_losses(self.mailbox)
+        self.report_busy()
 
     def report_busy(self) -> None:
         """Report work that is not a training batch."""
@@ -247,48 +340,92 @@ class Fit:
             self.mailbox.outbox.in_slow_phase = True
             self.mailbox.outbox.progress = (self._batches, self._timer.batch(), self._losses.rejected)
 
-    def end_epoch(self, trainer: pl.Trainer) -> None:
-        """Check, after an epoch and its validation, that the target's number has been logged.
+    @_never_fails
+    def end_epoch(self) -> None:
+        """Note that an epoch has ended; the module's hook, which may complete its metrics, is to come."""
+        self.hangs.excuse()
+        if self._keeps_soon:
+            self._keep()
+        self._epoch_ended = True
+        self._per_epoch = self._batches - self._epoch_began
+        self._alone(self.report_busy, None)
+
+    @_never_fails
+    def end_training(self, trainer: pl.Trainer) -> None:
+        """Read what the last epoch has logged.
 
         Raises:
-            MisconfigurationException: If the metric of a launched job was not logged.
+            MisconfigurationException: If the metric of a launched job was never logged.
         """
-        self.end_evaluation(trainer, "epoch")
-        self.hangs.excuse()
-        self._per_epoch = self._batches - self._epoch_began
-        complaint = None if self.mailbox is None else self._losses.complaint(trainer)  # only the first rank reads
-        if self._has_ranks and self._launched:
-            complaint = trainer.strategy.broadcast(complaint)  # if only one raised, the others would wait for it
+        self._after_epoch(trainer, last=True)
+
+    def _after_epoch(self, trainer: pl.Trainer, *, last: bool = False) -> None:
+        """Read the target's number after an epoch, and check that it has been logged."""
+        ended, self._epoch_ended = self._epoch_ended, False
+        if not ended:
+            return
+        self._alone(lambda: self._read_evaluation(trainer, "epoch"), None)
+        # At the end of the training the averages of the weights are in place, which are not those of the number.
+        if not (last and (self._is_averaged or callbacks_of(trainer, *STOCHASTIC_AVERAGING))):
+            self._keep_if_wanted()
+        complaint = None
+        if self.mailbox is not None:  # only the first rank reads
+            complaint = self._alone(lambda: self._losses.complaint(trainer), None)
+        if not self._launched:
+            self._complain(complaint)
+            return
+        complaint = trainer.strategy.broadcast(complaint)  # if only one raised, the others would wait for it
         if complaint is not None:
-            if self._launched:
-                raise MisconfigurationException(complaint)
-            log.warning("%s: %s", self._name, complaint)
+            raise MisconfigurationException(complaint)
+
+    def _keep_if_wanted(self) -> None:
+        """Save the model as it is now if it is the best so far; on all ranks together."""
+        if self._best is not None:
+            wanted = self._best.wanted is not None
+            if wanted if self._ranks is None else self._ranks.told(wanted):
+                self._keep()
+
+    def _keep_after_batch(self, wanted: bool) -> None:
+        """Save the model at once or, where weights are averaged after our hook, before the next batch or validation."""
+        self._keeps_soon = self._keeps_soon or wanted
+        if wanted and not self._is_averaged:
+            self._keep()
+
+    def _keep(self) -> None:
+        self._keeps_soon = False
+        if self._best is not None:
+            self._best.save(self.trainer)
 
     def close(self, trainer: pl.Trainer, error: BaseException | None = None) -> None:
-        """Release the device and leave the pool after the fit, or after the exception that ended it."""
-        mailbox = self.mailbox
+        """Release the device and leave the pool after the fit, or after the exception that ended it.
+
+        Nothing here waits for another rank: that one may be gone.
+        """
+        end_training_here(self)
         self.hangs.excuse()
         if self._rank_memory is not None:
             self._rank_memory.close()
-        try:
-            busy = self.steering.close()
-            if mailbox is not None:
+        mailbox = self.mailbox
+        busy = self._alone(self.steering.close, None)
+        if mailbox is not None:
+            if busy is not None:
                 mailbox.outbox.progress = (self._batches, busy, self._losses.rejected)
-                self._losses.flush()
-        finally:  # the device may fail, but the scheduler must be told about the end
-            if mailbox is not None:
-                if self._launched:
-                    mailbox.close()
-                else:
-                    mailbox.close(exit_of(trainer, self._name, error), CLOSE_TIMEOUT)
-                    print_line(summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
-                self._record.job_forecast = mailbox.final_forecast or mailbox.job_forecast or self._record.job_forecast
-            self._close_best_model(trainer)
+            self._alone(self._losses.flush, None)
+            self._alone(lambda: self._leave_pool(trainer, mailbox, error), None)
+        self._alone(self._close_best_model, None)
         if mailbox is not None and (error is None or type(error) is JobEnded):  # last, since a logger may be slow
             end = mailbox.inbox.directive
             outcome = end if isinstance(end, End) else mailbox.final_forecast or mailbox.job_forecast
             if outcome is not None:
-                self._metrics.log(trainer, outcome)
+                self._alone(lambda: self._metrics.log(trainer, outcome, at_once=True), None)
+
+    def _leave_pool(self, trainer: pl.Trainer, mailbox: Mailbox, error: BaseException | None) -> None:
+        if self._launched:
+            mailbox.close()
+        else:
+            mailbox.close(exit_of(trainer, self.name, error), CLOSE_TIMEOUT)
+            print_line(summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
+        self._record.job_forecast = mailbox.final_forecast or mailbox.job_forecast or self._record.job_forecast
 
     def _report_bad_losses(self, mailbox: Mailbox) -> None:
         bad, before = self._losses.bad, mailbox.outbox.bad_losses
@@ -297,7 +434,7 @@ class Fit:
         mailbox.outbox.bad_losses = bad
         if bad is not None and (before is None or before.since != bad.since):
             if before is None:  # losses may be NaN again and again: log it once
-                log.warning("%s: the losses have been NaN or infinite since batch %s", self._name, f"{bad.since:,}")
+                log.warning("%s: the losses have been NaN or infinite since batch %s", self.name, f"{bad.since:,}")
             mailbox.hurry()
 
     def _deliver(self, cell: Cell) -> None:
@@ -327,7 +464,7 @@ class Fit:
             for number, point in enumerate(points, start=1):
                 self.mailbox.add(Cell(number, *point))
 
-    def _close_best_model(self, trainer: pl.Trainer) -> None:
+    def _close_best_model(self) -> None:
         if self._best is not None and self.mailbox is not None:
             manifest = self._best.close()
             if manifest is not None and self._best.saved:
@@ -339,4 +476,75 @@ class Fit:
             self.mailbox.report_checkpoint(self._checkpointer.last_checkpoint)
         self.steering.saving = False
         if self.steering.leaving:
-            raise JobReleased(f"{self._name}: saved, to be resumed later")
+            if self._keeps_soon:
+                self._keep()
+            raise JobReleased(f"{self.name}: saved, to be resumed later")
+
+    def _open_host(self) -> Fit | None:
+        """Return the fit within whose grant this one trains; None once that has ended."""
+        if self.host is not None and not is_training_here(self.host):
+            self.host = None
+        return self.host
+
+    def _host_name(self) -> str:
+        host = self._open_host()
+        return job_of_parent() if host is None else host.name
+
+    def _alone(self, do: Callable[[], T], otherwise: T) -> T:
+        """Do what concerns this process only, and return what that returns; log it if it fails."""
+        try:
+            return do()
+        except MEANT:
+            raise
+        except Exception as error:
+            self.note_defect(error)
+            return otherwise
+
+    def note_defect(self, error: Exception) -> None:
+        """Log, once for each place, that something of ours has failed; the training goes on."""
+        at = traceback.extract_tb(error.__traceback__)[-1:]
+        place = f"{Path(at[0].filename).name}:{at[0].lineno}" if at else ""
+        if place not in self._defects:
+            self._defects.add(place)
+            message = " ".join(str(error).split())[:200]
+            log.warning("%s: training goes on without a part of lightning_core: %s: %s (%s)", self.name,
+                        type(error).__name__, message, place, exc_info=error)  # fmt: skip
+
+    def _complain(self, complaint: str | None) -> None:
+        if complaint is not None:
+            log.warning("%s: %s", self.name, complaint)
+
+
+# Fits that are under way in this process, in the order in which they began, each with the id of the process: a fork has
+# a copy of the list.
+_under_way: list[tuple[int, Fit]] = []
+
+
+def begin_training_here(fit: Fit) -> None:
+    """Note that a fit is under way in this process, for its other trainings and those of processes that it starts."""
+    if host_of_this_process() is None and fit.mailbox is not None:
+        os.environ[WITHIN] = f"{os.getpid()}:{fit.name}"
+    _under_way.append((os.getpid(), fit))
+
+
+def end_training_here(fit: Fit) -> None:
+    """Note that a fit has ended."""
+    _under_way[:] = [(pid, one) for pid, one in _under_way if one is not fit]
+    if host_of_this_process() is None:
+        os.environ.pop(WITHIN, None)
+
+
+def job_of_parent() -> str:
+    """Return the job of a training that has started this process, and is under way; empty if there is none."""
+    pid, _, job = os.environ.get(WITHIN, "").partition(":")
+    return job if pid.isdigit() and int(pid) != os.getpid() and is_ancestor(int(pid)) else ""
+
+
+def is_training_here(fit: Fit) -> bool:
+    """Return whether a fit is under way in this process."""
+    return any(one is fit for pid, one in _under_way if pid == os.getpid())
+
+
+def host_of_this_process() -> Fit | None:
+    """Return the fit of this process that others train within; None if none is under way."""
+    return next((fit for pid, fit in _under_way if pid == os.getpid() and fit.host is None), None)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
+from typing import Any
+
 import lightning.pytorch as pl
 
 from lightning_core.core.answers import End, JobForecast
-from lightning_core.view.console_lines import clear_bars
-from lightning_core.view.console_lines import logger as console_logger
 
-log = console_logger(__name__)
+from .user_code.guarded import Guarded
+
+# Seconds of training per second that a call of the loggers has taken: a server that is slow costs at most two percent.
+TRAINING_PER_CALL = 50
 
 
 def metrics_of(news: JobForecast | End) -> dict[str, float]:
@@ -35,24 +40,47 @@ class MetricLog:
 
     Args:
         job: Name of the job.
+        everywhere: Whether the training has one process only. Of several, Lightning calls each logger on all, so that
+            one of others may communicate there: then only Lightning's own, which log on rank 0, get these metrics.
     """
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, *, everywhere: bool = True) -> None:
         self._job = job
+        self._everywhere = everywhere
+        self._guarded = Guarded(job)
         self._failed: set[int] = set()
+        self._not_before = 0.0
 
-    def log(self, trainer: pl.Trainer, news: JobForecast | End) -> None:
-        """Log a forecast or an end, at the step that Lightning uses for metrics logged now."""
-        step = trainer.fit_loop.epoch_loop._batches_that_stepped
+    def log(self, trainer: pl.Trainer, news: JobForecast | End, *, at_once: bool = False) -> None:
+        """Log a forecast or an end, at the step that Lightning uses for metrics logged now.
+
+        Args:
+            trainer: Trainer of the job.
+            news: What to log.
+            at_once: Whether to log it even if the loggers have just taken long.
+        """
+        began = time.monotonic()
+        if began < self._not_before and not at_once:
+            return
+        step, metrics = trainer.fit_loop.epoch_loop._batches_that_stepped, metrics_of(news)
         for number, logger in enumerate(trainer.loggers):
-            if number in self._failed:
+            if number in self._failed or not (self._everywhere or _logs_on_first_rank(logger)):
                 continue
-            try:
-                logger.log_metrics(metrics_of(news), step=step)
-            except Exception as error:  # a logger raises whatever its service raises
+            if not self._guarded(f"forecasts in {type(logger).__name__}", partial(_log, logger, metrics, step), False):
                 self._failed.add(number)
-                log.warning("%s: no more forecasts for %s, which raised %s: %s", self._job, type(logger).__name__,
-                            type(error).__name__, error)  # fmt: skip
+        took = time.monotonic() - began
+        self._not_before = began + took * TRAINING_PER_CALL
+
+
+def _log(logger: Any, metrics: dict[str, float], step: int) -> bool:
+    logger.log_metrics(metrics, step=step)
+    return True
+
+
+def _logs_on_first_rank(logger: Any) -> bool:
+    """Return whether a logger is one of Lightning's, none of which communicates between ranks."""
+    home: str = type(logger).log_metrics.__module__
+    return home.startswith(("lightning.pytorch.loggers.", "pytorch_lightning.loggers."))
 
 
 def summary_line(job: str, forecast: JobForecast | None, refused: str = "") -> str:
@@ -73,12 +101,3 @@ def summary_line(job: str, forecast: JobForecast | None, refused: str = "") -> s
         why = f"the pool refused the job: {refused}" if refused else "the scheduler does not answer"
         return f"lightning_core: {job}: unknown whether the target was met: {why}"
     return f"lightning_core: {job}: {forecast.verdict}: {forecast.reason}"
-
-
-def print_line(line: str) -> None:
-    """Print a line where the user sees it whatever the log level, and above a progress bar.
-
-    The bar itself is not asked to: that of tqdm prints nothing once it is closed.
-    """
-    clear_bars()
-    print(line, flush=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -23,6 +25,7 @@ from lightning_core.view.console_lines import inform, logger
 
 from .reporting.joining import MIN_DEADLINE, Connect, Connection, Join, device_name
 from .reporting.loss_meter import LossMeter
+from .user_code.guarded import Guarded
 
 log = logger(__name__)
 
@@ -56,8 +59,17 @@ class Options:
             raise ValueError("pool must be 'auto', 'local' or the address of a pool, got ''")
         LossMeter(lambda cell: None, self.every, self.growth)  # raises now rather than in fit
 
-    def connect(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Connect:
-        """Return what connects a fit to its scheduler."""
+    def connect(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, guarded: Guarded, host: Callable[[], str]
+    ) -> Connect:
+        """Return what connects a fit to its scheduler.
+
+        Args:
+            trainer: Trainer that fits.
+            pl_module: Module that is fitted.
+            guarded: Door to what belongs to the user.
+            host: Returns the job of this process within whose grant this one trains; empty once there is none.
+        """
         if self.client is not None:
             given = Connection(self.client, self.incarnation)
             return lambda: given
@@ -65,9 +77,9 @@ class Options:
         can = frozenset({Capability.HOLD}) if size > 1 else frozenset({Capability.HOLD, Capability.TIME_SLICE})
         job = replace(
             self.job, can=can, min_devices=size, max_devices=size, model=model_of(pl_module),
-            batch_size=batch_size_of(trainer, pl_module),
+            batch_size=guarded("its batch size", lambda: batch_size_of(trainer, pl_module), None),
         )  # fmt: skip
-        return Join(job, self.pool, device_name(pl_module.device), self.on_refused, self.history)
+        return Join(job, self.pool, device_name(pl_module.device), self.on_refused, self.history, host)
 
 
 def read_on_refused(value: str) -> OnRefused:
@@ -91,23 +103,32 @@ def model_of(pl_module: pl.LightningModule) -> str:
 
 
 def batch_size_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> int | None:
-    """Return the batch size of a training, by the names that Lightning knows it under; None if it has none of them."""
-    loader, data = trainer.train_dataloader, getattr(trainer, "datamodule", None)
-    for owner in (loader, data, getattr(data, "hparams", None), pl_module, pl_module.hparams):
-        size = getattr(owner, "batch_size", None)
+    """Return the batch size of a training, by the names that Lightning knows it under; None if it has none of them.
+
+    Properties are not asked: they are code of the user, which may raise or remember that it was asked.
+    """
+    data = getattr(trainer, "datamodule", None)
+    owners: tuple[Any, ...] = (trainer.train_dataloader, data, _hparams_of(data), pl_module, _hparams_of(pl_module))
+    for owner in owners:
+        is_mapping = isinstance(owner, dict)
+        size = owner.get("batch_size") if is_mapping else inspect.getattr_static(owner, "batch_size", None)
         if type(size) is int and 1 <= size <= MAX_COUNT:
             return size
     return None
 
 
-def hyper_parameters_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> HyperParameters | None:
-    """Return what model and data were told to save as hyper-parameters; None for nothing, or if it cannot be read."""
-    try:
-        told = dict(getattr(getattr(trainer, "datamodule", None), "hparams", None) or {})
-        return hyper_parameters(told | dict(pl_module.hparams)) or None
-    except Exception as error:  # a user's own types: training goes on whatever they do
-        log.debug("hyper-parameters cannot be read: %s", error)
-        return None
+def hyper_parameters_of(trainer: pl.Trainer) -> HyperParameters | None:
+    """Return what model and data were told to save as hyper-parameters; None for nothing."""
+    data, module = getattr(trainer, "datamodule", None), trainer.lightning_module
+    return hyper_parameters({**_hparams_of(data), **_hparams_of(module)}) or None
+
+
+def _hparams_of(owner: Any) -> dict[str, Any]:
+    """Return the hyper-parameters that a module or its data was told to save, without resolving any."""
+    found = getattr(owner, "__dict__", {}).get("_hparams")
+    if not isinstance(found, dict | None) and (omegaconf := sys.modules.get("omegaconf")) is not None:
+        found = omegaconf.OmegaConf.to_container(found, resolve=False)
+    return found if isinstance(found, dict) else {}
 
 
 class JobTerms:

@@ -6,7 +6,6 @@ seconds.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
@@ -14,16 +13,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 import lightning.pytorch as pl
 
 from lightning_core.core.durations import format_duration
+from lightning_core.view.console_lines import logger
 
 from .checkpointing.job_writer import write
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # Seconds that squeue may take, number of attempts, and seconds between two of them.
 SQUEUE_TIMEOUT, SQUEUE_ATTEMPTS, SQUEUE_RETRY_DELAY = 20.0, 3, 30.0
@@ -116,7 +117,9 @@ class SlurmSaver:
 
     def __init__(self, job: str, folder: Path | None, before: float, end: SlurmEnd | None) -> None:
         self._job = job
-        self._path = None if folder is None else (folder / f"{job}-last.ckpt").absolute()
+        self._path = None if folder is None else folder / f"{job}-last.ckpt"
+        with suppress(OSError):  # the folder that the process is in may have gone
+            self._path = None if self._path is None else self._path.absolute()
         self._end = end
         self._decision = None if folder is None or end is None else SaveBeforeEnd(end, before)
         self._trained = False

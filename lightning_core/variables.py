@@ -31,6 +31,8 @@ KNOWN = {
     "EVENT": "for an on_verdict command: verdict or alert",
     "VERDICT": "for an on_verdict command: the job's new verdict; empty for an alert",
     "REASON": "for an on_verdict command: reason of the verdict or alert",
+    "WITHIN": "for processes that a training starts: the training's process, and its job",
+    "DISABLE": "1 switches the package off in every Trainer",
     "MICRO_BATCHES": "for a rank of a launched job: micro-batches in a step",
     "NODE": "for a simulated node: the mark by which its provisioner recognises it",
     "SPOT": "for a provision command: requested spot nodes",

@@ -33,6 +33,7 @@ ROOMS = (
     "history server",
     "view",
     "report",
+    "callbacks.user_code",
     "callbacks.elastic",
     "callbacks.checkpointing",
     "callbacks.reporting",

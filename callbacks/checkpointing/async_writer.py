@@ -27,6 +27,8 @@ class AsyncWriter:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._room = threading.BoundedSemaphore(MAX_PENDING)
+        self._lock = threading.Lock()
+        self._newest: dict[Path, Callable[[], object]] = {}
         self._failed: dict[Path, Exception] = {}
         self._last_failed = False
 
@@ -44,7 +46,19 @@ class AsyncWriter:
         except BaseException:
             self._room.release()
             raise
-        self._thread.submit(self._write, lambda: write(held), path)
+        self._thread.submit(self._write_in_turn, lambda: write(held), path)
+
+    def save_newest(self, copied: Callable[[], T], write: Callable[[T], object], path: Path) -> None:
+        """Copy a checkpoint now and write it later, in place of one of the same path that still waits; never wait.
+
+        The arguments are those of :meth:`save`.
+        """
+        held = copied()
+        with self._lock:
+            waits = path in self._newest
+            self._newest[path] = lambda: write(held)
+        if not waits:
+            self._thread.submit(self._write_newest, path)
 
     def remove(self, remove: Callable[[], None], path: Path) -> None:
         """Remove a file after everything saved before has been written."""
@@ -54,10 +68,30 @@ class AsyncWriter:
         """Wait until all requests are done."""
         self._thread.submit(int).result()
 
-    def close(self) -> Exception | None:
-        """Wait and end the thread; return the error of a path whose newest checkpoint could not be written, if any."""
-        self._thread.shutdown()
+    def close(self, timeout: float | None = None) -> Exception | None:
+        """Wait and end the thread; return the error of a path whose newest checkpoint could not be written, if any.
+
+        Args:
+            timeout: Seconds to wait at most; None for any time.
+        """
+        done = self._thread.submit(int)
+        self._thread.shutdown(wait=False)
+        try:
+            done.result(timeout)
+        except TimeoutError:
+            return TimeoutError(f"not written within {timeout:.0f} s")
         return next(iter(self._failed.values()), None)
+
+    def _write_in_turn(self, write: Callable[[], object], path: Path) -> None:
+        try:
+            self._write(write, path)
+        finally:
+            self._room.release()
+
+    def _write_newest(self, path: Path) -> None:
+        with self._lock:
+            write = self._newest.pop(path)
+        self._write(write, path)
 
     def _write(self, write: Callable[[], object], path: Path) -> None:
         try:
@@ -68,8 +102,6 @@ class AsyncWriter:
             self._last_failed = True
             self._failed[path] = error
             log.warning("%s", error)
-        finally:
-            self._room.release()
 
     def _remove(self, remove: Callable[[], None], path: Path) -> None:
         if self._last_failed:

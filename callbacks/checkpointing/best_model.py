@@ -12,7 +12,6 @@ Rules
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import deque
@@ -27,13 +26,16 @@ from lightning_core.core.targets import Target
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.generations import newest_valid
 from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, read_manifest
+from lightning_core.view.console_lines import logger
 
 from .checkpoint_io import SafeCheckpointIO
 from .job_checkpointer import MIN_TRAINING_PER_SAVE
 from .job_writer import write
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
+# Seconds that a training which has ended waits for the file.
+MAX_WRITE = 300.0
 # Name of the file; a script's is preceded by the name of its job.
 FILE = "best.ckpt"
 
@@ -63,7 +65,7 @@ class BestModelSaver:
         """Whether the file is from this training."""
         self._not_before = 0.0
         if resumed:
-            with suppress(CorruptCheckpointError):
+            with suppress(CorruptCheckpointError, OSError):
                 manifest = read_manifest(path)
                 self._best = None if manifest is None else manifest.value
 
@@ -129,9 +131,7 @@ class BestModelSaver:
         Returns:
             Manifest of the best model; None if there is none.
         """
-        try:
-            self._io.teardown()
-        except Exception as error:  # it must not fail a training that has finished
+        if (error := self._io.close(MAX_WRITE)) is not None:  # it must not fail a training that has finished
             log.warning("%s: the best model could not be written: %s", self._job, error)
         found = newest_valid(self._file)
         return None if found is None else found[1]
@@ -154,10 +154,23 @@ class BestModelSaver:
         return value < self._best if self._target.lower_is_better else value > self._best
 
 
+def check_keep_best(trainer: pl.Trainer, keep_best: bool | Path) -> None:
+    """Check that there is a local folder for the best model, before anything starts.
+
+    Raises:
+        MisconfigurationException: If there is none.
+    """
+    if keep_best is True and "://" in trainer.default_root_dir:
+        raise MisconfigurationException(
+            f"keep_best saves to local files, but default_root_dir is {trainer.default_root_dir}: "
+            "pass keep_best the path of a local folder"
+        )
+
+
 def best_model_saver(
     trainer: pl.Trainer, job: Job, keep_best: bool | Path, *, launched: bool, resumed: bool
 ) -> BestModelSaver | None:
-    """Return what saves the best model; None if it is not to be saved.
+    """Return what saves the best model; None if it is not to be saved, on all ranks alike.
 
     Args:
         trainer: Trainer of the job.
@@ -165,18 +178,11 @@ def best_model_saver(
         keep_best: Whether to save the best model, or the folder to save it in.
         launched: Whether the job was launched by a pool, and has the folder for itself.
         resumed: Whether the job was resumed.
-
-    Raises:
-        MisconfigurationException: If there is no local folder for the model.
     """
     if keep_best is False:
         return None
-    if keep_best is True:
-        if "://" in trainer.default_root_dir:
-            raise MisconfigurationException(
-                f"keep_best saves to local files, but default_root_dir is {trainer.default_root_dir}: "
-                "pass keep_best the path of a local folder"
-            )
-        keep_best = Path(trainer.default_root_dir) / "lightning_core"
-    path = keep_best / (FILE if launched else f"{job.name}-{FILE}")
-    return BestModelSaver(job.name, path.absolute(), job.target, resumed=resumed)
+    folder = Path(trainer.default_root_dir) / "lightning_core" if keep_best is True else Path(keep_best)
+    path = folder / (FILE if launched else f"{job.name}-{FILE}")
+    with suppress(OSError):  # the folder that the process is in may have gone
+        path = path.absolute()
+    return BestModelSaver(job.name, path, job.target, resumed=resumed)

@@ -102,11 +102,18 @@ class SafeCheckpointIO(CheckpointIO):
         else:
             self.write(checkpoint, Path(path))
 
-    def write_later(self, checkpoint: dict[str, Any], path: Path, **options: Any) -> None:
-        """Copy a checkpoint now and write it while training continues; options are those of :meth:`write`."""
-        if self._writer is None:
-            self._writer = AsyncWriter()
-        self._writer.save(lambda: to_host(checkpoint), lambda held: self.write(held, path, **options), path)
+    def write_later(self, checkpoint: dict[str, Any], path: Path) -> None:
+        """Copy a checkpoint now and write it while training continues; wait while two others wait for that."""
+        self._writer = self._writer or AsyncWriter()
+        self._writer.save(lambda: to_host(checkpoint), lambda held: self.write(held, path), path)
+
+    def write_newest_later(self, checkpoint: dict[str, Any], path: Path, **options: Any) -> None:
+        """Copy a checkpoint now and write it later, in place of an older one that still waits; never wait.
+
+        Options are those of :meth:`write`.
+        """
+        self._writer = self._writer or AsyncWriter()
+        self._writer.save_newest(lambda: to_host(checkpoint), lambda held: self.write(held, path, **options), path)
 
     def write(
         self,
@@ -209,12 +216,18 @@ class SafeCheckpointIO(CheckpointIO):
         Raises:
             OSError: If the newest checkpoint of a path could not be written.
         """
-        writer, self._writer = self._writer, None
-        if writer is None:
-            return
         # Do not hide an error that ends the training; this one has been logged.
-        if (error := writer.close()) is not None and sys.exc_info()[0] is None:
+        if (error := self.close()) is not None and sys.exc_info()[0] is None:
             raise error
+
+    def close(self, timeout: float | None = None) -> Exception | None:
+        """Wait for pending checkpoints; return why the newest of a path was not written, None if all were.
+
+        Args:
+            timeout: Seconds to wait at most; None for any time.
+        """
+        writer, self._writer = self._writer, None
+        return None if writer is None else writer.close(timeout)
 
     def _remove(self, path: Path) -> None:
         if path.is_dir() and not path.is_symlink():  # written by a sharding strategy

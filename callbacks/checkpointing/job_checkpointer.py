@@ -37,7 +37,7 @@ from lightning_core.core.events import Checkpoint
 from lightning_core.view.console_lines import logger
 
 from ..elastic.steps import MicroBatches
-from . import random_state
+from ..user_code import random_state
 from .checkpoint_io import SafeCheckpointIO
 from .exact_points import (
     fits_any_ranks,

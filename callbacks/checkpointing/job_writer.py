@@ -15,6 +15,7 @@ from typing_extensions import override
 from lightning_core.core.events import Checkpoint
 from lightning_core.errors import LightningCoreError
 
+from ..user_code.random_state import RandomStateKept
 from .checkpoint_io import CheckpointError, SafeCheckpointIO
 
 # Whether this version of Lightning tells plugins how to load.
@@ -49,7 +50,9 @@ class _JobWriterIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         try:
             if self._asynchronous:
-                self._io.write_later(checkpoint, Path(path), batches=self._batches, value=self._value, strict=True)
+                self._io.write_newest_later(
+                    checkpoint, Path(path), batches=self._batches, value=self._value, strict=True
+                )
                 self.written = Checkpoint(self._batches, "")
                 return
             manifest = self._io.write(checkpoint, Path(path), self._batches, value=self._value, strict=True)
@@ -125,32 +128,49 @@ def write(
             errors are raised when ``io`` is torn down.
 
     Raises:
-        CheckpointNotSavedError: On all ranks, if the file cannot be written or could not be loaded again. The previous
-            checkpoint is kept.
+        CheckpointNotSavedError: On all ranks, if a hook for checkpoints raises on one of them, or the file cannot be
+            written or could not be loaded again. The previous checkpoint is kept.
         MisconfigurationException: If the strategy writes checkpoints without a plugin.
     """
     strategy = trainer.strategy
-    user_io = strategy.checkpoint_io
     ours = _JobWriterIO(io or SafeCheckpointIO(), batches_done(trainer), value, asynchronous)
-    strategy.checkpoint_io = ours
-    try:
-        trainer.save_checkpoint(path, weights_only=False)
-    finally:
-        strategy.checkpoint_io = user_io
+    with RandomStateKept():  # hooks of the user may draw
+        checkpoint = _dump(trainer)
+        user_io = strategy.checkpoint_io
+        strategy.checkpoint_io = ours
+        try:
+            strategy.save_checkpoint(checkpoint, path)
+        finally:
+            strategy.checkpoint_io = user_io
     error = ours.error
     number = error.errno if isinstance(error, OSError) else None
-    message = "" if error is None else getattr(error, "strerror", None) or str(error)
+    message = "" if error is None else getattr(error, "strerror", None) or str(error) or type(error).__name__
     written, number, message = strategy.broadcast((ours.written, number, message))
     if written is not None:
         return written
-    if number is not None:
-        raise CheckpointNotSavedError(number, message) from error
     if message:
-        raise error or RuntimeError(message)
+        raise CheckpointNotSavedError(number or errno.EIO, message) from error
     name = type(strategy).__name__
     raise MisconfigurationException(
         f"{name} writes checkpoints without a plugin, so a launched job cannot be saved with it: use another strategy"
     )
+
+
+def _dump(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return Lightning's checkpoint of a training.
+
+    Raises:
+        CheckpointNotSavedError: On all ranks, if a hook raises on one: alone, it would leave the others waiting.
+    """
+    checkpoint, error = {}, None
+    try:
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    except Exception as raised:
+        error = raised
+    if trainer.strategy.reduce_boolean_decision(error is None, all=True):
+        return checkpoint
+    cause = "on another rank" if error is None else f"{type(error).__name__}: {error}"
+    raise CheckpointNotSavedError(errno.EIO, f"a hook for checkpoints has raised: {cause}") from error
 
 
 def batches_done(trainer: pl.Trainer) -> int:

@@ -8,8 +8,11 @@ Where it says so, all ranks then tell one another what memory they have.
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from enum import IntEnum, IntFlag
+from typing import Any, Self
 
 import torch
 
@@ -63,6 +66,39 @@ def batches_between(broadcast: float, batch: float) -> int:
     return max(1, int(AGREEMENT_PERIOD / batch), math.ceil(broadcast / (MAX_AGREEMENT_COST * batch)))
 
 
+# Signals that are held back while ranks agree, if this process has a handler of its own for them.
+DEFERRED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP") if hasattr(signal, name))
+
+
+class SignalsDeferred:
+    """Context in which signals wait until it ends.
+
+    Lightning's handlers communicate: within an agreement they would meet its messages on the other ranks. After it they
+    meet Lightning's own, of its next batch.
+    """
+
+    def __init__(self) -> None:
+        self.came: list[int] = []
+        """Signals that have come and wait."""
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+            for number in DEFERRED:
+                if callable(handler := signal.getsignal(number)):
+                    self._handlers[number] = handler
+                    signal.signal(number, lambda came, _: self.came.append(came))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        came, self.came = self.came, []
+        self._handlers = {}
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
+
+
 class Ranks:
     """Takes part in the agreement for this process.
 
@@ -108,6 +144,16 @@ class Ranks:
             self._tell(self._memory)
         self._since = time.perf_counter()
         return Action(agreed), int(agreed_sides)
+
+    def told(self, flag: bool) -> bool:
+        """Return a flag as rank 0 has it; all ranks must call it in the same hook.
+
+        Args:
+            flag: Ignored on all ranks but the first.
+        """
+        tensor = torch.tensor([int(flag)], dtype=torch.int64, device=self._tensor.device)
+        torch.distributed.broadcast(tensor, 0)
+        return bool(tensor.item())
 
     def _tell(self, memory: RankMemory) -> None:
         own = torch.tensor(memory.own(), dtype=torch.int64, device=self._tensor.device)

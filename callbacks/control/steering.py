@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from lightning_core.core.answers import Directive, End, Grant, Verdict
@@ -16,7 +18,7 @@ from ..reporting.mailbox import Mailbox
 from .busy_timer import BusyTimer
 from .fit_signals import JobEnded, JobFenced
 from .offload import Offload
-from .ranks import Action, Ranks, SideAction
+from .ranks import Action, Ranks, SideAction, SignalsDeferred
 from .throttle import Throttle
 
 log = logger(__name__)
@@ -52,12 +54,14 @@ class Steering:
         must_not_hold: Whether the process has to train on: it was asked to end, and Lightning does so after a batch.
         cores: Cores of the device if it is a CPU.
         offload: Mover of the state off the device while the job is held; None if it stays there.
+        host: Steering of another training of this process, within whose grant this one trains; None while it has one
+            of its own.
     """
 
     def __init__(
         self, job: str, mailbox: Mailbox | None, timer: BusyTimer, ranks: Ranks | None, device_lock: DeviceLock | None,
         launched: bool, devices: tuple[int, ...], stop_when_met: bool, must_not_hold: Callable[[], bool],
-        cores: int = 1, offload: Offload | None = None,
+        cores: int = 1, offload: Offload | None = None, host: Callable[[], Steering | None] = lambda: None,
     ) -> None:  # fmt: skip
         self.leaving = False
         """Whether to save and leave as soon as resuming would be exact."""
@@ -84,6 +88,9 @@ class Steering:
         self._stop_when_met = stop_when_met
         self._must_not_hold = must_not_hold
         self._offload = offload
+        self._host = host
+        self._thread = threading.get_ident()
+        self._deferred = SignalsDeferred()
         self._obeyed: Directive | None = None
         self._holds_device = False
         self._share = MIN_SHARE
@@ -105,8 +112,32 @@ class Steering:
         The device is released here, with the next batch loaded, rather than after the last batch: the work between two
         batches is charged to the process that does it.
         """
+        if (host := self._host()) is not None:
+            host.admit()
         if self._ranks is None and self._has_news():
             self.obey(SideAction.NOTHING)
+        self._take_turn()
+
+    def admit(self) -> None:
+        """Before a batch of another training of this process: let it train as this one may.
+
+        It may be what this training waits for. So in a thread of its own it takes no turns, and holds only while this
+        one does; within a hook of this one, it takes the turns of this one.
+        """
+        mailbox = self._mailbox
+        while mailbox is not None and self._is_held(mailbox):
+            if self._thread == threading.get_ident():
+                self._release(again=False)
+            mailbox.inbox.wait(mailbox.inbox.directive, MAX_WAIT)
+        if self._thread == threading.get_ident():
+            self._take_turn()
+
+    def _is_held(self, mailbox: Mailbox) -> bool:
+        """Return whether a training may not train now, whether its own thread has heard of it or not."""
+        return self._ranks is None and self._wanted(mailbox.inbox.directive) is Action.HOLD
+
+    def _take_turn(self) -> None:
+        """Release the device if the quantum is over, and wait for the next one."""
         while (ahead := self._throttle.ahead()) > 0:
             self._release(again=False)
             self._pause(ahead)
@@ -151,12 +182,13 @@ class Steering:
             JobEnded: If a launched job has been ended with its target unmet.
             JobFenced: If another incarnation of a launched job has started.
         """
-        while True:
-            action = self._decide(side_actions)
-            if action is Action.HOLD:
-                self._hold()
-            elif action not in (Action.GO, Action.STOP) or not self._is_out() or self._acquire():
-                break  # hooks that come before the next batch find the state where it was
+        with self._deferred if self._ranks is not None else nullcontext():
+            while True:
+                action = self._decide(side_actions)
+                if action is Action.HOLD:
+                    self._hold()
+                elif action not in (Action.GO, Action.STOP) or not self._is_out() or self._acquire():
+                    break  # hooks that come before the next batch find the state where it was
         if self._mailbox is not None:
             self._mailbox.inbox.parked_at = None  # a hold may end without a new directive
         self.leaving = action is Action.LEAVE
@@ -183,17 +215,26 @@ class Steering:
     # ------------------------------------------------------------------------------------------------ deciding
 
     def _decide(self, side_actions: SideAction) -> Action:
-        action = Action.GO
-        if self._mailbox is not None:
-            directive, known = self._mailbox.inbox.directive, self._obeyed
-            self._obeyed = directive
-            action = self._wanted(directive)
-            if directive is not known:
-                self._apply(directive)
-        if self._ranks is not None:
-            action, agreed = self._ranks.agree(action, side_actions)
-            self.saving = self.saving or bool(agreed & SideAction.SAVE)
-            self.keeping = bool(agreed & SideAction.KEEP)
+        if self._ranks is None:
+            return self._decide_alone()
+        try:
+            action = self._decide_alone()
+        except Exception as error:  # the other ranks wait for a decision, whatever happens here
+            log.warning("%s: trains on as if it had been told to: %s: %s", self._job, type(error).__name__, error)
+            action = Action.GO
+        action, agreed = self._ranks.agree(action, side_actions)
+        self.saving = self.saving or bool(agreed & SideAction.SAVE)
+        self.keeping = bool(agreed & SideAction.KEEP)
+        return action
+
+    def _decide_alone(self) -> Action:
+        if self._mailbox is None:
+            return Action.GO
+        directive, known = self._mailbox.inbox.directive, self._obeyed
+        self._obeyed = directive
+        action = self._wanted(directive)
+        if directive is not known:
+            self._apply(directive)
         return action
 
     def _wanted(self, directive: Directive | None) -> Action:
@@ -255,7 +296,7 @@ class Steering:
     def _must_go_on(self) -> bool:
         mailbox = self._mailbox
         pool_lost = not self._launched and mailbox is not None and mailbox.silent_for() > POOL_TIMEOUT
-        return pool_lost or self._must_not_hold()
+        return pool_lost or bool(self._deferred.came) or self._must_not_hold()
 
     def _pause(self, seconds: float) -> None:
         """Stand still, unless there is news."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from numbers import Real
 
 import lightning.pytorch as pl
 
 from lightning_core.core.events import Horizon
+
+from ..user_code.guarded import Guarded
+from ..user_code.lightning_kinds import STOCHASTIC_AVERAGING, TIMER, callbacks_of
 
 
 def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None) -> Horizon:
@@ -33,9 +36,11 @@ def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None
         accumulated = trainer.accumulate_grad_batches if automatic else 1
         per_epoch = epoch_batches(trainer) or per_epoch
         if per_epoch is not None:
-            later = max(trainer.max_epochs - trainer.current_epoch - 1, 0) * per_epoch
-            batches = done + max(per_epoch - in_epoch // accumulated, 0) + later
-            found.append((batches, f"max_epochs={trainer.max_epochs}"))
+            last = trainer.max_epochs - _has_averaging_epoch(trainer)
+            later = max(last - trainer.current_epoch - 1, 0) * per_epoch
+            averaging = int(trainer.current_epoch < last < trainer.max_epochs)
+            batches = done + max(per_epoch - in_epoch // accumulated, 0) + later + averaging
+            found.append((batches, f"max_epochs={last}"))
     return Horizon(*min(found, default=(None, "")))
 
 
@@ -50,12 +55,14 @@ def epoch_batches(trainer: pl.Trainer) -> int | None:
     return None if length == math.inf else math.ceil(length / accumulated) or None
 
 
-def seconds_left(trainer: pl.Trainer) -> float:
+def _has_averaging_epoch(trainer: pl.Trainer) -> bool:
+    """Return whether StochasticWeightAveraging has added an epoch, one step long, for batch norm."""
+    averaging = callbacks_of(trainer, *STOCHASTIC_AVERAGING)
+    return any(getattr(one, "_max_epochs", None) == (trainer.max_epochs or 0) - 1 for one in averaging)
+
+
+def seconds_left(trainer: pl.Trainer, guarded: Guarded) -> float:
     """Return the seconds until a Timer (``max_time``) ends the training; infinity if there is none."""
-    left = [callback.time_remaining() for callback in callbacks_with(trainer, "time_remaining")]
-    return min((seconds for seconds in left if seconds is not None), default=math.inf)
-
-
-def callbacks_with(trainer: pl.Trainer, attribute: str) -> list[Any]:
-    """Return the callbacks that have an attribute: Lightning's two packages have separate classes."""
-    return [callback for callback in trainer.callbacks if hasattr(callback, attribute)]  # type: ignore[attr-defined]
+    timers = callbacks_of(trainer, *TIMER)
+    left = [guarded("the time that a Timer leaves", timer.time_remaining, None) for timer in timers]
+    return min((float(seconds) for seconds in left if isinstance(seconds, Real)), default=math.inf)

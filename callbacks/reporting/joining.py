@@ -21,15 +21,15 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.local_client import LocalClient
 from lightning_core.server.clients.socket_client import SocketClient
-from lightning_core.server.discovery import describe, is_found
+from lightning_core.server.discovery import LOCAL, describe, is_found
 from lightning_core.view.console_lines import inform, logger
 
 log = logger(__name__)
 
 # Seconds that a pool may be away before a script continues without it.
 POOL_TIMEOUT = 15.0
-# Seconds between two checks whether such a pool is back.
-POOL_CHECK_PERIOD = 10.0
+# Seconds between two checks whether such a pool is back, and whether a job that one is a part of has ended.
+POOL_CHECK_PERIOD, GUEST_PERIOD = 10.0, 1.0
 # Deadline in seconds with which a job joins again after its deadline has passed: a pool accepts no job without one.
 MIN_DEADLINE = 1.0
 # Last number that on_refused="rename" tries as the ending of a name.
@@ -61,24 +61,26 @@ Connect = Callable[[], Connection]
 
 
 class FallbackClient(LocalClient):
-    """A scheduler in this process that replaces a pool while it is away: forecasts and targets go on working.
+    """A scheduler in this process that stands for a pool for a while: forecasts and targets go on working.
 
     Args:
         settings: Settings of the scheduler.
-        is_back: Returns whether the pool is back; called now and then.
+        ends: Returns why the pool is to be joined now, as a sentence; empty if it is not. Called now and then.
+        period: Seconds between two calls of it.
     """
 
-    def __init__(self, settings: Settings, is_back: Callable[[], bool]) -> None:
+    def __init__(self, settings: Settings, ends: Callable[[], str], period: float = POOL_CHECK_PERIOD) -> None:
         super().__init__(settings)
-        self._is_back = is_back
-        self._check_at = time.monotonic() + POOL_CHECK_PERIOD
+        self._ends = ends
+        self._period = period
+        self._check_at = time.monotonic() + period
 
     @override
     def report(self, report: Report) -> Directive | None:
         if time.monotonic() >= self._check_at:
-            self._check_at = time.monotonic() + POOL_CHECK_PERIOD
-            if self._is_back():
-                raise ConnectionError("the pool is back, so its fallback in this process ends")
+            self._check_at = time.monotonic() + self._period
+            if why := self._ends():
+                raise ConnectionError(why)
         return super().report(report)
 
 
@@ -96,6 +98,8 @@ class Join:
         on_refused: What to do if the pool refuses the job. If the pool does not share the device, the script always
             trains alone.
         history: Folder in which runs are kept and found without a pool; None for none.
+        host: Returns the job of this process, or of one that has started it, within whose grant this one trains; empty
+            once there is none. Meanwhile it joins no pool: what trains might wait for what the pool holds.
     """
 
     def __init__(
@@ -105,12 +109,14 @@ class Join:
         device: str,
         on_refused: OnRefused = OnRefused.HOLD,
         history: Path | None = None,
+        host: Callable[[], str] = str,
     ) -> None:
         self._job = job
         self._pool = pool
         self._device = device
         self._on_refused = on_refused
         self._history = history
+        self._host = host
         self._first_asked_at: float | None = None
         self._answered = False
         self._lost_at: float | None = None
@@ -122,6 +128,10 @@ class Join:
             ConnectionError: If the pool does not answer.
             JoinDeferredError: If the pool refuses the job and the script is to wait.
         """
+        if self._pool != LOCAL and (host := self._host()):
+            inform(f"{self._job.name}: trains within the grant of {host}, which it is a part of")
+            client = FallbackClient(self._settings(), lambda: "" if self._host() else f"{host} has ended", GUEST_PERIOD)
+            return self._connect_locally(client)
         try:
             connection = self._join()
         except JoinDeferredError:
@@ -152,7 +162,7 @@ class Join:
                 if self._on_refused is not OnRefused.ALONE and not isinstance(error, DeviceNotSharedError):
                     raise JoinDeferredError(str(error)) from None
                 log.warning("%s: the pool refuses the job, training without it: %s", self._job.name, error)
-                self._pool = "local"
+                self._pool = LOCAL
         return self._connect_locally(LocalClient(self._settings(), history=self._history))
 
     def _tell_pool(self, client: Client) -> None:
@@ -188,19 +198,19 @@ class Join:
     def _settings(self) -> Settings:
         return Settings(devices=self._job.max_devices)
 
-    def _is_back(self) -> bool:
+    def _is_back(self) -> str:
         try:
             client = self._connect()
             if client is None:
-                return False
+                return ""
             client.job_forecast(self._job.name)  # any call will do
             client.close()
         except ConnectionError:
-            return False
-        return True
+            return ""
+        return "the pool is back, so its fallback in this process ends"
 
     def _connect(self) -> Client | None:
-        if self._pool == "local":
+        if self._pool == LOCAL:
             return None
         from lightning_core.server.discovery import PoolUnavailableError, connect
 
@@ -208,7 +218,7 @@ class Join:
             client = connect(self._pool)
         except PoolUnavailableError as error:
             log.warning("%s: training without the pool: %s", self._job.name, error)
-            self._pool = "local"
+            self._pool = LOCAL
             return None
         if client is None and self._answered:
             raise ConnectionError("the pool is gone")

@@ -67,9 +67,9 @@ class Losses:
             read_step_loss(outputs, accumulated, batches, self._step_meter)
         return complaint
 
-    def read_evaluation(self, trainer: pl.Trainer, stage: Stage, batches: int) -> None:
-        """Read the target's number at the end of a validation or an epoch, if it is evaluated there."""
-        self._reader.read_evaluation(trainer, stage, batches)
+    def read_evaluation(self, trainer: pl.Trainer, stage: Stage, batches: int) -> str | None:
+        """Read the target's number after a validation or an epoch; see :meth:`TargetReader.read_evaluation`."""
+        return self._reader.read_evaluation(trainer, stage, batches)
 
     def complaint(self, trainer: pl.Trainer) -> str | None:
         """Return what is wrong after an epoch, once; see :meth:`TargetReader.complaint`."""

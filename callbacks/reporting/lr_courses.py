@@ -11,13 +11,15 @@ import copy
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.optim import lr_scheduler as torch_schedulers
 
 from lightning_core.errors import LightningCoreError
+
+from ..user_code.pure_functions import is_pure
 
 # Steps that are worked out one after another at most, where the rate after many of them is not known at once.
 MAX_STEPS = 10_000
@@ -39,8 +41,6 @@ class Course:
 
     separable_for: float = 0
     """Steps for which each step multiplies the rate by a factor that does not depend on the rate."""
-    asks_user = False
-    """Whether a rate is computed by functions of the user, which may raise or draw random numbers."""
 
     def __init__(self, scheduler: Any, group: int, epoch: int, length: int | None) -> None:
         self._scheduler, self._group, self._epoch = scheduler, group, epoch
@@ -102,7 +102,8 @@ class _Values(Course):
 
     def __init__(self, scheduler: Any, group: int, epoch: int, length: int | None) -> None:
         super().__init__(scheduler, group, epoch, length)
-        self.asks_user = getattr(scheduler, "_scale_fn_custom", None) is not None
+        if (scale := getattr(scheduler, "_scale_fn_custom", None)) is not None:
+            _check_pure(scale, scheduler)
 
     def _at(self, steps: int) -> float:
         last = getattr(self._scheduler, "total_steps", math.inf)  # OneCycleLR refuses to go on behind it
@@ -134,7 +135,6 @@ class _WarmRestarts(_Values):
 class _Lambda(_Values):
     def __init__(self, scheduler: Any, group: int, epoch: int, length: int | None) -> None:
         super().__init__(scheduler, group, epoch, length)
-        self.asks_user = True
         self._function = _function(scheduler, group)
 
     def _at(self, steps: int) -> float:
@@ -145,7 +145,6 @@ class _Product(Course):
     """``MultiplicativeLR``: the user's function has to be asked for each step."""
 
     separable_for = math.inf
-    asks_user = True
 
     def __init__(self, scheduler: Any, group: int, epoch: int, length: int | None) -> None:
         super().__init__(scheduler, group, epoch, length)
@@ -178,7 +177,6 @@ class _Sequence(Course):
         self._parts = parts
         later = [milestone - epoch for milestone in scheduler._milestones if milestone > epoch]
         self._starts = [0, *later]
-        self.asks_user = any(part.asks_user for part in parts)
         own = parts[-1].length
         self.length = None if own is None else self._starts[-1] + own
 
@@ -275,6 +273,13 @@ def _detached(scheduler: Any, groups: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _function(scheduler: Any, group: int) -> Any:
-    """Return the user's function of a parameter group; an object that may remember something is copied."""
+    """Return the user's function of a parameter group, which can be called more often than the training does."""
     function = scheduler.lr_lambdas[group]
-    return function if isinstance(function, FunctionType) else copy.copy(function)
+    _check_pure(function, scheduler)
+    return function
+
+
+def _check_pure(function: Any, scheduler: Any) -> None:
+    if not is_pure(function):
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        raise UnknownCourseError(f"{type(scheduler).__name__} is given {name}, which may remember its calls")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
@@ -15,7 +14,6 @@ from lightning_core.core.reported import LearningRates, fewer
 from lightning_core.core.reported.learning_rates import Points
 from lightning_core.view.console_lines import inform
 
-from ..checkpointing.random_state import PutBack
 from .lr_courses import MAX_STEPS, Course, UnknownCourseError, courses_of, numbers_of
 from .lr_points import seen_points
 from .mailbox import Mailbox
@@ -62,20 +60,14 @@ class LearningRateWatch:
 
     def _look(self, trainer: pl.Trainer, batches: int, in_epoch: int) -> None:
         self._look_at = batches + max(MIN_BATCHES, int(GROWTH * batches))
-        guard, rates, why = PutBack(), None, ""
-        with guard if self._plan is None or self._plan.asks_user else nullcontext():
-            try:
-                rates = self._compare(trainer, batches, in_epoch)
-            except UnknownCourseError as error:
-                why = str(error)
-            except Exception as error:  # training never fails because of a report
-                why = f"{type(error).__name__}: {error}"
-        if guard.was_drawn:
-            why = "its learning-rate scheduler draws random numbers"
-        if why:
-            self._give_up(why)
-        elif rates is not None:
-            self._outbox.learning_rates = rates
+        try:
+            rates = self._compare(trainer, batches, in_epoch)
+        except UnknownCourseError as error:
+            self._give_up(str(error))
+        except Exception as error:  # training never fails because of a report
+            self._give_up(f"{type(error).__name__}: {error}")
+        else:
+            self._outbox.learning_rates = self._outbox.learning_rates if rates is None else rates
 
     def _compare(self, trainer: pl.Trainer, batches: int, in_epoch: int) -> LearningRates | None:
         """Return what is to be reported anew, if the rate is not as planned."""
@@ -186,8 +178,6 @@ class _Plan:
     ) -> None:
         self._group, self._configs, self._courses, self._layout = group, configs, courses, layout
         self._batches, self._end, self._rate = batches, end, rate
-        self.asks_user = any(course.asks_user for _, course in courses)
-        """Whether a rate is computed by functions of the user, which may raise or draw random numbers."""
         self._last = batches + 1 if not courses else end if end is not None else self._own_end()
         counts = self._counts(max(self._last - batches - 1, 0))
         lasting = all(count <= course.separable_for for count, (_, course) in zip(counts, courses, strict=True))

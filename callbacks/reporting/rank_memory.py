@@ -61,7 +61,10 @@ class RankMemory:
         self._due_at = 0.0
         self._asked, self._closed = threading.Event(), False
         if not self._first:
-            threading.Thread(target=self._measure, name="memory of a rank", daemon=True).start()
+            try:
+                threading.Thread(target=self._measure, name="memory of a rank", daemon=True).start()
+            except RuntimeError:  # the process has as many as it may
+                self._meter = MemoryMeter(None)
 
     def look(self) -> MemoryUse | None:
         """Return on rank 0 what is to be reported; None until all ranks have measured. To be called often."""

@@ -8,14 +8,18 @@ new only there, and each of its values is a whole evaluation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from lightning_core.core.targets import STEP_LOSS, Target
 
+from ..user_code.logged_metrics import computed, of_batch
 from .loss_meter import LossMeter
 
 Stage = Literal["validation", "epoch"]
@@ -38,6 +42,7 @@ class TargetReader:
         self._seen = False
         self._complained = False
         self._validated = False
+        self._evaluation: Any = None
         self.evaluated_in = evaluated_in
         """Stage in which the number is evaluated, ``validation`` or ``epoch``; empty if it is new after each batch."""
 
@@ -60,61 +65,91 @@ class TargetReader:
         """
         if self.evaluated_in:
             return None
-        scale = float(accumulated)
-        value = None
-        if self._metric == STEP_LOSS:
-            value = outputs.get("loss") if outputs else None
+        scale, value = float(accumulated), None
+        if self._metric == STEP_LOSS and isinstance(outputs, Mapping):
+            value = outputs.get("loss")
         if value is None and self._has_metric:
-            value = trainer.callback_metrics.get(self._metric)
-            scale = 1.0
+            value, scale = of_batch(trainer, self._metric), 1.0
         if value is None:
             return None
         self._seen = True
-        if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
-            self._meter.add_tensor(value, scale, batches)
-        elif isinstance(value, Real):
-            self._meter.add(float(value) * scale, batches)
-        elif not self._complained:
-            self._complained = True
-            return f"the loss must be a number, got {_describe(value)}"
+        if (number := as_number(value)) is None:
+            return self._complain(f"the loss must be a number, got {_describe(value)}")
+        if isinstance(number, torch.Tensor):
+            self._meter.add_tensor(number, scale, batches)
+        else:
+            self._meter.add(number * scale, batches)
         return None
 
-    def read_evaluation(self, trainer: pl.Trainer, stage: Stage, batches: int) -> None:
-        """Read the number at the end of a validation or an epoch, if it is evaluated there."""
+    def read_evaluation(self, trainer: pl.Trainer, stage: Stage, batches: int) -> str | None:
+        """Read the number after a validation or an epoch, if it was evaluated there; return a complaint, if any.
+
+        Args:
+            trainer: Trainer of the job, in a hook in which Lightning has computed the metrics of the stage.
+            stage: Stage that has ended.
+            batches: Batches that are done.
+        """
         self._validated = self._validated or stage == "validation"
-        if self._has_metric and (self.evaluated_in == stage or not self._seen):
-            value = trainer.callback_metrics.get(self._metric)
-            if value is not None:
-                self._seen, self.evaluated_in = True, stage
-                self._meter.add_evaluation(value, batches)
+        if not self._has_metric or (self._seen and self.evaluated_in != stage):
+            return None
+        value = computed(trainer).get(self._metric)
+        if value is None or (isinstance(value, torch.Tensor) and value is self._evaluation):
+            return None  # nothing, or what an earlier stage has logged
+        self._evaluation = value
+        self._seen, self.evaluated_in = True, stage
+        if (number := as_number(value)) is None:
+            return self._complain(f"target metric {self._metric!r} must be a number, got {_describe(value)}")
+        self._meter.add_evaluation(number, batches)
+        return None
 
     def complaint(self, trainer: pl.Trainer) -> str | None:
         """Return what is wrong after an epoch, once: the number was never logged, or not as the target requires."""
-        if self._times > 1 and self._seen and not self.evaluated and not self._complained:
-            self._complained = True
-            return (
+        if self._times > 1 and self._seen and not self.evaluated:
+            return self._complain(
                 f"target metric {self._metric!r} is logged with every batch, so for_evaluations: {self._times} has no "
                 "effect: remove it, or name a metric that is logged at the end of a validation or an epoch"
             )
-        if (
-            not self._has_metric
-            or self._seen
-            or self._complained
-            or (trainer.enable_validation and not self._validated)
-        ):
+        if not self._has_metric or self._seen or (trainer.enable_validation and not self._validated):
             return None
-        self._complained = True
         if self._metric == STEP_LOSS:
-            return "training_step returned no loss: return it, or name a logged metric in the target"
-        names = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-        return f"target metric {self._metric!r} was never logged; logged so far: {names}"
+            return self._complain("training_step returned no loss: return it, or name a logged metric in the target")
+        names = ", ".join(sorted(computed(trainer))) or "nothing"
+        return self._complain(f"target metric {self._metric!r} was never logged; logged so far: {names}")
+
+    def _complain(self, words: str) -> str | None:
+        before, self._complained = self._complained, True
+        return None if before else words
 
 
 def read_step_loss(outputs: Any, accumulated: int, batches: int, meter: LossMeter) -> None:
     """Read the loss that ``training_step`` returned, if any, for a job whose target is about another number."""
-    value = outputs.get("loss") if isinstance(outputs, Mapping) else None
-    if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
+    value = as_number(outputs.get("loss")) if isinstance(outputs, Mapping) else None
+    if isinstance(value, torch.Tensor):
         meter.add_tensor(value, float(accumulated), batches)
+
+
+def as_number(value: Any) -> torch.Tensor | float | None:
+    """Return a value as a tensor of one element, which may be on a GPU, or as a float; None if it is neither.
+
+    Example::
+
+        >>> as_number(torch.tensor([0.5])), as_number(np.array(0.5)), as_number(1), as_number("0.5"), as_number([0.5])
+        (tensor([0.5000]), 0.5, 1.0, None, None)
+    """
+    if isinstance(value, torch.Tensor):
+        # The whole of a tensor that is spread over ranks could be read by all of them together only.
+        whole = _own_part(value) if is_traceable_wrapper_subclass(value) else value
+        return whole if whole is not None and whole.numel() == 1 and not whole.is_complex() else None
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.reshape(()).item()
+    return float(value) if isinstance(value, Real | Decimal) else None
+
+
+def _own_part(value: torch.Tensor) -> torch.Tensor | None:
+    """Return this rank's part of a distributed tensor if it is the whole; None if not."""
+    placements = getattr(value, "placements", ())
+    whole = bool(placements) and all(placement.is_replicate() for placement in placements)
+    return value.to_local() if whole else None  # type: ignore[attr-defined]
 
 
 def _describe(value: Any) -> str:

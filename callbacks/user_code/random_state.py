@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,30 +43,34 @@ def restore(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all([device.cpu() for device in state["cuda"]])
 
 
-class PutBack:
-    """Context that puts the random state of the CPU back if numbers are drawn in it.
+class RandomStateKept:
+    """Context after which the random state of Python, NumPy and torch, on all devices, is as it was before.
 
     Example::
 
-        >>> with PutBack() as guard:
-        ...     drawn = random.random()
-        >>> guard.was_drawn, random.random() == drawn
-        (True, True)
+        >>> with RandomStateKept():
+        ...     drawn = random.random(), torch.rand(1).item()
+        >>> drawn == (random.random(), torch.rand(1).item())
+        True
     """
 
-    was_drawn = False
-    """Whether the block drew random numbers of Python, NumPy or torch."""
-
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         self._python, self._numpy, self._torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        return self
+        self._devices = [(restore, save()) for save, restore in _devices_in_use()]
 
     def __exit__(self, *_: object) -> None:
-        before: Any = self._numpy
-        now: Any = np.random.get_state()
-        same = np.array_equal(before[1], now[1]) and before[2:] == now[2:]
-        if not (same and random.getstate() == self._python and torch.equal(torch.get_rng_state(), self._torch)):
-            self.was_drawn = True
-            random.setstate(self._python)
-            np.random.set_state(self._numpy)
-            torch.set_rng_state(self._torch)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+        for restore, state in self._devices:
+            restore(state)
+
+
+def _devices_in_use() -> Iterator[tuple[Callable[[], Any], Callable[[Any], None]]]:
+    """Yield what saves and what restores the state of each kind of device that this process has used."""
+    for kind in ("cuda", "xpu"):
+        module: Any = getattr(torch, kind, None)
+        if module is not None and module.is_initialized():
+            yield module.get_rng_state_all, module.set_rng_state_all
+    if torch.backends.mps.is_available():
+        yield torch.mps.get_rng_state, torch.mps.set_rng_state

@@ -29,6 +29,20 @@ def started(pid: int) -> int | None:
     return None if state == "Z" else int(rest[18])
 
 
+def is_ancestor(pid: int) -> bool:
+    """Return whether this process was started by a process, or by one that it has started, and so on."""
+    above = os.getppid()
+    while above > 1:
+        if above == pid:
+            return True
+        try:
+            stat = Path(f"/proc/{above}/stat").read_text()
+        except OSError:
+            return False
+        above = int(stat.rpartition(")")[2].split()[1])
+    return False
+
+
 def is_marked(pid: int, name: str, value: str) -> bool:
     """Return whether a process of this user leads its process group and was started with a variable of this value.
 

@@ -1,9 +1,15 @@
-"""Log messages on lines of their own while a progress bar is drawn: the bar is cleared first and redraws itself."""
+"""Lines of a training for its user, in the log or printed, above a progress bar, which is cleared and redraws itself.
+
+No line can fail the training: if the terminal is closed, full or of another kind, or a handler raises, it is lost.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
+import os
+import select
 import sys
 import weakref
 from collections.abc import Iterator
@@ -12,24 +18,70 @@ from typing import Any
 from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
+# Seconds that printing a line may wait.
+MAX_WAIT = 1.0
 # Trainers whose progress bar may be drawn by rich, which keeps no list of its bars.
 _trainers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def logger(name: str) -> logging.Logger:
-    """Return the logger of a module, whose messages start on lines of their own.
+class LineLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose messages start on lines of their own, and which never raises."""
 
-    The user's handlers and levels are left as they are.
-    """
-    found = logging.getLogger(name)
-    found.addFilter(_CLEAR_BARS)
-    return found
+    @override
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        with contextlib.suppress(Exception):  # a handler or a filter of the user's
+            if self.isEnabledFor(level):
+                clear_bars()
+                super().log(level, msg, *args, **{"stacklevel": 2, **options})
+
+
+def logger(name: str) -> LineLogger:
+    """Return the logger of a module; the user's handlers and levels are left as they are."""
+    return LineLogger(logging.getLogger(name), {})
 
 
 def inform(message: str) -> None:
     """Log a message on a line of its own, on rank zero, as Lightning does."""
+    with contextlib.suppress(Exception):
+        clear_bars()
+        rank_zero_info(message)
+
+
+def print_line(line: str) -> None:
+    """Print a line where the user sees it whatever the log level.
+
+    The progress bar itself is not asked to: that of tqdm prints nothing once it is closed.
+    """
     clear_bars()
-    rank_zero_info(message)
+    with contextlib.suppress(Exception):
+        stream = sys.stdout
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        line = line.encode(encoding, "replace").decode(encoding)
+        if type(stream) is io.TextIOWrapper and _is_file(stream):
+            # Not through its buffer: what could not be written would be tried again when the process ends, and fail it.
+            stream.flush()
+            _write(stream.fileno(), f"{line}\n".encode(encoding))
+        else:
+            stream.write(f"{line}\n")
+            if hasattr(stream, "flush"):
+                stream.flush()
+
+
+def _is_file(stream: io.TextIOWrapper) -> bool:
+    try:
+        return stream.fileno() >= 0
+    except OSError:
+        return False
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    """Write to a file, unless it takes nothing now: a pipe that nobody reads, or a terminal that was stopped."""
+    if hasattr(select, "poll"):
+        room = select.poll()
+        room.register(descriptor, select.POLLOUT)
+        if [events for _, events in room.poll(1e3 * MAX_WAIT)] != [select.POLLOUT]:
+            return
+    os.write(descriptor, text)
 
 
 def watch_bar_of(trainer: Any) -> None:
@@ -69,13 +121,3 @@ def _clear_rich(live: Any) -> None:
     with live._lock:
         live.console.control(live._live_render.position_cursor())
         live._live_render._shape = None
-
-
-class _ClearBars(logging.Filter):
-    @override
-    def filter(self, record: logging.LogRecord) -> bool:
-        clear_bars()
-        return True
-
-
-_CLEAR_BARS = _ClearBars()

@@ -59,7 +59,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         except JobEnded:
             call_it_a_success(cli.trainer)
         else:
-            left = replace(left, detail=ended_by(cli.trainer)[1])
+            left = replace(left, detail=ended_by(cli.trainer, assignment.job)[1])
         try:
             left = replace(left, checkpoint=write(cli.trainer, folder / CHECKPOINT))
         except CheckpointNotSavedError as error:  # the training has ended all the same

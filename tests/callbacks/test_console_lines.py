@@ -47,7 +47,7 @@ class Screen(io.StringIO):
 def screen() -> Iterator[Screen]:
     made = Screen()
     handler = logging.StreamHandler(made)
-    loggers = [OURS, logging.getLogger("lightning.pytorch.utilities.rank_zero")]
+    loggers = [OURS.logger, logging.getLogger("lightning.pytorch.utilities.rank_zero")]
     levels = [each.level for each in loggers]
     for each in loggers:
         each.addHandler(handler)

@@ -252,14 +252,15 @@ class Own(lrs.ExponentialLR):
     """A scheduler of the user's own."""
 
 
+REMEMBERS = "<lambda>, which may remember its calls"
 SILENT: dict[str, tuple[Make, dict[str, Any], str]] = {
     "a metric": (
         lambda o: lrs.ReduceLROnPlateau(o), {"monitor": "loss", "interval": "epoch"}, "ReduceLROnPlateau waits",
     ),
-    "a function that raises": (lambda o: lrs.LambdaLR(o, raises), {}, "ZeroDivisionError: no such step"),
-    "a function that draws": (lambda o: lrs.LambdaLR(o, lambda _: random.random()), {}, "draws random numbers"),
-    "NumPy draws": (lambda o: lrs.LambdaLR(o, lambda _: np.random.rand()), {}, "draws random numbers"),
-    "torch draws": (lambda o: lrs.MultiplicativeLR(o, lambda _: float(torch.rand(1))), {}, "draws random numbers"),
+    "a function that raises": (lambda o: lrs.LambdaLR(o, raises), {}, "which may remember its calls"),
+    "a function that draws": (lambda o: lrs.LambdaLR(o, lambda _: random.random()), {}, REMEMBERS),
+    "NumPy draws": (lambda o: lrs.LambdaLR(o, lambda _: np.random.rand()), {}, REMEMBERS),
+    "torch draws": (lambda o: lrs.MultiplicativeLR(o, lambda _: float(torch.rand(1))), {}, REMEMBERS),
     "another class": (lambda o: Own(o, 0.9), {}, "the course of Own is not known"),
     "in a sequence": (warm_up(lambda o: lrs.MultiplicativeLR(o, lambda _: 0.9)), {}, "within SequentialLR"),
     "to and fro": (

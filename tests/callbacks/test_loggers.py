@@ -216,7 +216,7 @@ def test_a_logger_that_raises_is_warned_about_once_and_the_training_goes_on(capl
         logged(broken, 40)
     assert broken.asked == 1
     said = [record.getMessage() for record in caplog.records if "no route to the server" in record.getMessage()]
-    assert said == ["job: no more forecasts for Raises, which raised ConnectionError: no route to the server"]
+    assert said == ["job: training continues without forecasts in Raises: ConnectionError: no route to the server"]
 
 
 def test_the_run_that_a_job_left_open_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:

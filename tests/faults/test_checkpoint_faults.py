@@ -468,7 +468,7 @@ def train_as_a_rank(folder: Path, rank: Rank) -> None:
     said: list[str] = []
     listener = logging.Handler()
     listener.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    job_checkpointer.log.addHandler(listener)
+    job_checkpointer.log.logger.addHandler(listener)
     with pytest.MonkeyPatch.context() as patch, joined_ranks(rank):
         disk = Broken(patch)
         patch.setattr(job_checkpointer, "MIN_RETRY_DELAY", 0.05)
