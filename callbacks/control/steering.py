@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from lightning_core.core.answers import Directive, End, Grant, Verdict
@@ -365,7 +366,8 @@ class Steering:
             if self._timer.on_host:
                 self._affinity = os.sched_getaffinity(0)
             bound = cores_of(device, self._cores_of_device(), Path(paths[device])) if self._timer.on_host else None
-            self._device_lock = ArbiterClient(Path(paths[device]), cores=bound)
+            tell = partial(log.warning, "%s: %s", self._job)
+            self._device_lock = ArbiterClient(Path(paths[device]), cores=bound, tell=tell)
             self._own_device_lock = device, self._device_lock
 
     def _close_own_device_lock(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -9,7 +10,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from lightning_core.node.unix_sockets import connect
@@ -21,33 +22,52 @@ log = logging.getLogger(__name__)
 REQUEST = struct.Struct("<cdQ")
 ACQUIRE, RELEASE = b"w", b"g"
 GRANTED = struct.Struct("<Q")
+# What the arbiter shows in a shared file: how many processes wait, 255 at most, and a number that it counts up all the
+# time, whoever holds the device.
+SIGNS = struct.Struct("<B7xQ")
 # Seconds between two attempts to connect.
 RECONNECT_INTERVAL = 1.0
 # Seconds that an attempt may take while many processes connect; it is the training thread that waits.
 CONNECT_TIMEOUT = 0.25
+# Seconds without a sign of life after which the arbiter counts as stopped, and between two looks while one waits. Of
+# the time between two looks no more counts: while this process stood still itself, it has seen nothing.
+STOPPED_AFTER, LOOK_INTERVAL = 2.0, 0.25
 
 
 class ArbiterClient:
     """The lock of a device that an arbiter shares out; implements :class:`lightning_core.core.protocols.DeviceLock`.
+
+    While the arbiter is gone or stopped, the training has the device whenever it likes.
 
     Args:
         path: Path of the arbiter's socket.
         quantum: Seconds for which the device is held while others wait; one batch at least.
         cores: Cores to pin the training thread to, where cores are the device. An unpinned process wakes up on
             whichever core is free, with cold caches, and its batches take 10 to 20 % longer (measured).
+        tell: Logs a line.
     """
 
-    def __init__(self, path: Path, quantum: float = 0.048, cores: Collection[int] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        quantum: float = 0.048,
+        cores: Collection[int] | None = None,
+        tell: Callable[[str], object] = log.warning,
+    ) -> None:
         self.held = False
         self._path = path
         self._quantum = quantum
         self._cores = cores
+        self._tell = tell
         self._has_requested = False
         self._request = 0
         self._acquired_at = 0.0
         self._reconnect_at = 0.0
         self._socket: socket.socket | None = None
-        self._waiting: mmap.mmap | None = None
+        self._signs: mmap.mmap | None = None
+        self._is_stopped = False
+        self._sign = 0
+        self._silent_for = self._looked_at = 0.0
         self._connect()
 
     def acquire(self, share: float, timeout: float) -> bool:
@@ -56,27 +76,27 @@ class ArbiterClient:
             self._connect()
         if not self._has_requested:
             self._send_request(share)
-        while self._socket is not None:
-            try:
-                ready, _, _ = select.select([self._socket], [], [], timeout)
-                if not ready:
-                    return False
-                answer = self._socket.recv(GRANTED.size)
-            except OSError:
-                answer = b""
-            if len(answer) != GRANTED.size:
-                self._disconnect()
-            elif GRANTED.unpack(answer)[0] == self._request:
+        until = time.monotonic() + timeout
+        while self._socket is not None and not self._looks_stopped():
+            answer = self._receive(min(max(until - time.monotonic(), 0.0), LOOK_INTERVAL))
+            if answer == self._request:
                 break
-        # Granted; or there is no arbiter, and so no process to wait for.
+            if answer is None and time.monotonic() >= until:
+                return False
+        # Granted; or there is no arbiter that works, and so no process to wait for.
         self._has_requested = False
         self.held = True
         self._acquired_at = time.monotonic()
         return True
 
     def expired(self) -> bool:
+        was_stopped = self._is_stopped
+        if self._signs is None or self._looks_stopped():
+            return False
+        if was_stopped:  # it works again, and may take another process for the holder
+            return True
         over = time.monotonic() - self._acquired_at >= self._quantum
-        return over and self._waiting is not None and self._waiting[0] != 0
+        return over and self._signs[0] != 0
 
     def release(self, *, again: bool, share: float = 0.0) -> None:
         self.held = False
@@ -97,6 +117,40 @@ class ArbiterClient:
             self._socket.close()
             self._socket = None
 
+    def _looks_stopped(self) -> bool:
+        """Look for a sign of life of the arbiter; return whether there has been none for too long."""
+        if self._signs is None:
+            return False
+        sign, now = SIGNS.unpack_from(self._signs)[1], time.monotonic()
+        gap, self._looked_at = min(now - self._looked_at, 2 * LOOK_INTERVAL), now
+        if sign != self._sign:
+            if self._is_stopped:
+                self._log("the device arbiter works again")
+            self._sign, self._silent_for, self._is_stopped = sign, 0.0, False
+            return False
+        self._silent_for += gap
+        if self._silent_for > STOPPED_AFTER and not self._is_stopped:
+            self._is_stopped = True
+            self._log("the device arbiter has stopped: training continues without turns until it works again")
+        return self._is_stopped
+
+    def _receive(self, timeout: float) -> int | None:
+        """Return the number of the request that is granted, within some seconds; None if none is."""
+        assert self._socket is not None
+        answer = b""
+        try:
+            ready = select.poll()  # select() knows no descriptor beyond the first 1,024
+            ready.register(self._socket, select.POLLIN)
+            if not ready.poll(1e3 * timeout):
+                return None
+            answer = self._socket.recv(GRANTED.size)
+        except OSError:
+            pass
+        if len(answer) != GRANTED.size:
+            self._disconnect()
+            return None
+        return int(GRANTED.unpack(answer)[0])
+
     def _connect(self) -> bool:
         if time.monotonic() < self._reconnect_at:
             return False
@@ -106,13 +160,14 @@ class ArbiterClient:
         except OSError:
             return False
         try:
-            connection.settimeout(None)
-            with waiting_file(self._path).open("rb") as file:
-                self._waiting = mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
-        except OSError:
+            # The training thread waits for no room to send: an arbiter that takes nothing is one that is gone.
+            connection.setblocking(False)
+            with signs_file(self._path).open("rb") as file:
+                self._signs = mmap.mmap(file.fileno(), SIGNS.size, prot=mmap.PROT_READ)
+        except (OSError, ValueError):
             connection.close()
             return False
-        self._socket = connection
+        self._socket, self._looked_at = connection, time.monotonic()
         return True
 
     def _send_request(self, share: float) -> None:
@@ -128,11 +183,15 @@ class ArbiterClient:
                 self._disconnect()
 
     def _disconnect(self) -> None:
-        log.warning("lost the device arbiter %s: training continues without time slicing", self._path)
-        self._waiting = None
+        self._log("lost the device arbiter: training continues without turns")
+        self._signs = None
         self.close()
 
+    def _log(self, words: str) -> None:
+        with contextlib.suppress(Exception):  # a handler of the user's
+            self._tell(f"{words} ({self._path})")
 
-def waiting_file(path: Path) -> Path:
-    """Return the path of the file with the shared byte: how many processes wait, 255 at most."""
-    return path.with_suffix(".waiting")
+
+def signs_file(path: Path) -> Path:
+    """Return the path of the shared file with the arbiter's signs."""
+    return path.with_suffix(".signs")

@@ -6,11 +6,12 @@ Rules
    divided by the process's share, to the process's virtual time, and the waiting process with the least virtual time
    goes next.
 2. A quantum ends between batches: after ``quantum`` seconds if other processes wait, never if none does. A process
-   reads from one shared byte whether others wait, so a job alone on its device sends no message at all.
+   reads from a shared file whether others wait, so a job alone on its device sends no message at all.
 3. Time alone on the device is not charged, and absence earns no credit.
 4. A process that dies releases the device, even if a child that it forked keeps its socket open; one that hangs is
    passed over after ``hang_timeout``.
-5. If the arbiter dies, training continues without time slicing.
+5. If the arbiter dies or stops, training continues without time slicing: in the shared file it counts on all the time,
+   also during a long quantum, and processes see that it no longer does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import threading
 import time
 from pathlib import Path
 
-from lightning_core.node.arbiter_client import ACQUIRE, GRANTED, REQUEST, waiting_file
+from lightning_core.node.arbiter_client import ACQUIRE, GRANTED, REQUEST, SIGNS, signs_file
 from lightning_core.node.processes import peer_of, process_watch
 from lightning_core.node.unix_sockets import listen, max_connections
 
@@ -53,7 +54,7 @@ class _Process:
 
 
 class DeviceArbiter:
-    """The server: one thread, a Unix socket and the shared byte beside it.
+    """The server: one thread, a Unix socket and the shared file beside it.
 
     Args:
         path: Path of the socket; its folder must be private, and the path at most 107 characters long.
@@ -63,12 +64,10 @@ class DeviceArbiter:
     def __init__(self, path: Path, hang_timeout: float = 30.0) -> None:
         self.path = path
         self._hang_timeout = hang_timeout
+        self._signs = _new_signs(path)  # before anybody can connect, who would read those of an earlier arbiter
+        self._beats = 0
         self._listener = listen(path, socket.SOCK_SEQPACKET)
         self._max_processes = max_connections(MAX_PROCESSES)
-        byte = waiting_file(path)
-        byte.write_bytes(b"\0")
-        with byte.open("r+b") as file:
-            self._waiting = mmap.mmap(file.fileno(), 1)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._processes: list[_Process] = []
@@ -87,10 +86,11 @@ class DeviceArbiter:
             self._disconnect(process)
         self._listener.close()
         self.path.unlink(missing_ok=True)
-        waiting_file(self.path).unlink(missing_ok=True)
+        signs_file(self.path).unlink(missing_ok=True)
 
     def _serve(self) -> None:
         while not self._closed:
+            self._show()
             for key, _ in self._selector.select(timeout=POLL_INTERVAL):
                 if key.data is None:
                     self._accept()
@@ -179,11 +179,24 @@ class DeviceArbiter:
             self._holder = chosen
             self._charged_from = time.monotonic()
             self._virtual_floor = chosen.virtual_time
-            waiters.remove(chosen)
-            self._waiting[0] = min(len(waiters), 255)
+            self._show()
             try:
                 chosen.connection.send(GRANTED.pack(chosen.request))
             except OSError:
                 self._disconnect(chosen)
         else:
-            self._waiting[0] = min(len(waiters), 255)
+            self._show()
+
+    def _show(self) -> None:
+        """Show in the shared file that this process works, and how many wait."""
+        self._beats += 1
+        SIGNS.pack_into(self._signs, 0, min(len(self._waiters()), 255), self._beats)
+
+
+def _new_signs(path: Path) -> mmap.mmap:
+    """Return the shared file of an arbiter, as a new one: to shorten that of an earlier one would kill who reads it."""
+    part = signs_file(path).with_suffix(".part")
+    part.write_bytes(bytes(SIGNS.size))
+    part.replace(signs_file(path))
+    with signs_file(path).open("r+b") as file:
+        return mmap.mmap(file.fileno(), SIGNS.size)

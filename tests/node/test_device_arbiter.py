@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_core.core.protocols import DeviceLock
-from lightning_core.node import device_arbiter
-from lightning_core.node.arbiter_client import ArbiterClient
+from lightning_core.node import arbiter_client, device_arbiter
+from lightning_core.node.arbiter_client import STOPPED_AFTER, ArbiterClient, signs_file
 from lightning_core.node.device_arbiter import DeviceArbiter
 from tests.waiting import until
 
@@ -182,10 +183,111 @@ def test_training_goes_on_without_an_arbiter(tmp_path: Path, caplog: pytest.LogC
     client.release(again=True, share=0.5)
     assert client.acquire(0.5, 1.0)
     assert not client.expired()
-    assert "training continues without time slicing" in caplog.text
+    assert "training continues without turns" in caplog.text
     client.close()
     never = ArbiterClient(tmp_path / "nowhere")
     assert never.acquire(0.5, 1.0)
+
+
+ARBITER = """
+import sys, time
+from pathlib import Path
+from lightning_core.node.device_arbiter import DeviceArbiter
+arbiter = DeviceArbiter(Path(sys.argv[1]), hang_timeout=1e9)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """An arbiter in a process of its own, at ``tmp_path / "t"``."""
+    command = [sys.executable, "-c", ARBITER, str(tmp_path / "t")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.promise("F35")
+def test_training_goes_on_while_the_arbiter_is_stopped_and_takes_turns_again_after_it(
+    apart: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    first, second = (ArbiterClient(tmp_path / "t", quantum=0.0, tell=said.append) for _ in range(2))
+    assert first.acquire(0.5, 60.0)
+    assert not second.acquire(0.5, 0.05)
+    os.kill(apart.pid, signal.SIGSTOP)
+    for _ in range(2):  # once it is known, nobody waits for it any more
+        for client in (first, second):
+            began = time.monotonic()
+            until(lambda one=client: one.acquire(0.5, 1.0), STOPPED_AFTER + 10.0)  # type: ignore[misc]
+            waited = time.monotonic() - began
+            client.release(again=True, share=0.5)
+    assert waited < 0.5
+    assert sum("has stopped" in words for words in said) == 2
+    for client in (first, second):
+        assert client.acquire(0.5, 1.0)
+    os.kill(apart.pid, signal.SIGCONT)
+    for client in (first, second):
+        until(client.expired)  # neither keeps what it has taken meanwhile
+        client.release(again=True, share=0.5)
+    assert next_holder((first, 0.5), (second, 0.5)) in (first, second)
+    assert first.held != second.held
+    assert sum("arbiter works again" in words for words in said) == 2
+
+
+@pytest.mark.promise("F35")
+def test_a_long_turn_of_another_job_is_no_sign_that_the_arbiter_has_stopped(arbiter: DeviceArbiter) -> None:
+    said: list[str] = []
+    first, second = (ArbiterClient(arbiter.path, tell=said.append) for _ in range(2))
+    assert first.acquire(0.5, 60.0)
+    assert not second.acquire(0.5, 1.5 * STOPPED_AFTER)
+    assert said == []
+
+
+def test_time_in_which_this_process_stood_still_says_nothing_of_the_arbiter(
+    arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    client = ArbiterClient(arbiter.path, quantum=0.0, tell=said.append)
+    assert client.acquire(0.5, 60.0)
+    arbiter._show = lambda: None  # type: ignore[method-assign]
+    for later in (1e3, 2e3):
+        monkeypatch.setattr(arbiter_client, "time", SimpleNamespace(monotonic=lambda at=later: at))
+        client.expired()
+    assert said == []
+
+
+def test_an_arbiter_that_is_started_again_does_not_shorten_the_file_that_others_read(tmp_path: Path) -> None:
+    """To read what was cut off kills a process."""
+    first = DeviceArbiter(tmp_path / "t")
+    client = ArbiterClient(tmp_path / "t")
+    before = signs_file(tmp_path / "t").stat().st_ino
+    second = DeviceArbiter(tmp_path / "t")
+    assert signs_file(tmp_path / "t").stat().st_ino != before
+    assert not client.expired()
+    for one in (first, second):
+        one.close()
+
+
+def test_a_process_may_have_more_files_than_select_knows(arbiter: DeviceArbiter) -> None:
+    kept, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, most), most))
+    files = [open(os.devnull) for _ in range(1100)]  # noqa: SIM115
+    try:
+        client = ArbiterClient(arbiter.path)
+        assert client._socket is not None
+        assert client._socket.fileno() > 1024
+        assert client.acquire(0.5, 60.0)
+        client.close()
+    finally:
+        for file in files:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (kept, most))
 
 
 def test_only_the_user_can_connect(arbiter: DeviceArbiter) -> None:
