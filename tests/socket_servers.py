@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import tempfile
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning_core.core.answers import State, Verdict
+from lightning_core.node.processes import started
 from lightning_core.server.access.groups import GroupSocket
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.server.sessions import PROCESS_EXITED
 from tests.waiting import PATIENCE
+
+
+@contextlib.contextmanager
+def found_pool(**settings: Any) -> Iterator[Pool]:
+    """A pool in a folder by which scripts find it, the parent of its socket.
+
+    Args:
+        settings: Settings of its scheduler.
+    """
+    with tempfile.TemporaryDirectory(prefix="lc-") as name:
+        folder, me = Path(name), os.getpid()
+        made = Pool(folder / "pool", folder / "socket", {"policy": "uniform", **settings})
+        head = {"pid": me, "started": started(me), "temp": name, "socket": str(made.path), "token": ""}
+        (folder / "head.json").write_text(json.dumps(head))
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 class Pool:

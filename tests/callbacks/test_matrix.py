@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lightning_core.node.processes import started
 from tests.matrix.collectives import difference
 from tests.matrix.factors import Row, name_of, pairwise_rows
 from tests.matrix.forks import Forks
-from tests.socket_servers import Pool
+from tests.socket_servers import found_pool
 
 TRAIN = "tests.matrix.training:train"
 
@@ -28,14 +24,8 @@ def forks() -> Iterator[Forks]:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[str]:
     """A pool with four devices, in a folder by which scripts find it."""
-    with tempfile.TemporaryDirectory(prefix="lc-") as name:
-        folder = Path(name)
-        made = Pool(folder / "pool", folder / "socket", {"policy": "uniform", "devices": 4})
-        me = os.getpid()
-        head = {"pid": me, "started": started(me), "temp": name, "socket": str(folder / "socket"), "token": ""}
-        (folder / "head.json").write_text(json.dumps(head))
-        yield name
-        made.close()
+    with found_pool(devices=4) as made:
+        yield str(made.path.parent)
 
 
 @pytest.mark.parametrize("row", pairwise_rows(), ids=name_of)

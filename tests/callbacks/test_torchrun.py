@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lightning_core.core.answers import JobStatus, State, Verdict
-from lightning_core.node.processes import started
 from tests.conftest import ROOT
-from tests.socket_servers import Pool
+from tests.socket_servers import Pool, found_pool
 
 SCRIPT = """
 import os
@@ -40,14 +37,8 @@ print("rank", trainer.global_rank, "of", trainer.world_size, "ends after", train
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     """A pool with two devices, in a folder by which scripts find it."""
-    with tempfile.TemporaryDirectory(prefix="lc-") as name:
-        folder = Path(name)
-        made = Pool(folder / "pool", folder / "socket", {"policy": "uniform", "devices": 2})
-        me = os.getpid()
-        head = {"pid": me, "started": started(me), "temp": name, "socket": str(folder / "socket"), "token": ""}
-        (folder / "head.json").write_text(json.dumps(head))
+    with found_pool(devices=2) as made:
         yield made
-        made.close()
 
 
 def run(pool: Pool, folder: Path, dies_at: int, *options: str) -> tuple[str, list[JobStatus]]:
