@@ -52,9 +52,10 @@ class CoreCallback(pl.Callback):
             the state to the host's memory, and back before training goes on.
         on_nan: What to do when the losses are NaN or infinite for three loss cells in a row: ``"continue"`` or
             ``"stop"``. The first such loss is logged at once.
-        on_refused: What to do if the pool refuses the job, for example because its name is taken: ``"hold"`` waits and
-            asks again every few seconds, ``"rename"`` joins under a free name such as ``resnet-2``, ``"alone"`` trains
-            without the pool. If the pool does not share the device, the job always trains without it.
+        on_refused: What to do while the name of the job is taken in the pool: ``"hold"`` waits and asks again every
+            few seconds, ``"rename"`` joins under a free name such as ``resnet-2``, ``"alone"`` trains without the
+            pool. If the pool can never take the job, for example because it has too few devices, the job trains
+            without it.
         keep_best: Whether to save the best model, or the folder to save it in. It is the model that met the target or
             came closest to it; :attr:`best_model_path` is its path. True saves in ``default_root_dir``.
         save_to: Folder in which the training is saved once before its Slurm job ends; by default it is not saved.

@@ -19,7 +19,7 @@ KNOWN = {
     "ON_MISS": "action when the deadline passes: continue, stop or hold",
     "ON_HOLD": "memory on a GPU while the job is held: keep or offload",
     "ON_NAN": "action when losses are NaN or infinite: continue or stop",
-    "ON_REFUSED": "action if the pool refuses the job: hold, rename or alone",
+    "ON_REFUSED": "action while the name of the job is taken: hold, rename or alone",
     "REQUEUE": "whether the script's Slurm job is requeued when its time is up: yes or no",
     # Read by scripts and commands.
     "POOL": "pool to join: auto, local, a folder or host:port; commands also take the address of a page",

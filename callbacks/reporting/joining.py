@@ -16,7 +16,7 @@ from lightning_core.core.answers import Directive, JoinReply
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job, OnRefused
 from lightning_core.core.names import MAX_NAME_LENGTH
-from lightning_core.core.protocols import Client, DeviceNotSharedError, JoinRefusedError, NameTakenError
+from lightning_core.core.protocols import Client, JoinRefusedError, NameTakenError
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.local_client import LocalClient
@@ -69,7 +69,7 @@ class FallbackClient(LocalClient):
         period: Seconds between two calls of it.
     """
 
-    def __init__(self, settings: Settings, ends: Callable[[], str], period: float = POOL_CHECK_PERIOD) -> None:
+    def __init__(self, settings: Settings, ends: Callable[[], str], period: float) -> None:
         super().__init__(settings)
         self._ends = ends
         self._period = period
@@ -95,8 +95,8 @@ class Join:
         job: Job as its user wants it.
         pool: ``"auto"``, ``"local"``, or the address of a pool.
         device: Device of the process, by the name that the pool uses.
-        on_refused: What to do if the pool refuses the job. If the pool does not share the device, the script always
-            trains alone.
+        on_refused: What to do while the job's name is taken in the pool. If the pool refuses the job for anything
+            else, the script trains alone.
         history: Folder in which runs are kept and found without a pool; None for none.
         host: Returns the job of this process, or of one that has started it, within whose grant this one trains; empty
             once there is none. Meanwhile it joins no pool: what trains might wait for what the pool holds.
@@ -141,7 +141,9 @@ class Join:
             self._lost_at = self._lost_at or time.monotonic()
             if time.monotonic() - self._lost_at < POOL_TIMEOUT:
                 raise
-            return self._connect_locally(FallbackClient(self._settings(), self._is_back), is_fallback=True)
+            return self._connect_locally(
+                FallbackClient(self._settings(), self._is_back, POOL_CHECK_PERIOD), is_fallback=True
+            )
         self._lost_at = None
         return connection
 
@@ -159,7 +161,8 @@ class Join:
             except JoinRefusedError as error:
                 client.close()
                 self._answered = True
-                if self._on_refused is not OnRefused.ALONE and not isinstance(error, DeviceNotSharedError):
+                # A name becomes free; nothing else that a pool refuses a script for changes while it waits.
+                if self._on_refused is not OnRefused.ALONE and isinstance(error, NameTakenError):
                     raise JoinDeferredError(str(error)) from None
                 log.warning("%s: the pool refuses the job, training without it: %s", self._job.name, error)
                 self._pool = LOCAL

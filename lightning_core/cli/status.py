@@ -71,9 +71,10 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         now, jobs = look()
         plain, about = [job_entry(job, folder) for job in jobs], pool.about()
         owners = [one for one in about["owners"] if is_shown(one["owner"])]
+        waiting = [one for one in about["waiting"] if is_shown(one["owner"])]
         body = {"now": now, "settings": settings.to_dict(), "cloud": about["cloud"],
                 "unavailable": about["unavailable"], "manager_silent": about["manager_silent"],
-                "owners": owners, "jobs": plain}  # fmt: skip
+                "owners": owners, "waiting": waiting, "jobs": plain}  # fmt: skip
         print(json.dumps(body, indent=2))
     elif arguments.watch:
         from lightning_core.node.signals import recorded_signals
@@ -96,6 +97,9 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
             print(silence_line(about["manager_silent"]))
         for text in unavailable_lines(about["unavailable"]):
             print(text)
+        for one in about["waiting"]:
+            if is_shown(one["owner"]):
+                print(waiting_line(one))
         cloud = about["cloud"]
         for one in about["owners"]:
             if is_shown(one["owner"]):
@@ -125,6 +129,17 @@ def owner_line(owner: Mapping[str, Any]) -> str:
         f"{clean(owner['owner']) or 'owner unknown'}: {owner['held']:.3g} devices{quota} for {owner['jobs']} jobs, "
         f"{owner['device_hours']:.3g}{of} device-hours{period}"
     )
+
+
+def waiting_line(waiting: Mapping[str, Any]) -> str:
+    """Return that a script waits for a name, in one line.
+
+    Example::
+
+        >>> waiting_line({"job": "resnet", "owner": "ann"})
+        'resnet: another script holds until this name is free; on_refused says what it does instead'
+    """
+    return f"{clean(waiting['job'])}: another script holds until this name is free; on_refused says what it does instead"
 
 
 def _lost(about: Mapping[str, Any]) -> set[int]:

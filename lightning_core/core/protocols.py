@@ -164,7 +164,7 @@ class Client(Protocol):
 
         Raises:
             JoinRefusedError: If the pool refuses the job, as :class:`NameTakenError` or :class:`DeviceNotSharedError`
-                where one of them fits. All but the latter may be temporary.
+                where one of them fits. Only the former may be temporary.
         """
 
     def report(self, report: Report) -> Directive | None:

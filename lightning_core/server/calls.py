@@ -277,5 +277,6 @@ async def _about(pool: Pool, person: Person) -> dict[str, Any]:
     # A plan names jobs, and words about trouble may; what others have is theirs to tell.
     owners = [owner for owner in about["owners"] if person.sees(owner["owner"])]
     unavailable = [one | {"why": ""} for one in about["unavailable"]]
-    hidden = {"plan": None, "cloud": about["cloud"] | {"trouble": {}}, "owners": owners, "unavailable": unavailable}
+    waiting = [one for one in about["waiting"] if person.sees(one["owner"])]
+    hidden = {"plan": None, "cloud": about["cloud"] | {"trouble": {}}, "owners": owners, "unavailable": unavailable, "waiting": waiting}
     return about | hidden

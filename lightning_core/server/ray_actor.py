@@ -234,6 +234,7 @@ class SchedulerActor(PoolCalls):
             "unavailable": self._unavailable(), "manager_silent": self._manager_silent_for(),
             "settings": scheduler.settings.to_dict(), "cloud": scheduler.cloud.to_dict(),
             "plan": plans.describe(scheduler.controllers), "owners": scheduler.owners(),
+            "waiting": self._sessions.waiting(),
         }  # fmt: skip
 
     async def counters(self) -> dict[str, Any]:

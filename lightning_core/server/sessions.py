@@ -26,6 +26,8 @@ from lightning_core.server.clocks import stall_aware_clock
 # Seconds that a script has to reconnect: after its connection has closed, and after the scheduler has restarted.
 RECONNECT_GRACE = 1.0
 RESTART_GRACE = 15.0
+# Seconds since it last asked for which a script counts as waiting for a name; it asks every three.
+WAITS_FOR = 10.0
 # Seconds between two heartbeats of a proxy, and of silence after which it counts as lost.
 PROXY_HEARTBEAT, PROXY_TIMEOUT = 5.0, 30.0
 PROCESS_EXITED = "its process has exited"
@@ -46,6 +48,8 @@ class Sessions:
         """For each job, the number of the connection that reports for it."""
         self._scheduler = scheduler
         self._handle = handle
+        # When a script last asked in vain for a name that is taken, and whose it is.
+        self._waiting: dict[str, tuple[float, str]] = {}
         # Number of the first connection of each, and time of its last heartbeat.
         self._proxies: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,18 +76,26 @@ class Sessions:
         if job.min_devices > (have := scheduler.settings.devices):
             raise JoinRefusedError(f"{job.name} trains on {job.min_devices} devices, the pool has {have}")
         if (refusal := scheduler.settings.refusal(job.target)) is not None:
-            raise JoinRefusedError(f"{job.name}: {refusal}")
+            raise JoinRefusedError(refusal)
         again = False
         if job.name in scheduler.names(active=True):
             if self._has_other_reporter(job.name, connection) or not may_continue():
+                self._waiting[job.name] = time.monotonic(), job.owner
                 raise NameTakenError(f"the name {job.name!r} is taken by a job that has not ended; choose another")
             again = incarnation == scheduler.incarnation(job.name)
             if not again:  # another process had the name and has exited
                 self._report_lost(job.name, scheduler.incarnation(job.name))
+        self._waiting.pop(job.name, None)
         self.reporters[job.name] = connection
         self._handle(Submit((job,)))
         paths, cores = tuple(path for _, path in self.devices), scheduler.settings.cores
         return JoinReply(self._scheduler().incarnation(job.name), paths, again, cores)
+
+    def waiting(self) -> list[dict[str, str]]:
+        """Return the names that scripts wait for, each with the owner of the script."""
+        since = time.monotonic() - WAITS_FOR
+        self._waiting = {name: found for name, found in self._waiting.items() if found[0] > since}
+        return [{"job": name, "owner": owner} for name, (_, owner) in self._waiting.items()]
 
     def check_reporter(self, event: Report | WorkerExited, connection: int) -> None:
         """Check that the connection of an event may report for its job.

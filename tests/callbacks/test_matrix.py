@@ -15,12 +15,6 @@ from tests.socket_servers import found_pool
 TRAIN = "tests.matrix.training:train"
 
 
-@pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
-    with Forks() as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def pool() -> Iterator[str]:
     """A pool with four devices, in a folder by which scripts find it."""

@@ -31,7 +31,7 @@ def cancelled_in(client: LocalClient) -> Callable[[], object]:
     return lambda: client.event(Cancel(JOB.name))
 
 
-@pytest.mark.parametrize("make", [LocalClient, lambda: FallbackClient(Settings(), lambda: False)])
+@pytest.mark.parametrize("make", [LocalClient, lambda: FallbackClient(Settings(), str, 10.0)])
 def test_clients_with_a_scheduler_of_their_own_conform(make: Callable[[], LocalClient]) -> None:
     client = make()
     check_client(client, JOB, cancelled_in(client))
