@@ -14,6 +14,7 @@ from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import When, parse_duration, parse_limit
 from lightning_core.core.events import Checkpoint
 from lightning_core.core.targets import Target
+from lightning_core.variables import is_disabled
 from lightning_core.view.console_lines import logger
 
 from .checkpointing.best_model import check_keep_best
@@ -118,6 +119,16 @@ class CoreCallback(pl.Callback):
         every: int = 10,
         growth: float = 0.01,
     ) -> None:
+        self._fit: Fit | None = None
+        self._record: JobRecord | None = None
+        self._found: object = None
+        self._trainer: weakref.ref[pl.Trainer] | None = None
+        # Only a launched job has a folder for its own checkpoints.
+        self._folder: Path | None = None
+        self._save_every = 300.0
+        self._checkpointer = self._new_checkpointer()
+        if is_disabled():  # nothing is looked at, and no hook does anything
+            return
         self._terms = JobTerms(job, deadline, target, begin, weight, on_miss, on_nan, like, on_hold)
         self._options = Options(
             self._terms.job, pool, stop_when_met, every, growth, read_on_refused(on_refused),
@@ -127,14 +138,6 @@ class CoreCallback(pl.Callback):
             None if history is None else Path(history).expanduser(),
             requeue,
         )  # fmt: skip
-        # Only a launched job has a folder for its own checkpoints.
-        self._folder: Path | None = None
-        self._save_every = 300.0
-        self._checkpointer = self._new_checkpointer()
-        self._trainer: weakref.ref[pl.Trainer] | None = None
-        self._fit: Fit | None = None
-        self._record: JobRecord | None = None
-        self._found: object = None
 
     def __iter__(self) -> NoReturn:
         """Refuse to be iterated: the Trainer of ``pytorch_lightning`` takes an unknown callback for a list.
@@ -182,13 +185,15 @@ class CoreCallback(pl.Callback):
 
     def _repr_html_(self) -> str:
         """Return a card with verdict, forecast and curve for notebooks."""
+        if is_disabled():
+            return ""
         over = self._fit is None
         return notebook_card(self._record, self._options.job, self.forecast, self.best_model_path, over=over)
 
     @override
     def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
-        if self._fit is not None:
-            return  # it fits another Trainer, within whose fit this one fits
+        if is_disabled() or self._fit is not None:
+            return  # the latter while it fits another Trainer, within whose fit this one fits
         self._trainer = None
         if stage != "fit" or trainer.fast_dev_run:
             return

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lightning_core.core.jobs import OnHold, OnMiss, OnNan, OnRefused, check_term
 from lightning_core.core.limits import check_length
 from lightning_core.core.targets import parse_target
-from lightning_core.variables import MAX_VALUE_LENGTH, PREFIX, unknown
+from lightning_core.variables import MAX_VALUE_LENGTH, PREFIX, is_disabled, unknown
 
 if TYPE_CHECKING:
     from lightning_core.callbacks import CoreCallback
@@ -51,6 +51,8 @@ def callbacks() -> list[CoreCallback]:
         MisconfigurationException: If a variable is missing or invalid; the message names it and the rule.
     """
     environment = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
+    if is_disabled(environment):
+        return []
     for warning in unknown(environment):
         if warning not in _logged:
             _logged.add(warning)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from lightning_core.core.names import did_you_mean
 
 PREFIX = "LIGHTNING_CORE_"
+# Values of POOL, and of the argument of that name: the pool that is found, and none.
+AUTO, LOCAL = "auto", "local"
+# Values of a switch that leave it off.
+OFF = ("", "0", "no", "off", "false")
 # Characters of a value: of a path or a target, of which none is longer.
 MAX_VALUE_LENGTH = 4096
 # Contents of each variable, by its name without the prefix. Every variable that is read or set is listed here.
@@ -40,6 +45,17 @@ KNOWN = {
     "ON_DEMAND": "for a provision command: requested on-demand nodes",
     "OFFERS": "for a provision command: requested nodes of each offer, as JSON; empty if they may be anywhere",
 }
+
+
+def is_disabled(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the package is switched off in every Trainer.
+
+    Example::
+
+        >>> is_disabled({"LIGHTNING_CORE_DISABLE": "1"}), is_disabled({"LIGHTNING_CORE_DISABLE": "0"}), is_disabled({})
+        (True, False, False)
+    """
+    return environment.get(f"{PREFIX}DISABLE", "").lower() not in OFF
 
 
 def unknown(environment: Mapping[str, str]) -> list[str]:

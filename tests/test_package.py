@@ -57,7 +57,8 @@ def sources() -> dict[str, Path]:
     for top, prefix in ((ROOT / "lightning_core", PACKAGE), (ROOT / "callbacks", f"{PACKAGE}.callbacks")):
         for path in top.rglob("*.py"):
             parts = path.relative_to(top).with_suffix("").parts
-            if parts[0] != "template":  # the files that `init` copies belong to the user
+            # The files that `init` copies belong to the user, and the entry point is a package of its own.
+            if parts[0] not in ("template", "entry_point"):
                 found[".".join((prefix, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
     return found
 
@@ -113,7 +114,7 @@ def test_the_wheel_has_every_package() -> None:
         f"{PACKAGE}.{name}"
         for name in ("recorded", "template", "template.curves", "market.data", "web.monitoring", "web.static")
     }
-    assert set(listed) == folders | data
+    assert set(listed) == folders | data | {"lightning_core_entry_point"}
 
 
 def test_no_import_cycles() -> None:

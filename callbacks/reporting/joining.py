@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,8 +21,7 @@ from lightning_core.core.protocols import Client, JoinRefusedError, NameTakenErr
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.local_client import LocalClient
-from lightning_core.server.clients.socket_client import SocketClient
-from lightning_core.server.discovery import LOCAL, describe, is_found
+from lightning_core.variables import AUTO, LOCAL
 from lightning_core.view.console_lines import inform, logger
 
 log = logger(__name__)
@@ -152,7 +152,7 @@ class Join:
         if client is not None:
             try:
                 reply = self._ask(client)
-                if not self._answered and is_found(self._pool):
+                if not self._answered:
                     self._tell_pool(client)
                 self._answered = True
                 return Connection(
@@ -169,8 +169,11 @@ class Join:
         return self._connect_locally(LocalClient(self._settings(), history=self._history))
 
     def _tell_pool(self, client: Client) -> None:
-        """Log which pool was found, since the user has not named it."""
-        if isinstance(client, SocketClient):
+        """Log which pool was found, if the user has not named it."""
+        from lightning_core.server.clients.socket_client import SocketClient
+        from lightning_core.server.discovery import describe, is_found
+
+        if is_found(self._pool) and isinstance(client, SocketClient):
             with suppress(ConnectionError):  # a log message must not stop a training
                 inform(f"{self._job.name}: joined {describe(client.about())}; pool='local' or "
                                "LIGHTNING_CORE_POOL=local trains alone")  # fmt: skip
@@ -214,6 +217,11 @@ class Join:
 
     def _connect(self) -> Client | None:
         if self._pool == LOCAL:
+            return None
+        if not sys.platform.startswith("linux"):
+            if self._pool != AUTO:
+                log.warning("%s: training without the pool: pools run on Linux only", self._job.name)
+            self._pool = LOCAL
             return None
         from lightning_core.server.discovery import PoolUnavailableError, connect
 

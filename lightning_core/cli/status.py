@@ -6,7 +6,7 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_core.cli.arguments import add_pool
@@ -93,22 +93,23 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
     else:
         about = pool.about()
         _show(*look(), settings, _lost(about), owner, arguments.search, every)
-        if about["manager_silent"]:
-            print(silence_line(about["manager_silent"]))
-        for text in unavailable_lines(about["unavailable"]):
+        for text in _lines_about(about, settings, is_shown):
             print(text)
-        for one in about["waiting"]:
-            if is_shown(one["owner"]):
-                print(waiting_line(one))
-        cloud = about["cloud"]
-        for one in about["owners"]:
-            if is_shown(one["owner"]):
-                print(owner_line(one))
-        if Asker.MARKET in settings.controllers:
-            print(cloud_line(cloud))
-        elif cloud["trouble"]:
-            print(trouble_line(cloud))
     return EXIT_MET
+
+
+def _lines_about(about: Mapping[str, Any], settings: Settings, is_shown: Callable[[str], bool]) -> Iterator[str]:
+    """Yield what is to be said of a pool below its jobs."""
+    if about["manager_silent"]:
+        yield silence_line(about["manager_silent"])
+    yield from unavailable_lines(about["unavailable"])
+    yield from (waiting_line(one) for one in about["waiting"] if is_shown(one["owner"]))
+    yield from (owner_line(one) for one in about["owners"] if is_shown(one["owner"]))
+    cloud = about["cloud"]
+    if Asker.MARKET in settings.controllers:
+        yield cloud_line(cloud)
+    elif cloud["trouble"]:
+        yield trouble_line(cloud)
 
 
 def owner_line(owner: Mapping[str, Any]) -> str:
@@ -137,9 +138,9 @@ def waiting_line(waiting: Mapping[str, Any]) -> str:
     Example::
 
         >>> waiting_line({"job": "resnet", "owner": "ann"})
-        'resnet: another script holds until this name is free; on_refused says what it does instead'
+        'resnet: another script holds until this name is free (see on_refused)'
     """
-    return f"{clean(waiting['job'])}: another script holds until this name is free; on_refused says what it does instead"
+    return f"{clean(waiting['job'])}: another script holds until this name is free (see on_refused)"
 
 
 def _lost(about: Mapping[str, Any]) -> set[int]:

@@ -278,5 +278,6 @@ async def _about(pool: Pool, person: Person) -> dict[str, Any]:
     owners = [owner for owner in about["owners"] if person.sees(owner["owner"])]
     unavailable = [one | {"why": ""} for one in about["unavailable"]]
     waiting = [one for one in about["waiting"] if person.sees(one["owner"])]
-    hidden = {"plan": None, "cloud": about["cloud"] | {"trouble": {}}, "owners": owners, "unavailable": unavailable, "waiting": waiting}
+    cloud = about["cloud"] | {"trouble": {}}
+    hidden = {"plan": None, "cloud": cloud, "owners": owners, "unavailable": unavailable, "waiting": waiting}
     return about | hidden

@@ -25,6 +25,7 @@ from lightning_core.server.access.groups import socket_in
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.probe import UNREACHABLE, UNUSABLE, PoolUnavailableError, check
 from lightning_core.storage.private_files import NotOursError, read_own
+from lightning_core.variables import AUTO, LOCAL
 
 __all__ = ["AUTO", "LOCAL", "PoolUnavailableError", "connect", "home", "is_address", "read_head"]
 
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 
 # Seconds that a proxy may take to join a Ray.
 PROXY_START_SECONDS = 60.0
-AUTO, LOCAL = "auto", "local"
 HEAD, MAX_HEAD_BYTES = "head.json", 2**16
 
 

@@ -7,7 +7,6 @@ without a lock are litter.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -54,7 +53,7 @@ def unfinished_file(place: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         path = _new_name(place)
         file = path.open("xb")  # O_EXCL: it follows no link
         with suppress(OSError):  # on a file system without locks, nothing removes litter either
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         if os.fstat(file.fileno()).st_nlink:
             break
         file.close()  # another process removed it as litter before it was locked
@@ -80,7 +79,7 @@ def link_file(source: Path, place: Path) -> None:
     """
     with open_regular(source) as old:
         with suppress(OSError):  # else the new link could be removed as litter
-            fcntl.flock(old, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            _lock(old, shared=True)
         try:
             beside = _new_name(place)
             os.link(source, beside, follow_symlinks=False)
@@ -136,6 +135,19 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
+def _lock(file: IO[bytes] | int, *, shared: bool = False) -> None:
+    """Lock a file until it is closed.
+
+    Raises:
+        OSError: If another process has locked it, or files cannot be locked here.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        raise OSError(errno.ENOSYS, "files cannot be locked here") from None
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+
 def _new_name(place: Path) -> Path:
     """Return the path of a new file beside another, which it will replace."""
     return place.with_name(f"{place.name}.part-{os.getpid()}-{os.urandom(4).hex()}")
@@ -152,7 +164,7 @@ def _remove_if_unlocked(path: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer lives
+            _lock(descriptor)  # fails while its writer lives
             path.unlink()
         finally:
             os.close(descriptor)

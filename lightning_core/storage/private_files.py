@@ -27,9 +27,7 @@ Rules of what is made here
 from __future__ import annotations
 
 import errno
-import grp
 import os
-import pwd
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,6 +35,10 @@ from pathlib import Path, PurePosixPath
 
 from lightning_core.errors import LightningCoreError
 from lightning_core.regular_files import read_regular
+
+with suppress(ImportError):  # Windows, where no pool runs and a script trains alone
+    import grp
+    import pwd
 
 TRUST = "LIGHTNING_CORE_TRUST"
 EVERYONE = -1
@@ -52,7 +54,7 @@ class NotOursError(LightningCoreError, ValueError):
 
 def this_user() -> int:
     """Return the id of the user to whom the files of this process belong."""
-    return os.geteuid()
+    return os.geteuid() if hasattr(os, "geteuid") else 0  # Windows, whose files are all of user 0
 
 
 def check_ours(folder: Path, entries: Iterable[Path] = ()) -> None:

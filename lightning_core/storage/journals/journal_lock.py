@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import NotOursError, check_ours
+
+with suppress(ImportError):  # Windows, where no scheduler has a journal
+    import fcntl
 
 # Seconds that the previous scheduler has to exit and release the lock.
 RELEASE_TIMEOUT = 10.0
