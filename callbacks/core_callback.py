@@ -301,7 +301,7 @@ class CoreCallback(pl.Callback):
         if not self._serves(trainer):
             return
         if self._fit is not None:
-            self._fit.hangs.excuse()
+            self._fit.hangs.excuse(saves=True)
         self._checkpointer.add_to(checkpoint)
         if self._record is not None and not self._options.launched and trainer.is_global_zero:
             checkpoint[KEY] = self._record.to_entry()

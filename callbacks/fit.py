@@ -48,6 +48,7 @@ from .reporting.lr_watch import LearningRateWatch
 from .reporting.mailbox import Mailbox
 from .reporting.memory_meter import memory_meter
 from .reporting.rank_memory import RankMemory
+from .reporting.rank_watch import RankWatch, store_of_group
 from .reporting.target_reader import Stage
 from .slurm import SlurmEnd, SlurmSaver
 from .user_code.guarded import Guarded
@@ -129,9 +130,11 @@ class Fit:
         self._rank_memory: RankMemory | None = None
         meter = memory_meter(device, lambda: () if self._rank_memory is None else self._rank_memory.other_ranks)
         meter.frees = None if offload is None else offload.frees
+        rank, ranks, watch = trainer.global_rank, trainer.world_size, None
         if self.has_ranks:
-            self._rank_memory = RankMemory(trainer.global_rank, meter)
-        self._ranks = Ranks(trainer.global_rank, device, self._rank_memory) if self.has_ranks else None
+            watch = RankWatch(self.name, rank, ranks, self.hangs, store_of_group)
+            self._rank_memory = RankMemory(rank, meter, beside=watch.look)
+        self._ranks = Ranks(rank, device, self._rank_memory) if self.has_ranks else None
         self._target = target = options.job.target
         self._last_batch = target.work or 0
         self.host = None if launched else host_of_this_process()
@@ -142,7 +145,7 @@ class Fit:
                 options.connect(trainer, pl_module, self._guarded, self._host_name), self.name,
                 hold_timeout=10.0 if launched else CLOSE_TIMEOUT / 2,
                 asks_forecast=not launched or bool(trainer.loggers), listens=launched, hangs=self.hangs,
-                give_up=options.give_up, memory=self._rank_memory or meter,
+                give_up=options.give_up, memory=self._rank_memory or meter, ranks=watch,
             )  # fmt: skip
 
         self.mailbox: Mailbox | None = self._alone(make_mailbox, None) if trainer.is_global_zero else None
@@ -158,9 +161,9 @@ class Fit:
         self._slurm = SlurmSaver(self.name, options.save_to, options.save_before, self._slurm_end)
         self._timer: BusyTimer = GpuTimer() if device.type == "cuda" else HostTimer()
         self.steering = Steering(
-            self.name, self.mailbox, self._timer, self._ranks, options.device_lock, options.launched, options.devices,
-            options.stop_when_met, lambda: trainer.received_sigterm or self._slurm.due(), options.cores,
-            offload, lambda: None if (host := self._open_host()) is None else host.steering,
+            self.name, self.mailbox, self.hangs, self._timer, self._ranks, options.device_lock, options.launched,
+            options.devices, options.stop_when_met, lambda: trainer.received_sigterm or self._slurm.due(),
+            options.cores, offload, lambda: None if (host := self._open_host()) is None else host.steering,
         )  # fmt: skip
         begin_training_here(self)
 

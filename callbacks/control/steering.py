@@ -46,6 +46,7 @@ class Steering:
     Args:
         job: Name of the job.
         mailbox: Where directives arrive; None on all ranks but the first.
+        hangs: Watch of this thread.
         timer: Busy timer, told when quanta begin and end.
         ranks: Agreement of the processes of one training; None if there is only one.
         device_lock: Lock of the shared device. None: created when a grant names a device.
@@ -60,9 +61,10 @@ class Steering:
     """
 
     def __init__(
-        self, job: str, mailbox: Mailbox | None, timer: BusyTimer, ranks: Ranks | None, device_lock: DeviceLock | None,
-        launched: bool, devices: tuple[int, ...], stop_when_met: bool, must_not_hold: Callable[[], bool],
-        cores: int = 1, offload: Offload | None = None, host: Callable[[], Steering | None] = lambda: None,
+        self, job: str, mailbox: Mailbox | None, hangs: HangWatch, timer: BusyTimer, ranks: Ranks | None,
+        device_lock: DeviceLock | None, launched: bool, devices: tuple[int, ...], stop_when_met: bool,
+        must_not_hold: Callable[[], bool], cores: int = 1, offload: Offload | None = None,
+        host: Callable[[], Steering | None] = lambda: None,
     ) -> None:  # fmt: skip
         self.leaving = False
         """Whether to save and leave as soon as resuming would be exact."""
@@ -76,7 +78,7 @@ class Steering:
         """Whether to hold, and offload, as soon as nothing of this batch is left to do."""
         self._job = job
         self._mailbox = mailbox
-        self._hangs = HangWatch(None) if mailbox is None else mailbox.hangs
+        self._hangs = hangs
         self._timer = timer
         self._ranks = ranks
         self._device_lock = device_lock if ranks is None else None
@@ -224,6 +226,7 @@ class Steering:
             log.warning("%s: trains on as if it had been told to: %s: %s", self._job, type(error).__name__, error)
             action = Action.GO
         action, agreed = self._ranks.agree(action, side_actions)
+        self._hangs.moves += 1  # also while they are held
         self.saving = self.saving or bool(agreed & SideAction.SAVE)
         self.keeping = bool(agreed & SideAction.KEEP)
         return action

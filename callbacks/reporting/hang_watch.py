@@ -61,11 +61,16 @@ class HangWatch:
     """
 
     def __init__(self, limit: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.moves = 0
+        """Number of steps that have begun or ended, and of signs of life in what may take any time."""
+        self.saves = False
+        """Whether the thread is saving a checkpoint, as far as is known."""
+        self.thread = threading.get_ident()
+        """Id of the thread that is watched."""
         self.is_over = False
         """Whether what hangs has lasted so long that the process should be given up."""
         self._limit = limit
         self._clock = clock
-        self._thread = threading.get_ident()
         self._step: tuple[Phase, float] | None = None
         self._first: dict[Phase, float] = {}
         self._longest: dict[Phase, float] = {}
@@ -78,19 +83,23 @@ class HangWatch:
 
     def begin(self, phase: Phase) -> None:
         """Note that a phase begins."""
+        self.moves += 1
+        self.saves = False
         self._step = phase, self._clock()
 
     def done(self) -> None:
         """Note that the present phase, if there is one, has ended as it should."""
+        self.moves += 1
         ended, self._step = self._step, None
         if ended is not None:
             phase, began = ended
             known = self._longest if phase in self._first else self._first
             known[phase] = max(known.get(phase, 0.0), self._clock() - began)
 
-    def excuse(self) -> None:
-        """Note that what comes now may take any time."""
-        self._step = None
+    def excuse(self, *, saves: bool = False) -> None:
+        """Note that what comes now may take any time; ``saves`` that it is the writing of a checkpoint."""
+        self.moves += 1
+        self._step, self.saves = None, saves
 
     # ------------------------------------------------------------------------------------------------ reporting thread
 
@@ -124,7 +133,7 @@ class HangWatch:
 
     def _stack(self) -> Sequence[traceback.FrameSummary]:
         """Return the calls that the training thread is in, the innermost last."""
-        frame = sys._current_frames().get(self._thread)
+        frame = sys._current_frames().get(self.thread)
         return [] if frame is None else traceback.extract_stack(frame)
 
     def _may_last(self, phase: Phase) -> float:

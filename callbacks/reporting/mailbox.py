@@ -27,6 +27,7 @@ from .joining import Connect, Connection, JoinDeferredError
 from .memory_meter import MemoryMeter
 from .outbox import Outbox
 from .rank_memory import RankMemory
+from .rank_watch import RankWatch
 
 log = logger(__name__)
 
@@ -52,6 +53,7 @@ class Mailbox:
         give_up: Function that ends the process of a training that has hung for too long; it is given where the training
             thread is, and in the last line for how long. None to report that only.
         memory: Meter of the training's memory; None to measure nothing.
+        ranks: Watch of the ranks; None if there is only one.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Mailbox:
         hangs: HangWatch | None = None,
         give_up: Callable[[str], None] | None = None,
         memory: MemoryMeter | RankMemory | None = None,
+        ranks: RankWatch | None = None,
     ) -> None:
         self.outbox = Outbox()
         """Contents of the next report."""
@@ -82,6 +85,7 @@ class Mailbox:
         """Watch of the training thread."""
         self._give_up = give_up
         self._memory = memory
+        self._ranks = ranks
         self._connect = connect
         self._connection: Connection | None = None
         self._job = job
@@ -176,8 +180,9 @@ class Mailbox:
                 if closing:
                     self._leave(connection)
                     return
-                if self.hangs.is_over and self._give_up is not None:
-                    self._give_up(self.hangs.story())
+                for watch in (self.hangs, self._ranks):
+                    if watch is not None and watch.is_over and self._give_up is not None:
+                        self._give_up(watch.story())
                 if self.inbox.parked:
                     self.inbox.take(connection.client.wait(self._job, self.inbox.version, self._hold_timeout))
                 alerts = self.outbox.bad_losses is None
@@ -216,10 +221,11 @@ class Mailbox:
         """Look whether the training hangs, and what memory it has; log once where it hangs."""
         directive, before = self.inbox.directive, self.outbox.hang
         share = directive.share if isinstance(directive, Grant) and directive.share else 1.0
-        self.outbox.hang = self.hangs.look(share)
+        hang, parted = self.hangs.look(share), None if self._ranks is None else self._ranks.look()
+        self.outbox.hang = parted or hang
         if self._memory is not None and self.outbox.has_trained:
             self.outbox.memory = self._memory.look()
-        if before is None and self.outbox.hang is not None:
+        if before is None and hang is not None:
             log.warning("%s: the training hangs:\n%s", self._job, self.hangs.story())
 
     def _report(self, connection: Connection) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from lightning_core.core.reported import MemoryUse
@@ -21,6 +22,8 @@ from .memory_meter import MAX_PERIOD, MIN_PERIOD, TOLERANCE, MemoryMeter
 
 # Seconds until rank 0 asks again while a rank has not measured yet.
 SOON = 0.5
+# Seconds between two looks of the thread at what else it does.
+LOOK_PERIOD = 1.0
 # Peak of a rank that cannot be measured. That of one that has not measured yet is 0.
 UNMEASURABLE = -1
 
@@ -44,16 +47,24 @@ class RankMemory:
         rank: Number of this rank.
         meter: Meter of this process.
         clock: Monotonic clock, in seconds.
+        beside: What the thread that measures also does, about once a second; not called on rank 0.
 
     Attributes:
         other_ranks: Processes on this node that train other ranks; some scripts have started them themselves.
     """
 
-    def __init__(self, rank: int, meter: MemoryMeter, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        rank: int,
+        meter: MemoryMeter,
+        clock: Callable[[], float] = time.monotonic,
+        beside: Callable[[], object] = bool,
+    ) -> None:
         self.other_ranks: frozenset[int] = frozenset()
         self._first = rank == 0
         self._meter = meter
         self._clock = clock
+        self._beside = beside
         self._wanted = False
         self._others: Sequence[RankUse] | None = None
         self._most = 0
@@ -62,7 +73,7 @@ class RankMemory:
         self._asked, self._closed = threading.Event(), False
         if not self._first:
             try:
-                threading.Thread(target=self._measure, name="memory of a rank", daemon=True).start()
+                threading.Thread(target=self._measure, name="watch of a rank", daemon=True).start()
             except RuntimeError:  # the process has as many as it may
                 self._meter = MemoryMeter(None)
 
@@ -107,6 +118,10 @@ class RankMemory:
         self._asked.set()
 
     def _measure(self) -> None:
-        while self._asked.wait() and not self._closed:
-            self._asked.clear()
-            self._meter.look()
+        while not self._closed:
+            asked = self._asked.wait(LOOK_PERIOD)
+            with suppress(Exception):  # a figure or a line is missing, and nothing else
+                if asked and not self._closed:
+                    self._asked.clear()
+                    self._meter.look()
+                self._beside()

@@ -115,6 +115,7 @@ WORDS = {
     "stalled": "no batch for {0:t}; one usually takes {1:t}",
     "hung": "no step for {0:t}; the longest took {1:t}{text}",
     "hung_first": "no step for {0:t}, not even a first one{text}",
+    "ranks_wait": "none of its {1:.0f} ranks has moved for {0:t}, and they are not all in the same place{text}",
     # spot policies
     "spot_policy": "{text}, with {0:.0%} of the weight after feedback from {1:# job}",
     "spot_policy_known": "{text}, with {0:.0%} of the weight after feedback from {1:# job} and {2:# earlier one}",

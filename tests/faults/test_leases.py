@@ -180,7 +180,7 @@ def test_a_launched_job_ignores_old_directives(directive: Directive | None, fres
         box: Any = SimpleNamespace(
             inbox=inbox, silent_for=float, arbiters=(), cores=1, refused="", hangs=HangWatch(None)
         )
-        steers = Steering("job", box, pace, None, None, launched, (0,), True, lambda: False)
+        steers = Steering("job", box, HangWatch(None), pace, None, None, launched, (0,), True, lambda: False)
         if word is not None:
             assert steers._decide(SideAction.NOTHING) is word
         elif isinstance(directive, Grant) and directive.share:
