@@ -47,8 +47,8 @@ class CoreCallback(pl.Callback):
         begin: Time before which the job does not train, in the same forms as ``deadline``; by default it may start at
             once.
         weight: Number of jobs of weight 1 that this job counts for when not all deadlines can be met.
-        on_miss: What to do when the deadline passes: ``"continue"``, ``"stop"`` or ``"hold"``. A script that is
-            stopped leaves the pool and trains on without it.
+        on_miss: What to do when the deadline passes: ``"continue"``, ``"stop"`` or ``"hold"``. The job of a script
+            that is stopped is over; the script trains on while no other job needs its device.
         on_hold: What becomes of its memory on a GPU while it is held: ``"keep"`` leaves it there, ``"offload"`` moves
             the state to the host's memory, and back before training goes on.
         on_nan: What to do when the losses are NaN or infinite for three loss cells in a row: ``"continue"`` or

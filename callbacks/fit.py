@@ -24,7 +24,8 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.core.answers import End
-from lightning_core.core.events import Cell
+from lightning_core.core.events import Cell, Horizon
+from lightning_core.core.limits import MAX_COUNT
 from lightning_core.node.processes import is_ancestor
 from lightning_core.view.console_lines import logger, print_line, watch_bar_of
 
@@ -117,6 +118,7 @@ class Fit:
         self._checkpointer = checkpointer
         self._record = record
         self._metrics = MetricLog(self.name, everywhere=not self.has_ranks)
+        self._stops = options.launched or options.stop_when_met
         self._automatic = pl_module.automatic_optimization
         self._is_elastic = options.launched and micro_batches_per_step() > 0
         self._batches = 0
@@ -200,9 +202,14 @@ class Fit:
                 log.warning("%s: its loader has no length: the work of %s is known after the first", self.name,
                             self._target)  # fmt: skip
             self.mailbox.outbox.ends_by = time.monotonic() + seconds_left(trainer, self._guarded)
-            self.mailbox.outbox.horizon = horizon(trainer, self._batches, 0, None)
+            self.mailbox.outbox.horizon = self._horizon(trainer, 0)
             self._rates.begin(trainer, self._batches)
             self.mailbox.hurry_and_ask()  # a target that cannot be met is reported at once
+
+    def _horizon(self, trainer: pl.Trainer, in_epoch: int) -> Horizon:
+        """Return where the training ends; one that does not stop when its target is met goes on to its own end."""
+        known = horizon(trainer, self._batches, in_epoch, self._per_epoch)
+        return known if self._stops else known._replace(at_least=MAX_COUNT)
 
     @_never_fails
     def begin_epoch(self, trainer: pl.Trainer) -> None:
@@ -288,7 +295,7 @@ class Fit:
         if self._new_epoch:
             self._new_epoch = False
             self._resolve_target(epoch_batches(trainer) or self._per_epoch, mailbox)
-            outbox.horizon = horizon(trainer, self._batches, trainer.fit_loop.epoch_loop.batch_idx + 1, self._per_epoch)
+            outbox.horizon = self._horizon(trainer, trainer.fit_loop.epoch_loop.batch_idx + 1)
         self._rates.look(trainer, self._batches)
         if self._batches == self._last_batch:
             mailbox.hurry()  # the target is met, and the pool waits for the devices

@@ -38,6 +38,8 @@ FIRST_ANSWER_TIMEOUT = 2.0
 LEASE = 60.0
 # Share that weighs a quantum before the first directive, and while a job is about to leave.
 MIN_SHARE = 0.1
+# Share that weighs a quantum of a script whose job is over.
+LAST_SHARE = 1e-3
 
 
 class Steering:
@@ -294,8 +296,9 @@ class Steering:
                 inform(f"{self._job}: {directive.reason}")
             case End() if not self._launched:
                 log.warning("%s: %s: %s", self._job, directive.verdict, directive.reason)
-                self._release(again=False)
-                self._close_own_device_lock()  # the script trains on without grants
+                self._share = LAST_SHARE  # the script trains on, when no job of the pool needs its device
+                if self._ranks is None:
+                    self._set_limit(None)
 
     def _must_go_on(self) -> bool:
         mailbox = self._mailbox

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from numbers import Real
+from typing import Any
 
 import lightning.pytorch as pl
 
 from lightning_core.core.events import Horizon
+from lightning_core.core.limits import MAX_COUNT
 
 from ..user_code.guarded import Guarded
 from ..user_code.lightning_kinds import STOCHASTIC_AVERAGING, TIMER, callbacks_of
@@ -26,6 +28,7 @@ def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None
     """
     found: list[tuple[int, str]] = []
     automatic = trainer.lightning_module.automatic_optimization
+    per_epoch = epoch_batches(trainer) or per_epoch
     if trainer.max_steps is not None and trainer.max_steps >= 0:
         if automatic:
             found.append((trainer.max_steps, f"max_steps={trainer.max_steps}"))
@@ -34,14 +37,28 @@ def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None
             found.append((batches, f"max_steps={trainer.max_steps}"))
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
         accumulated = trainer.accumulate_grad_batches if automatic else 1
-        per_epoch = epoch_batches(trainer) or per_epoch
         if per_epoch is not None:
             last = trainer.max_epochs - _has_averaging_epoch(trainer)
             later = max(last - trainer.current_epoch - 1, 0) * per_epoch
             averaging = int(trainer.current_epoch < last < trainer.max_epochs)
             batches = done + max(per_epoch - in_epoch // accumulated, 0) + later + averaging
             found.append((batches, f"max_epochs={last}"))
-    return Horizon(*min(found, default=(None, "")))
+    end: tuple[int | None, str] = min(found, default=(None, ""))
+    return Horizon(*end, at_least=_at_least(trainer, done, in_epoch, per_epoch))
+
+
+def _at_least(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None) -> int:
+    """Return the batches that a Trainer does even if it is told to stop before."""
+    loop: Any = trainer.fit_loop
+    automatic = trainer.lightning_module.automatic_optimization
+    least = (loop.min_steps or 0) if automatic else 0
+    if loop.min_epochs and loop.epoch_progress.current.processed < loop.min_epochs:
+        if per_epoch is None:
+            return MAX_COUNT  # it is told anew with each epoch
+        accumulated = trainer.accumulate_grad_batches if automatic else 1
+        later = max(loop.min_epochs - trainer.current_epoch - 1, 0) * per_epoch
+        least = max(least, done + max(per_epoch - in_epoch // accumulated, 0) + later)
+    return least if least > done else 0
 
 
 def epoch_batches(trainer: pl.Trainer) -> int | None:

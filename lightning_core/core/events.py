@@ -90,6 +90,8 @@ class Horizon(NamedTuple):
     """Limit that ends it at ``batches``, such as ``max_epochs=3``."""
     seconds: float | None = None
     """Seconds until its ``max_time`` ends it, from the time of the report; None if it has none."""
+    at_least: int = 0
+    """Batches that the Trainer does even if the target is met before (``min_epochs``, ``min_steps``)."""
 
 
 @dataclass(frozen=True, slots=True)

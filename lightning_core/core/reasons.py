@@ -115,7 +115,6 @@ WORDS = {
     "stalled": "no batch for {0:t}; one usually takes {1:t}",
     "hung": "no step for {0:t}; the longest took {1:t}{text}",
     "hung_first": "no step for {0:t}, not even a first one{text}",
-    "ranks_wait": "none of its {1:.0f} ranks has moved for {0:t}, and they are not all in the same place{text}",
     # spot policies
     "spot_policy": "{text}, with {0:.0%} of the weight after feedback from {1:# job}",
     "spot_policy_known": "{text}, with {0:.0%} of the weight after feedback from {1:# job} and {2:# earlier one}",
@@ -193,6 +192,11 @@ WORDS |= {
     "needs_launch": "a script cannot leave a node: a pool on a market launches its jobs, with `submit`",
 }
 WORDS["words"] = "{text}"  # a reason that came from another process in words alone
+WORDS |= {
+    # at the end, for saved states hold places in this table
+    "ranks_wait": "none of its {1:.0f} ranks has moved for {0:t}, and they are not all in the same place{text}",
+    "met_goes_on": "target met: continues until its min_epochs or min_steps, on devices that no other job needs",
+}
 CODES = tuple(WORDS)
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})

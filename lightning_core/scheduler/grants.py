@@ -185,7 +185,7 @@ def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation
         waits = np.where(table.begin[rows[excluded]] > round.now, index("not_begun"), index("recovering"))
         codes[excluded] = np.where(round.paused[excluded], PAUSED, waits)
         codes[excluded & (table.told_size[rows] == NONE) & ~round.paused] = TOLD_NONE
-        codes[excluded & round.late & table.holds[rows] & ~round.paused] = index("late_held")
+        codes[excluded & round.late & ~round.goes_on & table.holds[rows] & ~round.paused] = index("late_held")
         if round.closing:
             codes[excluded & table.launched[rows]] = index("closing")
         numbers[excluded, 0] = table.wakes(rows[excluded]) - round.now

@@ -65,9 +65,11 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     )
     alerts, diverged = check_losses(table, row, report.bad_losses)
     state.answers += alerts + check_hang(table, row, report.hang)
-    if table.is_met(row):
-        state.end_met(row, now)
-        return True
+    if row in table.met_at or table.is_met(row):
+        if table.batches[row] >= table.at_least.get(row, 0):
+            state.end_met(row, now)
+            return True
+        return state.note_met(row, now)
     if diverged and table.jobs[row].on_nan is not OnNan.CONTINUE:
         _diverged(state, row, now)
         return True
@@ -97,10 +99,10 @@ def answer_report(state: SchedulerState, report: Report, answers: list[Answer]) 
 
 def is_countable(report: Report) -> bool:
     """Return whether the numbers of a report are in range; a worker that sends others is faulty."""
-    batches, _, seconds = report.horizon or Horizon()
+    batches, _, seconds, at_least = report.horizon or Horizon()
     since, cells, _ = report.bad_losses or BadLosses(0)
     counts = (report.number, report.batches, report.batches_at_start, report.rejected, report.busy, batches or 0,
-              seconds or 0.0, since, cells, *(report.hang or Hang(0.0)),
+              seconds or 0.0, at_least, since, cells, *(report.hang or Hang(0.0)),
               1 if report.epoch_batches is None else report.epoch_batches - 1)  # fmt: skip
     in_range = all(0 <= count <= MAX_COUNT for count in counts)
     rates = report.learning_rates
@@ -173,6 +175,8 @@ def _measure_throughput(table: JobTable, row: int, version: int, now: float) -> 
 def _take_cells(state: SchedulerState, row: int, report: Report) -> tuple[tuple[int, float], ...]:
     """Take in cells in their order, and return them; cells that are ahead of a missing one wait for it."""
     table = state.table
+    if row in table.met_at:
+        return ()  # its target is met, whatever comes
     taken: list[tuple[int, float]] = []
     waiting = table.waiting[row]
     for number, batches, value in sorted(report.cells):

@@ -209,6 +209,8 @@ def change(state: SchedulerState, event: Change, now: float) -> bool:
     else:
         table.set_terms(row, job)
     state.set_threshold(row)
+    if row in table.met_at:
+        return True  # its target is met, and no change of terms takes that back
     if table.late[row] and (table.deadline[row] > now or job.on_miss is OnMiss.STOP):
         table.late[row] = False
         table.belief[row] = UNKNOWN

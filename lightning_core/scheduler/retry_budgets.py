@@ -74,6 +74,8 @@ def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> boo
     match event.cause:
         case ExitCause.RELEASED if table.launched[row]:
             table.next_incarnation(row)
+        case _ if row in table.met_at:
+            state.end_met(row, now)
         case ExitCause.DONE if table.is_trained(row):
             state.end_met(row, now)  # the metric that it watches was not evaluated after the last batch
         case ExitCause.DONE | ExitCause.RELEASED:
@@ -209,6 +211,8 @@ def _workers_lost(state: SchedulerState, now: float) -> None:
         state.accept(row)
         if table.launched[row]:
             table.next_incarnation(row)
+        elif row in table.met_at:
+            state.end_met(row, now)
         else:  # a script joins again by itself, under its name
             state.end(row, now, Verdict.CANCELLED, Reason("workers_lost"))
 

@@ -38,7 +38,8 @@ class Round:
         evicted: Whether a job must leave its devices.
         judged: Whether a job is given a verdict. One that a person has stopped is judged as if it went on alone now.
         best_effort: Whether a job has no deadline.
-        late: Whether a job goes on, or is held, after its deadline.
+        late: Whether a job goes on, or is held, after its deadline; or goes on although its target is met.
+        goes_on: Whether a job goes on although its target is met.
         paused: Whether a person has paused a job.
         told_none: Whether a job was told to hold no devices.
     """
@@ -57,9 +58,10 @@ class Round:
         self.begun = table.wakes(rows) <= now
         self.late = table.late[rows]
         self.best_effort = np.isinf(table.deadline[rows])
+        self.goes_on = np.isin(rows, list(table.met_at))
         self.paused = table.paused[rows]
         self.told_none = table.told_size[rows] == NONE
-        self.excluded = self.paused | ~self.begun | (self.late & table.holds[rows]) | self.told_none
+        self.excluded = self.paused | ~self.begun | (self.late & table.holds[rows] & ~self.goes_on) | self.told_none
         self.evicted = table.evicted[rows] | (table.back_at[rows] > now)
         if closing:
             self.excluded |= table.launched[rows]
@@ -118,6 +120,7 @@ class Round:
         """
         n = len(view)
         codes, numbers = np.full(n, index("late_goes_on")), np.zeros((n, 2))
+        codes[self.goes_on] = index("met_goes_on")
         plan = Plan(among, np.zeros(n), np.full(n, np.nan), codes, codes.copy(), numbers)
         if not len(among):
             return plan

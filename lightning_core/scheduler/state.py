@@ -165,14 +165,26 @@ class SchedulerState:
             self.awaiting_feedback[end.job] = max(float(table.deadline[row]), now)
 
     def end_met(self, row: int, now: float) -> None:
-        """End a job whose target is reached."""
-        spare = float(self.table.deadline[row] - now)
+        """End a job whose target is reached, now or while its training had to go on."""
+        spare = float(self.table.deadline[row] - self.table.met_at.get(row, now))
         if spare == inf:
             self.end(row, now, Verdict.MET, Reason("target_met_best_effort"))
         elif spare >= 0:
             self.end(row, now, Verdict.MET, Reason("target_met", (spare,)))
         else:
             self.end(row, now, Verdict.MISSED, Reason("target_met_late", (-spare,)))
+
+    def note_met(self, row: int, now: float) -> bool:
+        """Note that the target of a job is reached, whose training goes on; return whether that was not known.
+
+        Its share stays counted: it trains on what jobs with a deadline leave, until it ends.
+        """
+        table = self.table
+        if row in table.met_at:
+            return False
+        table.met_at[row] = now
+        table.late[row] = True
+        return True
 
     def end_unmet(self, row: int, now: float, verdict: Verdict, ended_by: str, text: str = "") -> None:
         """End a job whose target is not reached; :func:`~lightning_core.scheduler.status.unmet_reason` says why."""
@@ -205,7 +217,8 @@ class SchedulerState:
         n = len(table)
         # Lists: reading one element of an array costs ten times as much.
         launched, backing_off = table.launched[:n].tolist(), (table.back_at[:n] > now).tolist()
-        stands_still = (table.paused[:n] | (table.late[:n] & table.holds[:n])).tolist()
+        goes_on = np.isin(np.arange(n), list(table.met_at))
+        stands_still = (table.paused[:n] | (table.late[:n] & table.holds[:n] & ~goes_on)).tolist()
         active, share = table.active[:n].tolist(), table.share[:n].tolist()
         size, placed, pinned = table.size[:n].tolist(), table.placed[:n].tolist(), table.pinned[:n].tolist()
         for row, (name, home) in enumerate(zip(table.names, table.home, strict=True)):
@@ -242,7 +255,8 @@ class SchedulerState:
             return
         _holds(active, f"{name}: neither active nor ended")
         _holds(directive.share == share and directive.devices == home, f"{name}: grant and table differ")
-        _holds(not table.is_met(row), f"{name}: met but not ended: {table.jobs[row].target}")
+        goes_on = row in table.met_at
+        _holds(goes_on or not table.is_met(row), f"{name}: met but not ended: {table.jobs[row].target}")
         _holds(not share or len(home) == 1 or share == 1, f"{name}: a share below 1 of several devices")
         where = table.jobs[row].location
         _holds(not where or set(home) <= set(self.settings.devices_at(where)), f"{name}: on {home}, not at {where}")

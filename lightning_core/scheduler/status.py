@@ -90,6 +90,8 @@ def _chances(table: JobTable, jobs: JobView, now: float) -> FloatArray:
 def current_verdict(table: JobTable, row: int) -> Verdict | None:
     """Return the verdict of a job; None while it is too early to tell."""
     directive = table.directives[row]
+    if row in table.met_at:
+        return Verdict.MET
     return directive.verdict if isinstance(directive, End) else BELIEFS[table.belief[row]]
 
 
@@ -98,6 +100,8 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
     directive = table.directives[row]
     if isinstance(directive, End):
         return directive.reason
+    if row in table.met_at:
+        return Reason("met_goes_on")
     belief = table.belief[row]
     if belief == UNKNOWN:
         return Reason("too_early")

@@ -34,6 +34,8 @@ BY_ROW: dict[str, Callable[[Any], Any]] = {
     "alerted": int,
     "alerts": lambda alerts: {code: Reason(*parts) for code, parts in alerts.items()},
     "limits": str,
+    "at_least": int,
+    "met_at": float,
     "asked": lambda levels: {Asker(by): _asked(*parts) for by, parts in levels.items()},
     "own_location": str,
     "earlier": lambda names: names,

@@ -20,7 +20,7 @@ from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import NO_TRIAL, JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-VERSION = 17
+VERSION = 18
 
 
 def migrated(state: Mapping[str, Any], version: int) -> Mapping[str, Any]:
@@ -247,7 +247,17 @@ def _table_to_17(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, "columns": table["columns"] | {name: encode(unlimited) for name in ("owner_share", "owner_cap")}}
 
 
+def _to_18(state: Mapping[str, Any]) -> dict[str, Any]:
+    """No training is known to go on after its target is met."""
+    past = state["past"]
+    return {**state, "table": _table_to_18(state["table"]), "past": past | {"table": _table_to_18(past["table"])}}
+
+
+def _table_to_18(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {**table, "at_least": encode({}), "met_at": encode({})}
+
+
 MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9, 9: _to_10, 10: _to_11, 11: _to_12,
-    12: _to_13, 13: _to_14, 14: _to_15, 15: _to_16, 16: _to_17,
+    12: _to_13, 13: _to_14, 14: _to_15, 15: _to_16, 16: _to_17, 17: _to_18,
 }  # fmt: skip

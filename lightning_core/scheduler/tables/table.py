@@ -139,6 +139,8 @@ class JobTable:
         self.alerted: dict[int, int] = {}  # first batch of the run of bad losses that was alerted
         self.alerts: dict[int, dict[str, Reason]] = {}  # what is wrong now, by code, the newest last
         self.limits: dict[int, str] = {}  # what ends a training at `ends_at`
+        self.at_least: dict[int, int] = {}  # batches that a training does even if its target is met before
+        self.met_at: dict[int, float] = {}  # when its target was met, while it goes on all the same
         self.checkpoints: list[tuple[Checkpoint, ...]] = []
         self.speedups: list[SpeedUp] = []
         self.curves: list[BinnedCurve] = []  # all cells that counted, as the estimator sees them
@@ -240,7 +242,8 @@ class JobTable:
 
     def end(self, row: int, now: float, end: End) -> None:
         """End a job; it gives up its devices."""
-        self.alerts.pop(row, None)
+        for known in (self.alerts, self.at_least, self.met_at):
+            known.pop(row, None)
         self.directives[row] = end
         self.active[row] = False
         self.share[row] = 0.0
@@ -322,7 +325,8 @@ class JobTable:
 
     def set_horizon(self, row: int, horizon: Horizon | None, now: float) -> bool:
         """Record where a training ends by itself; return whether that is earlier than was known."""
-        batches, by, seconds = horizon or Horizon()
+        batches, by, seconds, at_least = horizon or Horizon()
+        self.at_least[row] = at_least
         before, self.ends_at[row] = float(self.ends_at[row]), np.inf if batches is None else float(batches)
         self.limits[row] = by[:MAX_LIMIT_LENGTH]
         known, until = float(self.ends_by[row]), np.inf if seconds is None else now + seconds
