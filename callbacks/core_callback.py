@@ -24,6 +24,7 @@ from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
 from .job_record import KEY, JobRecord, notebook_card
 from .options import JobTerms, Options, read_on_refused
+from .parent import ForParent, Left
 from .reporting.hang_watch import Phase
 
 log = logger(__name__)
@@ -123,6 +124,7 @@ class CoreCallback(pl.Callback):
         self._record: JobRecord | None = None
         self._found: object = None
         self._trainer: weakref.ref[pl.Trainer] | None = None
+        self._for_parent = ForParent()
         # Only a launched job has a folder for its own checkpoints.
         self._folder: Path | None = None
         self._save_every = 300.0
@@ -164,7 +166,7 @@ class CoreCallback(pl.Callback):
         """
         if self._fit is not None and self._fit.mailbox is not None and self._fit.mailbox.job_forecast is not None:
             return self._fit.mailbox.job_forecast
-        return None if self._record is None else self._record.job_forecast
+        return self._for_parent.look().forecast if self._record is None else self._record.job_forecast
 
     @property
     def verdict(self) -> Verdict | None:
@@ -176,7 +178,7 @@ class CoreCallback(pl.Callback):
         """Path of the best model if ``keep_best`` is set; empty if there is none."""
         if self._fit is not None:
             return self._fit.best_model
-        return "" if self._record is None else self._record.best_model
+        return self._for_parent.look().best_model if self._record is None else self._record.best_model
 
     @property
     def last_checkpoint(self) -> Checkpoint | None:
@@ -340,6 +342,8 @@ class CoreCallback(pl.Callback):
         if (fit := self._fit_of(trainer)) is not None:
             self._fit = None
             fit.close(trainer, error)
+            if self._record is not None and trainer.is_global_zero:
+                self._for_parent.leave(trainer, Left(self._record.job_forecast, self._record.best_model))
 
 
 # The callback that speaks for each Trainer whose fit is under way: a Trainer may have several, one within another.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
 
@@ -23,7 +26,8 @@ from lightning_core.server import discovery as connecting
 from lightning_core.server.clients.local_client import LocalClient
 from tests.callbacks.test_callback import fit
 from tests.faults.test_joining import Pool, training
-from tests.tiny import Line, ValidatedPoints
+from tests.matrix.forks import Forks
+from tests.tiny import QUIET, Line, ValidatedPoints
 from tests.waiting import join
 
 AWAY = 20.0
@@ -255,3 +259,27 @@ def test_a_notebook_shows_a_card() -> None:
         assert part in page
     assert "<script" not in page
     assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def spawned(how: str) -> list[str]:
+    """Train in processes that the Trainer spawns; return what this one knows of it, and the files that are left."""
+    core = CoreCallback("job", "1h", "val_loss<=0.05", pool="local", keep_best=tempfile.mkdtemp())
+    options = {**QUIET, "max_epochs": 60, "devices": 2, "strategy": how}
+    trainer = pl.Trainer(**options, callbacks=[core])
+    trainer.fit(Line(pause=0.001), datamodule=ValidatedPoints())
+    assert core.forecast is not None
+    told = [str(core.verdict), core.forecast.reason, core.best_model_path]
+    left = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("lightning_core-")]
+    return [*told, *left]
+
+
+@pytest.mark.parametrize("how", ["ddp_fork", pytest.param("ddp_spawn", marks=pytest.mark.nightly)])
+def test_verdict_and_best_model_come_back_from_processes_that_the_trainer_spawns(
+    forks: Forks, how: str, tmp_path: Path
+) -> None:
+    environment = {"TMPDIR": str(tmp_path)}
+    [ended] = forks.run("tests.callbacks.test_script_checkpoints:spawned", how, environment=environment, limit=120.0)
+    assert ended.value is not None, ended.output[-3000:]
+    verdict, reason, best = ended.value
+    assert (verdict, reason[:11]) == ("met", "target met ")
+    assert Path(best).is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import lightning.pytorch as pl
 import pytest
@@ -129,7 +130,7 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.parametrize(
     ("options", "steps"), [({"min_epochs": 6, "max_epochs": 20}, 96), ({"min_steps": 70, "max_epochs": 20}, 70)]
 )
-def test_a_pool_knows_that_a_script_trains_on(pool: Pool, options: dict[str, int], steps: int) -> None:
+def test_a_pool_knows_that_a_script_trains_on(pool: Pool, options: dict[str, Any], steps: int) -> None:
     seen: list[tuple[int, State, str]] = []
 
     class Looks(pl.Callback):
