@@ -85,7 +85,8 @@ class BundleSpec:
     allow_import: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", with_quantum(self.settings, self.kind))
+        remember = max(self.settings.remember, len(self.jobs))
+        object.__setattr__(self, "settings", with_quantum(replace(self.settings, remember=remember), self.kind))
         names = [spec.job.name for spec in self.jobs]
         if not names:
             raise BundleError(["jobs: at least one job is needed"])

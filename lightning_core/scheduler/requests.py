@@ -86,7 +86,7 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
             state.set_threshold(row)
         else:
             state.end(row, now, Verdict.CANCELLED, refusal)
-    state.past.forget(now, state.awaiting_feedback)
+    state.past.forget(now, state.awaiting_feedback, table)
     state.curves.grow(len(table))
     for bank in state.banks:
         bank.grow(len(table))

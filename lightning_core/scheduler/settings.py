@@ -13,6 +13,7 @@ from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.limits import (
     MAX_CELLS,
     MAX_CORES,
+    MAX_COUNT,
     MAX_DEVICES,
     MAX_MEMORY,
     MAX_RESIDENT,
@@ -32,6 +33,8 @@ from lightning_core.scheduler.sharing.owner_terms import MAX_OWNERS, OTHERS, Own
 
 # Estimator of policies that do not name their own.
 DEFAULT_ESTIMATOR = "posterior"
+# Jobs that have ended and are remembered by default, beside those of the last day.
+REMEMBERED = 250
 # Seconds for which the files of ended jobs are kept by default, and at least: a worker may leave late.
 KEEP_ENDED, MIN_KEEP_ENDED = 30 * 86400.0, 3600.0
 # Minimum seconds between two rounds, and minimum share of a device.
@@ -68,6 +71,8 @@ class Settings:
         controllers: Arguments of each controller, by its name in :data:`lightning_core.control.CONTROLLERS`.
         market: Arguments of :class:`~lightning_core.control.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
+        remember: Jobs that have ended whose outcome is remembered, beside all of the last day. A run and a simulation
+            remember all that are in them.
         owners: Arguments of :class:`~lightning_core.scheduler.sharing.owner_terms.OwnerTerms` by the name of each owner
             of jobs, and of all others under ``"*"``; empty for a pool whose jobs are not told apart by their owners.
 
@@ -100,6 +105,7 @@ class Settings:
     share_history: bool = False
     controllers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     owners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    remember: int = REMEMBERED
 
     def __post_init__(self) -> None:
         if not self.period > 0:
@@ -144,8 +150,10 @@ class Settings:
             raise ValueError(f"period must be at least {MIN_PERIOD} seconds, got {self.period}")
         if self.quantum < MIN_QUANTUM:
             raise ValueError(f"quantum must be at least {MIN_QUANTUM} devices, got {self.quantum}")
+        if self.remember < 1:
+            raise ValueError(f"remember must be at least 1 job, got {self.remember}")
         bounds = {"window": MAX_CELLS, "judge_after": MAX_CELLS, "devices": MAX_DEVICES, "resident": MAX_RESIDENT,
-                  "cores": MAX_CORES}  # fmt: skip
+                  "cores": MAX_CORES, "remember": MAX_COUNT}  # fmt: skip
         for name, maximum in bounds.items():
             check_at_most(name, getattr(self, name), maximum)
         for name in ("period", "stay", "resize", "stall"):

@@ -66,7 +66,7 @@ class SchedulerState:
         self._looks_at_curves = isinstance(self.policy, LooksAtCurves)
         self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
         self.table = JobTable(settings.window)
-        self.past = PastJobs(settings.window)
+        self.past = PastJobs(settings.window, settings.remember)
         self._lets_rows_go = _lets_rows_go(self.policy) and _lets_rows_go(self.curves.bank)
         self.controllers = settings.make_controllers()
         self.cloud = Cloud()

@@ -96,7 +96,7 @@ class Simulation:
         if (Asker.MARKET in settings.controllers) != (cloud is not None):
             raise ValueError("cloud: must be given where the settings have a market as a controller, and only there")
         # Reports come as cells close, and nothing hangs.
-        self._settings = replace(settings, stall=None)
+        self._settings = replace(settings, stall=None, remember=max(settings.remember, len(names)))
         self._delays = delays or Delays()
         self._save_every, self._wall_clock = save_every, wall_clock
         self._path = journal

@@ -330,8 +330,8 @@ def test_a_file_in_progress_is_not_mistaken_for_a_checkpoint(tmp_path: Path) -> 
             trainers.append(trainer)
 
     trainers: list[pl.Trainer] = []
-    with pytest.raises(OSError, match="no space left"):
-        fit(launched(tmp_path, save_every=1e-9), callbacks=[Full()], max_epochs=200)
+    fit(launched(tmp_path, save_every=1e-9), callbacks=[Full()], max_epochs=20)
+    assert trainers[0].global_step > 3
     assert stored(tmp_path)["global_step"] <= 3
 
 

@@ -100,9 +100,8 @@ def test_versions_and_incarnations_of_a_past_name_only_grow() -> None:
     assert scheduler.incarnation("again") == 2
 
 
-def test_the_oldest_are_forgotten_and_no_incarnation_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_jobs, "MAX_REMEMBERED", 50)
-    scheduler = Scheduler(Settings(policy="fifo"))
+def test_the_oldest_are_forgotten_and_no_incarnation_comes_again() -> None:
+    scheduler = Scheduler(Settings(policy="fifo", remember=50))
     for k in range(3):
         trained(scheduler, "nightly", 10.0 * k)
     months(scheduler, 300, every=past_jobs.REMEMBERED_FOR / 20)
@@ -127,8 +126,26 @@ def test_the_oldest_are_forgotten_and_no_incarnation_comes_again(monkeypatch: py
 
 def test_jobs_of_the_last_day_are_remembered_however_many() -> None:
     scheduler = Scheduler(Settings(policy="fifo"))
-    months(scheduler, past_jobs.MAX_REMEMBERED + 200)
-    assert len(scheduler.names()) == past_jobs.MAX_REMEMBERED + 200
+    months(scheduler, scheduler.settings.remember + 200)
+    assert len(scheduler.names()) == scheduler.settings.remember + 200
+
+
+def test_jobs_that_were_submitted_together_are_remembered_until_the_last_of_them_is_old() -> None:
+    """Whoever submitted them is told of all of them, however long that takes."""
+    scheduler = Scheduler(Settings(policy="fifo", remember=50))
+    together = [Job(f"run-{k}", 1e9, BatchTarget(10)) for k in range(100)]
+    scheduler.handle(Submit(tuple(together)), 0.0)
+    for number, one in enumerate(together):
+        now = number * past_jobs.REMEMBERED_FOR / 10
+        trained(scheduler, f"other-{number}", now)
+        scheduler.handle(Report(one.name, 1, number=1, version=1, batches=10, busy=1.0), now)
+        scheduler.handle(WorkerExited(one.name, 1, ExitCause.DONE), now + 1.5)
+    verdicts = {status.name: status.verdict for status in scheduler.status()}
+    assert [verdicts.get(one.name) for one in together] == [Verdict.MET] * 100
+    assert "other-1" not in verdicts
+    for number in range(100, 200):
+        trained(scheduler, f"other-{number}", number * past_jobs.REMEMBERED_FOR / 10)
+    assert not {one.name for one in together} & set(scheduler.names())
 
 
 def test_a_policy_that_cannot_let_rows_go_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:

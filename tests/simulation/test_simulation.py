@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.core.answers import Verdict
 from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
@@ -439,3 +441,22 @@ def test_a_journal_is_never_overwritten(tmp_path: Path) -> None:
     play("fifo", known("a", 1), journal=tmp_path / "j.db")
     with pytest.raises(JournalError, match="a journal already exists"):
         play("fifo", known("a", 1), journal=tmp_path / "j.db")
+
+
+def test_the_outcomes_are_those_of_all_jobs_however_many_and_however_long() -> None:
+    """A scheduler forgets in time what has ended; a run or a simulation has to tell of all that was in it."""
+    count, apart = 400, 1000.0
+    jobs = [
+        SimulatedJob(Job(f"job-{k}", 500.0, BatchTarget(10)), [10], [1.0], 10.0, submitted=k * apart)
+        for k in range(count)
+    ]
+    outcome = Simulation(Settings("edf"), jobs).run()
+    assert count * apart > 4 * 86400
+    assert [str(job.verdict) for job in outcome.jobs] == ["met"] * count
+    assert (outcome.summary.met, len(outcome.summary.jobs)) == (count, count)
+
+
+def test_the_scheduler_of_a_bundle_remembers_all_its_jobs() -> None:
+    specs = tuple(JobSpec(Job(f"job-{k}", 500.0, BatchTarget(10)), {}) for k in range(600))
+    assert BundleSpec(specs).settings.remember == 600
+    assert BundleSpec(specs[:3]).settings.remember == Settings().remember

@@ -192,7 +192,7 @@ def forked(state: SchedulerState) -> SchedulerState:
     other.policy, other.owners, other.controllers, other.cloud = deepcopy(
         (state.policy, state.owners, controllers, state.cloud), known
     )
-    other.past, other.answers, other.accepted = PastJobs(state.settings.window), [], []
+    other.past, other.answers, other.accepted = PastJobs(state.settings.window, 1), [], []
     other.selector, other.awaiting_feedback = None, {}
     return other
 

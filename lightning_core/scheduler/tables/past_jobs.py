@@ -23,8 +23,8 @@ from lightning_core.scheduler.tables.table import COLUMNS, JobTable
 MIN_LEAVING = 32
 # Seconds after the end of a job for which its worker may be heard of.
 SETTLE = 600.0
-# Jobs that are remembered, and all that have ended within this many seconds.
-MAX_REMEMBERED, REMEMBERED_FOR = 250, 86400.0
+# Seconds after its end for which a job is remembered, however many there are.
+REMEMBERED_FOR = 86400.0
 
 
 class PastJobs:
@@ -32,6 +32,7 @@ class PastJobs:
 
     Args:
         window: Number of cells whose mean is the current loss.
+        remember: Jobs that are remembered, beside those that have ended of late.
 
     Attributes:
         table: Those that are remembered, in the order of submission.
@@ -39,8 +40,9 @@ class PastJobs:
         incarnation: Largest incarnation of the others.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, remember: int) -> None:
         self.table = JobTable(window)
+        self._remember = remember
         self.version = 0
         self.incarnation = 0
         self._status: list[tuple[int, JobStatus]] | None = None  # kept until the table changes, which is seldom
@@ -66,17 +68,22 @@ class PastJobs:
         self._status = None
         return ~leaves
 
-    def forget(self, now: float, waited_for: Collection[str]) -> None:
-        """Forget the oldest jobs beyond those that are remembered.
+    def forget(self, now: float, waited_for: Collection[str], present: JobTable) -> None:
+        """Forget the oldest jobs beyond those that are remembered; jobs that were submitted together go together.
 
         Args:
             now: Scheduler time in seconds.
             waited_for: Names of jobs that must stay.
+            present: Jobs that have not left.
         """
         table = self.table
         rows = np.arange(len(table))
-        old = (rows < len(table) - MAX_REMEMBERED) & (table.ended_at[: len(table)] <= now - REMEMBERED_FOR)
+        old = (rows < len(table) - self._remember) & (table.ended_at[: len(table)] <= now - REMEMBERED_FOR)
         old[[row for name in waited_for if (row := table.row_of.get(name)) is not None]] = False
+        if not old.any():
+            return
+        submitted = table.submitted[: len(table)]
+        old &= ~np.isin(submitted, np.concatenate([submitted[~old], present.submitted[: len(present)]]))
         if not old.any():
             return
         gone = np.flatnonzero(old)

@@ -53,7 +53,7 @@ def _to_2(state: Mapping[str, Any]) -> dict[str, Any]:
     ordinal[:jobs] = np.arange(jobs)
     columns = table["columns"] | {"ordinal": encode(ordinal)}
     table = table | {"columns": columns, "submissions": jobs, "past_resizes": encode(empty.past_resizes)}
-    return {**state, "table": table, "past": PastJobs(1).state()}
+    return {**state, "table": table, "past": PastJobs(1, 1).state()}
 
 
 def _to_3(state: Mapping[str, Any]) -> dict[str, Any]:
