@@ -100,8 +100,9 @@ class AsyncWriter:
             self._failed.pop(path, None)
         except Exception as error:  # raised by close(), in the training thread
             self._last_failed = True
+            if path not in self._failed:  # the disk may be full for as many epochs as there are
+                log.warning("%s", getattr(error, "strerror", None) or error)
             self._failed[path] = error
-            log.warning("%s", error)
 
     def _remove(self, remove: Callable[[], None], path: Path) -> None:
         if self._last_failed:

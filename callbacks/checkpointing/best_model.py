@@ -132,7 +132,8 @@ class BestModelSaver:
             Manifest of the best model; None if there is none.
         """
         if (error := self._io.close(MAX_WRITE)) is not None:  # it must not fail a training that has finished
-            log.warning("%s: the best model could not be written: %s", self._job, error)
+            words = getattr(error, "strerror", None) or error
+            log.warning("%s: the best model could not be written: %s", self._job, words)
         found = newest_valid(self._file)
         return None if found is None else found[1]
 

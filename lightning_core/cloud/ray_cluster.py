@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
+import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,8 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
     if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
         raise BundleError([f"RAY_AUTH_MODE is {mode!r}, but a Ray started here needs a token: unset it"])
     os.environ |= PRIVATE_RAY
-    # Ray writes its token with the permissions of the process, and makes its own folder readable for all.
+    _ensure_token()
+    # Ray makes its folder readable for all.
     with owner_only(), protected_from_ray():
         ray.init(
             address="local",
@@ -44,9 +48,20 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
     if not has_token():  # Ray was imported before, without one
         ray.shutdown()
         raise BundleError(["this Ray started without a token: set RAY_AUTH_MODE=token before Python starts"])
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
-    if token.exists():
-        token.chmod(0o600)
+
+
+def _ensure_token() -> None:
+    """Give this process a token of its own unless it has one.
+
+    Ray itself would write one into the home folder, which may be read-only; and what the environment names may be the
+    token's file of a Ray that is gone.
+    """
+    loader: Any = importlib.import_module("ray._raylet").AuthenticationTokenLoader.instance()
+    with suppress(RayError):
+        if loader.has_token(ignore_auth_mode=True):
+            return
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    loader.reset_cache()
 
 
 def join_ray(address: str) -> None:
@@ -73,7 +88,5 @@ def has_token() -> bool:
 
     This asks Ray, not the environment: Ray reads the environment once, when it is imported.
     """
-    from ray import _raylet
-
-    raylet: Any = _raylet
+    raylet: Any = importlib.import_module("ray._raylet")
     return bool(raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN)

@@ -24,7 +24,7 @@ from lightning_core.node.processes import is_alive
 from lightning_core.server.access.groups import socket_in
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.probe import UNREACHABLE, UNUSABLE, PoolUnavailableError, check
-from lightning_core.storage.private_files import NotOursError, read_own
+from lightning_core.storage.private_files import NotOursError, read_own, this_user
 from lightning_core.variables import AUTO, LOCAL
 
 __all__ = ["AUTO", "LOCAL", "PoolUnavailableError", "connect", "home", "is_address", "read_head"]
@@ -53,8 +53,12 @@ _proxies: dict[tuple[int, str], Proxy] = {}
 
 
 def home() -> Path:
-    """Return the folder of the pool that ``lightning-core up`` starts by default."""
-    return Path(os.environ.get("LIGHTNING_CORE_HOME", "~/.lightning_core")).expanduser() / "pool"
+    """Return the folder of the pool that ``lightning-core up`` starts by default.
+
+    An account without a home folder, as containers have them, has its own folder among the temporary ones.
+    """
+    given = os.path.expanduser(os.environ.get("LIGHTNING_CORE_HOME") or "~/.lightning_core")
+    return Path(f"/tmp/lightning_core-{this_user()}" if given.startswith("~") else given) / "pool"
 
 
 def connect(pool: str = AUTO) -> SocketClient | None:
