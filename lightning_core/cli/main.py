@@ -32,6 +32,7 @@ from lightning_core.cli import (
 )
 from lightning_core.cli.access import serve, token_commands
 from lightning_core.cli.arguments import Parser, complete
+from lightning_core.cli.lossy_output import fill_streams, lose_what_cannot_be_written
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
 from lightning_core.node.signals import SignalReceivedError, raising_signals
@@ -60,6 +61,8 @@ COMMANDS = (
     history_commands,
     journals,
 )
+# Those that go on although nobody can read what they print; the others, which only show something, end.
+ACTING = ("run", "search", "serve", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",
@@ -71,7 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = make_parser()
     complete(parser)
+    fill_streams()
     arguments = parser.parse_args(argv)
+    if getattr(arguments, "command", None) in ACTING:
+        lose_what_cannot_be_written()
     for warning in (*unknown(os.environ), *filter(None, [describe_namesake()])):
         print(f"warning: {clean(warning)}", file=sys.stderr)
     if arguments.debug:
@@ -129,7 +135,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"lightning-core {_version()}")
     parser.set_defaults(debug=False)
-    commands = parser.add_subparsers(metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command")
 
     def command(name: str, run: Command, description: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=description, description=description)
