@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,13 @@ from lightning_core.cli import (
 )
 from lightning_core.cli.access import serve, token_commands
 from lightning_core.cli.arguments import Parser, complete
-from lightning_core.cli.lossy_output import fill_streams, lose_what_cannot_be_written
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
 from lightning_core.node.signals import SignalReceivedError, raising_signals
 from lightning_core.scheduler.summary import EXIT_BAD_INPUT, EXIT_MET, EXIT_POOL_LOST, PoolLostError
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.variables import unknown
+from lightning_core.view.lossy_output import fill_streams, lossy_output
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
@@ -76,8 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     complete(parser)
     fill_streams()
     arguments = parser.parse_args(argv)
-    if getattr(arguments, "command", None) in ACTING:
-        lose_what_cannot_be_written()
+    with lossy_output() if arguments.command in ACTING else nullcontext():
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Run a command; return the exit code."""
     for warning in (*unknown(os.environ), *filter(None, [describe_namesake()])):
         print(f"warning: {clean(warning)}", file=sys.stderr)
     if arguments.debug:

@@ -20,6 +20,7 @@ from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.node.cgroups import sweep
 from lightning_core.storage.job_checkpoints import checkpoint_folder
+from lightning_core.view.lossy_output import lossy_output
 from lightning_core.worker.assignment import Assignment, Incarnation
 from lightning_core.worker.exit_causes import is_out_of_memory, origin, story
 from lightning_core.worker.logger_runs import finish_run
@@ -213,7 +214,8 @@ def _output_to(path: Path) -> Iterator[None]:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     try:
-        yield
+        with lossy_output():  # the disk may be full
+            yield
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

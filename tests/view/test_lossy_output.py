@@ -1,4 +1,4 @@
-"""A terminal that is closed or full costs a command that acts its lines, and nothing else."""
+"""A terminal that is closed, or a disk that is full, costs lines and nothing else."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ jobs:
 # Tells on descriptor 3 how it went: each of them prints more than fits into a buffer.
 ACTS = """
 import os, sys
-from lightning_core.cli.lossy_output import fill_streams, lose_what_cannot_be_written
+from lightning_core.view.lossy_output import fill_streams, lossy_output
 fill_streams()
-lose_what_cannot_be_written()
+lossy = lossy_output()
+lossy.__enter__()
 files = [open(os.devnull) for _ in range(4)]
 for _ in range(200):
     print("\\N{CROSS MARK} a line" * 100)
@@ -53,8 +54,8 @@ def test_a_stream_that_is_replaced_keeps_its_file() -> None:
     """The number of a file that was closed too early is that of the next socket, into which lines would go."""
     code = (
         "import gc, os\n"
-        "from lightning_core.cli.lossy_output import fill_streams, lose_what_cannot_be_written\n"
-        "fill_streams()\nlose_what_cannot_be_written()\ngc.collect()\n"
+        "from lightning_core.view.lossy_output import fill_streams, lossy_output\n"
+        "fill_streams()\nlossy = lossy_output()\nlossy.__enter__()\ngc.collect()\n"
         "read, write = os.pipe()\n"
         "for _ in range(100): print('x' * 1000, flush=True)\n"
         "os.write(write, b'mine')\n"
@@ -63,6 +64,25 @@ def test_a_stream_that_is_replaced_keeps_its_file() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     line = f'{sys.executable} -c "$CODE" >&-'
     assert subprocess.run(["bash", "-c", line], env=environment | {"CODE": code}, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("where", ["/dev/full", "log.txt"])
+def test_a_job_whose_log_cannot_be_written_trains(where: str, tmp_path: Path) -> None:
+    code = (
+        "import sys, warnings\n"
+        "from pathlib import Path\n"
+        "from lightning_core.worker.worker import _output_to\n"
+        f"with _output_to(Path({where!r})):\n"
+        "    for _ in range(100): print('x' * 1000, flush=True)\n"
+        "    sys.stderr.write('y' * 10_000)\n"
+        "    warnings.warn('z')\n"
+        "print('after')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "after\n", "")
+    if where == "log.txt":
+        assert len((tmp_path / where).read_text()) > 110_000
 
 
 def test_a_run_goes_on_without_a_terminal(tmp_path: Path) -> None:
