@@ -150,8 +150,8 @@ def _exit(code: int) -> NoReturn:
     shutdown()
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
     except OSError:
         code = code or 120
     os._exit(code)

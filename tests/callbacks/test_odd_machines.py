@@ -1,0 +1,47 @@
+"""Training on odd machines: whatever folder, descriptor, clock or terminal is missing, it goes on as without us."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from tests.machines import why_not
+from tests.matrix.forks import Forks
+from tests.matrix.odd_machines import MACHINES
+from tests.socket_servers import found_pool
+
+TRAIN = "tests.matrix.odd_machines:train"
+# Those on which the best model cannot be written.
+KEEPS_NOTHING = ("nothing_can_be_written", "no_folder_there", "disk_full", "paths_too_long", "threads_forbidden",
+                 "folder_removed")  # fmt: skip
+# Those that only root can make.
+NAMESPACES = ("nothing_can_be_written", "disk_full", "shared_memory_full", "no_proc", "no_network")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[str]:
+    with found_pool(devices=2) as made:
+        yield str(made.path.parent)
+
+
+@pytest.mark.promise("F39")
+@pytest.mark.parametrize("where", ["alone", "pool"])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_training_goes_on(machine: str, where: str, forks: Forks, pool: str) -> None:
+    if machine in NAMESPACES and (why := why_not()):
+        pytest.skip(why)
+    with tempfile.TemporaryDirectory(prefix="lc-") as folder:  # not in shared memory, which may be full
+        [without] = forks.run(TRAIN, machine, f"{folder}/without", False)
+        [seen] = forks.run(TRAIN, machine, f"{folder}/with", True, pool if where == "pool" else "auto")
+    assert (without.code, seen.code) == (0, 0), seen.output[-6000:]
+    for name in ("weights", "steps", "random", "ours"):
+        assert seen.value[name] == without.value[name], seen.output[-3000:]
+    # Without a thread there is no forecast; whether a pool is up is asked of /proc.
+    unknown = machine == "threads_forbidden" or (machine, where) == ("no_proc", "pool")
+    assert seen.value["verdict"] == (None if unknown else "missed"), seen.output[-3000:]
+    if machine in KEEPS_NOTHING:
+        assert not seen.value["best"]
+    else:
+        assert seen.value["best"] == seen.value["weights"]
