@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.machines import why_not
+from tests.matrix.collectives import difference
 from tests.matrix.forks import Forks
 from tests.matrix.odd_machines import MACHINES
 from tests.socket_servers import found_pool
@@ -45,3 +46,22 @@ def test_a_training_goes_on(machine: str, where: str, forks: Forks, pool: str) -
         assert not seen.value["best"]
     else:
         assert seen.value["best"] == seen.value["weights"]
+
+
+@pytest.mark.promise("F39")
+@pytest.mark.parametrize("machine", MACHINES)
+def test_ranks_go_on_if_one_of_them_is_on_such_a_machine(machine: str, forks: Forks, pool: str) -> None:
+    if machine in NAMESPACES and (why := why_not()):
+        pytest.skip(why)
+    if machine == "no_network":
+        pytest.skip("the ranks meet there")
+    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
+        without = forks.run(TRAIN, machine, f"{folder}/without", False, ranks=2)
+        seen = forks.run(TRAIN, machine, f"{folder}/with", True, pool, ranks=2)
+    assert [one.code for one in seen] == [one.code for one in without] == [0, 0], seen[0].output[-6000:]
+    assert not difference([one.collectives for one in seen])
+    for rank in range(2):
+        for name in ("weights", "steps", "random", "ours"):
+            assert seen[rank].value[name] == without[rank].value[name], seen[rank].output[-3000:]
+    assert seen[0].value["verdict"] == "missed", seen[0].output
+    assert seen[0].value["best"] == seen[0].value["weights"]

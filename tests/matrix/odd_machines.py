@@ -164,7 +164,7 @@ def clock_set_back(folder: Path) -> Terms:
 def terminal_closed(folder: Path) -> Terms:
     for number in range(3):
         os.close(number)
-    sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    sys.stdout = sys.stderr = None
     return {}
 
 
@@ -243,15 +243,24 @@ class Model(pl.LightningModule):
 
 
 def train(machine: str, folder: str, with_core: bool, pool: str = "auto") -> dict[str, Any]:
-    """Train on such a machine, and return what must be equal with the callback and without it."""
+    """Train on such a machine, and return what must be equal with the callback and without it.
+
+    Of two ranks, the last one is on this machine, and the other on a usual one.
+    """
+    ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     place = Path(folder)
-    (place / "logs").mkdir(parents=True)
-    options: Terms = {"logger": CSVLogger(place / "logs"), "default_root_dir": place, "max_epochs": 4}
+    (place / "logs").mkdir(parents=True, exist_ok=True)
+    options: Terms = {"logger": CSVLogger(place / "logs", version=0), "default_root_dir": place, "max_epochs": 4,
+                      "devices": ranks, "strategy": "ddp" if ranks > 1 else "auto"}  # fmt: skip
     torch.manual_seed(1)
     x = torch.randn(64, 4)
     loader, model = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 4, shuffle=True), Model()
-    terms = {"keep_best": place / "best", **MACHINES[machine](place)}
-    core = [CoreCallback(f"job-{os.getpid()}", "1h", "val_loss<=1e-9", pool=pool, **terms)] if with_core else []
+    terms = {"keep_best": place / "best", **(MACHINES[machine](place) if rank == ranks - 1 else {})}
+    core = (
+        [CoreCallback(f"job-{os.getpgid(os.getppid())}", "1h", "val_loss<=1e-9", pool=pool, **terms)]
+        if with_core
+        else []
+    )
     trainer = pl.Trainer(accelerator="cpu", enable_progress_bar=False, enable_model_summary=False,
                          enable_checkpointing=False, log_every_n_steps=2, callbacks=core, **options)  # fmt: skip
     trainer.fit(model, loader, loader)
