@@ -11,13 +11,18 @@ from typing import Any
 import lightning.pytorch as pl
 import lightning_core_entry_point
 import pytest
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.launched import LaunchedCallback
+from lightning_core.core.answers import Grant
+from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import LossTarget
 from tests.callbacks.test_autojoin import RIGHT
+from tests.callbacks.test_callback import Script
 from tests.conftest import ROOT
-from tests.tiny import QUIET, Line, ValidatedPoints
+from tests.tiny import QUIET, Line, Points, ValidatedPoints
 
 TRAIN = """
 import sys, lightning.pytorch as pl
@@ -148,7 +153,7 @@ sys.path.append({root!r})
 import lightning.pytorch as pl, torch, numpy, scipy.optimize, scipy.stats, yaml, torchmetrics, asyncio, subprocess
 import concurrent.futures, multiprocessing, tempfile, importlib.metadata
 from lightning.pytorch.trainer.connectors import signal_connector
-from tests.tiny import QUIET, Line, ValidatedPoints
+from tests.tiny import QUIET, Line, Points, ValidatedPoints
 signal_connector._IS_WINDOWS = {system!r} == "win32"
 signal_connector._SignalConnector.teardown = lambda self: None  # it would set a handler for SIGKILL
 class Lacking:
@@ -186,3 +191,44 @@ def test_on_another_system_a_script_trains_alone(system: str, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr[-3000:]
     assert "lightning_core: job: met" in done.stdout
     assert "verdict met" in done.stdout
+
+
+READS = """
+import sys, torch, lightning.pytorch as pl
+
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("lightning_core", "callbacks"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, Gone())
+sys.path.append(%r)
+from tests.tiny import QUIET, Line, Points
+for path in sys.argv[1:]:
+    stored = torch.load(path, weights_only=True)
+    for restricted in (True, False, None):
+        trainer = pl.Trainer(max_epochs=6, **QUIET)
+        trainer.fit(Line.load_from_checkpoint(path, weights_only=restricted), datamodule=Points(), ckpt_path=path,
+                    weights_only=restricted)
+        print(stored["global_step"], trainer.global_step)
+"""
+
+
+def test_a_checkpoint_with_our_state_loads_without_us(tmp_path: Path) -> None:
+    """One of the script's own, the best model, one of a launched job, and one from before a Slurm job's end."""
+    own = pl.callbacks.ModelCheckpoint(tmp_path, save_last=True)
+    core = CoreCallback("a", "1h", "val_loss<=1e-9", pool="local", keep_best=tmp_path / "best")
+    options = QUIET | {"enable_checkpointing": True, "max_epochs": 3}
+    pl.Trainer(**options, callbacks=[own, core]).fit(Line(), datamodule=ValidatedPoints())
+    client = Script(Grant("job", 1, 1.0, (0,), Reason("fixed_share")))
+    release = LaunchedCallback("job", LossTarget("loss", 1e-9), client=client, folder=tmp_path / "job", save_every=1e-9)
+    pl.Trainer(**options | {"enable_checkpointing": False}, callbacks=[release]).fit(Line(), datamodule=Points())
+    files = [tmp_path / "last.ckpt", core.best_model_path, tmp_path / "job" / "last.ckpt"]
+    assert "lightning_core_job" in torch.load(files[0], weights_only=True)
+    assert "lightning_core" in torch.load(files[2], weights_only=True)
+    done = subprocess.run([sys.executable, "-c", READS % str(ROOT), *map(str, files)], cwd="/", env=os.environ,
+                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert len(found) == 9
+    assert all(0 < int(stored) < int(trained) == 96 for stored, trained in found), found
