@@ -203,12 +203,12 @@ class Gone:
 
 sys.meta_path.insert(0, Gone())
 sys.path.append(%r)
-from tests.tiny import QUIET, Line, Points
+from tests.tiny import QUIET, Line, ValidatedPoints
 for path in sys.argv[1:]:
     stored = torch.load(path, weights_only=True)
     for restricted in (True, False, None):
         trainer = pl.Trainer(max_epochs=6, **QUIET)
-        trainer.fit(Line.load_from_checkpoint(path, weights_only=restricted), datamodule=Points(), ckpt_path=path,
+        trainer.fit(Line.load_from_checkpoint(path, weights_only=restricted), datamodule=ValidatedPoints(), ckpt_path=path,
                     weights_only=restricted)
         print(stored["global_step"], trainer.global_step)
 """
