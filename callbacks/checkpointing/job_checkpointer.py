@@ -176,8 +176,13 @@ class JobCheckpointer:
 
     def add_to(self, checkpoint: dict[str, Any]) -> None:
         """Add what Lightning leaves out to the job's own checkpoint; the user's checkpoints stay as they are."""
-        if self._state is not None:
-            checkpoint[KEY] = self._state
+        if self._state is None:
+            return
+        checkpoint[KEY] = self._state
+        if self._state["new_epoch"]:
+            # Lightning alone would take the batches of the previous epoch for those of the one that starts.
+            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+            progress |= {"current": dict.fromkeys(progress["current"], 0), "is_last_batch": False}
 
     # ------------------------------------------------------------------------------------------------ resuming
 
