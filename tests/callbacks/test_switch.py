@@ -221,9 +221,11 @@ def test_a_checkpoint_with_our_state_loads_without_us(tmp_path: Path) -> None:
     options = QUIET | {"enable_checkpointing": True, "max_epochs": 3}
     pl.Trainer(**options, callbacks=[own, core]).fit(Line(), datamodule=ValidatedPoints())
     client = Script(Grant("job", 1, 1.0, (0,), Reason("fixed_share")))
-    release = LaunchedCallback("job", LossTarget("loss", 1e-9), client=client, folder=tmp_path / "job", save_every=1e-9)
-    pl.Trainer(**options | {"enable_checkpointing": False}, callbacks=[release]).fit(Line(), datamodule=ValidatedPoints())
-    files = [tmp_path / "last.ckpt", core.best_model_path, tmp_path / "job" / "last.ckpt"]
+    folder = tmp_path / "job"
+    release = LaunchedCallback("job", LossTarget("loss", 1e-9), client=client, folder=folder, save_every=1e-9)
+    alone = options | {"enable_checkpointing": False}
+    pl.Trainer(**alone, callbacks=[release]).fit(Line(), datamodule=ValidatedPoints())
+    files = [tmp_path / "last.ckpt", core.best_model_path, folder / "last.ckpt"]
     assert "lightning_core_job" in torch.load(files[0], weights_only=True)
     assert "lightning_core" in torch.load(files[2], weights_only=True)
     done = subprocess.run([sys.executable, "-c", READS % str(ROOT), *map(str, files)], cwd="/", env=os.environ,
