@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_core.core.answers import Directive, JobForecast, Verdict
+from lightning_core.core.base_60 import refuse_base_60
 from lightning_core.core.durations import When, parse_duration, parse_limit
 from lightning_core.core.events import Checkpoint
 from lightning_core.core.targets import Target
@@ -131,6 +132,7 @@ class CoreCallback(pl.Callback):
         self._checkpointer = self._new_checkpointer()
         if is_disabled():  # nothing is looked at, and no hook does anything
             return
+        refuse_base_60(self, deadline=deadline, begin=begin, save_before=save_before, hang=hang)
         self._terms = JobTerms(job, deadline, target, begin, weight, on_miss, on_nan, like, on_hold)
         self._options = Options(
             self._terms.job, pool, stop_when_met, every, growth, read_on_refused(on_refused),

@@ -17,6 +17,7 @@ import lightning.pytorch as pl
 import optuna
 from optuna.trial import TrialState
 
+from lightning_core.core.base_60 import refuse_base_60
 from lightning_core.core.durations import parse_deadline, seconds_until
 from lightning_core.search.deadline_search import NEW, DeadlineSearch
 from lightning_core.storage.atomic_files import sync_file, sync_folder, unfinished_file
@@ -83,6 +84,7 @@ class Search:
             raise ValueError(f"max_trials must be at least 1, got {max_trials}")
         if target is not None and not math.isfinite(target):
             raise ValueError(f"target must be finite, got {target}")
+        refuse_base_60(self, deadline=deadline)
         self._study, self._make_trainer, self._when = study, make_trainer, parse_deadline(deadline)
         self._metric, self._folder, self._target = metric, Path(folder), target
         self._on_news = on_news

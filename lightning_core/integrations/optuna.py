@@ -10,6 +10,7 @@ from datetime import datetime
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from lightning_core.core.base_60 import refuse_base_60
 from lightning_core.core.durations import parse_deadline, seconds_until
 from lightning_core.search.deadline_search import DeadlineSearch
 
@@ -49,6 +50,7 @@ class ForecastPruner(optuna.pruners.BasePruner):
         target: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        refuse_base_60(self, deadline=deadline)
         self._clock = clock
         now = clock()
         self._deadline = now + seconds_until(parse_deadline(deadline), datetime.fromtimestamp(now))

@@ -13,6 +13,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers import TrialScheduler
 
+from lightning_core.core.base_60 import refuse_base_60
 from lightning_core.core.durations import parse_deadline, seconds_until
 from lightning_core.search.deadline_search import NEW, DeadlineSearch
 from lightning_core.search.trials import usual_pace
@@ -55,6 +56,7 @@ class DeadlineScheduler(TrialScheduler):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        refuse_base_60(self, deadline=deadline)
         self._when, self._max_t, self._time_attr = parse_deadline(deadline), max_t, time_attr
         self._metric, self._mode, self._target, self._clock = metric, mode, target, clock
         self._search = self._new_search(math.inf, mode or "min")  # refuses what is out of range
