@@ -69,6 +69,7 @@ class Run:
             self.model, data = make()
             trainer: Any = pl.Trainer(**{**QUIET, **options})
             trainer.callbacks += [core, ReleasedAt(core, batches)]
+            releases_before = len(self.left_at)
             try:
                 trainer.fit(self.model, datamodule=data, ckpt_path=ckpt)
             except JobReleased:
@@ -78,7 +79,9 @@ class Run:
             self.seen += self.model.seen
             self.epochs_started += self.model.epochs_started
             self.validations += self.model.validations
-        self.result = {
+            if batches is not None and len(self.left_at) == releases_before:
+                break  # it has come to its end first
+        self.result: dict[str, Any] = {
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
             "schedules": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
