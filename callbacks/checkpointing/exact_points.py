@@ -9,7 +9,10 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
-from ..user_code.lightning_kinds import STOCHASTIC_AVERAGING, callbacks_of
+from ..user_code.lightning_kinds import ACCUMULATION_SCHEDULER, STOCHASTIC_AVERAGING, callbacks_of
+
+# Callbacks that set something when an epoch starts: Lightning does not call them when it resumes within one.
+SET_BY_EPOCH = (ACCUMULATION_SCHEDULER, STOCHASTIC_AVERAGING)
 
 
 def is_exact_after_batch(trainer: pl.Trainer, *, resizable: bool = False) -> bool:
@@ -25,8 +28,8 @@ def is_exact_after_batch(trainer: pl.Trainer, *, resizable: bool = False) -> boo
         return False
     if trainer.world_size > 1 and getattr(trainer, "_val_check_time_interval", None) is not None:
         return False  # each rank decides by its own clock whether validation is due
-    if any(getattr(one, "_initialized", False) for one in callbacks_of(trainer, *STOCHASTIC_AVERAGING)):
-        return False  # it goes on only where an epoch starts
+    if any(callbacks_of(trainer, *kind) for kind in SET_BY_EPOCH):
+        return False
     return (
         all(is_stateful(loader) and (fits_any_ranks(loader) or not resizable) for loader, _ in train_loaders(trainer))
         and not epoch._num_ready_batches_reached()

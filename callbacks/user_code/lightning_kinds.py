@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 TIMER = "timer", "Timer"
 EARLY_STOPPING = "early_stopping", "EarlyStopping"
 AVERAGING = "weight_averaging", "WeightAveraging"
+ACCUMULATION_SCHEDULER = "gradient_accumulation_scheduler", "GradientAccumulationScheduler"
 STOCHASTIC_AVERAGING = "stochastic_weight_avg", "StochasticWeightAveraging"
 
 

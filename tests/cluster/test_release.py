@@ -173,6 +173,26 @@ def test_any_loader_resumes_at_the_end_of_an_epoch(
     assert_same(run, whole)
 
 
+class Accumulating(Net):
+    """Accumulates more batches in later epochs, as a callback sets at their start."""
+
+    def configure_callbacks(self) -> Any:
+        return [pl.callbacks.GradientAccumulationScheduler({0: 1, 1: 2, 2: 5})]
+
+
+@pytest.mark.promise("R7", "R8")
+def test_what_a_callback_sets_for_an_epoch_is_not_lost(tmp_path: Path) -> None:
+    """Lightning does not call it when it resumes within the epoch."""
+
+    def make() -> tuple[Net, Any]:
+        return Accumulating(), NoisyPoints()
+
+    whole = Run(tmp_path / "whole", (), make, **EPOCHS)
+    run = Run(tmp_path / "run", (3, 14), make, **EPOCHS)
+    assert run.left_at == [10, 20]
+    assert_same(run, whole)
+
+
 class Estimating(Net):
     """Asks for the length of the training, for which Lightning makes its loaders before anything is loaded."""
 
