@@ -8,9 +8,7 @@ new only there, and each of its values is a whole evaluation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal
-from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import lightning.pytorch as pl
 import numpy as np
@@ -137,12 +135,17 @@ def as_number(value: Any) -> torch.Tensor | float | None:
         (tensor([0.5000]), 0.5, 1.0, None, None)
     """
     if isinstance(value, torch.Tensor):
+        if value.is_meta or value.is_nested:
+            return None
         # The whole of a tensor that is spread over ranks could be read by all of them together only.
         whole = _own_part(value) if is_traceable_wrapper_subclass(value) else value
         return whole if whole is not None and whole.numel() == 1 and not whole.is_complex() else None
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.reshape(()).item()
-    return float(value) if isinstance(value, Real | Decimal) else None
+    if isinstance(value, np.ndarray):
+        value = value.reshape(()).item() if value.size == 1 else None
+    try:
+        return float(value) if isinstance(value, SupportsFloat) else None
+    except Exception:  # too large, or the code of others
+        return None
 
 
 def _own_part(value: torch.Tensor) -> torch.Tensor | None:
@@ -156,4 +159,7 @@ def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         kind = "a complex tensor" if value.is_complex() else "a tensor"
         return f"{kind} of {value.numel()} elements"
-    return f"{type(value).__name__} {str(value)[:40]!r}"
+    try:
+        return f"{type(value).__name__} {str(value)[:40]!r}"
+    except Exception:  # it is the code of others
+        return f"{type(value).__name__}"

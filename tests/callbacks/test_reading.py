@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,13 @@ import torch
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
+from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.reporting.loss_meter import LossMeter
 from lightning_core.callbacks.reporting.target_reader import TargetReader
 from lightning_core.core.events import Cell
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from tests.callbacks.test_callback import Script, fit, grant, steered
-from tests.tiny import Batch, Line, ValidatedPoints
+from tests.tiny import QUIET, Batch, Line, ValidatedPoints
 
 
 def cells(script: Script) -> list[Cell]:
@@ -154,6 +158,40 @@ def test_a_loss_that_is_not_a_number_is_warned_about_once(
     assert not cells(script)
 
 
+class Own(torch.Tensor):
+    pass
+
+
+class Quarter:
+    def __float__(self) -> float:
+        return 0.25
+
+
+class Broken:
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("value", [Quarter(), np.bool_(True), Broken(), None, {"a": 1}, [0.5], "0.5", math.nan])
+def test_a_metric_that_a_user_sets_may_be_of_any_type(value: Any) -> None:
+    """Some set numbers among the metrics of the Trainer, where others find them."""
+
+    class Sets(pl.Callback):
+        def on_validation_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+            trainer.callback_metrics["mine"] = value
+
+    core = CoreCallback("a", "1h", "mine<=0.1", pool="local", on_nan="continue")
+    trainer = pl.Trainer(**QUIET, max_epochs=2, callbacks=[core, Sets()])
+    trainer.fit(Line(), datamodule=ValidatedPoints())
+    assert trainer.global_step == 32
+    assert core.forecast is not None
+    seen = "best" in core.forecast.reason
+    assert seen == (type(value) in (Quarter, np.bool_)), core.forecast
+
+
 @pytest.mark.promise("F10")
 @pytest.mark.parametrize(
     ("loss", "words"),
@@ -166,6 +204,16 @@ def test_a_loss_that_is_not_a_number_is_warned_about_once(
         (np.float32(0.25), None),
         (torch.tensor(0.25), None),
         (torch.tensor([0.25], dtype=torch.bfloat16), None),
+        (torch.tensor([0.25]).to_sparse(), None),
+        (torch.tensor([[0.25]], requires_grad=True).as_subclass(Own), None),
+        (Decimal("0.25"), None),
+        (Fraction(1, 4), None),
+        (Quarter(), None),
+        (np.array([[0.25]]), None),
+        (np.array([0.25, 0.5]), "the loss must be a number, got ndarray '[0.25 0.5 ]'"),
+        (torch.empty((), device="meta"), "the loss must be a number, got a tensor of 1 elements"),
+        (10**400, f"the loss must be a number, got int '1{'0' * 39}'"),
+        (Broken(), "the loss must be a number, got Broken"),
     ],
 )
 def test_unexpected_outputs_of_training_step_are_handled(loss: Any, words: str | None) -> None:
