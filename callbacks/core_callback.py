@@ -11,8 +11,7 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_core.core.answers import Directive, JobForecast, Verdict
-from lightning_core.core.base_60 import refuse_base_60
-from lightning_core.core.durations import When, parse_duration, parse_limit
+from lightning_core.core.durations import When, parse_duration, parse_limit, refuse_base_60
 from lightning_core.core.events import Checkpoint
 from lightning_core.core.targets import Target
 from lightning_core.variables import is_disabled

@@ -517,7 +517,7 @@ class Fit:
         if place not in self._defects:
             self._defects.add(place)
             message = " ".join(str(error).split())[:200]
-            log.warning("%s: training goes on without a part of lightning_core: %s: %s (%s)", self.name,
+            log.warning("%s: training continues without a part of lightning_core: %s: %s (%s)", self.name,
                         type(error).__name__, message, place, exc_info=error)  # fmt: skip
 
     def _complain(self, complaint: str | None) -> None:

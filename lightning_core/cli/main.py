@@ -62,7 +62,7 @@ COMMANDS = (
     history_commands,
     journals,
 )
-# Those that go on although nobody can read what they print; the others, which only show something, end.
+# Those that continue although what they print cannot be read; the others, which only show something, end.
 ACTING = ("run", "search", "serve", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.

@@ -10,8 +10,7 @@ from datetime import datetime
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from lightning_core.core.base_60 import refuse_base_60
-from lightning_core.core.durations import parse_deadline, seconds_until
+from lightning_core.core.durations import parse_deadline, refuse_base_60, seconds_until
 from lightning_core.search.deadline_search import DeadlineSearch
 
 _BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)

@@ -13,8 +13,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers import TrialScheduler
 
-from lightning_core.core.base_60 import refuse_base_60
-from lightning_core.core.durations import parse_deadline, seconds_until
+from lightning_core.core.durations import parse_deadline, refuse_base_60, seconds_until
 from lightning_core.search.deadline_search import NEW, DeadlineSearch
 from lightning_core.search.trials import usual_pace
 

@@ -23,7 +23,7 @@ REQUEST = struct.Struct("<cdQ")
 ACQUIRE, RELEASE = b"w", b"g"
 GRANTED = struct.Struct("<Q")
 # What the arbiter shows in a shared file: how many processes wait, 255 at most, and a number that it counts up all the
-# time, whoever holds the device.
+# time, whichever process holds the device.
 SIGNS = struct.Struct("<B7xQ")
 # Seconds between two attempts to connect.
 RECONNECT_INTERVAL = 1.0

@@ -75,7 +75,7 @@ def _is_file(stream: io.TextIOWrapper) -> bool:
 
 
 def _write(descriptor: int, text: bytes) -> None:
-    """Write to a file, unless it takes nothing now: a pipe that nobody reads, or a terminal that was stopped."""
+    """Write to a file, unless it takes nothing now: a pipe that no process reads, or a terminal that was stopped."""
     if hasattr(select, "poll"):
         room = select.poll()
         room.register(descriptor, select.POLLOUT)

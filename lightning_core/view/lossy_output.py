@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from typing_extensions import override
-
 
 class _Lossy(io.FileIO):
     """A file that forgets what cannot be written to it."""
 
-    @override
     def write(self, data: Any) -> int:
         try:
             return super().write(data) or 0

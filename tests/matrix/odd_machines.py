@@ -176,7 +176,7 @@ def terminal_full(folder: Path) -> Terms:
 
 
 def terminal_hung_up(folder: Path) -> Terms:
-    """Nobody reads the pipe any more."""
+    """No process reads the pipe any more."""
     reads, writes = os.pipe()
     for number in (1, 2):
         os.dup2(writes, number)
@@ -185,7 +185,7 @@ def terminal_hung_up(folder: Path) -> Terms:
 
 
 def terminal_stopped(folder: Path) -> Terms:
-    """Nobody reads the pipe, which is full."""
+    """No process reads the pipe, which is full."""
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     with open(writes, "wb", buffering=0, closefd=False) as pipe:

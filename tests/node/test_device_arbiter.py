@@ -221,7 +221,7 @@ def test_training_goes_on_while_the_arbiter_is_stopped_and_takes_turns_again_aft
     assert first.acquire(0.5, 60.0)
     assert not second.acquire(0.5, 0.05)
     os.kill(apart.pid, signal.SIGSTOP)
-    for _ in range(2):  # once it is known, nobody waits for it any more
+    for _ in range(2):  # once it is known, no job waits for it any more
         for client in (first, second):
             began = time.monotonic()
             until(lambda one=client: one.acquire(0.5, 1.0), STOPPED_AFTER + 10.0)  # type: ignore[misc]

@@ -131,7 +131,7 @@ def test_jobs_of_the_last_day_are_remembered_however_many() -> None:
 
 
 def test_jobs_that_were_submitted_together_are_remembered_until_the_last_of_them_is_old() -> None:
-    """Whoever submitted them is told of all of them, however long that takes."""
+    """The person who submitted them is told of all of them, however long that takes."""
     scheduler = Scheduler(Settings(policy="fifo", remember=50))
     together = [Job(f"run-{k}", 1e9, BatchTarget(10)) for k in range(100)]
     scheduler.handle(Submit(tuple(together)), 0.0)

@@ -90,6 +90,7 @@ def _pool(sources: Sources, asked: Asked) -> shapes.PoolAnswer:
         "devices": about["devices"], "unavailable": about["unavailable"],
         "manager_silent": about["manager_silent"], "settings": about["settings"],
         "cloud": about["cloud"], "plan": about["plan"], "owners": about["owners"],
+        "waiting": about["waiting"],
         "person": {"name": person.name, "rights": [right for right in Right if right in person.rights]},
         "takes_bundles": sources.submission.allows(person),
     }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lightning_core.core.base_60 import _in_base_60, refuse_base_60
+from lightning_core.core.durations import _in_base_60, refuse_base_60
 
 
 class Timed:
