@@ -127,7 +127,7 @@ class Fit:
         self._per_epoch: int | None = None
         self.hangs = HangWatch(options.hang)
         """Watch of this thread."""
-        device = pl_module.device
+        device = trainer.strategy.root_device
         offload = self._alone(lambda: offload_of(trainer, pl_module, options.job), None)
         self._rank_memory: RankMemory | None = None
         meter = memory_meter(device, lambda: () if self._rank_memory is None else self._rank_memory.other_ranks)

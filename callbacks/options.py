@@ -79,7 +79,7 @@ class Options:
             self.job, can=can, min_devices=size, max_devices=size, model=model_of(pl_module),
             batch_size=guarded("its batch size", lambda: batch_size_of(trainer, pl_module), None),
         )  # fmt: skip
-        return Join(job, self.pool, device_name(pl_module.device), self.on_refused, self.history, host)
+        return Join(job, self.pool, device_name(trainer.strategy.root_device), self.on_refused, self.history, host)
 
 
 def read_on_refused(value: str) -> OnRefused:

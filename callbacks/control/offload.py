@@ -171,9 +171,9 @@ class Offload:
 
 def offload_of(trainer: pl.Trainer, pl_module: pl.LightningModule, job: Job) -> Offload | None:
     """Return what moves the state of a job while it is held; None if the state stays where it is."""
-    if job.on_hold is not OnHold.OFFLOAD or pl_module.device.type != "cuda":
+    if job.on_hold is not OnHold.OFFLOAD or trainer.strategy.root_device.type != "cuda":
         return None
-    return Offload(job.name, lambda: state_holders(trainer, pl_module), pl_module.device)
+    return Offload(job.name, lambda: state_holders(trainer, pl_module), trainer.strategy.root_device)
 
 
 def check_offload(trainer: pl.Trainer, job: Job) -> None:

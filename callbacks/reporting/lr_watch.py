@@ -14,6 +14,7 @@ from lightning_core.core.reported import LearningRates, fewer
 from lightning_core.core.reported.learning_rates import Points
 from lightning_core.view.console_lines import inform
 
+from ..user_code.random_state import RandomStateKept
 from .lr_courses import MAX_STEPS, Course, UnknownCourseError, courses_of, numbers_of
 from .lr_points import seen_points
 from .mailbox import Mailbox
@@ -61,7 +62,8 @@ class LearningRateWatch:
     def _look(self, trainer: pl.Trainer, batches: int, in_epoch: int) -> None:
         self._look_at = batches + max(MIN_BATCHES, int(GROWTH * batches))
         try:
-            rates = self._compare(trainer, batches, in_epoch)
+            with RandomStateKept():
+                rates = self._compare(trainer, batches, in_epoch)
         except UnknownCourseError as error:
             self._give_up(str(error))
         except Exception as error:  # training never fails because of a report

@@ -76,6 +76,12 @@ PROMISES = {
         "The ledger of a market is what a cloud bills: each node by the second, from its launch to its end as far as"
         " the pool is told of both, at the price of each second, and for the minimum at least"
     ),
+    "R30": Row(
+        "A training ends as it would without the callback, on one rank and on several: the same weights to the bit, the"
+        " same logs but for ours, the same exit code, no thread and no process left"
+    ),
+    "R31": Row("No rank does alone what is a collective, whatever happens on one of them"),
+    "R32": Row("With one variable, and without any, nothing of ours runs in a Trainer, broken or not"),
     "S1": Row("No Ray is started without a token"),
     "S2": Row("Token and state files are private, and the token is in no log, report or journal"),
     "S3": Row("Nothing from a disk is unpickled or evaluated"),
@@ -135,5 +141,10 @@ FAULTS = {
     "F32": Row("a resize fails half-way"),
     "F33": Row("a grant is lost or stale"),
     "F34": Row("workers that come and go"),
+    "F35": Row("the device arbiter is gone, or stopped while the scheduler is well"),
+    "F36": Row("modules, loggers, loaders and callbacks that raise, have a memory, or mean something else by a name"),
+    "F37": Row("a terminal that is closed, full, foreign or ASCII"),
+    "F38": Row("a training within another one, or beside it in the same process"),
+    "F39": Row("odd machines: files, folders, accounts, limits and clocks"),
 }
 ROWS = PROMISES | FAULTS
