@@ -176,6 +176,8 @@ class Probed(Line):
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
         self.probe.at("training")
+        if self.probe.place == "checkpoint in a step":
+            self.trainer.save_checkpoint(Path(self.trainer.default_root_dir) / "of_user.ckpt")
         if self.probe.place == "debugger":
             debugger = pdb.Pdb(stdin=io.StringIO("self.probe.at('debugger')\ncontinue\n"), stdout=io.StringIO())
             debugger.set_trace()
@@ -190,6 +192,7 @@ class Probed(Line):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.probe.at("checkpoint")
+        self.probe.at("checkpoint in a step")
 
 
 class ProbedData(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
@@ -274,7 +277,8 @@ class ProbedLock(AlwaysFree):
         ("end of a validation", 3, None),
         pytest.param("validation's loader", 3, None, marks=pytest.mark.nightly),
         ("checkpoint", 1, None),  # its own, before the wait for the second batch
-        ("device", 3, None),
+        ("checkpoint in a step", 3, None),
+        ("device", 1, None),
         pytest.param("held", 3, None, marks=pytest.mark.nightly),
         ("debugger", 3, None),
     ],
@@ -299,7 +303,8 @@ def test_where_a_training_may_stay_as_long_as_it_likes(
         "job", BatchTarget(10**9), client=script, hang=LIMIT, device_lock=ProbedLock(probe), growth=0.0,
         folder=tmp_path, save_every=1e-9 if place == "checkpoint" else 300.0,
     )  # fmt: skip
-    more: dict[str, Any] = {"callbacks": [probe.callback, Others(probe)], "reload_dataloaders_every_n_epochs": 1}
+    more: dict[str, Any] = {"callbacks": [probe.callback, Others(probe)], "reload_dataloaders_every_n_epochs": 1,
+                            "default_root_dir": tmp_path}  # fmt: skip
     fit(probe.callback, Probed(probe), ProbedPoints(probe), max_epochs=4, num_sanity_val_steps=0, **more)
     assert probe.visits >= visit
     first = next((MAX_GAP * at for at, hang in enumerate(probe.said, start=1) if hang is not None), None)

@@ -22,6 +22,7 @@ def pool() -> Iterator[str]:
         yield str(made.path.parent)
 
 
+@pytest.mark.promise("R30", "R31")
 @pytest.mark.parametrize("row", pairwise_rows(), ids=name_of)
 def test_a_training_is_the_same_with_the_callback(row: Row, forks: Forks, pool: str, tmp_path: Path) -> None:
     ranks = 2 if row["ranks"] == "ddp" else 1

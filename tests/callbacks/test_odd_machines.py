@@ -27,7 +27,7 @@ def pool() -> Iterator[str]:
         yield str(made.path.parent)
 
 
-@pytest.mark.promise("F39")
+@pytest.mark.promise("F37", "F39")
 @pytest.mark.parametrize("where", ["alone", "pool"])
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_training_goes_on(machine: str, where: str, forks: Forks, pool: str) -> None:
@@ -48,7 +48,7 @@ def test_a_training_goes_on(machine: str, where: str, forks: Forks, pool: str) -
         assert seen.value["best"] == seen.value["weights"]
 
 
-@pytest.mark.promise("F39")
+@pytest.mark.promise("F37", "F39")
 @pytest.mark.parametrize("machine", MACHINES)
 def test_ranks_go_on_if_one_of_them_is_on_such_a_machine(machine: str, forks: Forks, pool: str) -> None:
     if machine in NAMESPACES and (why := why_not()):

@@ -1,4 +1,4 @@
-"""Modules, loaders, loggers, callbacks, optimizers and schedulers of users: whatever they do, the training is the same."""
+"""Whatever modules, loaders, loggers, callbacks and optimizers of users do, the training is the same as without us."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def suspicious(kind: type) -> type:
 
 
 def trained(kind: dict[str, type], ours: Sequence[pl.Callback], folder: Path, *others: pl.Callback) -> Any:
-    """Train, and return the weights, the random state, the training's own random numbers, and how often rates are asked.
+    """Train; return the weights, what was drawn, how often rates were asked for, and what is drawn next.
 
     Args:
         kind: Classes that are not the ordinary ones.

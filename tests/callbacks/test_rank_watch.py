@@ -22,7 +22,7 @@ from tests.matrix.forks import Forks
 from tests.tiny import QUIET, Batch, Line, Points
 from tests.waiting import until
 
-pytestmark = pytest.mark.promise("R13", "F26")
+pytestmark = pytest.mark.promise("R13", "F26", "F27")
 
 
 class Store:

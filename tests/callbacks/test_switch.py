@@ -24,6 +24,7 @@ from tests.callbacks.test_callback import Script
 from tests.conftest import ROOT
 from tests.tiny import QUIET, Line, ValidatedPoints
 
+pytestmark = pytest.mark.promise("R32")
 TRAIN = """
 import sys, lightning.pytorch as pl
 sys.path.append({root!r})

@@ -93,14 +93,14 @@ MUTANTS = (
     ),
     Mutant(
         "F27", "callbacks/core_callback.py",
-        "self._fit.hangs.excuse()", "pass",
-        "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "checkpoint",
+        "self._fit.hangs.excuse(saves=True)", "pass",
+        "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "step",
     ),
     Mutant(
         "F27", "callbacks/fit.py",
         "        self.steering.enter()\n        self.hangs.begin(phase)",
         "        self.hangs.begin(phase)\n        self.steering.enter()",
-        "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "held",
+        "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "device",
     ),
     Mutant(
         "R12", "lightning_core/scheduler/allocation.py",
@@ -256,6 +256,64 @@ MUTANTS = (
         "R29", "lightning_core/market/online/node_bill.py",
         "at = now / self._seconds if quote.interval is None", "at = now // self._seconds + 1 if quote.interval is None",
         "tests/market/test_node_bill.py::test_a_price_holds_from_when_it_is_quoted",
+    ),
+    Mutant(
+        "R30", "callbacks/checkpointing/job_writer.py",
+        "with RandomStateKept():  # hooks of the user may draw", "if True:",
+        "tests/callbacks/test_others_code.py::test_names_with_other_meanings_change_nothing", "Kinds",
+    ),
+    Mutant(
+        "R30", "callbacks/reporting/lr_courses.py",
+        "if not is_pure(function):", "if False:",
+        "tests/callbacks/test_matrix.py::test_a_training_is_the_same_with_the_callback", "pool",
+    ),
+    Mutant(
+        "R31", "callbacks/fit.py",
+        "if wanted if self._ranks is None else self._ranks.told(wanted):", "if wanted:",
+        "tests/callbacks/test_matrix.py::test_a_training_is_the_same_with_the_callback", "ddp and yes",
+    ),
+    Mutant(
+        "R32", "lightning_core/variables.py",
+        "return environment.get(f\"{PREFIX}DISABLE\", \"\").lower() not in OFF", "return False",
+        "tests/callbacks/test_switch.py::test_one_switch_makes_every_hook_do_nothing",
+    ),
+    Mutant(
+        "F35", "lightning_core/node/arbiter_client.py",
+        "if self._silent_for > STOPPED_AFTER and not self._is_stopped:", "if False:",
+        "tests/node/test_device_arbiter.py"
+        "::test_training_goes_on_while_the_arbiter_is_stopped_and_takes_turns_again_after_it",
+    ),
+    Mutant(
+        "F36", "callbacks/user_code/guarded.py",
+        "            return otherwise", "            raise",
+        "tests/callbacks/test_others_code.py::test_what_refuses_us_trains_as_without_us", "logger-alone",
+    ),
+    Mutant(
+        "F36", "callbacks/user_code/guarded.py",
+        "with RandomStateKept():", "if True:",
+        "tests/callbacks/test_others_code.py::test_what_refuses_us_trains_as_without_us", "logger-alone",
+    ),
+    Mutant(
+        "F37", "lightning_core/view/lossy_output.py",
+        "return len(memoryview(data).cast(\"B\"))", "raise",
+        "tests/view/test_lossy_output.py::test_what_acts_goes_on_whatever_becomes_of_its_output",
+    ),
+    Mutant(
+        "F38", "callbacks/fit.py",
+        "os.environ[WITHIN] = f\"{os.getpid()}:{fit.name}\"", "pass",
+        "tests/callbacks/test_within.py::test_a_process_that_a_training_starts_and_waits_for_has_part_in_its_grant",
+        "started",
+    ),
+    Mutant(
+        "F38", "callbacks/fit.py",
+        "return next((fit for pid, fit in _under_way if pid == os.getpid() and fit.host is None), None)",
+        "return None",
+        "tests/callbacks/test_within.py::test_one_within_takes_the_turns_of_the_first",
+    ),
+    Mutant(
+        "F39", "lightning_core/server/discovery.py",
+        "if given.startswith(\"~\") else given", "if False else given",
+        "tests/server/test_homes.py::test_an_account_without_a_home_has_a_pool_of_its_own",
     ),
 )  # fmt: skip
 

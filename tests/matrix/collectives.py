@@ -53,9 +53,13 @@ def read(path: Path) -> list[Collective]:
 
 
 def difference(ranks: Sequence[Sequence[Collective]]) -> str:
-    """Return where the sequences of ranks part, with the stack of each; empty if they do not."""
+    """Return where the sequences of ranks part, with the stack of each; empty if they do not.
+
+    Collectives of the same kind and size are different if they are asked for in different places: one that a rank does
+    alone may meet another one of the next rank, and both get a wrong answer.
+    """
     for number, row in enumerate(zip_longest(*ranks), start=1):
-        if len({None if one is None else (one.kind, one.sizes) for one in row}) > 1:
+        if len(set(row)) > 1:
             told = "\n".join(f"rank {rank}: {_describe(one)}" for rank, one in enumerate(row))
             return f"collective {number} is not the same on all ranks:\n{told}"
     return ""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.promise("F37")
 BUNDLE = """
 pool: {devices: 1, kind: cpu}
 jobs:

@@ -117,7 +117,9 @@ class PoolAnswer(TypedDict):
     cloud: Annotated[dict[str, Any], "Nodes that it wants and has, and their cost."]
     plan: Annotated[dict[str, Any] | None, "Plan of the day."]
     owners: Annotated[list[dict[str, Any]], "What each owner of jobs has and may have."]
-    waiting: Annotated[list[dict[str, Any]], "Scripts that hold until the name of their job is free: `job` and `owner`."]
+    waiting: Annotated[
+        list[dict[str, Any]], "Scripts that hold until the name of their job is free: `job` and `owner`."
+    ]
     person: Annotated[PersonEntry, "Who asks."]
     takes_bundles: Annotated[bool, "Whether that person may submit here."]
 
