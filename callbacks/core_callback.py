@@ -20,6 +20,7 @@ from lightning_core.view.console_lines import logger
 from .checkpointing.best_model import check_keep_best
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .control.offload import check_offload
+from .control.roll_call import RollCall
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
 from .job_record import KEY, JobRecord, notebook_card
@@ -125,6 +126,7 @@ class CoreCallback(pl.Callback):
         self._found: object = None
         self._trainer: weakref.ref[pl.Trainer] | None = None
         self._for_parent = ForParent()
+        self._roll_call: RollCall | None = None
         # Only a launched job has a folder for its own checkpoints.
         self._folder: Path | None = None
         self._save_every = 300.0
@@ -152,7 +154,7 @@ class CoreCallback(pl.Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling, without threads and sockets."""
-        return {**self.__dict__, "_fit": None, "_trainer": None}
+        return {**self.__dict__, "_fit": None, "_trainer": None, "_roll_call": None}
 
     @property
     def directive(self) -> Directive | None:
@@ -213,6 +215,8 @@ class CoreCallback(pl.Callback):
             self._checkpointer.install(trainer)
             # First of all, to save a new epoch before its first hook. As a new list: the old one is being iterated.
             trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
+        self._roll_call = RollCall(trainer, self._options.job.name, self._options.same_on_all_ranks())
+        self._roll_call.answer()
 
     def _serves(self, trainer: pl.Trainer) -> bool:
         """Return whether this callback speaks for a Trainer, or did in its last fit."""
@@ -244,6 +248,9 @@ class CoreCallback(pl.Callback):
         if not self._serves(trainer):
             return
         if self._fit is None:
+            if self._roll_call is None or not self._roll_call.is_complete():
+                self._trainer = None  # from now on every hook does nothing
+                return
             record = self._record = self._new_record(trainer)
             self._fit = Fit(trainer, pl_module, replace(self._options, job=record.job), self._checkpointer, record)
         if (fit := self._fit_of(trainer)) is not None:
@@ -319,6 +326,8 @@ class CoreCallback(pl.Callback):
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._close(trainer)
+        if self._roll_call is not None:
+            self._roll_call.withdraw(trainer)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

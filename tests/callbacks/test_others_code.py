@@ -231,7 +231,7 @@ class Dated(pl.callbacks.EarlyStopping):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.stopped_epoch: Any = datetime.date(2026, 1, 1)
-        self.stopping_reason_message = 7
+        self.stopping_reason_message: Any = 7
 
 
 class Steps(pl.callbacks.Timer):
@@ -245,7 +245,7 @@ class Kinds(pl.Callback):
     """Has the names of Lightning's averaging, pruning and accumulation."""
 
     _average_model = _max_epochs = _swa_epoch_start = scheduling = pruning = "none"
-    best_model_path, kth_value, verdict, forecast, name = 1, 2, 3, 4, 5
+    best_model_path = kth_value = verdict = forecast = "none"
 
 
 @pytest.mark.parametrize("other", [Eta, EtaDelta, Stopper, Dated, Steps, Kinds])

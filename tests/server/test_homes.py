@@ -1,4 +1,4 @@
-"""Where the pool of an account has its folder, and the token of a Ray that is started, on machines that lack the usual."""
+"""Where an account without a home has its pool, and the token of a Ray that is started where none can be read."""
 
 from __future__ import annotations
 

@@ -1,0 +1,77 @@
+"""Whether all ranks of a training have the callback, and the same one; else none of them may ask for a collective.
+
+Each rank says what it has before a barrier of Lightning, into the store by which the process group was made, and looks
+at what the others have said after it. So all ranks come to the same answer, and none waits for another.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import lightning.pytorch as pl
+from torch.distributed import distributed_c10d
+
+from lightning_core.view.console_lines import logger
+
+log = logger(__name__)
+
+
+class RollCall:
+    """What one rank says of its callback, and hears of the others'.
+
+    Args:
+        trainer: Trainer that is about to fit.
+        job: Name of the job, for log messages.
+        terms: What must be the same on all ranks, as plain values.
+    """
+
+    def __init__(self, trainer: pl.Trainer, job: str, terms: Sequence[object]) -> None:
+        self._trainer = weakref.ref(trainer)
+        self._rank, self._ranks = trainer.global_rank, trainer.world_size
+        self._job, self._terms = job, list(terms)
+        self._store: Any = None
+
+    def answer(self) -> None:
+        """Say what this rank has; to be called in ``setup``, which a barrier follows."""
+        if self._ranks > 1 and distributed_c10d.is_initialized():
+            with suppress(Exception):  # the others find that this rank has said nothing
+                store: Any = distributed_c10d._get_default_store()
+                store.set(_key(self._rank), json.dumps(self._terms))
+                self._store = store
+
+    def is_complete(self) -> bool:
+        """Return whether all ranks have the same; if not, one of them logs why. To be called after that barrier."""
+        if self._ranks < 2:
+            return True
+        try:
+            said = [self._said_by(rank) for rank in range(self._ranks)]
+        except Exception as error:
+            log.warning("%s: the callback does nothing here, for the other ranks are unknown: %s", self._job, error)
+            return False
+        if all(one == self._terms for one in said):
+            return True
+        if self._rank == next(rank for rank, one in enumerate(said) if one is not None):
+            missing = ", ".join(str(rank) for rank, one in enumerate(said) if one is None)
+            why = f"none on rank {missing}" if missing else "with other arguments, or of another version"
+            log.warning("%s: the callback does nothing here, for it is not the same on all ranks: %s", self._job, why)
+        return False
+
+    def withdraw(self, trainer: pl.Trainer) -> None:
+        """Say that this rank has no callback any more, if that is its Trainer: the next one may have none."""
+        if self._store is not None and self._trainer() is trainer:
+            with suppress(Exception):
+                self._store.set(_key(self._rank), "null")
+
+    def _said_by(self, rank: int) -> object:
+        """Return what a rank has said; None for nothing."""
+        if self._store is None:
+            raise RuntimeError("there is no process group of torch, or its store cannot be written")
+        return json.loads(self._store.get(_key(rank))) if self._store.check([_key(rank)]) else None
+
+
+def _key(rank: int) -> str:
+    return f"lightning_core/callback-{rank}"
