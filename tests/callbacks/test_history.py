@@ -95,14 +95,3 @@ def test_hyper_parameters_are_told_once_and_without_secrets(launched: bool) -> N
     pl.Trainer(**QUIET, max_epochs=2, callbacks=[core]).fit(Saving(8, api_key="abc"), datamodule=data)
     told = [report.hyper_parameters for report in script.reports if report.hyper_parameters is not None]
     assert [dict(one) for one in told] == [{"shuffle": "True", "width": "8", "api_key": "(not shown)"}]
-
-
-def test_hyper_parameters_that_cannot_be_read_stop_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: object) -> None:
-        raise RuntimeError("a value of the user's own type")
-
-    monkeypatch.setattr("lightning_core.callbacks.options.hyper_parameters", fails)
-    script = Script(grant(1, 1.0))
-    pl.Trainer(**QUIET, max_epochs=2, callbacks=[steered(script)]).fit(Line(), datamodule=Points())
-    assert script.reports[-1].batches > 0
-    assert all(report.hyper_parameters is None for report in script.reports)

@@ -28,7 +28,7 @@ def pool() -> Iterator[str]:
 
 
 @pytest.mark.promise("F37", "F39")
-@pytest.mark.parametrize("where", ["alone", "pool"])
+@pytest.mark.parametrize("where", ["pool", pytest.param("alone", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_training_goes_on(machine: str, where: str, forks: Forks, pool: str) -> None:
     if machine in NAMESPACES and (why := why_not()):

@@ -86,6 +86,7 @@ def test_a_job_whose_log_cannot_be_written_trains(where: str, tmp_path: Path) ->
         assert len((tmp_path / where).read_text()) > 110_000
 
 
+@pytest.mark.nightly
 def test_a_run_goes_on_without_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(BUNDLE)
     command = "-m lightning_core.cli.main run --own --allow-import examples b.yaml --json out.json"
