@@ -54,6 +54,7 @@ class BestModelSaver:
         self.wanted: float | None = None
         """Value for which the model should be saved as it is now; None if it should not."""
         self._job = job
+        self._is_possible = True
         self._file = path
         self._target = target
         self._window = Settings().window
@@ -81,7 +82,7 @@ class BestModelSaver:
             value: Value as it was logged.
             evaluated: Whether it is a whole evaluation.
         """
-        if not math.isfinite(value):
+        if not math.isfinite(value) or not self._is_possible:
             return
         self._recent.append(value)
         target, recent = self._target, list(self._recent)
@@ -108,7 +109,7 @@ class BestModelSaver:
 
         One that watches a metric is met by its last evaluation, and the best of all is kept.
         """
-        if batches == self._target.work and not self._met and not self._target.watches:
+        if self._is_possible and batches == self._target.work and not self._met and not self._target.watches:
             recent = list(self._recent)[-self._window :]
             self._met, self.wanted = True, sum(recent) / len(recent) if recent else float(batches)
 
@@ -118,7 +119,12 @@ class BestModelSaver:
         began = time.monotonic()
         try:
             write(trainer, self._file, self._io, value=value, asynchronous=True)
-        except Exception as error:  # such as a strategy that writes without a plugin
+        except MisconfigurationException as error:  # so it would be each time
+            self._is_possible = False
+            if trainer.is_global_zero:
+                log.warning("%s: no best model is kept: %s", self._job, error)
+            return
+        except Exception as error:
             log.warning("%s: the best model is not saved: %s", self._job, error)
             return
         self._best, self.saved = value, True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def write(
             written or could not be loaded again. The previous checkpoint is kept.
         MisconfigurationException: If the strategy writes checkpoints without a plugin.
     """
-    strategy = trainer.strategy
+    strategy, is_new = trainer.strategy, not Path(path).exists()
     ours = _JobWriterIO(io or SafeCheckpointIO(), batches_done(trainer), value, asynchronous)
     with RandomStateKept():  # hooks of the user may draw
         checkpoint = _dump(trainer)
@@ -150,9 +151,11 @@ def write(
         return written
     if message:
         raise CheckpointNotSavedError(number or errno.EIO, message) from error
+    if trainer.is_global_zero and is_new:
+        shutil.rmtree(path, ignore_errors=True)
     name = type(strategy).__name__
     raise MisconfigurationException(
-        f"{name} writes checkpoints without a plugin, so a launched job cannot be saved with it: use another strategy"
+        f"{name} writes checkpoints without a plugin, so its files cannot be verified: use another strategy"
     )
 
 

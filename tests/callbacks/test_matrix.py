@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.matrix.collectives import difference
-from tests.matrix.factors import Row, name_of, pairwise_rows
+from tests.matrix.factors import Row, covering_rows, name_of, night_rows
 from tests.matrix.forks import Forks
 from tests.socket_servers import found_pool
 
 TRAIN = "tests.matrix.training:train"
+# Tests among which the rows of a night are divided.
+PARTS = 20
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +24,37 @@ def pool() -> Iterator[str]:
         yield str(made.path.parent)
 
 
-@pytest.mark.promise("R30", "R31")
-@pytest.mark.parametrize("row", pairwise_rows(), ids=name_of)
-def test_a_training_is_the_same_with_the_callback(row: Row, forks: Forks, pool: str, tmp_path: Path) -> None:
+def compare(row: Row, forks: Forks, pool: str, folder: Path) -> str:
+    """Train with the callback and without it; return what is not the same, empty if all is."""
     ranks = 2 if row["ranks"] == "ddp" else 1
-    without = forks.run(TRAIN, row, str(tmp_path / "without"), False, ranks=ranks)
-    seen = forks.run(TRAIN, row, str(tmp_path / "with"), True, pool, ranks=ranks)
-    assert [one.code for one in seen] == [one.code for one in without], seen[0].output[-6000:]
-    assert None not in [one.code for one in without], without[0].output[-3000:]
-    assert not difference([one.collectives for one in seen])
+    without = forks.run(TRAIN, row, str(folder / "without"), False, ranks=ranks)
+    seen = forks.run(TRAIN, row, str(folder / "with"), True, pool, ranks=ranks)
+    codes = [[one.code for one in some] for some in (without, seen)]
+    if codes[0] != codes[1] or None in codes[0]:
+        return f"exit codes without and with it are {codes}:\n{without[0].output[-3000:]}\n{seen[0].output[-6000:]}"
+    if found := difference([one.collectives for one in seen]):
+        return found
     for rank in range(ranks):
-        assert seen[rank].value == without[rank].value, seen[rank].output[-3000:]
+        old, new = without[rank].value, seen[rank].value
+        if old != new:
+            differ = [name for name in old if old[name] != new[name]] if old and new else [old, new]
+            return f"{differ} of rank {rank} are not the same:\n{seen[rank].output[-3000:]}"
+    return ""
+
+
+@pytest.mark.promise("R30", "R31")
+@pytest.mark.parametrize("row", covering_rows(2), ids=name_of)
+def test_a_training_is_the_same_with_the_callback(row: Row, forks: Forks, pool: str, tmp_path: Path) -> None:
+    assert not compare(row, forks, pool, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.promise("R30", "R31")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_triples_of_options_train_the_same(part: int, forks: Forks, pool: str, tmp_path: Path) -> None:
+    """All combinations of three values, and the values that are too slow for a day."""
+    differ = {}
+    for number, row in enumerate([*covering_rows(3), *night_rows()][part::PARTS]):
+        if found := compare(row, forks, pool, tmp_path / str(number)):
+            differ[name_of(row)] = found
+    assert not differ, "\n\n".join(f"{name}:\n{found}" for name, found in differ.items())

@@ -119,9 +119,10 @@ def test_a_script_on_two_machines_trains_as_without_us(tmp_path: Path) -> None:
         homes |= {"auto, first": (here, nowhere), "auto, second": (nowhere, here)}
         for mode, known in homes.items():
             said[mode] = on_two_machines(machines, mode.partition(",")[0], known, tmp_path)
-        joined = {mode for mode, texts in said.items() if "pair: has joined" in "".join(texts)}
+        joined = {mode for mode, texts in said.items() if "pair: joined " in "".join(texts)}
     without = {line for text in said["none"] for line in re.findall(r"rank \d of 2 \w+ \[\]", text)}
     assert len(without) == 2
+    assert joined == {"auto", "auto, first"}
     for mode, texts in said.items():
         for line in without:
             assert any(line in text for text in texts), (mode, texts)

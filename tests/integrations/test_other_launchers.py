@@ -36,7 +36,8 @@ def trained(pool: str, ranks: int = 1) -> list[Any]:
         from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, prepare_trainer
 
         environment: Any = RayLightningEnvironment
-        options |= {"strategy": RayDDPStrategy(), "plugins": [environment()], "devices": "auto"}
+        ray_ddp: Any = RayDDPStrategy
+        options |= {"strategy": ray_ddp(), "plugins": [environment()], "devices": "auto"}
     pl.seed_everything(5, verbose=False)
     trainer, model = pl.Trainer(**options), Line()
     if ranks > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 Row = Mapping[str, str]
@@ -28,6 +28,12 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "profiler": ("none", "simple", "advanced"),
     "keep_best": ("no", "yes"),
 }  # fmt: skip
+# Values that take long: of which factor, in place of which other value, and in how many rows.
+SLOW = (
+    ("ranks", "spawned", "forked", 40),
+    ("workers", "spawned", "forked", 40),
+    ("precision", "compiled", "32-true", 8),
+)
 ORDINARY: Row = {name: values[0] for name, values in FACTORS.items()}
 SIGNALS = ("signal in training", "signal in validation", "signal in saving")
 # Values that do not go together, and why.
@@ -63,31 +69,49 @@ def goes_together(row: Row) -> bool:
     return not any(all(row.get(name) in values for name, values in apart.items()) for apart, _ in APART)
 
 
-def pairwise_rows(seed: int = 0) -> list[dict[str, str]]:
-    """Return rows in which each pair of values that go together is there at least once.
+def covering_rows(strength: int, seed: int = 0) -> list[dict[str, str]]:
+    """Return rows in which each combination of some values that go together is there at least once.
 
-    Greedy: each row begins with a pair that is missing, and takes the values that add most pairs of those missing.
+    Greedy: each row begins with a combination that is missing, and takes the values that add most of those missing.
+
+    Args:
+        strength: Number of values in a combination: 2 for pairs.
+        seed: Seed of the order in which factors are filled in.
     """
     draw = random.Random(seed)
-    missing = {frozenset((one, other)) for one, other in combinations(_values(), 2) if _is_pair(one, other)}
-    rows = []
+    missing = {frozenset(values) for values in combinations(_values(), strength) if _is_row(values)}
+    waiting, rows = sorted(missing, key=sorted), []
     while missing:
-        row = dict(max(missing, key=sorted))
+        while waiting[-1] not in missing:
+            waiting.pop()
+        row = dict(waiting[-1])
         for name in draw.sample(list(FACTORS), len(FACTORS)):
-            fitting = [value for value in FACTORS[name] if name in row or goes_together({**row, name: value})]
-            gains = {value: sum(frozenset(((name, value), one)) in missing for one in row.items()) for value in fitting}
-            row.setdefault(name, max(fitting, key=gains.__getitem__))
-        missing -= {frozenset(pair) for pair in combinations(row.items(), 2)}
+            if name not in row:
+                fitting = [value for value in FACTORS[name] if goes_together({**row, name: value})]
+                others = [frozenset(some) for some in combinations(row.items(), strength - 1)]
+                gains = {value: sum(some | {(name, value)} in missing for some in others) for value in fitting}
+                row[name] = max(fitting, key=gains.__getitem__)
+        missing -= {frozenset(some) for some in combinations(row.items(), strength)}
         rows.append({name: row[name] for name in FACTORS})
     return rows
+
+
+def night_rows() -> list[dict[str, str]]:
+    """Return rows with the values that take long."""
+    rows = covering_rows(2)
+    return [
+        {**row, name: value}
+        for name, value, like, most in SLOW
+        for row in [row for row in rows if row[name] == like][:most]
+    ]
 
 
 def _values() -> list[tuple[str, str]]:
     return [(name, value) for name, values in FACTORS.items() for value in values]
 
 
-def _is_pair(one: tuple[str, str], other: tuple[str, str]) -> bool:
-    return one[0] != other[0] and goes_together(dict((one, other)))
+def _is_row(values: Sequence[tuple[str, str]]) -> bool:
+    return len(dict(values)) == len(values) and goes_together(dict(values))
 
 
 def name_of(row: Row) -> str:

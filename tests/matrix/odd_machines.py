@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import io
 import os
@@ -202,6 +203,14 @@ def terminal_of_ascii(folder: Path) -> Terms:
     return {}
 
 
+def in_a_notebook(folder: Path) -> Terms:
+    """What is printed goes to no file, and an event loop runs in the thread that trains."""
+    sys.stdout = sys.stderr = io.StringIO()
+    loop = asyncio.new_event_loop()
+    asyncio.events._set_running_loop(loop)
+    return {}
+
+
 def threads_forbidden(folder: Path) -> Terms:
     """The account has as many processes as it may have: no thread can be started."""
 
@@ -218,7 +227,8 @@ MACHINES: dict[str, Callable[[Path], Terms]] = {
         usual, home_missing, account_missing, temporary_folder_missing, nothing_can_be_written, no_folder_there,
         disk_full, shared_memory_full, no_proc, no_network, folder_removed, umask_closes_all, umask_opens_all,
         long_paths, paths_too_long, few_descriptors, many_descriptors, clock_set_forward, clock_set_back,
-        terminal_closed, terminal_full, terminal_hung_up, terminal_stopped, terminal_of_ascii, threads_forbidden,
+        terminal_closed, terminal_full, terminal_hung_up, terminal_stopped, terminal_of_ascii, in_a_notebook,
+        threads_forbidden,
     )
 }  # fmt: skip
 
@@ -255,7 +265,9 @@ def train(machine: str, folder: str, with_core: bool, pool: str = "auto") -> dic
     torch.manual_seed(1)
     x = torch.randn(64, 4)
     loader, model = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 4, shuffle=True), Model()
-    terms = {"keep_best": place / "best", **(MACHINES[machine](place) if rank == ranks - 1 else {})}
+    terms: Terms = {name: place / name for name in ("keep_best", "history", "save_to")}
+    if rank == ranks - 1:
+        terms |= MACHINES[machine](place)
     core = (
         [CoreCallback(f"job-{os.getpgid(os.getppid())}", "1h", "val_loss<=1e-9", pool=pool, **terms)]
         if with_core

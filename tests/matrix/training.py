@@ -54,7 +54,7 @@ def data(counts: Counts, row: Row, batches: int = 8) -> Any:
     options: dict[str, Any] = {"batch_size": 4}
     if row["workers"] != "none":
         options |= {"num_workers": 1, "persistent_workers": row["workers"] == "persistent"}
-        options |= {"multiprocessing_context": "fork"}
+        options |= {"multiprocessing_context": "spawn" if row["workers"] == "spawned" else "fork"}
     if row["data"] == "endless":
         return DataLoader(Stream(x, batches), batch_size=None)
     loader = DataLoader(points, shuffle=True, **options)
@@ -229,7 +229,8 @@ def trainer_options(row: Row, folder: Path) -> dict[str, Any]:
     """Return the arguments of the Trainer, but for its callbacks."""
     options: dict[str, Any] = {
         "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 2,
-        "default_root_dir": folder, "max_epochs": 3, "num_sanity_val_steps": 1, "precision": row["precision"],
+        "default_root_dir": folder, "max_epochs": 3, "num_sanity_val_steps": 1,
+        "precision": "32-true" if row["precision"] == "compiled" else row["precision"],
         "accumulate_grad_batches": 3 if row["step"] == "accumulated" else 1,
         "deterministic": row["precision"] == "64-true",
         "profiler": None if row["profiler"] == "none" else row["profiler"],
@@ -263,6 +264,8 @@ def trainer_options(row: Row, folder: Path) -> dict[str, Any]:
             options |= {"strategy": "ddp_find_unused_parameters_true", "devices": 2}
         case "forked":
             options |= {"strategy": "ddp_fork_find_unused_parameters_true", "devices": 2}
+        case "spawned":
+            options |= {"strategy": "ddp_spawn_find_unused_parameters_true", "devices": 2}
     return options
 
 
@@ -316,6 +319,8 @@ def train(row: Row, folder: str, with_core: bool, pool: str = "local") -> dict[s
         seen = with_core and (stage, row["resumed"]) != ("second", "without")
         pl.seed_everything(3, verbose=False)
         model = kind(row, counts)
+        if row["precision"] == "compiled":
+            model.backbone.compile()
         options = trainer_options(row, place / stage)
         others = beside(row, place / stage)
         if stage == "first":
