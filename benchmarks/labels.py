@@ -13,6 +13,7 @@ HEADINGS = {
     "pool": "Scripts and a bundle on one pool",
     "devices": "Two devices",
     "overhead": "Overhead of the callback",
+    "endurance": "Millions of batches with the callback",
     "gpu_evidence": "On a GPU",
     "decide": "A round of the scheduler",
     "lasting": "A pool that lasts",
@@ -153,6 +154,15 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "callback_p99_us": ("Hooks of the callback per batch, 99th percentile", "{:.2g} µs"),
         "blocking_call_ratio": ("Blocking actor call, as a multiple", "{:.0f}"),
         "tune_report_ratio": ("Ray Tune's report callback, as a multiple", "{:.0f}"),
+    },
+    "endurance": {
+        "batches": ("Batches", "{:,.0f}"),
+        "growth_mib": ("Growth of the process from a tenth of them to the last one", "{:.1f} MiB"),
+        "more_descriptors": ("More descriptors; more threads", "{:.0f}; {more_threads:.0f}"),
+        "late_cost_ratio": (
+            "Cost of the hooks per batch in the last tenth, as a multiple of that in the second",
+            "{:.2f}",
+        ),
     },
     "gpu_evidence": {
         "checks_passed": (

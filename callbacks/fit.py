@@ -165,7 +165,7 @@ class Fit:
         self.steering = Steering(
             self.name, self.mailbox, self.hangs, self._timer, self._ranks, options.device_lock, options.launched,
             options.devices, options.stop_when_met, lambda: trainer.received_sigterm or self._slurm.due(),
-            options.cores, offload, lambda: None if (host := self._open_host()) is None else host.steering,
+            options.cores, offload, None if self.host is None else self._steering_of_host,
         )  # fmt: skip
         begin_training_here(self)
 
@@ -247,15 +247,17 @@ class Fit:
         steering = self.steering
         side_actions = self._alone(lambda: self._note_batch(trainer, outputs, accumulated), SideAction.NOTHING)
         self.hangs.done()  # not earlier: reading a loss may wait for the device
-        self._keep_after_batch(SideAction.KEEP in side_actions and not self.has_ranks)
+        if side_actions is not SideAction.NOTHING and SideAction.KEEP in side_actions and not self.has_ranks:
+            self._keep_after_batch()
         try:
             steering.after_batch(side_actions)
         except JobEnded as left:
             if self._keeps_soon and type(left) is JobEnded:
                 self._keep()
             raise
-        self._keep_after_batch(steering.keeping)
-        steering.keeping = False
+        if steering.keeping:
+            steering.keeping = False
+            self._keep_after_batch()
         if steering.stopping:
             trainer.should_stop = True
         if not self._launched and steering.saving:
@@ -288,9 +290,10 @@ class Fit:
         outbox, losses = mailbox.outbox, self._losses
         outbox.in_slow_phase = False
         outbox.progress = (self._batches, self._timer.batch(), losses.rejected)
-        self._complain(self._guarded(
-            "the losses of its batches", lambda: losses.read_batch(trainer, outputs, accumulated, self._batches), None
-        ))  # fmt: skip
+        try:  # not guarded as a whole, which would take longer than all else
+            self._complain(losses.read_batch(trainer, outputs, accumulated, self._batches))
+        except Exception as error:
+            self._guarded.tell("the losses of its batches", error)
         self._report_bad_losses(mailbox)
         if self._new_epoch:
             self._new_epoch = False
@@ -395,10 +398,10 @@ class Fit:
             if wanted if self._ranks is None else self._ranks.told(wanted):
                 self._keep()
 
-    def _keep_after_batch(self, wanted: bool) -> None:
+    def _keep_after_batch(self) -> None:
         """Save the model at once or, where weights are averaged after our hook, before the next batch or validation."""
-        self._keeps_soon = self._keeps_soon or wanted
-        if wanted and not self._is_averaged:
+        self._keeps_soon = True
+        if not self._is_averaged:
             self._keep()
 
     def _keep(self) -> None:
@@ -495,6 +498,10 @@ class Fit:
         if self.host is not None and not is_training_here(self.host):
             self.host = None
         return self.host
+
+    def _steering_of_host(self) -> Steering | None:
+        host = self._open_host()
+        return None if host is None else host.steering
 
     def _host_name(self) -> str:
         host = self._open_host()

@@ -58,15 +58,15 @@ class Steering:
         must_not_hold: Whether the process has to train on: it was asked to end, and Lightning does so after a batch.
         cores: Cores of the device if it is a CPU.
         offload: Mover of the state off the device while the job is held; None if it stays there.
-        host: Steering of another training of this process, within whose grant this one trains; None while it has one
-            of its own.
+        host: Returns the steering of another training of this process, within whose grant this one trains, while it
+            does; None if it never does.
     """
 
     def __init__(
         self, job: str, mailbox: Mailbox | None, hangs: HangWatch, timer: BusyTimer, ranks: Ranks | None,
         device_lock: DeviceLock | None, launched: bool, devices: tuple[int, ...], stop_when_met: bool,
         must_not_hold: Callable[[], bool], cores: int = 1, offload: Offload | None = None,
-        host: Callable[[], Steering | None] = lambda: None,
+        host: Callable[[], Steering | None] | None = None,
     ) -> None:  # fmt: skip
         self.leaving = False
         """Whether to save and leave as soon as resuming would be exact."""
@@ -117,7 +117,7 @@ class Steering:
         The device is released here, with the next batch loaded, rather than after the last batch: the work between two
         batches is charged to the process that does it.
         """
-        if (host := self._host()) is not None:
+        if self._host is not None and (host := self._host()) is not None:
             host.admit()
         if self._ranks is None and self._has_news():
             self.obey(SideAction.NOTHING)

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
+from enum import IntEnum, auto
 from pathlib import Path
 
 from lightning_core.core.reported import Hang
@@ -31,7 +31,7 @@ MAX_GAP = 5.0
 FETCHERS, DEBUGGERS = ("loops", "fetchers.py"), ("bdb.py", "pydevd.py", "pydevd_frame.py")
 
 
-class Phase(Enum):
+class Phase(IntEnum):
     """Part of a training whose duration is much the same every time."""
 
     TRAINING = auto()

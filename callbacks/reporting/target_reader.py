@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from lightning_core.core.targets import STEP_LOSS, Target
 
 from ..user_code.logged_metrics import computed, of_batch
+from ..user_code.random_state import RandomStateKept
 from .loss_meter import LossMeter
 
 Stage = Literal["validation", "epoch"]
@@ -64,7 +65,7 @@ class TargetReader:
         if self.evaluated_in:
             return None
         scale, value = float(accumulated), None
-        if self._metric == STEP_LOSS and isinstance(outputs, Mapping):
+        if self._metric == STEP_LOSS and (type(outputs) is dict or isinstance(outputs, Mapping)):
             value = outputs.get("loss")
         if value is None and self._has_metric:
             value, scale = of_batch(trainer, self._metric), 1.0
@@ -138,12 +139,16 @@ def as_number(value: Any) -> torch.Tensor | float | None:
         if value.is_meta or value.is_nested:
             return None
         # The whole of a tensor that is spread over ranks could be read by all of them together only.
-        whole = _own_part(value) if is_traceable_wrapper_subclass(value) else value
+        is_plain = type(value) is torch.Tensor or not is_traceable_wrapper_subclass(value)
+        whole = value if is_plain else _own_part(value)
         return whole if whole is not None and whole.numel() == 1 and not whole.is_complex() else None
     if isinstance(value, np.ndarray):
         value = value.reshape(()).item() if value.size == 1 else None
+    if type(value) is float:
+        return value
     try:
-        return float(value) if isinstance(value, SupportsFloat) else None
+        with RandomStateKept():
+            return float(value) if isinstance(value, SupportsFloat) else None
     except Exception:  # too large, or the code of others
         return None
 

@@ -1,0 +1,24 @@
+"""What a training of ten million batches takes of memory, descriptors and threads stays the same."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from benchmarks.live.endurance import LOOKS, looks
+
+
+@pytest.mark.nightly
+@pytest.mark.promise("R30")
+def test_ten_million_batches_take_no_more_than_one_million(record_property: pytest.RecordProperty) -> None:
+    """LC_ENDURANCE_BATCHES: number of batches (default ten million, which take an hour and a half)."""
+    batches = int(os.environ.get("LC_ENDURANCE_BATCHES", "10000000"))
+    found = looks(batches)
+    early, late = found[LOOKS // 10], found[-1]
+    growth = late.memory - early.memory
+    record_property("figure", f"{batches:,} batches: {growth:.1f} MiB, {late.descriptors - early.descriptors} descriptors"
+                    f" and {late.threads - early.threads} threads more than after a tenth of them")  # fmt: skip
+    assert len(found) == LOOKS
+    assert growth < 16.0
+    assert (late.descriptors, late.threads) == (early.descriptors, early.threads)
