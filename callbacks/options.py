@@ -14,7 +14,6 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_core import __version__
 from lightning_core.core.durations import WallTime, When, parse_when, seconds_until
 from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan, OnRefused
 from lightning_core.core.limits import MAX_COUNT, MAX_NAME
@@ -62,7 +61,7 @@ class Options:
 
     def same_on_all_ranks(self) -> list[object]:
         """Return what must be the same on all ranks of a training, as plain values."""
-        return [__version__, self.launched, self.keep_best is not False, self.save_to is not None]
+        return [self.launched, self.keep_best is not False, self.save_to is not None]
 
     def connect(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, guarded: Guarded, host: Callable[[], str]

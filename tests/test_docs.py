@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from pydoc import locate
 
 import pytest
 import yaml
@@ -22,6 +23,7 @@ from lightning_core.bundle.searches.search_file import KEYS as SEARCH_KEYS
 from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.bundle.settings_section import MARKET_KEYS
 from lightning_core.bundle.values import target_keys
+from lightning_core.callbacks import CoreCallback
 from lightning_core.cli import main
 from lightning_core.core.targets import BatchTarget, LossTarget, Target, parse_target
 from lightning_core.estimators import ESTIMATORS
@@ -132,11 +134,35 @@ def test_python_with_a_callback_or_a_suite_runs(
     exec(compile(text, where, "exec"), {})
 
 
+@pytest.mark.parametrize(
+    ("page", "says", "never"),
+    [
+        ("README.md", "Forecasts see losses and learning rates only", "losses only"),
+        ("docs/forecasts.md", "a training knows which rates are still to come", "losses only"),
+        ("README.md", "The number of a job's devices stays the same", "devices are those of one machine"),
+        ("docs/how-to/several-gpus.md", "may be on more than one of them", "devices are those of one machine"),
+        ("ARCHITECTURE.md", "a pool over HTTP", "no web server"),
+        ("CONTRIBUTING.md", "at most fifteen minutes", "twenty minutes"),
+        ("Makefile", "below 15 minutes", "20 minutes"),
+    ],
+)
+def test_pages_do_not_contradict_each_other(page: str, says: str, never: str) -> None:
+    """Forecasts know learning rates, a job's devices may be on several machines, pages are served: tested elsewhere."""
+    text = " ".join((ROOT / page).read_text().split())
+    assert says in text
+    assert never not in text
+
+
 @pytest.mark.parametrize(("where", "text"), blocks("yaml"), ids=name_of_block)
 def test_yaml_is_a_bundle_that_can_be_read(where: str, text: str, tmp_path: Path) -> None:
     content = yaml.safe_load(text)
     if where.startswith("docs/how-to/kubernetes.md") and "jobs" not in content:
         assert set(content) & {"apiVersion", "env", "rayStartParams"}
+        return
+    if "trainer" in content:  # of a LightningCLI
+        [callback] = content["trainer"]["callbacks"]
+        assert locate(callback["class_path"]) == CoreCallback
+        CoreCallback(**callback["init_args"])
         return
     if "search" in content:
         (tmp_path / "night.yaml").write_text(text)

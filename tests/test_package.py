@@ -149,14 +149,6 @@ def test_no_two_benchmarks_share_a_name() -> None:
     assert [name for name, number in count.items() if number > 1] == []
 
 
-def test_rooms_are_not_overfull() -> None:
-    """About fifteen modules a room; policies may have more, for each is one file."""
-    paths = [*sources().values(), *benchmarks().values()]
-    rooms = Counter(str(path.parent.relative_to(ROOT)) for path in paths if path.name != "__init__.py")
-    del rooms["lightning_core/policies"]
-    assert {room: count for room, count in rooms.items() if count > 16} == {}
-
-
 # Where the clock on the wall is read: dates that people give and are shown, ends that Slurm and Ray give as dates, ages
 # of files, how long no scheduler ran, and deadlines of searches, whose trials Optuna and Tune date. All else is
 # measured on the monotonic clock, which cannot be set.

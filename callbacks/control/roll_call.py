@@ -19,6 +19,9 @@ from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
 
+# Counts the changes of what ranks send each other.
+PROTOCOL = 1
+
 
 class RollCall:
     """What one rank says of its callback, and hears of the others'.
@@ -32,7 +35,7 @@ class RollCall:
     def __init__(self, trainer: pl.Trainer, job: str, terms: Sequence[object]) -> None:
         self._trainer = weakref.ref(trainer)
         self._rank, self._ranks = trainer.global_rank, trainer.world_size
-        self._job, self._terms = job, list(terms)
+        self._job, self._terms = job, [PROTOCOL, *terms]
         self._store: Any = None
 
     def answer(self) -> None:
