@@ -15,7 +15,9 @@ import functools
 import os
 import time
 import traceback
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -139,8 +141,10 @@ class Fit:
         self._ranks = Ranks(rank, device, self._rank_memory) if self.has_ranks else None
         self._target = target = options.job.target
         self._last_batch = target.work or 0
-        self.host = None if launched else host_of_this_process()
+        self.host: Fit | None = None
         """Another fit of this process, within whose grant this one trains; None if there is none."""
+        host = first_of_this_process(self)
+        self.host = None if launched else host
 
         def make_mailbox() -> Mailbox:
             return Mailbox(
@@ -167,7 +171,7 @@ class Fit:
             options.devices, options.stop_when_met, lambda: trainer.received_sigterm or self._slurm.due(),
             options.cores, offload, None if self.host is None else self._steering_of_host,
         )  # fmt: skip
-        begin_training_here(self)
+        tell_processes_to_come(self)
 
     @property
     def best_model(self) -> str:
@@ -414,7 +418,7 @@ class Fit:
 
         Nothing here waits for another rank: that one may be gone.
         """
-        end_training_here(self)
+        end_in_this_process(self)
         self.hangs.excuse()
         if self._rank_memory is not None:
             self._rank_memory.close()
@@ -501,7 +505,7 @@ class Fit:
 
     def _steering_of_host(self) -> Steering | None:
         host = self._open_host()
-        return None if host is None else host.steering
+        return getattr(host, "steering", None)  # it may have none yet
 
     def _host_name(self) -> str:
         host = self._open_host()
@@ -533,35 +537,50 @@ class Fit:
 
 
 # Fits that are under way in this process, in the order in which they began, each with the id of the process: a fork has
-# a copy of the list.
-_under_way: list[tuple[int, Fit]] = []
+# a copy of the list. Without a lock, which a fork might find taken for ever.
+_under_way: list[tuple[int, weakref.ref[Fit]]] = []
 
 
-def begin_training_here(fit: Fit) -> None:
-    """Note that a fit is under way in this process, for its other trainings and those of processes that it starts."""
-    if host_of_this_process() is None and fit.mailbox is not None:
+def _fits_here() -> Iterator[Fit]:
+    for pid, reference in list(_under_way):
+        if pid == os.getpid() and (fit := reference()) is not None:
+            yield fit
+
+
+def first_of_this_process(fit: Fit) -> Fit | None:
+    """Note that a fit begins; return the one that others of this process train within, None if that is this one."""
+    _under_way.append((os.getpid(), weakref.ref(fit)))
+    first = _host()
+    return None if first is fit else first
+
+
+def tell_processes_to_come(fit: Fit) -> None:
+    """Tell processes that this one starts that they train within this fit, if it is the first of its process."""
+    if _host() is fit and fit.mailbox is not None:
         os.environ[WITHIN] = f"{os.getpid()}:{fit.name}"
-    _under_way.append((os.getpid(), fit))
 
 
-def end_training_here(fit: Fit) -> None:
+def end_in_this_process(fit: Fit) -> None:
     """Note that a fit has ended."""
-    _under_way[:] = [(pid, one) for pid, one in _under_way if one is not fit]
-    if host_of_this_process() is None:
+    for entry in list(_under_way):
+        if entry[1]() in (fit, None):
+            with suppress(ValueError):
+                _under_way.remove(entry)  # one by one: others may begin meanwhile
+    if _host() is None:
         os.environ.pop(WITHIN, None)
+
+
+def is_training_here(fit: Fit) -> bool:
+    """Return whether a fit is under way in this process."""
+    return any(one is fit for one in _fits_here())
+
+
+def _host() -> Fit | None:
+    """Return the fit of this process that others train within; None if none is under way."""
+    return next((fit for fit in _fits_here() if fit.host is None), None)
 
 
 def job_of_parent() -> str:
     """Return the job of a training that has started this process, and is under way; empty if there is none."""
     pid, _, job = os.environ.get(WITHIN, "").partition(":")
     return job if pid.isdigit() and int(pid) != os.getpid() and is_ancestor(int(pid)) else ""
-
-
-def is_training_here(fit: Fit) -> bool:
-    """Return whether a fit is under way in this process."""
-    return any(one is fit for pid, one in _under_way if pid == os.getpid())
-
-
-def host_of_this_process() -> Fit | None:
-    """Return the fit of this process that others train within; None if none is under way."""
-    return next((fit for pid, fit in _under_way if pid == os.getpid() and fit.host is None), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,9 @@ def write(
             written or could not be loaded again. The previous checkpoint is kept.
         MisconfigurationException: If the strategy writes checkpoints without a plugin.
     """
-    strategy, is_new = trainer.strategy, not Path(path).exists()
+    strategy, is_new = trainer.strategy, False
+    with suppress(OSError):  # of a path that is too long
+        is_new = not Path(path).exists()
     ours = _JobWriterIO(io or SafeCheckpointIO(), batches_done(trainer), value, asynchronous)
     with RandomStateKept():  # hooks of the user may draw
         checkpoint = _dump(trainer)

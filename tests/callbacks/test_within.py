@@ -95,11 +95,14 @@ def test_two_trainings_of_one_process_that_meet_wait_for_nothing_else(pool: Pool
     steps: dict[str, int] = {}
 
     class Meets(pl.Callback):
+        def on_train_start(self, *_: Any) -> None:
+            meeting.wait(60.0)  # they begin at the same moment
+
         def on_train_batch_end(self, *_: Any) -> None:
             meeting.wait(60.0)
 
     def train(name: str) -> None:
-        steps[name] = fit(joined(pool, name), max_epochs=2, callbacks=[joined(pool, name), Meets()]).global_step
+        steps[name] = fit(joined(pool, name), max_epochs=2, callbacks=[Meets(), joined(pool, name)]).global_step
 
     threads = [threading.Thread(target=train, args=(name,), daemon=True) for name in ("a", "b")]
     for thread in threads:
