@@ -63,7 +63,7 @@ test: lint docs test-pure test-stories test-ray test-faults
 	@cat .seconds-test-pure .seconds-test-stories .seconds-test-ray .seconds-test-faults
 
 test-pure: setup
-	$(call run_tests,pure (of 300),-n 2 --dist worksteal -m '$(PURE)')
+	$(call run_tests,pure (of 300),-n 3 --dist worksteal -m '$(PURE)')
 
 # Counting makes the tests half as fast again: apart from them, and not in thousands of random runs or in live ones.
 coverage: setup

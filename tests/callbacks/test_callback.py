@@ -294,14 +294,6 @@ def test_an_error_in_training_comes_through_and_the_last_report_is_sent() -> Non
     assert script.reports[-1].batches == 49
 
 
-def test_a_callback_can_fit_twice() -> None:
-    script = Script(grant(1, 1.0))
-    callback = steered(script)
-    fit(callback, max_epochs=1)
-    fit(callback, max_epochs=2)
-    assert script.reports[-1].batches == 32
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

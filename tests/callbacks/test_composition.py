@@ -63,7 +63,7 @@ def test_within_a_composite_callback() -> None:
     assert verdict(inner) == "missed"
 
 
-@pytest.mark.parametrize("missing", HOOKS)
+@pytest.mark.parametrize("missing", [name for name in HOOKS if name in vars(CoreCallback)])
 def test_within_a_composite_callback_that_leaves_a_hook_out(missing: str) -> None:
     inner = core()
     weights = trained([Composite([inner], [name for name in HOOKS if name != missing])])

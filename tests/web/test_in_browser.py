@@ -142,7 +142,7 @@ def test_cancelling_asks_once_and_no_means_no(site: Browsing) -> None:
     expect(tab.get_by_role("group", name="Steer this job")).to_be_hidden()  # it has ended: nothing is left to ask
 
 
-@pytest.mark.parametrize("width", [390, 900, 1440])
+@pytest.mark.parametrize("width", [390, pytest.param(900, marks=pytest.mark.nightly), 1440])
 def test_nothing_is_wider_than_the_page(site: Browsing, width: int) -> None:
     tab = site.enter(ANN, viewport={"width": width, "height": 900})
     for path in ("/", f"/jobs/{LONG}", "/timeline", f"/compare?job={LONG}&job=vit", "/market"):
