@@ -62,8 +62,9 @@ docs: setup
 test: lint docs test-pure test-stories test-ray test-faults
 	@cat .seconds-test-pure .seconds-test-stories .seconds-test-ray .seconds-test-faults
 
+# Three workers on two cores: some tests wait more than they compute.
 test-pure: setup
-	$(call run_tests,pure (of 300),-n 3 --dist worksteal -m '$(PURE)')
+	$(call run_tests,pure (of 400),-n 3 --dist worksteal -m '$(PURE)')
 
 # Counting makes the tests half as fast again: apart from them, and not in thousands of random runs or in live ones.
 coverage: setup
@@ -78,7 +79,7 @@ test-ray: setup
 
 # Three at once, for these wait more than they compute, and meet no deadline of seconds.
 test-faults: setup
-	$(call run_tests,faults (of 130),-n 3 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
+	$(call run_tests,faults (of 150),-n 3 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
 
 # LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720);
 # LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 1 in the other targets).

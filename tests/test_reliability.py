@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,13 @@ from tests.faults.rows import ROWS, Row
 from tests.faults.table import RECORD, TABLE, result_of, written
 
 
-def promised() -> Iterator[tuple[str, str]]:
+@functools.cache
+def promised() -> frozenset[tuple[str, str]]:
     """Return every test that names rows, with its rows."""
+    return frozenset(_promised())
+
+
+def _promised() -> Iterator[tuple[str, str]]:
     for path in (ROOT / "tests").glob("**/test_*.py"):
         tree = ast.parse(path.read_text())
         every = [node.value for node in tree.body if isinstance(node, ast.Assign)
@@ -41,7 +47,7 @@ def test_the_table_agrees_with_the_record() -> None:
 
 
 def test_every_recorded_test_exists_and_names_its_rows() -> None:
-    there = set(promised())
+    there = promised()
     for test, outcome in read(RECORD).items():
         for row in outcome["rows"]:
             assert (test, row) in there, "gone or renamed; make reliability writes the record anew"
