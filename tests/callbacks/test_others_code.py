@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_core.callbacks import CoreCallback
+from tests.matrix.collectives import difference
+from tests.matrix.forks import Forks
 from tests.matrix.training import ours_left
 from tests.socket_servers import found_pool
 from tests.tiny import QUIET
@@ -127,6 +130,24 @@ class Loader:
         return refuse("len") if asked_by_us(through=False) else len(self.source)
 
 
+class Data(pl.LightningDataModule):
+    """Gives loaders that a user has written.
+
+    Args:
+        kind: Classes of this training.
+    """
+
+    def __init__(self, kind: dict[str, type]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def train_dataloader(self) -> Any:
+        return self.kind["loader"]()
+
+    def val_dataloader(self) -> Any:
+        return self.kind["loader"]()
+
+
 class Logger(CSVLogger):
     """A logger of a user."""
 
@@ -141,7 +162,7 @@ def source() -> DataLoader[Any]:
 
 
 ORDINARY: dict[str, type] = {
-    "module": Module, "loader": Loader, "logger": Logger, "watcher": Watcher, "scheduler": Scheduler,
+    "module": Module, "data": Data, "loader": Loader, "logger": Logger, "watcher": Watcher, "scheduler": Scheduler,
     "optimizer": torch.optim.SGD,
 }  # fmt: skip
 
@@ -164,8 +185,10 @@ def trained(kind: dict[str, type], ours: Sequence[pl.Callback], folder: Path, *o
     module = kind["module"](kind)
     options: dict[str, Any] = QUIET | {"max_epochs": 3, "enable_checkpointing": True, "default_root_dir": folder}
     options["logger"] = kind["logger"](folder)
+    if "WORLD_SIZE" in os.environ:
+        options |= {"strategy": "ddp", "devices": int(os.environ["WORLD_SIZE"])}
     trainer = pl.Trainer(**options, callbacks=[kind["watcher"](), *others, *ours])
-    trainer.fit(module, kind["loader"](), kind["loader"]())
+    trainer.fit(module, datamodule=kind["data"](kind))
     assert trainer.global_step == BATCHES or others
     assert not ours_left()
     [config] = trainer.lr_scheduler_configs
@@ -198,6 +221,24 @@ def test_what_refuses_us_trains_as_without_us(
     assert not [record for record in caplog.records if "without a part of lightning_core" in record.getMessage()]
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == len(set(lines)), "logged once"
+
+
+def train(name: str, refuses: int, folder: str, with_core: bool, pool: str) -> Any:
+    """Train on this rank; return what :func:`trained` does, and what is wrong with the log."""
+    is_refusing = int(os.environ["RANK"]) == refuses
+    kind = {each: suspicious(one) for each, one in ORDINARY.items() if is_refusing and name in (each, "all")}
+    place = Path(folder)
+    return list(trained(kind, [core(pool, place)] if with_core else [], place / os.environ["RANK"]))
+
+
+@pytest.mark.parametrize("refuses", [0, 1])
+def test_on_ranks_of_which_one_refuses_us(refuses: int, forks: Forks, pool: str, tmp_path: Path) -> None:
+    run = "tests.callbacks.test_others_code:train"
+    without = forks.run(run, "all", refuses, str(tmp_path / "without"), False, pool, ranks=2)
+    seen = forks.run(run, "all", refuses, str(tmp_path / "with"), True, pool, ranks=2)
+    assert [(one.code, one.value) for one in seen] == [(0, one.value) for one in without], seen[refuses].output[-3000:]
+    assert not difference([one.collectives for one in seen])
+    assert "lightning_core: a: missed" in seen[0].output
 
 
 # ------------------------------------------------------------------------------ attributes with other meanings

@@ -221,6 +221,7 @@ def test_training_goes_on_while_the_arbiter_is_stopped_and_takes_turns_again_aft
     assert first.acquire(0.5, 60.0)
     assert not second.acquire(0.5, 0.05)
     os.kill(apart.pid, signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{apart.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     for _ in range(2):  # once it is known, no job waits for it any more
         for client in (first, second):
             began = time.monotonic()
