@@ -101,6 +101,7 @@ def test_packages_on_the_user_s_path_are_found(monkeypatch: pytest.MonkeyPatch) 
     assert kept.figures[-1] == {"mine": 1.0}
 
 
+@pytest.mark.nightly
 def test_parts_find_the_project_where_it_is_not_installed() -> None:
     fine, kept = collected("imports")
     assert fine

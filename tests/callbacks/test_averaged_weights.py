@@ -58,7 +58,14 @@ def state_of(average: Any) -> dict[str, Any]:
 
 
 @pytest.mark.promise("R7", "R8")
-@pytest.mark.parametrize("releases", [(3, 14, 35, 41), pytest.param((10, 31, 49), marks=pytest.mark.nightly), (45,)])
+@pytest.mark.parametrize(
+    "releases",
+    [
+        (3, 14, 35, 41),
+        pytest.param((10, 31, 49), marks=pytest.mark.nightly),
+        (45,),
+    ],
+)
 @pytest.mark.parametrize(
     ("average", "norm"), [*((name, False) for name in AVERAGES), *((name, True) for name in AVERAGES if "," in name)]
 )

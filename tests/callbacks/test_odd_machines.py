@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,11 @@ APART = (*KEEPS_NOTHING, "account_missing", "shared_memory_full", "no_proc", "fe
 NAMESPACES = ("nothing_can_be_written", "disk_full", "shared_memory_full", "no_proc", "no_network")
 
 
+def by_day(is_wanted: Callable[[str], bool]) -> list[Any]:
+    """Return all machines, of which those that are not wanted are tried at night."""
+    return [name if is_wanted(name) else pytest.param(name, marks=pytest.mark.nightly) for name in MACHINES]
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[str]:
     with found_pool(devices=2) as made:
@@ -32,7 +38,7 @@ def pool() -> Iterator[str]:
 
 @pytest.mark.promise("F37", "F39")
 @pytest.mark.parametrize("where", ["pool", pytest.param("alone", marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("machine", by_day(lambda name: name not in APART))
 def test_a_training_goes_on(machine: str, where: str, forks: Forks, pool: str) -> None:
     if machine in NAMESPACES and (why := why_not()):
         pytest.skip(why)
@@ -52,9 +58,7 @@ def test_a_training_goes_on(machine: str, where: str, forks: Forks, pool: str) -
 
 
 @pytest.mark.promise("F37", "F39")
-@pytest.mark.parametrize(
-    "machine", [each if each in APART else pytest.param(each, marks=pytest.mark.nightly) for each in MACHINES]
-)
+@pytest.mark.parametrize("machine", by_day(lambda name: name in APART))
 def test_ranks_go_on_if_one_of_them_is_on_such_a_machine(machine: str, forks: Forks, pool: str) -> None:
     if machine in NAMESPACES and (why := why_not()):
         pytest.skip(why)

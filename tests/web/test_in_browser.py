@@ -212,7 +212,7 @@ def test_a_strangers_markup_is_text(site: Browsing) -> None:
     assert tab.locator("img").count() == 0
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1280)])
+@pytest.mark.parametrize(("scheme", "width"), [pytest.param("light", 390, marks=pytest.mark.nightly), ("dark", 1280)])
 def test_pages_are_accessible(site: Browsing, scheme: str, width: int) -> None:
     """The rules of axe-core: labels, names and roles, order of headings, contrast."""
     tab = site.enter(ANN, color_scheme=scheme, viewport={"width": width, "height": 900})
