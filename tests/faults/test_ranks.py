@@ -259,5 +259,10 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place, own_rank = Path(sys.argv[1]), int(os.environ.get("LOCAL_RANK", 0))
-    told_of = {scenario: live(scenario, place, own_rank) for scenario in SCENARIOS}
+    told_of: dict[str, dict[str, Any]] = {}
+    for scenario in SCENARIOS:
+        if told_of:  # the second rank is started by the first one's first fit
+            (place / f"{scenario}-{own_rank}").touch()
+            until((place / f"{scenario}-{1 - own_rank}").exists)  # else one might connect for longer than it may
+        told_of[scenario] = live(scenario, place, own_rank)
     (place / f"{own_rank}.json").write_text(json.dumps(told_of))
