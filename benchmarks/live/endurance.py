@@ -30,7 +30,7 @@ HOOKS = ("on_train_batch_start", "on_train_batch_end")
 
 
 class Look(NamedTuple):
-    """What the process has at one moment."""
+    """A look at the process."""
 
     memory: float
     """MiB of its own."""

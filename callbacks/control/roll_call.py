@@ -24,12 +24,12 @@ PROTOCOL = 1
 
 
 class RollCall:
-    """What one rank says of its callback, and hears of the others'.
+    """The callback of one rank, compared with those of the others.
 
     Args:
         trainer: Trainer that is about to fit.
         job: Name of the job, for log messages.
-        terms: What must be the same on all ranks, as plain values.
+        terms: Arguments that must be the same on all ranks, as plain values.
     """
 
     def __init__(self, trainer: pl.Trainer, job: str, terms: Sequence[object]) -> None:

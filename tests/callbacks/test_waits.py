@@ -145,7 +145,7 @@ def test_limits_are_those_of_the_code() -> None:
 
 
 def test_threads_of_ours_are_not_the_training() -> None:
-    """What waits elsewhere is called by the function of a thread, and by nothing that a hook calls."""
+    """Calls elsewhere are made by the function of a thread, and by no hook."""
     source = {path: (ROOT / path).read_text() for path in CALLS}
     apart = {path for path, found in CALLS.items() if ELSEWHERE in found.values()}
     assert [path for path in apart if "threading.Thread(target=self._" not in source[path]] == [

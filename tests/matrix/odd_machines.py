@@ -204,7 +204,7 @@ def terminal_of_ascii(folder: Path) -> Terms:
 
 
 def in_a_notebook(folder: Path) -> Terms:
-    """What is printed goes to no file, and an event loop runs in the thread that trains."""
+    """Output goes to no file, and an event loop runs in the thread that trains."""
     sys.stdout = sys.stderr = io.StringIO()
     loop = asyncio.new_event_loop()
     asyncio.events._set_running_loop(loop)
