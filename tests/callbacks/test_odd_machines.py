@@ -1,4 +1,4 @@
-"""Training on odd machines: whatever folder, descriptor, clock or terminal is missing, it goes on as without us."""
+"""Training on odd machines: whatever folder, descriptor, clock or terminal is missing, it continues as without us."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMESPACES = ("nothing_can_be_written", "disk_full", "shared_memory_full", "no_p
 
 
 def by_day(is_wanted: Callable[[str], bool]) -> list[Any]:
-    """Return all machines, of which those that are not wanted are tried at night."""
+    """Return all machines; those that are not wanted are tried at night."""
     return [name if is_wanted(name) else pytest.param(name, marks=pytest.mark.nightly) for name in MACHINES]
 
 

@@ -276,7 +276,7 @@ class Dated(pl.callbacks.EarlyStopping):
 
 
 class Steps(pl.callbacks.Timer):
-    """Counts what is left of a training in words."""
+    """A timer whose remaining time is a text."""
 
     def time_remaining(self, stage: Any = None) -> Any:
         return "a while"

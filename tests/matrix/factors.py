@@ -28,7 +28,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "profiler": ("none", "simple", "advanced"),
     "keep_best": ("no", "yes"),
 }  # fmt: skip
-# Values that take long: of which factor, in place of which other value, and in how many rows.
+# Values that take long: factor, value, the value that it replaces, and the maximum number of rows.
 SLOW = (
     ("ranks", "spawned", "forked", 40),
     ("workers", "spawned", "forked", 40),
