@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 import psutil
 import pytest
 import torch
-from lightning.pytorch.strategies import DDPStrategy
+from torch.distributed.distributed_c10d import _set_pg_timeout, default_pg_timeout
 
 from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.control.fit_signals import JobEnded, JobReleased
@@ -178,6 +178,19 @@ class Clock(pl.Callback):
         self.last, self.used = now, used
 
 
+class Impatient(pl.Callback):
+    """From the first batch of a training on, and until it ends, no collective may take longer than :data:`TIMEOUT`.
+
+    That of the process group itself would also limit how long the ranks may take to find each other.
+    """
+
+    def on_train_start(self, *_: Any) -> None:
+        _set_pg_timeout(timedelta(seconds=TIMEOUT))
+
+    def on_train_end(self, *_: Any) -> None:
+        _set_pg_timeout(default_pg_timeout)
+
+
 def told(script: Script, batches: int, *said: tuple[float, Directive]) -> None:
     """Set each directive after some seconds, once some batches are done."""
 
@@ -211,8 +224,6 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
             core = ConnectedScript("job", BatchTarget(10**9), client=script)
             told(script, 20, (0.0, grant(2, 0.0)), (3.0, grant(3, 1.0)), (0.5, met))
         case "long":
-            torch.distributed.destroy_process_group()
-            options["strategy"] = DDPStrategy(timeout=timedelta(seconds=TIMEOUT), process_group_backend="gloo")
             core = ConnectedScript("job", BatchTarget(10**9), client=script)
             told(script, 20, (0.0, grant(2, 0.0)), (LONG + 3.0, grant(3, 1.0)), (0.5, met))
         case "over":
@@ -235,7 +246,7 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
                 pl.seed_everything(1000 + rank, verbose=False)
                 ckpt = folder / "last.ckpt"
     clock = Clock()
-    trainer = pl.Trainer(**options, callbacks=[core, clock])
+    trainer = pl.Trainer(**options, callbacks=[core, clock, *([Impatient()] if scenario == "long" else [])])
     left = ""
     try:
         trainer.fit(model, datamodule=data, ckpt_path=ckpt)
@@ -261,8 +272,5 @@ if __name__ == "__main__":
     place, own_rank = Path(sys.argv[1]), int(os.environ.get("LOCAL_RANK", 0))
     told_of: dict[str, dict[str, Any]] = {}
     for scenario in SCENARIOS:
-        if told_of:  # the second rank is started by the first one's first fit
-            (place / f"{scenario}-{own_rank}").touch()
-            until((place / f"{scenario}-{1 - own_rank}").exists)  # else one might connect for longer than it may
         told_of[scenario] = live(scenario, place, own_rank)
     (place / f"{own_rank}.json").write_text(json.dumps(told_of))
