@@ -26,6 +26,7 @@ HEADINGS = {
     "waiting": "Waiting times at the command line",
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
+    "ordinary": "What is said of ordinary trainings",
     "demo": "The demo",
     "evening": "First come, first served",
     "paper_tables": "Bundles in the kind of the papers' tables, trained live",
@@ -304,6 +305,24 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         },
         "coverage_q50": ("Fraction of forecasts whose median covers the work left, at 5 to 50 % of the way", "{:.2f}"),
         "coverage_q90": ("The same of the 90 % quantile", "{:.2f}"),
+    },
+    "ordinary": {
+        **{
+            f"median_ln_error_{part}": (f"Median abs ln error of the work left, {part} % of the way", "{:.2f}")
+            for part in (5, 10, 20, 30, 60)
+        },
+        **{
+            f"coverage_q{level}": (f"Part of the truths at or below the {level} % quantile", "{:.2f}")
+            for level in (10, 50, 90)
+        },
+        "said_part": (
+            "Part of stops from 30 % of the way on at which a time is said that would have been enough",
+            "{:.2f}",
+        ),
+        "said_within_2": ("Part of these times within a factor of two of the truth", "{:.2f}"),
+        "said_never_false": ("Part of all sayings that no time would be enough which are false", "{:.2f}"),
+        "feasible_below_floor": ("Verdict feasible where the target lies below the floor, part of stops", "{:.2f}"),
+        "infeasible_reachable": ("Verdict infeasible where the target was met later, part of stops", "{:.2f}"),
     },
     "extrapolation": {
         **{

@@ -154,8 +154,8 @@ ENDED_BY = {
 }
 REACHED = {
     "": "",
-    "more": ": best {0:.4g}, target {1:.4g}; about {2:t} more would have been enough",
-    "flat": ": best {0:.4g}, target {1:.4g}; by forecast, ten times as long would not have been enough",
+    "more": ": best {0:.4g}, target {1:.4g}; by forecast, about {2:t} more would have been enough",
+    "range": ": best {0:.4g}, target {1:.4g}; unclear: by forecast, {2:t} to {3:t} more",
     "unsure": ": best {0:.4g}, target {1:.4g}",
     "unseen": ": its target metric was never seen",
     "batches_more": ": {0:,.0f} of {1:,.0f} batches; about {2:t} more would have been enough",

@@ -124,6 +124,10 @@ class AboveFloor(Stateful):
         elif raised.row is not None and isinstance(self._other, KnowsSchedule):
             self._other.schedule(raised.row, position, rate)
 
+    def schedule_of(self, row: int) -> tuple[FloatArray, FloatArray] | None:
+        """Return the learning rates of a row; None if they are constant or unknown, or the bank has no use for them."""
+        return self._schedules.get(row)
+
     def observe(self, row: int, position: float, loss: float) -> None:
         """Take in a cell: the loss at ``position`` batches."""
         raised = self._raised.get(row)

@@ -12,9 +12,11 @@ from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.estimators.above_floor import AboveFloor
+from lightning_core.estimators.outlook import likeliest, work_left
+from lightning_core.estimators.posterior import READY_SHARE
 from lightning_core.planning.confidence import averaged, trusted_chances
 from lightning_core.scheduler.device_memory import needed
-from lightning_core.scheduler.forecasting import MID, between, forecast_position
+from lightning_core.scheduler.forecasting import HIGH, LOW, between, forecast_position
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
@@ -28,6 +30,8 @@ LIKELY, STILL_LIKELY = 0.75, 0.65
 HOPELESS, NOT_HOPELESS = 0.05, 0.1
 # A forecast of more batches is not shown.
 MAX_FORECAST_BATCHES = 1e12
+# Chance from which on the time that a job still needed is said, within a factor of two.
+SURE = 0.65
 # A forecast is not trusted beyond this many times what a job has trained.
 MAX_EXTRAPOLATION = 10.0
 # Characters of a text from outside.
@@ -182,11 +186,28 @@ def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: 
     best, goal = float(table.best[row]), target.goal
     if isnan(best):  # the window is not full yet
         best = target.logged(float(table.loss[row]))
-    passage = forecast_position(curves, rows, table.goal[rows])
-    more = max(float(between(passage, MID)[0]) - batches, 1.0) / throughput
-    if isnan(more) or table.cells[row] < (1 if table.evaluated[row] else settings.judge_after):
+    if isnan(throughput) or table.cells[row] < (MIN_EVALUATIONS if table.evaluated[row] else settings.judge_after):
         return "unsure", (best, goal)
-    return ("more", (best, goal, more)) if more < MAX_EXTRAPOLATION * table.busy[row] else ("flat", (best, goal))
+    left = _outlook(table, curves, row) / throughput
+    more, chance = likeliest(left)
+    if chance >= SURE and more < MAX_EXTRAPOLATION * table.busy[row]:
+        return "more", (best, goal, more)
+    early, late = (float(between(left[None], level)[0]) for level in (LOW, HIGH))
+    if late < MAX_EXTRAPOLATION * table.busy[row]:
+        return "range", (best, goal, early, late)
+    return "unsure", (best, goal)
+
+
+def _outlook(table: JobTable, curves: AboveFloor, row: int) -> FloatArray:
+    """Return quantiles of the batches that a loss has left to its target, as its user is told; shape ``(20,)``."""
+    rows, batches = np.array([row]), float(table.batches[row])
+    if table.history_share[row] >= READY_SHARE:  # earlier runs of the task know it better
+        left: FloatArray = forecast_position(curves, rows, table.goal[rows])[0] - batches
+    else:
+        position, loss = (np.array(column, np.float64) for column in table.curves[row].points())
+        left = work_left(position, loss, float(table.goal[row]), curves.schedule_of(row))
+        left = left - (batches - position[-1]) if len(position) else left
+    return np.maximum(left, 1.0)
 
 
 # ---------------------------------------------------------------------------------------------------- status
