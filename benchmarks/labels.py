@@ -315,10 +315,7 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             f"coverage_q{level}": (f"Part of the truths at or below the {level} % quantile", "{:.2f}")
             for level in (10, 50, 90)
         },
-        "said_part": (
-            "Part of stops from 30 % of the way on at which a time is said that would have been enough",
-            "{:.2f}",
-        ),
+        "said_part": ("Part of stops from 30 % of the way on at which a time is said to have been enough", "{:.2f}"),
         "said_within_2": ("Part of these times within a factor of two of the truth", "{:.2f}"),
         "said_never_false": ("Part of all sayings that no time would be enough which are false", "{:.2f}"),
         "feasible_below_floor": ("Verdict feasible where the target lies below the floor, part of stops", "{:.2f}"),

@@ -34,7 +34,7 @@ from lightning_core.core.events import Cell, ExitCause, Horizon, Report, Submit,
 from lightning_core.core.jobs import Job
 from lightning_core.core.reported import LearningRates
 from lightning_core.core.targets import LossTarget
-from lightning_core.estimators.outlook import work_left
+from lightning_core.estimators.stated_work import work_left
 from lightning_core.planning.chance import quantile
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings

@@ -12,7 +12,7 @@ from lightning_core.core.durations import MAX_FORECAST
 from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.estimators.above_floor import AboveFloor
-from lightning_core.estimators.outlook import likeliest, work_left
+from lightning_core.estimators.stated_work import likeliest, work_left
 from lightning_core.estimators.posterior import READY_SHARE
 from lightning_core.planning.confidence import averaged, trusted_chances
 from lightning_core.scheduler.device_memory import needed
@@ -31,7 +31,7 @@ HOPELESS, NOT_HOPELESS = 0.05, 0.1
 # A forecast of more batches is not shown.
 MAX_FORECAST_BATCHES = 1e12
 # Chance from which on the time that a job still needed is said, within a factor of two.
-SURE = 0.65
+SURE = 0.7
 # A forecast is not trusted beyond this many times what a job has trained.
 MAX_EXTRAPOLATION = 10.0
 # Characters of a text from outside.
@@ -188,7 +188,7 @@ def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: 
         best = target.logged(float(table.loss[row]))
     if isnan(throughput) or table.cells[row] < (MIN_EVALUATIONS if table.evaluated[row] else settings.judge_after):
         return "unsure", (best, goal)
-    left = _outlook(table, curves, row) / throughput
+    left = _stated_work(table, curves, row) / throughput
     more, chance = likeliest(left)
     if chance >= SURE and more < MAX_EXTRAPOLATION * table.busy[row]:
         return "more", (best, goal, more)
@@ -198,7 +198,7 @@ def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: 
     return "unsure", (best, goal)
 
 
-def _outlook(table: JobTable, curves: AboveFloor, row: int) -> FloatArray:
+def _stated_work(table: JobTable, curves: AboveFloor, row: int) -> FloatArray:
     """Return quantiles of the batches that a loss has left to its target, as its user is told; shape ``(20,)``."""
     rows, batches = np.array([row]), float(table.batches[row])
     if table.history_share[row] >= READY_SHARE:  # earlier runs of the task know it better

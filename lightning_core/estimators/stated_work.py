@@ -20,9 +20,9 @@ from lightning_core.estimators.annealed_laws import GAINS, LOG_PRIOR, annealing
 from lightning_core.estimators.power_laws import EXPONENTS, SHIFTS
 
 # Times in units of the first point after which a curve that is no power law has mostly come down.
-TIMES = np.geomspace(2.0, 4096.0, 12)
+TIMES = np.geomspace(2.0, 4096.0, 45)
 # Exponents of time in a stretched exponential, and in a plateau with a drop.
-STRETCHES, SLOPES = (0.5, 1.0, 2.0), (2.0, 4.0)
+STRETCHES, SLOPES = (0.5, 0.7, 1.0, 1.4, 2.0), (2.0, 3.0, 4.0)
 # Prior belief in each family, and that a curve of it has a floor.
 FAMILIES, FLOORS = np.array([0.5, 0.25, 0.25]), np.array([0.3, 0.5, 0.5])
 # Powers of log-time forgetting, each with its own candidates.

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.estimators.outlook import likeliest, work_left
+from lightning_core.estimators.stated_work import likeliest, work_left
 from lightning_core.planning.chance import quantile
 
 S = np.arange(10.0, 1001.0, 10.0)
 
 
-def middle(curve: Callable[[FloatArray], FloatArray], threshold: float, noise: float = 0.01) -> float:
+def middle(curve: Callable[[FloatArray], FloatArray], threshold: float, noise: float = 0.05) -> float:
     drawn = np.random.default_rng(1).lognormal(0.0, noise, len(S))
     return float(quantile(work_left(S, curve(S) * drawn, threshold)[None], 0.5)[0])
 
