@@ -6,7 +6,9 @@ Rules
 2. What all ranks do together, they do in hooks that all of them reach in the same order, whatever became of rule 1 on
    one of them: :class:`~.control.ranks.Ranks` after a batch, and after a validation or an epoch if a model is kept.
 3. A value is read where Lightning has computed it for all: after a validation in ``on_validation_end``, after an epoch
-   in the next hook behind the module's own, which is that of the next epoch or of the end.
+   once the module's own hook has run, at the end of Lightning's epoch, behind which there is no hook.
+4. A training that has met its target stops in the hook that saw it, by the rule of the scheduler
+   (:class:`~lightning_core.core.targets.Judge`), not when the scheduler says so.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_core.core.answers import End
 from lightning_core.core.events import Cell, Horizon
 from lightning_core.core.limits import MAX_COUNT
+from lightning_core.core.targets import Judge
 from lightning_core.node.processes import is_ancestor
+from lightning_core.scheduler.settings import Settings
 from lightning_core.view.console_lines import logger, print_line, watch_bar_of
 
 from .checkpointing.best_model import best_model_saver
@@ -115,6 +119,7 @@ class Fit:
         self.has_ranks = trainer.world_size > 1
         """Whether the training has several processes."""
         self._launched = launched = options.launched
+        self._every = options.every
         self._guarded = Guarded(self.name)
         self._defects: set[str] = set()
         self._checkpointer = checkpointer
@@ -159,6 +164,11 @@ class Fit:
         self._rates = LearningRateWatch(self.name, self.mailbox, wanted=target.observes)
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
         resumed = options.incarnation > 1 if options.launched else record.resumed
+        self._judge = Judge(target, Settings().window)
+        if self._ranks is not None:
+            self._ranks.stops_at = self._stops_at
+        # On all ranks alike, whatever the first one learns of its target.
+        self._agrees = options.keep_best is not False or target.work is None
         self._best = best_model_saver(trainer, options.job, options.keep_best, launched=launched, resumed=resumed)
         self._is_averaged = bool(callbacks_of(trainer, *AVERAGING))
         self._keeps_soon = False
@@ -168,7 +178,7 @@ class Fit:
         self._timer: BusyTimer = GpuTimer() if device.type == "cuda" else HostTimer()
         self.steering = Steering(
             self.name, self.mailbox, self.hangs, self._timer, self._ranks, options.device_lock, options.launched,
-            options.devices, options.stop_when_met, lambda: trainer.received_sigterm or self._slurm.due(),
+            options.devices, self._stops, lambda: trainer.received_sigterm or self._slurm.due(),
             options.cores, offload, None if self.host is None else self._steering_of_host,
         )  # fmt: skip
         tell_processes_to_come(self)
@@ -198,6 +208,17 @@ class Fit:
     def begin_training(self, trainer: pl.Trainer) -> None:
         """Report where the training will end, which is known once the loaders are set up."""
         self._alone(lambda: self._report_horizon(trainer), None)
+        self._watch_epochs(trainer.fit_loop)
+
+    def _watch_epochs(self, loop: Any) -> None:
+        """Read what an epoch has logged at its very end: before the next one begins, none of which is to be trained."""
+        end = loop.on_advance_end
+
+        def end_and_read() -> None:
+            end()
+            self._after_epoch(self.trainer)
+
+        loop.on_advance_end = end_and_read
 
     def _report_horizon(self, trainer: pl.Trainer) -> None:
         if self.mailbox is not None:
@@ -254,7 +275,7 @@ class Fit:
         if side_actions is not SideAction.NOTHING and SideAction.KEEP in side_actions and not self.has_ranks:
             self._keep_after_batch()
         try:
-            steering.after_batch(side_actions)
+            steering.after_batch(side_actions, self._batches)
         except JobEnded as left:
             if self._keeps_soon and type(left) is JobEnded:
                 self._keep()
@@ -305,13 +326,28 @@ class Fit:
             outbox.horizon = self._horizon(trainer, trainer.fit_loop.epoch_loop.batch_idx + 1)
         self._rates.look(trainer, self._batches)
         if self._batches == self._last_batch:
-            mailbox.hurry()  # the target is met, and the pool waits for the devices
-            if self._best is not None:
-                self._best.note_batches(self._batches)
+            self._end_work(mailbox)
         if self._slurm_end is not None and self._slurm_end.at is not None and not self._requeue:
             outbox.ends_by = min(outbox.ends_by, time.monotonic() + self._slurm_end.at - time.time())
         for forecast in mailbox.read_forecasts():
             self._metrics.log(trainer, forecast)
+
+    def _end_work(self, mailbox: Mailbox) -> None:
+        """Stop after the last batch of a target that counts batches."""
+        self.steering.meet()
+        mailbox.hurry()  # the pool waits for the devices
+        if self._best is not None:
+            self._best.note_batches(self._batches)
+
+    def _stops_at(self) -> int:
+        """Return the batches after which the target may be met next, for the agreement of all ranks."""
+        if not self._stops or self.steering.wants_stop:
+            return MAX_COUNT
+        at = self._losses.next_cell if self._target.observes else self._last_batch
+        if not at:
+            return MAX_COUNT
+        # A metric that batches log now and then is late; all batches until it comes would be too many.
+        return at if at > self._batches else self._batches + self._every
 
     def _resolve_target(self, epoch_batches: int | None, mailbox: Mailbox) -> None:
         """Report how many batches an epoch has, if the target counts epochs."""
@@ -340,9 +376,9 @@ class Fit:
     def end_validation(self, trainer: pl.Trainer) -> None:
         """Read the target's number after a validation, which Lightning has computed on all ranks; keep the model."""
         self._alone(lambda: self._read_evaluation(trainer, "validation"), None)
-        # By the clock, each rank validates when it likes: there they keep the model after their next agreement.
+        # By the clock, each rank validates when it likes: there they keep the model, and stop, at their next agreement.
         if not (self.has_ranks and getattr(trainer, "_val_check_time_interval", None) is not None):
-            self._keep_if_wanted()
+            self._keep_or_stop(trainer)
         self.hangs.begin(Phase.NEXT_BATCH)
 
     def _read_evaluation(self, trainer: pl.Trainer, stage: Stage) -> None:
@@ -376,15 +412,16 @@ class Fit:
         """
         self._after_epoch(trainer, last=True)
 
+    @_never_fails
     def _after_epoch(self, trainer: pl.Trainer, *, last: bool = False) -> None:
         """Read the target's number after an epoch, and check that it has been logged."""
         ended, self._epoch_ended = self._epoch_ended, False
         if not ended:
             return
-        self._alone(lambda: self._read_evaluation(trainer, "epoch"), None)
+        self._alone(lambda: self._read_epoch(trainer), None)
         # At the end of the training the averages of the weights are in place, which are not those of the number.
         if not (last and (self._is_averaged or callbacks_of(trainer, *STOCHASTIC_AVERAGING))):
-            self._keep_if_wanted()
+            self._keep_or_stop(trainer)
         complaint = None
         if self.mailbox is not None:  # only the first rank reads
             complaint = self._alone(lambda: self._losses.complaint(trainer), None)
@@ -395,12 +432,22 @@ class Fit:
         if complaint is not None:
             raise MisconfigurationException(complaint)
 
-    def _keep_if_wanted(self) -> None:
-        """Save the model as it is now if it is the best so far; on all ranks together."""
-        if self._best is not None:
-            wanted = self._best.wanted is not None
-            if wanted if self._ranks is None else self._ranks.told(wanted):
-                self._keep()
+    def _read_epoch(self, trainer: pl.Trainer) -> None:
+        self._read_evaluation(trainer, "epoch")
+        if self.mailbox is not None and not self._last_batch:  # its loader had no length
+            self._resolve_target(self._per_epoch, self.mailbox)
+            if self._batches == self._last_batch:
+                self._end_work(self.mailbox)
+
+    def _keep_or_stop(self, trainer: pl.Trainer) -> None:
+        """Save the model as it is now if it is the best so far, and stop if it meets the target; on all ranks together."""
+        keeps, stops = self._best is not None and self._best.wanted is not None, self.steering.wants_stop
+        if self._ranks is not None and self._agrees:
+            keeps, stops = self._ranks.told(keeps, stops)
+        if keeps:
+            self._keep()
+        if stops:
+            trainer.should_stop = True
 
     def _keep_after_batch(self) -> None:
         """Save the model at once or, where weights are averaged after our hook, before the next batch or validation."""
@@ -419,6 +466,7 @@ class Fit:
         Nothing here waits for another rank: that one may be gone.
         """
         end_in_this_process(self)
+        vars(trainer.fit_loop).pop("on_advance_end", None)
         self.hangs.excuse()
         if self._rank_memory is not None:
             self._rank_memory.close()
@@ -459,9 +507,19 @@ class Fit:
             self.mailbox.outbox.evaluated = self._losses.evaluated  # before the cell can be reported
             self._record.evaluated_in = self._losses.evaluated_in
             self._record.curve.add(cell.batches, cell.value)
-            self.mailbox.add(cell)
+            self._add(cell, self.mailbox)
             if self._best is not None:
                 self._best.see(cell.value, evaluated=self._losses.evaluated)
+
+    def _add(self, cell: Cell, mailbox: Mailbox) -> None:
+        """Report a cell, and stop if the target is met by it."""
+        is_met = self._judge.see(cell.batches, cell.value, evaluated=self._losses.evaluated)
+        if is_met:
+            self.steering.meet()
+        mailbox.add(cell)
+        if is_met:
+            mailbox.outbox.met = self._judge.met
+            mailbox.hurry()
 
     def _save_due(self) -> bool:
         if self._launched:
@@ -479,7 +537,7 @@ class Fit:
         if self.mailbox is not None:
             self.mailbox.outbox.evaluated = self._losses.evaluated
             for number, point in enumerate(points, start=1):
-                self.mailbox.add(Cell(number, *point))
+                self._add(Cell(number, *point), self.mailbox)
 
     def _close_best_model(self) -> None:
         if self._best is not None and self.mailbox is not None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.core.jobs import Job
-from lightning_core.core.targets import Target
+from lightning_core.core.targets import Target, newest
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.generations import newest_valid
 from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, read_manifest
@@ -58,7 +57,7 @@ class BestModelSaver:
         self._file = path
         self._target = target
         self._window = Settings().window
-        self._recent: deque[float] = deque(maxlen=max(self._window, target.evaluations))
+        self._recent = newest(target, self._window)
         self._io = SafeCheckpointIO(asynchronous=True)
         self._best: float | None = None
         self._met = False

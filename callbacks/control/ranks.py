@@ -2,6 +2,8 @@
 
 Every few batches rank 0 broadcasts one small tensor. It chooses the number of batches until the next broadcast from the
 measured cost of a broadcast and of a batch, and sends it in the same tensor, so that no rank relies on its own clock.
+It also sends the next batch after which the target may be met, where all ranks agree as well: so they stop after the
+same batch in every run.
 Where it says so, all ranks then tell one another what memory they have.
 """
 
@@ -11,10 +13,13 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from typing import Any, Self
 
 import torch
+
+from lightning_core.core.limits import MAX_COUNT
 
 from ..reporting.rank_memory import RankMemory, RankUse
 
@@ -110,16 +115,23 @@ class Ranks:
 
     def __init__(self, rank: int, device: torch.device, memory: RankMemory | None = None) -> None:
         self._first = rank == 0
-        self._tensor = torch.zeros(3, dtype=torch.int64, device=device)
+        self.stops_at: Callable[[], int] = lambda: MAX_COUNT
+        """Return the batches after which this training may have met its target, or more; asked of the first rank."""
+        self._tensor = torch.zeros(4, dtype=torch.int64, device=device)
+        self._stops_at = MAX_COUNT
         self._memory = memory
         self._between = self._left = 1
         self._cost = math.inf
         self._since = time.perf_counter()
 
-    def due(self) -> bool:
-        """Count a batch; return whether all ranks agree after it."""
+    def due(self, batches: int) -> bool:
+        """Count a call after a batch; return whether all ranks agree after it.
+
+        Args:
+            batches: Batches done, the same on all ranks.
+        """
         self._left -= 1
-        return self._left <= 0
+        return self._left <= 0 or batches >= self._stops_at
 
     def agree(self, action: Action, side_actions: int) -> tuple[Action, int]:
         """Return what rank 0 has decided; all ranks must call it after the same batch.
@@ -132,11 +144,11 @@ class Ranks:
         if self._first:
             if self._memory is not None and self._memory.due():
                 side_actions |= SideAction.TELL_MEMORY
-            batch = max(began - self._since, 1e-6) / self._between
+            batch = max(began - self._since, 1e-6) / max(self._between - max(self._left, 0), 1)
             between = 1 if self._cost == math.inf else batches_between(self._cost, batch)
-            self._tensor.copy_(torch.tensor([action, side_actions, between]))
+            self._tensor.copy_(torch.tensor([action, side_actions, between, self.stops_at()]))
         torch.distributed.broadcast(self._tensor, 0)
-        agreed, agreed_sides, self._between = self._tensor.tolist()
+        agreed, agreed_sides, self._between, self._stops_at = self._tensor.tolist()
         self._left = self._between
         # The first broadcast sets up connections, and others wait for a slow rank: the minimum is the true cost.
         self._cost = min(time.perf_counter() - began, 1.1 * self._cost)
@@ -145,15 +157,15 @@ class Ranks:
         self._since = time.perf_counter()
         return Action(agreed), int(agreed_sides)
 
-    def told(self, flag: bool) -> bool:
-        """Return a flag as rank 0 has it; all ranks must call it in the same hook.
+    def told(self, *flags: bool) -> list[bool]:
+        """Return flags as rank 0 has them; all ranks must call it in the same hook.
 
         Args:
-            flag: Ignored on all ranks but the first.
+            flags: Ignored on all ranks but the first.
         """
-        tensor = torch.tensor([int(flag)], dtype=torch.int64, device=self._tensor.device)
+        tensor = torch.tensor(flags, dtype=torch.int64, device=self._tensor.device)
         torch.distributed.broadcast(tensor, 0)
-        return bool(tensor.item())
+        return [bool(flag) for flag in tensor.tolist()]
 
     def _tell(self, memory: RankMemory) -> None:
         own = torch.tensor(memory.own(), dtype=torch.int64, device=self._tensor.device)

@@ -74,6 +74,8 @@ class Steering:
         """Whether to save as soon as resuming would be exact."""
         self.keeping = False
         """Whether all ranks save the model as the best so far after this batch."""
+        self.wants_stop = False
+        """Whether this process has met the target, and stops by it."""
         self.stopping = False
         """Whether to stop the Trainer because the target is met."""
         self.holding = False
@@ -153,13 +155,13 @@ class Steering:
             if self._has_news():
                 self.obey(SideAction.NOTHING)
 
-    def after_batch(self, side_actions: SideAction) -> None:
+    def after_batch(self, side_actions: SideAction, batches: int) -> None:
         """After a batch: obey the newest directive; several ranks do so only when they are due to agree.
 
         A job that offloads holds later: other hooks of this batch may still need the state.
         """
         if self._ranks is not None:
-            if self._ranks.due():
+            if self._ranks.due(batches):
                 self.obey(side_actions)
             return
         self.saving = SideAction.SAVE in side_actions
@@ -169,6 +171,12 @@ class Steering:
             self.holding = later and self._wanted(self._mailbox.inbox.directive) is Action.HOLD
             if not self.holding:
                 self.obey(side_actions)
+
+    def meet(self) -> None:
+        """Note that this process has met the target, unless the job is over; several ranks agree on it before they stop."""
+        if self._stop_when_met and not (self._mailbox is not None and isinstance(self._mailbox.inbox.directive, End)):
+            self.wants_stop = True
+            self.stopping = self._ranks is None
 
     def between_batches(self) -> None:
         """Where nothing of the training runs: obey news."""
@@ -227,6 +235,8 @@ class Steering:
         except Exception as error:  # the other ranks wait for a decision, whatever happens here
             log.warning("%s: trains on as if it had been told to: %s: %s", self._job, type(error).__name__, error)
             action = Action.GO
+        if action is Action.GO and self.wants_stop:
+            action = Action.STOP
         action, agreed = self._ranks.agree(action, side_actions)
         self._hangs.moves += 1  # also while they are held
         self.saving = self.saving or bool(agreed & SideAction.SAVE)
@@ -271,7 +281,7 @@ class Steering:
         match directive:
             case End(version=0) if self._launched:
                 return Action.FENCED
-            case End(verdict=Verdict.MET) if self._launched or self._stop_when_met:
+            case End(verdict=Verdict.MET) if self._stop_when_met:
                 return Action.STOP
             case End() if self._launched:
                 return Action.OVER

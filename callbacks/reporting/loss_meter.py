@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_core.core.events import BadLosses, Cell
 
+from ..control.busy_timer import MAX_BATCHES_AHEAD
+
 if TYPE_CHECKING:
     import torch
 
@@ -105,25 +107,30 @@ class LossMeter:
         if batches >= self._edge:
             self._device_sum.send(batches)
             self._edge = self._next_edge(batches)
-        self._receive()
+        self._receive(batches)
 
     def add_evaluation(self, value: torch.Tensor | float, batches: int) -> None:
-        """Add the value of a whole evaluation as a cell of its own; only the first after each batch counts."""
+        """Add the value of a whole evaluation as a cell of its own; only the first after each batch counts.
+
+        Of a GPU, it waits for the value: the training may end by it.
+        """
         if batches == self._evaluated_at:
             return
         self._edge = self._evaluated_at = batches
-        if isinstance(value, float | int):
-            self.add(value, batches)
-        else:
-            self.add_tensor(value, 1.0, batches)
+        self.add(float(value), batches)
+
+    @property
+    def next_cell(self) -> int:
+        """Batches after which the next cell is delivered, if each batch has a loss."""
+        return self._edge if self._device_sum is None else self._device_sum.next_arrival(self._edge)
 
     def flush(self) -> None:
         """Wait for the cells that are still on their way from the GPU, and deliver them."""
-        self._receive(wait=True)
+        self._receive(None)
 
-    def _receive(self, wait: bool = False) -> None:
+    def _receive(self, batches: int | None) -> None:
         if self._device_sum is not None:
-            for at, total, count in self._device_sum.arrived(wait):
+            for at, total, count in self._device_sum.arrived(batches):
                 # One bad loss spoils its cell: the GPU's losses are not read one by one.
                 self._emit(at, total / count)
                 if math.isfinite(total):
@@ -161,7 +168,11 @@ class LossMeter:
 
 
 class _DeviceSum:
-    """Sums losses on a GPU; copies the sum to pinned memory and reads it once the copy's event is done."""
+    """Sums losses on a GPU; copies the sum to pinned memory and reads it two batches later.
+
+    Then the copy is done, because the host is at most two batches ahead of the device. It is not read earlier, even if
+    it is there: a training that stops by it does so after the same batch each time.
+    """
 
     def __init__(self, like: torch.Tensor) -> None:
         import torch
@@ -185,12 +196,15 @@ class _DeviceSum:
         self._sum.zero_()
         self._count = 0
 
-    def arrived(self, wait: bool = False) -> list[tuple[int, float, int]]:
-        """Return batches, sum and count of each cell that has arrived; ``wait`` waits for all of them."""
-        if wait and self._sent:
-            self._sent[-1][3].synchronize()
+    def next_arrival(self, edge: int) -> int:
+        """Return the batches at which the next cell arrives; ``edge``: at which the cell closes that is summed now."""
+        return (self._sent[0][0] if self._sent else edge) + MAX_BATCHES_AHEAD
+
+    def arrived(self, batches: int | None) -> list[tuple[int, float, int]]:
+        """Return batches, sum and count of each cell that has arrived after so many batches; all of them for None."""
         ready = []
-        while self._sent and self._sent[0][3].query():
-            batches, count, host, _ = self._sent.popleft()
-            ready.append((batches, float(host), count))
+        while self._sent and (batches is None or self._sent[0][0] + MAX_BATCHES_AHEAD <= batches):
+            at, count, host, done = self._sent.popleft()
+            done.synchronize()
+            ready.append((at, float(host), count))
         return ready

@@ -55,6 +55,11 @@ class Losses:
         step, metric = self._step_meter.bad, self._meter.bad
         return metric if step is None or (step.over and metric is not None and not metric.over) else step
 
+    @property
+    def next_cell(self) -> int | None:
+        """Batches after which the next cell is delivered, if each batch has a number; None if no batch has one."""
+        return self._meter.next_cell if self._reader.is_read_after_batches else None
+
     def start_at(self, batches: int, cells: int) -> None:
         """Continue after so many batches and so many cells that were delivered before."""
         self._meter.start_at(batches, cells)

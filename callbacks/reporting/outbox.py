@@ -9,6 +9,7 @@ from collections import deque
 from lightning_core.core.events import BadLosses, Cell, Checkpoint, Horizon, Report
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
+from lightning_core.core.targets import Met
 
 
 class Outbox:
@@ -31,6 +32,7 @@ class Outbox:
         epoch_batches: Batches of an epoch, for a target in epochs; reported as they are.
         memory: Memory of the training, once it has trained; reported as they are.
         hyper_parameters: What it is trained with; reported as they are.
+        met: What met the target; stored after the cell that did it, so that no report has it without that cell.
     """
 
     def __init__(self) -> None:
@@ -46,6 +48,7 @@ class Outbox:
         self.epoch_batches: int | None = None
         self.memory: MemoryUse | None = None
         self.hyper_parameters: HyperParameters | None = None
+        self.met: Met | None = None
         self._arrived_memory: MemoryUse | None = None
         self._arrived_parameters: HyperParameters | None = None
         self._arrived_epoch: int | None = None
@@ -82,6 +85,7 @@ class Outbox:
         progress = self.progress
         if progress is None:
             return None
+        met = self.met  # before the cells, to which the training thread adds first
         waiting = tuple(self._cells)[:MAX_REPORTED_CELLS]  # in one step: the training thread adds to them
         cells = tuple(cell._replace(number=cell.number - self._before) for cell in waiting)
         batches, busy, rejected = self._sent = progress
@@ -95,7 +99,7 @@ class Outbox:
             self.hang, None if (rates := self.learning_rates) is self._arrived_rates else rates,
             None if (epoch := self.epoch_batches) == self._arrived_epoch else epoch,
             None if (memory := self.memory) == self._arrived_memory else memory,
-            None if (parameters := self.hyper_parameters) == self._arrived_parameters else parameters,
+            None if (parameters := self.hyper_parameters) == self._arrived_parameters else parameters, met,
         )  # fmt: skip
 
     def note_arrival(self, report: Report) -> None:

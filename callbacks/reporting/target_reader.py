@@ -50,6 +50,11 @@ class TargetReader:
         """Return whether each number is a whole evaluation."""
         return bool(self.evaluated_in)
 
+    @property
+    def is_read_after_batches(self) -> bool:
+        """Return whether numbers of batches have been read, not of whole evaluations."""
+        return self._seen and not self.evaluated_in
+
     def read_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, batches: int) -> str | None:
         """Read the number after a batch.
 

@@ -59,7 +59,7 @@ from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan
 from lightning_core.core.reasons import reason_from_list
 from lightning_core.core.reported import Hang, LearningRates, MemoryUse
 from lightning_core.core.reported.hyper_parameters import bounded
-from lightning_core.core.targets import Target, target_from_dict
+from lightning_core.core.targets import Met, Target, target_from_dict
 from lightning_core.core.validation import checked
 
 _PLAIN: dict[str, type[Any]] = {
@@ -98,6 +98,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "learning_rates": lambda parts: LearningRates(*map(tuple, parts)),
     "memory": lambda parts: MemoryUse(*parts),
     "hyper_parameters": bounded,
+    "met": lambda parts: Met(*parts),
     "checkpoint": lambda parts: Checkpoint(*parts),
     "cause": ExitCause,
     "devices": lambda devices: _tuple(devices),

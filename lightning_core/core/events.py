@@ -19,6 +19,7 @@ from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most
 from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
+from lightning_core.core.targets import Met
 
 # Earlier runs of one event: with 128 points each, a line of the journal has some megabytes.
 MAX_RUNS_AT_ONCE = 1000
@@ -141,6 +142,8 @@ class Report:
         memory: Memory of its process on each device, once it has trained and whenever its peak has grown; None if the
             scheduler has it, or it is unknown.
         hyper_parameters: What it is trained with, once; None if the scheduler has it, or there is nothing to tell.
+        met: What met its target, as judged where it trains, by the rule of the scheduler; None if it is not met, or
+            batches are counted.
     """
 
     job: str
@@ -162,6 +165,7 @@ class Report:
     epoch_batches: int | None = None
     memory: MemoryUse | None = None
     hyper_parameters: HyperParameters | None = None
+    met: Met | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from lightning_core.core.jobs import OnNan
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import Hang
-from lightning_core.core.targets import is_loss
+from lightning_core.core.targets import Met, is_loss
 from lightning_core.scheduler.alerts import check_hang, check_losses
 from lightning_core.scheduler.device_memory import take_memory
 from lightning_core.scheduler.retry_budgets import is_valid, restart_delay, set_back
@@ -65,7 +65,7 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     )
     alerts, diverged = check_losses(table, row, report.bad_losses)
     state.answers += alerts + check_hang(table, row, report.hang)
-    if row in table.met_at or table.is_met(row):
+    if row in table.met_at or table.is_met(row) or _is_told_met(table, row, report.met):
         if table.batches[row] >= table.at_least.get(row, 0):
             state.end_met(row, now)
             return True
@@ -103,7 +103,8 @@ def is_countable(report: Report) -> bool:
     since, cells, _ = report.bad_losses or BadLosses(0)
     counts = (report.number, report.batches, report.batches_at_start, report.rejected, report.busy, batches or 0,
               seconds or 0.0, at_least, since, cells, *(report.hang or Hang(0.0)),
-              1 if report.epoch_batches is None else report.epoch_batches - 1)  # fmt: skip
+              1 if report.epoch_batches is None else report.epoch_batches - 1,
+              0 if report.met is None else report.met.batches)  # fmt: skip
     in_range = all(0 <= count <= MAX_COUNT for count in counts)
     rates = report.learning_rates
     return in_range and is_valid(report.checkpoint) and (rates is None or rates.are_valid)
@@ -230,6 +231,20 @@ def _add_cell(table: JobTable, row: int, batches: int, value: float) -> None:
         )
         assert reached is not None
         table.best[row] = reached if isnan(best) else target.better(reached, best)
+
+
+def _is_told_met(table: JobTable, row: int, met: Met | None) -> bool:
+    """Return whether a training has met the target by its own cells, some of which may be unknown here.
+
+    It judges as :meth:`JobTable.is_met` does, and ends by it. A scheduler that has begun since, or an incarnation that
+    repeats batches, makes the difference. A target that was changed since is not met by a value that does not reach it.
+    """
+    target = table.jobs[row].target
+    if met is None or not target.observes or not is_loss(met.value) or not target.reaches(met.value):
+        return False
+    best = float(table.best[row])
+    table.best[row] = met.value if isnan(best) else target.better(met.value, best)
+    return True
 
 
 def _diverged(state: SchedulerState, row: int, now: float) -> None:

@@ -9,11 +9,12 @@ from lightning_core.core.limits import check_length
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number
 from lightning_core.core.targets.batches import BatchTarget
 from lightning_core.core.targets.epochs import EpochTarget
+from lightning_core.core.targets.judge import Judge, Met, newest
 from lightning_core.core.targets.loss import LossTarget
 
 __all__ = [
-    "STEP_LOSS", "TARGETS", "BatchTarget", "EpochTarget", "LossTarget", "Target", "as_target", "is_loss",
-    "parse_target", "target_from_dict",
+    "STEP_LOSS", "TARGETS", "BatchTarget", "EpochTarget", "Judge", "LossTarget", "Met", "Target", "as_target", "is_loss",
+    "newest", "parse_target", "target_from_dict",
 ]  # fmt: skip
 
 # Characters of a target in one line.

@@ -20,6 +20,7 @@ from lightning_core.core.events import BadLosses, Checkpoint, Horizon
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.reasons import Reason
 from lightning_core.core.speedup import SpeedUp
+from lightning_core.core.targets import newest
 
 # What is believed of a job that has not ended, as a column.
 UNKNOWN, FEASIBLE, AT_RISK, INFEASIBLE, MISSED = range(5)
@@ -230,7 +231,7 @@ class JobTable:
             self.loss[row] = self.best[row] = np.nan
             self.curves[row] = BinnedCurve()
         seen = self.recent[row] if same_metric else ()
-        self.recent[row] = deque(seen, max(self.window, target.evaluations))
+        self.recent[row] = newest(target, self.window, seen)
         self.jobs[row] = job
         self.exact[row] = not target.observes
         self.goal[row] = target.threshold if target.work is None else target.work  # NaN: batches, not known how many
