@@ -6,7 +6,7 @@ Rules
 2. What all ranks do together, they do in hooks that all of them reach in the same order, whatever became of rule 1 on
    one of them: :class:`~.control.ranks.Ranks` after a batch, and after a validation or an epoch if a model is kept.
 3. A value is read where Lightning has computed it for all: after a validation in ``on_validation_end``, after an epoch
-   once the module's own hook has run, at the end of Lightning's epoch, behind which there is no hook.
+   once the module's own hook has run, where Lightning counts the epoch: no hook is there.
 4. A training that has met its target stops in the hook that saw it, by the rule of the scheduler
    (:class:`~lightning_core.core.targets.Judge`), not when the scheduler says so.
 """
@@ -66,6 +66,8 @@ log = logger(__name__)
 # Seconds that a script waits for its scheduler at the end. While it is held, calls are shorter than that, so that none
 # is in progress for longer when the script is interrupted.
 CLOSE_TIMEOUT = 3.0
+# Last batch of a target that does not say how many there are: at 0 a training with accumulation begins.
+UNKNOWN = -1
 # Variable by which processes that a training starts know of it.
 WITHIN = "LIGHTNING_CORE_WITHIN"
 # What a fit raises on purpose: it leaves, or a launched job's config is wrong; and what no one can go on after.
@@ -145,7 +147,7 @@ class Fit:
             self._rank_memory = RankMemory(rank, meter, beside=watch.look)
         self._ranks = Ranks(rank, device, self._rank_memory) if self.has_ranks else None
         self._target = target = options.job.target
-        self._last_batch = target.work or 0
+        self._last_batch = target.work or UNKNOWN
         self.host: Fit | None = None
         """Another fit of this process, within whose grant this one trains; None if there is none."""
         host = first_of_this_process(self)
@@ -208,17 +210,17 @@ class Fit:
     def begin_training(self, trainer: pl.Trainer) -> None:
         """Report where the training will end, which is known once the loaders are set up."""
         self._alone(lambda: self._report_horizon(trainer), None)
-        self._watch_epochs(trainer.fit_loop)
+        self._watch_epochs(trainer.fit_loop.epoch_progress)
 
-    def _watch_epochs(self, loop: Any) -> None:
-        """Read what an epoch has logged at its very end: before the next one begins, none of which is to be trained."""
-        end = loop.on_advance_end
+    def _watch_epochs(self, progress: Any) -> None:
+        """Read what an epoch has logged where Lightning counts it: no hook comes after that one and before the next."""
+        count = progress.increment_completed
 
-        def end_and_read() -> None:
-            end()
+        def count_and_read() -> None:
+            count()
             self._after_epoch(self.trainer)
 
-        loop.on_advance_end = end_and_read
+        progress.increment_completed = count_and_read
 
     def _report_horizon(self, trainer: pl.Trainer) -> None:
         if self.mailbox is not None:
@@ -344,7 +346,7 @@ class Fit:
         if not self._stops or self.steering.wants_stop:
             return MAX_COUNT
         at = self._losses.next_cell if self._target.observes else self._last_batch
-        if not at:
+        if at is None or at == UNKNOWN:
             return MAX_COUNT
         # A metric that batches log now and then is late; all batches until it comes would be too many.
         return at if at > self._batches else self._batches + self._every
@@ -353,7 +355,7 @@ class Fit:
         """Report how many batches an epoch has, if the target counts epochs."""
         if epoch_batches is None or (target := self._target.resolved(epoch_batches)).work == self._target.work:
             return
-        self._target, self._last_batch = target, target.work or 0
+        self._target, self._last_batch = target, target.work or UNKNOWN
         mailbox.outbox.epoch_batches = epoch_batches
         mailbox.hurry()
         if self._best is not None:
@@ -434,13 +436,13 @@ class Fit:
 
     def _read_epoch(self, trainer: pl.Trainer) -> None:
         self._read_evaluation(trainer, "epoch")
-        if self.mailbox is not None and not self._last_batch:  # its loader had no length
+        if self.mailbox is not None and self._last_batch == UNKNOWN:  # its loader has no length
             self._resolve_target(self._per_epoch, self.mailbox)
             if self._batches == self._last_batch:
                 self._end_work(self.mailbox)
 
     def _keep_or_stop(self, trainer: pl.Trainer) -> None:
-        """Save the model as it is now if it is the best so far, and stop if it meets the target; on all ranks together."""
+        """Save the model if it is the best so far, and stop if it meets the target; on all ranks together."""
         keeps, stops = self._best is not None and self._best.wanted is not None, self.steering.wants_stop
         if self._ranks is not None and self._agrees:
             keeps, stops = self._ranks.told(keeps, stops)
@@ -466,7 +468,7 @@ class Fit:
         Nothing here waits for another rank: that one may be gone.
         """
         end_in_this_process(self)
-        vars(trainer.fit_loop).pop("on_advance_end", None)
+        vars(trainer.fit_loop.epoch_progress).pop("increment_completed", None)
         self.hangs.excuse()
         if self._rank_memory is not None:
             self._rank_memory.close()

@@ -173,7 +173,7 @@ class Steering:
                 self.obey(side_actions)
 
     def meet(self) -> None:
-        """Note that this process has met the target, unless the job is over; several ranks agree on it before they stop."""
+        """Note that this process has met the target, unless its job is over; ranks agree on it before they stop."""
         if self._stop_when_met and not (self._mailbox is not None and isinstance(self._mailbox.inbox.directive, End)):
             self.wants_stop = True
             self.stopping = self._ranks is None

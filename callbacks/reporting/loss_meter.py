@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_core.core.events import BadLosses, Cell
 
-from ..control.busy_timer import MAX_BATCHES_AHEAD
-
 if TYPE_CHECKING:
     import torch
+
+# Batches after which the sum of a GPU's losses is read: the host is no further ahead of it than that.
+READ_AFTER = 2
 
 
 class LossMeter:
@@ -198,12 +199,12 @@ class _DeviceSum:
 
     def next_arrival(self, edge: int) -> int:
         """Return the batches at which the next cell arrives; ``edge``: at which the cell closes that is summed now."""
-        return (self._sent[0][0] if self._sent else edge) + MAX_BATCHES_AHEAD
+        return (self._sent[0][0] if self._sent else edge) + READ_AFTER
 
     def arrived(self, batches: int | None) -> list[tuple[int, float, int]]:
         """Return batches, sum and count of each cell that has arrived after so many batches; all of them for None."""
         ready = []
-        while self._sent and (batches is None or self._sent[0][0] + MAX_BATCHES_AHEAD <= batches):
+        while self._sent and (batches is None or self._sent[0][0] + READ_AFTER <= batches):
             at, count, host, done = self._sent.popleft()
             done.synchronize()
             ready.append((at, float(host), count))

@@ -33,16 +33,16 @@ class Pair:
         """Seconds until the others are asked again."""
         self.ask()
         since = self.now
-        while not self.first.due(0):
+        while not self.first.due():
             self.now += 0.5
         return self.now - since
 
 
 def test_nothing_is_told_before_all_ranks_have_measured() -> None:
     pair = Pair()
-    assert not pair.first.due(0)  # it has not trained yet
+    assert not pair.first.due()  # it has not trained yet
     assert pair.first.look() is None
-    assert pair.first.due(0)
+    assert pair.first.due()
     pair.ask()
     assert pair.first.look() is None
     pair.other = RankUse(7, 1, 300, 200)
@@ -89,7 +89,7 @@ def test_another_rank_measures_once_it_is_asked() -> None:
     rank = RankMemory(1, MemoryMeter(read))
     try:
         assert rank.own()[1:] == (os.getpid(), 0, 0)
-        assert not rank.due(0)
+        assert not rank.due()
         assert readings == 0
         rank.take([])
         until(lambda: rank.own().peak == 500)

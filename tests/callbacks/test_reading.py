@@ -104,7 +104,7 @@ def test_a_growing_metric_of_torchmetrics_is_read() -> None:
             self.near(((self.layer(x) - y).abs() < 0.5).float())
             self.log("val_acc", self.near)
 
-    script, trainer = run(Accurate(), LossTarget("val_acc", at_least=0.9))
+    script, trainer = run(Accurate(), LossTarget("val_acc", at_least=0.9, for_evaluations=9))
     found = cells(script)
     assert len(found) == 4
     assert found[-1].value == float(trainer.callback_metrics["val_acc"])

@@ -32,10 +32,10 @@ from lightning_core.worker.process_group import Rank, free_port, trainer_argumen
 from tests.callbacks.test_callback import ConnectedScript, Script, grant
 from tests.conftest import ROOT
 from tests.faults import parted
-from tests.tiny import QUIET, Line, Net, NoisyPoints, Points
+from tests.tiny import QUIET, Line, Net, NoisyPoints, Points, ValidatedPoints
 from tests.waiting import until
 
-SCENARIOS = ("hold", "over", "whole", "release", "return", "alone", "memory", "long")
+SCENARIOS = ("hold", "over", "whole", "release", "return", "alone", "loss", "slow loss", "metric", "memory", "long")
 # Of the process group in the story of a long hold, and how long that is, seconds.
 TIMEOUT, LONG = 4.0, 6.0
 # Bytes that rank 1 has more than rank 0 in the story of memory.
@@ -100,9 +100,17 @@ def test_the_rank_with_most_memory_counts(stories: Stories) -> None:
 
 def test_a_script_with_two_processes_has_a_scheduler_of_its_own(stories: Stories) -> None:
     first, second = stories["alone"]
-    assert first["steps"] == second["steps"]
-    assert 40 <= first["steps"] < 400
+    assert first["steps"] == second["steps"] == 40
     assert (first["has_box"], second["has_box"]) == (True, False)
+
+
+def test_ranks_stop_after_the_same_batch_in_every_run(stories: Stories) -> None:
+    """By the loss of rank 0, however fast they are; and by a metric of rank 0, whose validation is the last one."""
+    steps = {(rank["steps"], str(rank["weights"])) for story in ("loss", "slow loss") for rank in stories[story]}
+    assert len(steps) == 1
+    assert next(iter(steps))[0] % 10 == 0
+    assert [rank["steps"] for rank in stories["metric"]] == [24, 24]
+    assert [rank["validations"] for rank in stories["metric"]] == [3, 3]
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +186,19 @@ class Clock(pl.Callback):
         self.last, self.used = now, used
 
 
+class Own(Line):
+    """Validates to numbers of a list, which differ from rank to rank."""
+
+    def __init__(self, values: list[float]) -> None:
+        super().__init__()
+        self.values, self.validations = values, 0
+
+    def on_validation_epoch_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            self.log("own", self.values[self.validations])
+            self.validations += 1
+
+
 class Impatient(pl.Callback):
     """From the first batch of a training on, and until it ends, no collective may take longer than :data:`TIMEOUT`.
 
@@ -235,6 +256,14 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
             threading.Thread(target=stop_once_told, args=(script, met), daemon=True).start()
         case "alone":
             core = CoreCallback("job", deadline="10m", target=BatchTarget(40), pool="local")
+        case "loss" | "slow loss":
+            pl.seed_everything(7, verbose=False)
+            core = CoreCallback("job", deadline="10m", target="loss<=0.2", pool="local")
+            model = Line(lr=0.02, pause=0.004 if scenario == "slow loss" else 0.0)
+        case "metric":
+            core = CoreCallback("job", deadline="10m", target="own<=0.4", pool="local")
+            model, data = Own([[0.9, 0.5, 0.3, 0.6], [0.1, 0.9, 0.9, 0.9]][rank]), ValidatedPoints()
+            options["val_check_interval"] = 8
         case _:
             core = LaunchedCallback(**launched)
             model, data = Net(), NoisyPoints()
@@ -262,6 +291,7 @@ def live(scenario: str, folder: Path, rank: int) -> dict[str, Any]:
         "has_box": clock.has_box,
         "stopped": trainer.should_stop,
         "seen": getattr(model, "seen", []),
+        "validations": getattr(model, "validations", 0),
         "weights": [parameter.tolist() for parameter in model.parameters()],
         "random": torch.rand(3).tolist(),
     }

@@ -13,8 +13,8 @@ from lightning_core.core.targets.judge import Judge, Met, newest
 from lightning_core.core.targets.loss import LossTarget
 
 __all__ = [
-    "STEP_LOSS", "TARGETS", "BatchTarget", "EpochTarget", "Judge", "LossTarget", "Met", "Target", "as_target", "is_loss",
-    "newest", "parse_target", "target_from_dict",
+    "STEP_LOSS", "TARGETS", "BatchTarget", "EpochTarget", "Judge", "LossTarget", "Met", "Target", "as_target",
+    "is_loss", "newest", "parse_target", "target_from_dict",
 ]  # fmt: skip
 
 # Characters of a target in one line.
