@@ -30,7 +30,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_core.core.answers import End
 from lightning_core.core.events import Cell, Horizon
 from lightning_core.core.limits import MAX_COUNT
-from lightning_core.core.targets import Judge
+from lightning_core.core.targets import Judge, Target
 from lightning_core.node.processes import is_ancestor
 from lightning_core.scheduler.settings import Settings
 from lightning_core.view.console_lines import logger, print_line, watch_bar_of
@@ -182,6 +182,7 @@ class Fit:
             self.name, self.mailbox, self.hangs, self._timer, self._ranks, options.device_lock, options.launched,
             options.devices, self._stops, lambda: trainer.received_sigterm or self._slurm.due(),
             options.cores, offload, None if self.host is None else self._steering_of_host,
+            self._aim,
         )  # fmt: skip
         tell_processes_to_come(self)
 
@@ -350,6 +351,19 @@ class Fit:
             return MAX_COUNT
         # A metric that batches log now and then is late; all batches until it comes would be too many.
         return at if at > self._batches else self._batches + self._every
+
+    def _aim(self, target: Target) -> None:
+        """Judge by another target, which the job was given while it trains.
+
+        Of another metric, which is not read here, the scheduler judges.
+        """
+        known, self._target, self._last_batch = self._target, target, target.work or UNKNOWN
+        if (target.observed, target.lower_is_better) == (known.observed, known.lower_is_better) or not target.observes:
+            self._judge.aim(target)
+            if self._best is not None:
+                self._best.aim(target)
+        else:
+            self._judge.rest()
 
     def _resolve_target(self, epoch_batches: int | None, mailbox: Mailbox) -> None:
         """Report how many batches an epoch has, if the target counts epochs."""

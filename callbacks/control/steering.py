@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.protocols import DeviceLock
+from lightning_core.core.targets import Target
 from lightning_core.view.console_lines import inform, logger
 
 from ..reporting.hang_watch import HangWatch, Phase
@@ -58,6 +59,7 @@ class Steering:
         must_not_hold: Whether the process has to train on: it was asked to end, and Lightning does so after a batch.
         cores: Cores of the device if it is a CPU.
         offload: Mover of the state off the device while the job is held; None if it stays there.
+        aim: Called with a target that the job was given while it trains.
         host: Returns the steering of another training of this process, within whose grant this one trains, while it
             does; None if it never does.
     """
@@ -66,7 +68,7 @@ class Steering:
         self, job: str, mailbox: Mailbox | None, hangs: HangWatch, timer: BusyTimer, ranks: Ranks | None,
         device_lock: DeviceLock | None, launched: bool, devices: tuple[int, ...], stop_when_met: bool,
         must_not_hold: Callable[[], bool], cores: int = 1, offload: Offload | None = None,
-        host: Callable[[], Steering | None] | None = None,
+        host: Callable[[], Steering | None] | None = None, aim: Callable[[Target], None] | None = None,
     ) -> None:  # fmt: skip
         self.leaving = False
         """Whether to save and leave as soon as resuming would be exact."""
@@ -96,6 +98,8 @@ class Steering:
         self._must_not_hold = must_not_hold
         self._offload = offload
         self._host = host
+        self._aim = aim
+        self._target: Target | None = None
         self._thread = threading.get_ident()
         self._deferred = SignalsDeferred()
         self._obeyed: Directive | None = None
@@ -298,6 +302,9 @@ class Steering:
         match directive:
             case Grant():
                 self._share = directive.share or self._share
+                if directive.target is not None and directive.target != self._target and self._aim is not None:
+                    self._target = directive.target
+                    self._aim(directive.target)
                 if self._ranks is None:
                     self._set_limit(directive.share if directive.capped and directive.share else None)
                 if not self._launched and directive.devices and self._ranks is None:

@@ -69,6 +69,8 @@ class Grant(NamedTuple):
     reason: Reason
     capped: bool = False
     """Whether it must not exceed its share even if the rest is idle."""
+    target: Target | None = None
+    """Target that it was given since it was submitted, by which its process judges itself; None if it was not."""
 
 
 class End(NamedTuple):

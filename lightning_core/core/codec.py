@@ -307,6 +307,8 @@ def answer_to_dict(answer: Answer) -> dict[str, Any]:
     if isinstance(answer, PoolAnswer):
         return pool_answer_to_dict(answer)
     body: dict[str, Any] = answer._asdict()
+    if isinstance(answer, Grant) and (target := body.pop("target")) is not None:
+        body["target"] = target.to_dict()
     return body | {"reason": list(answer.reason)}
 
 
@@ -318,7 +320,9 @@ def answer_from_dict(value: dict[str, Any]) -> Answer:
         return answer
     body = value | {"reason": reason_from_list(value["reason"])}
     if "share" in body:
-        return Grant(**body | {"devices": tuple(body["devices"])})
+        target = body.get("target")
+        given = None if target is None else target_from_dict(target)
+        return Grant(**body | {"devices": tuple(body["devices"]), "target": given})
     if "verdict" not in body:
         return Alert(**body)
     kind = End if "version" in body else VerdictChanged

@@ -138,7 +138,9 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
         *(column[at].tolist() for column in (rows, share, codes, numbers, capped)), strict=True
     ):
         reason = Reason(CODES[code], tuple(pair), _asker(table, row, code))
-        granted = Grant(names[row], directives[row][1] + 1, granted_share, home[row], reason, cap)
+        before = directives[row]
+        target = before.target if isinstance(before, Grant) else None
+        granted = Grant(names[row], before.version + 1, granted_share, home[row], reason, cap, target)
         directives[row] = granted
         grants.append(granted)
     begins = rows[served & np.isinf(table.trained_at[rows])]

@@ -207,6 +207,7 @@ def change(state: SchedulerState, event: Change, now: float) -> bool:
     if isinstance(event, SetDevices | SetLocation):
         levels.take(state, row, event)
     else:
+        _tell_target(state, row, job)
         table.set_terms(row, job)
     state.set_threshold(row)
     if row in table.met_at:
@@ -217,6 +218,16 @@ def change(state: SchedulerState, event: Change, now: float) -> bool:
     if table.is_met(row):
         state.end_met(row, now)
     return True
+
+
+def _tell_target(state: SchedulerState, row: int, job: Job) -> None:
+    """Tell the process of a job that its target changes: it judges itself whether that is met."""
+    table = state.table
+    directive = table.directives[row]
+    if job.target != table.jobs[row].target and isinstance(directive, Grant):
+        told = directive._replace(version=directive.version + 1, target=job.target)
+        table.directives[row] = told
+        state.answers.append(told)
 
 
 def changed_job(state: SchedulerState, row: int, event: Change, now: float) -> Job:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from lightning_core.callbacks.control import busy_timer
 from lightning_core.callbacks.reporting import loss_meter
-from lightning_core.core.answers import Directive, JobStatus, Verdict
-from lightning_core.core.codec import decode_event, encode_event
-from lightning_core.core.commands import SetTerms
-from lightning_core.core.events import Cell, Report, Submit, WorkerExited
+from lightning_core.core.answers import Directive, Grant, JobStatus, Verdict
+from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
+from lightning_core.core.commands import Pause, SetTerms
+from lightning_core.core.events import Cell, Report, Submit
 from lightning_core.core.jobs import Job
-from lightning_core.core.targets import BatchTarget, EpochTarget, Judge, LossTarget, Met, Target, parse_target
+from lightning_core.core.targets import Judge, LossTarget, Met, Target, parse_target
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.local_client import LocalClient
@@ -28,7 +28,7 @@ from lightning_core.storage.manifests import read_manifest
 from tests.callbacks.test_callback import ConnectedScript, Script, fit, grant, steered
 from tests.callbacks.test_epochs import Streamed
 from tests.examples import examples
-from tests.tiny import Batch, Line, Points, ValidatedPoints
+from tests.tiny import Line, Points, ValidatedPoints
 
 
 class SlowClient(LocalClient):
@@ -233,6 +233,32 @@ def test_a_target_that_was_changed_is_not_met_by_a_value_that_does_not_reach_it(
     scheduler.handle(SetTerms("a", target=LossTarget("loss", 0.1)), 0.5)
     scheduler.handle(Report("a", 1, 1, 0, 70, 1.0, (Cell(1, 70, 0.4),), met=Met(70, 0.45)), 1.0)
     assert scheduler.status()[0].verdict is not Verdict.MET
+
+
+def test_a_process_is_told_of_its_new_target_and_later_grants_say_it_too() -> None:
+    scheduler, new = job_of(LossTarget("loss", 0.5)), LossTarget("loss", 0.1)
+    scheduler.handle(Report("a", 1, 1, 1, 10, 1.0), 1.0)
+    before = scheduler.directive("a")
+    answers = scheduler.handle(SetTerms("a", target=new), 2.0)
+    held = scheduler.handle(Pause("a"), 3.0)
+    grants = [answer for answer in (*answers, *held) if isinstance(answer, Grant)]
+    assert isinstance(before, Grant)
+    assert before.target is None
+    assert [grant.target for grant in grants] == [new, new]
+    assert grants[0].version > before.version
+    assert decode_answers(encode_answers(grants)) == grants
+    assert "target" not in encode_answers([before])
+    assert not [answer for answer in scheduler.handle(SetTerms("a", weight=2.0), 4.0) if isinstance(answer, Grant)]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "steps"),
+    [("loss<=10", "loss<=1e-30", 160), ("loss<=1e-30", "loss<=10", 50), ("100 batches", "30 batches", 30),
+     ("loss<=10", "other<=10", 160)],
+)  # fmt: skip
+def test_a_training_judges_by_the_target_that_it_was_given_last(first: str, then: str, steps: int) -> None:
+    script = Script(grant(1, 1.0)._replace(target=parse_target(then)))
+    assert fit(steered(script, parse_target(first))).global_step == steps
 
 
 # ------------------------------------------------------------------------------------------ on a GPU

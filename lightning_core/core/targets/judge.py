@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.targets.base import Target, is_loss
 
 
@@ -59,6 +60,10 @@ class Judge:
     def aim(self, target: Target) -> None:
         """Judge what comes by another target, to which the values so far count as well."""
         self._target, self._recent = target, newest(target, self._window, self._recent)
+
+    def rest(self) -> None:
+        """Judge nothing that comes."""
+        self._at = MAX_COUNT
 
     def see(self, batches: int, value: float, *, evaluated: bool) -> bool:
         """Take an observation; return whether the target is met by it, which is so once.
