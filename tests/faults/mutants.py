@@ -269,7 +269,7 @@ MUTANTS = (
     ),
     Mutant(
         "R31", "callbacks/fit.py",
-        "if wanted if self._ranks is None else self._ranks.told(wanted):", "if wanted:",
+        "if self._ranks is not None and self._agrees:", "if False:",
         "tests/callbacks/test_matrix.py::test_a_training_is_the_same_with_the_callback", "ddp and yes",
     ),
     Mutant(
