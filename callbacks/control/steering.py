@@ -310,7 +310,8 @@ class Steering:
                 if not self._launched and directive.devices and self._ranks is None:
                     self._move_to(directive.devices[0])
             case End(verdict=Verdict.MET):
-                inform(f"{self._job}: {directive.reason}")
+                if self._launched:  # a script's last line says it
+                    inform(f"{self._job}: {directive.reason}")
             case End() if not self._launched:
                 log.warning("%s: %s: %s", self._job, directive.verdict, directive.reason)
                 self._share = LAST_SHARE  # the script trains on, when no job of the pool needs its device

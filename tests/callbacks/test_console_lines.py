@@ -68,7 +68,7 @@ def test_messages_do_not_break_a_tqdm_progress_bar(screen: Screen, monkeypatch: 
     fit(TQDMProgressBar(refresh_rate=1))
     text = screen.getvalue()
     assert len(re.findall(r"\rEpoch \d: +\d+%\|", text)) > 10  # it was drawn, and again after each message
-    for words in ("warned", "from another thread", "line: target met"):
+    for words in ("warned", "from another thread", "lightning_core: line: met"):
         assert re.search(rf"[\r\n]{words}[^\r\n]*\n", text), text
         assert not re.search(rf"[^\r\n]{words}", text), text
     drawn = text.split("warned\n", 1)[1]
@@ -79,7 +79,7 @@ def test_messages_do_not_break_a_rich_progress_bar(screen: Screen) -> None:
     fit(RichProgressBar(refresh_rate=1, console_kwargs={"force_terminal": True, "file": screen, "width": 80}))
     text = screen.getvalue()
     assert text.count("Epoch") >= 2
-    for words in ("warned", "from another thread", "line: target met"):
+    for words in ("warned", "from another thread", "lightning_core: line: met"):
         found = re.search(rf"(?:\n|\r\x1b\[2K){words}[^\r\n]*\n", text)
         assert found, text
 
