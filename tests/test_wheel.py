@@ -209,7 +209,7 @@ def test_init_writes_an_example_that_runs_as_it_says(python: Python) -> None:
     assert met["fifo"] < met["triage"] == 4  # the point of the example
     done = python(*script)
     assert done.returncode == 0, done.stderr
-    assert "script: target met" in done.stderr
+    assert "lightning_core: script: met: target met" in done.stdout
 
     again = python("-m", "lightning_core.cli.main", "init", "my example", without=EXTRAS)
     assert again.returncode == 2
