@@ -21,6 +21,8 @@ When = str | float | timedelta | datetime | time
 
 # Forecasts of curves that hardly fall may say anything; beyond this the figure is of no use.
 MAX_FORECAST = 30 * 365 * 86400.0
+# A forecast of more than this many times what there is, of time or of batches, is not told as a number.
+FAR = 10.0
 # Longer durations are shown as more than a year: of a forecast that far ahead, only that is of use.
 YEAR = 365 * 86400.0
 # Longest duration that may be asked for.
@@ -35,6 +37,9 @@ _UNITS = {
     "m(?:in(?:ute)?s?)?": 60.0,
     "s(?:ec(?:ond)?s?)?": 1.0,
 }
+# Below so many seconds, a forecast is shown in steps of so many.
+_FORECAST_STEPS = ((600.0, 10.0), (3600.0, 60.0), (36000.0, 600.0), (172800.0, 3600.0), (864000.0, 7200.0),
+                   (math.inf, 86400.0))  # fmt: skip
 _NUMBER = r"\d+(?:\.\d+)?"
 _BETWEEN = r"\s*(?:,\s*)?(?:and\s+)?"
 _PARTS = re.compile(_BETWEEN.join(rf"(?:({_NUMBER})\s*{unit}(?![a-z]))?" for unit in _UNITS), re.ASCII | re.IGNORECASE)
@@ -295,6 +300,35 @@ def format_duration(seconds: float) -> str:
         if len(parts) == 2:
             break
     return "".join(parts)
+
+
+def rounded(number: float) -> float:
+    """Return a number with two significant figures, which is all that a forecast has.
+
+    Example::
+
+        >>> rounded(13155), rounded(0.4567), rounded(0), rounded(math.inf)
+        (13000.0, 0.46, 0.0, inf)
+    """
+    return float(f"{number:.2g}")
+
+
+def format_forecast(seconds: float) -> str:
+    """Return a forecast duration in its shortest form, of two figures in its unit.
+
+    Example::
+
+        >>> [format_forecast(seconds) for seconds in (0.43, 20.7, 108, 754, 4711, 49515, 9e5)]
+        ['0.4s', '21s', '1m50s', '13m', '1h20m', '14h', '10d']
+    """
+    if seconds < 0:
+        return f"-{format_forecast(-seconds)}"
+    if seconds < 9.95 or seconds > YEAR:
+        return format_duration(seconds)
+    if seconds < 99.5:
+        return f"{seconds:.0f}s"
+    step = next(step for below, step in _FORECAST_STEPS if seconds < below)
+    return format_duration(step * round(seconds / step))
 
 
 def refuse_base_60(constructed: object, **durations: object) -> None:

@@ -1,7 +1,9 @@
 """Reasons of directives and verdicts: a code and numbers in the core, words only when read.
 
 A new reason is one line in ``WORDS``. ``{0}`` and ``{1}`` are its numbers, ``{0:t}`` writes seconds as a duration,
-``{0:# device}`` writes a count with its noun ("1 device", "2 devices"), and ``{text}`` is the text of the reason.
+``{0:# device}`` writes a count with its noun ("1 device", "2 devices"), and ``{text}`` is the text of the reason. A
+forecast has two significant figures: ``{0:ft}`` writes one of seconds, ``{0:fb}`` one of batches, and ``{0:ft1}`` and
+``{1:fb0}`` say no more than "more than ten times" of the number 1 or 0, beside which it stands.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from lightning_core.core.durations import format_duration
+from lightning_core.core.durations import FAR, format_duration, format_forecast, rounded
 from lightning_core.core.limits import format_bytes, shown
 
 WORDS = {
@@ -22,9 +24,9 @@ WORDS = {
     "explore": "being explored: {0:.0f} of {1:.0f} loss cells seen",
     "explore_batches": "being explored: {0:.0f} of {1:.0f} batches trained",
     "explored": "waiting until every job is explored: {0:.0f} of {1:.0f} loss cells seen",
-    "chosen": "expected in time: needs {0:t} of device time and has {1:t}",
-    "chosen_later": "expected in time after more urgent jobs: needs {0:t} and has {1:t}",
-    "dropped": "not scheduled: needs {0:t} and has {1:t}, and other jobs make better use of the devices",
+    "chosen": "expected in time: needs {0:ft1} of device time and has {1:t}",
+    "chosen_later": "expected in time after more urgent jobs: needs {0:ft1} and has {1:t}",
+    "dropped": "not scheduled: needs {0:ft1} and has {1:t}, and other jobs make better use of the devices",
     "not_falling": "not scheduled: by forecast it does not reach its target",
     "nothing_fits": "no job is forecast to finish in time; all of them are tried",
     "too_large": "needs {0:# device}, but the pool has {1:.0f}{text}",
@@ -49,50 +51,50 @@ WORDS = {
     "no_share": "has no fixed share",
     "its_turn": "its turn",
     "not_its_turn": "waiting for its turn behind {0:# job}",
-    "least_work": "among the jobs with the least work left: {0:t} of device time",
-    "more_work": "waiting for jobs with less work left: needs {0:t} of device time",
-    "easiest": "among the easiest jobs: needs {0:t} and has {1:t}",
-    "harder": "waiting for easier jobs: needs {0:t} and has {1:t}",
+    "least_work": "among the jobs with the least work left: {0:ft} of device time",
+    "more_work": "waiting for jobs with less work left: needs {0:ft} of device time",
+    "easiest": "among the easiest jobs: needs {0:ft1} and has {1:t}",
+    "harder": "waiting for easier jobs: needs {0:ft1} and has {1:t}",
     "unjudged": "has reported too little to be judged",
     "unjudged_later": "waiting for more urgent jobs; has reported too little to be judged",
-    "has_a_chance": "may finish in time: needs about {0:t}, {1:.0%} likely in time on its own",
-    "more_urgent": "waiting for more urgent jobs: needs about {0:t}, {1:.0%} likely in time on its own",
-    "others_first": "waiting for jobs more likely to finish in time: needs about {0:t}, {1:.0%} likely in time on "
+    "has_a_chance": "may finish in time: needs about {0:ft}, {1:.0%} likely in time on its own",
+    "more_urgent": "waiting for more urgent jobs: needs about {0:ft}, {1:.0%} likely in time on its own",
+    "others_first": "waiting for jobs more likely to finish in time: needs about {0:ft}, {1:.0%} likely in time on "
     "its own",
-    "unlikely": "not scheduled: needs about {0:t}, {1:.0%} likely in time on its own",
+    "unlikely": "not scheduled: needs about {0:ft}, {1:.0%} likely in time on its own",
     "likely_never": "may reach its target: {1:.0%} likely in time on its own",
     "likely_never_urgent": "waiting for more urgent jobs: {1:.0%} likely to reach its target in time on its own",
     "likely_never_others": "waiting for jobs more likely to finish in time: {1:.0%} likely to reach its target in "
     "time on its own",
-    "never": "not scheduled: by forecast it does not reach its target, {1:.0%} likely in time on its own",
+    "never": "not scheduled: by forecast it does not reach its target in time, {1:.0%} likely on its own",
     "slice": "has this time slice of {1:t}: improving {0:.2g} times as fast as required",
     "slower": "waiting for a time slice: improving {0:.2g} times as fast as required",
     "out_of_reach": "not scheduled: by forecast it misses its target even if it trains alone until its deadline",
     "halved": "dropped for jobs closer to their targets: it is a factor of {0:.2g} away from its own",
     "device_gone": "waiting for a device: no worker is ready on {0:.0f} of the pool's devices",
     "full_speed": "at full speed until its throughput is known",
-    "on_ramp": "finishes in time on {0:# device}, with {1:t} left",
-    "early": "finishes {1:t} early on the fewest devices that it can have ({0:.3g})",
-    "not_resized": "stays on {0:# device}: a change would cost {1:t}, more than it would save",
+    "on_ramp": "finishes in time on {0:# device}, with {1:ft} left",
+    "early": "finishes {1:ft} early on the fewest devices that it can have ({0:.3g})",
+    "not_resized": "stays on {0:# device}: a change would cost {1:ft}, more than it would save",
     "back_to_size": "stays on {0:# device}: the last change of their number failed",
-    "planned_later": "planned on {0:# device}, starting in {1:t}",
-    "beyond_reach": "cannot finish in time: it would be {1:t} late on {0:# device}",
-    "outbid": "not scheduled: its {0:t} of device time would make other jobs miss their deadlines",
+    "planned_later": "planned on {0:# device}, starting in {1:ft}",
+    "beyond_reach": "cannot finish in time: it would be {1:ft} late on {0:# device}",
+    "outbid": "not scheduled: its {0:ft} of device time would make other jobs miss their deadlines",
     "likeliest": "no job is likely to finish in time; this one is among the likeliest: {1:.0%}",
     # verdicts
     "too_early": "too early to tell",
-    "stands_still": "would need about {0:t} alone from now and has {1:t}",
+    "stands_still": "would need about {0:ft1} alone from now and has {1:t}",
     "unsure": "by forecast it is more likely to miss its target than to reach it",
-    "on_time": "on time with {0:t} to spare",
-    "uncertain": "forecast to finish {0:t} early, {1:.0%} likely given how little it has shown",
-    "late": "forecast to finish {0:t} late",
-    "too_long": "needs at least {0:t} alone on its devices and has {1:t}",
-    "flat": "its loss is not falling towards the target",
-    "ends_before": "its training ends at {text} after {0:,.0f} batches, but the target is forecast at {1:,.0f}",
+    "on_time": "on time with {0:ft} to spare",
+    "uncertain": "{1:.0%} likely to finish in time",
+    "late": "forecast to finish {0:ft} late",
+    "too_long": "needs at least {0:ft1} alone on its devices and has {1:t}",
+    "flat": "{text} is not falling towards the target",
+    "ends_before": "its training ends at {text} after {0:,.0f} batches, but by forecast the target needs {1:fb0}",
     "ends_before_known": "its training ends at {text} after {0:,.0f} batches, but the target is {1:,.0f}",
-    "too_long_for_end": "needs at least {0:t} alone on its devices, but its time limit (max_time or Slurm's) is up "
+    "too_long_for_end": "needs at least {0:ft1} alone on its devices, but its time limit (max_time or Slurm's) is up "
     "in {1:t}",
-    "late_for_end": "forecast to finish {0:t} after its time limit (max_time or Slurm's)",
+    "late_for_end": "forecast to finish {0:ft} after its time limit (max_time or Slurm's)",
     "target_met": "target met with {0:t} to spare",
     "target_met_late": "target met {0:t} after the deadline",
     "crashed": "{text}",
@@ -137,9 +139,9 @@ WORDS |= {
     "owner_budget_ends": "its owner's budget of {0:,.4g} device-hours is spent: waiting for devices that no other "
     "owner can use",
     "owner_borrows": "its owner's budget of {0:,.4g} device-hours is spent: uses devices that no other owner can use",
-    "late_in_share": "forecast to finish {0:t} late in its owner's fair share of {1:# device}",
+    "late_in_share": "forecast to finish {0:ft} late in its owner's fair share of {1:# device}",
     "not_in_share": "not expected in time in its owner's fair share of {0:# device}",
-    "too_long_for_cap": "needs at least {0:t} on the {2:# device} that its owner may have, and has {1:t}",
+    "too_long_for_cap": "needs at least {0:ft1} on the {2:# device} that its owner may have, and has {1:t}",
     "above_cap": "needs {0:# device}, but its owner may have {1:.0f} at most",
 }
 # The reason of a missed target has two parts, each with a code: what ended the job and how far it had come.
@@ -154,11 +156,11 @@ ENDED_BY = {
 }
 REACHED = {
     "": "",
-    "more": ": best {0:.4g}, target {1:.4g}; by forecast, about {2:t} more would have been enough",
-    "range": ": best {0:.4g}, target {1:.4g}; unclear: by forecast, {2:t} to {3:t} more",
+    "more": ": best {0:.4g}, target {1:.4g}; by forecast, about {2:ft} more would have been enough",
+    "range": ": best {0:.4g}, target {1:.4g}; unclear: by forecast, {2:ft} to {3:ft} more",
     "unsure": ": best {0:.4g}, target {1:.4g}",
     "unseen": ": its target metric was never seen",
-    "batches_more": ": {0:,.0f} of {1:,.0f} batches; about {2:t} more would have been enough",
+    "batches_more": ": {0:,.0f} of {1:,.0f} batches; about {2:ft} more would have been enough",
     "batches": ": {0:,.0f} of {1:,.0f} batches",
 }
 WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items() for far, how in REACHED.items()}
@@ -170,7 +172,7 @@ WORDS |= {
     "closed": "{text}",
     "withdrawn": "asks nothing any more",
     "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",
-    "nodes_held_by_forecast": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it, for {2:,.0f} more batches, "
+    "nodes_held_by_forecast": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it, for {2:fb} more batches, "
     "which are {3:.0%} likely to be enough",
     "nodes_held_in_doubt": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it: by its forecast too little time "
     "is left to be {2:.0%} sure",
@@ -196,21 +198,59 @@ WORDS |= {
     # at the end, for saved states hold places in this table
     "ranks_wait": "none of its {1:.0f} ranks has moved for {0:t}, and they are not all in the same place{text}",
     "met_goes_on": "target met: continues until its min_epochs or min_steps, on devices that no other job needs",
+    "flat_metric": "{text} is not rising towards the target",
+    "not_reached": "by forecast, {text} does not reach the target",
+    "far_late": "forecast to take more than ten times as long as it has",
+    # of grants, beside a verdict: the forecast is the verdict's to tell
+    "scheduled": "scheduled",
+    "not_scheduled": "not scheduled now",
+    "after_others": "behind jobs that can finish in time",
+    "better_use": "not scheduled: other jobs make better use of the devices",
+    "urgent_first": "waiting for more urgent jobs",
+    "likelier_first": "waiting for jobs more likely to finish in time",
+    "easier_first": "waiting for easier jobs",
+    "shorter_first": "waiting for jobs with less work left",
+    "closer_first": "dropped for jobs closer to their targets",
+    "has_slice": "has this time slice",
+    "other_slice": "waiting for a time slice",
+    "on_fewest": "on the fewest devices that it can have",
 }
 CODES = tuple(WORDS)
+# Reasons of grants that hold a forecast, each with the same reason without it. A policy's forecast is of another moment
+# than the verdict's, asks another question ("alone") and doubts otherwise, so that both together contradict each other.
+WITHOUT_FORECAST = {
+    "has_a_chance": "scheduled", "likely_never": "scheduled", "chosen": "scheduled", "nothing_fits": "scheduled",
+    "likeliest": "scheduled", "least_work": "scheduled", "easiest": "scheduled", "unjudged": "scheduled",
+    "on_ramp": "scheduled", "more_urgent": "urgent_first", "likely_never_urgent": "urgent_first",
+    "chosen_later": "urgent_first", "unjudged_later": "urgent_first", "others_first": "likelier_first",
+    "likely_never_others": "likelier_first", "infeasible_waits": "likelier_first", "unlikely": "not_scheduled",
+    "never": "not_scheduled", "not_falling": "not_scheduled", "out_of_reach": "after_others",
+    "beyond_reach": "after_others", "dropped": "better_use", "harder": "easier_first", "more_work": "shorter_first",
+    "halved": "closer_first", "slice": "has_slice", "slower": "other_slice", "early": "on_fewest",
+}  # fmt: skip
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})
 # How many numbers the words of each code show.
 _COUNTS = {code: max((int(n) + 1 for n in re.findall(r"\{(\d)", words)), default=0) for code, words in WORDS.items()}
+# Forecasts that stand beside what there is of them: number, form, and the number of what there is.
+_LIMITED = {
+    code: tuple((int(at), form, int(of)) for at, form, of in found)
+    for code, words in WORDS.items()
+    if (found := re.findall(r"\{(\d):(ft|fb)(\d)\}", words))
+}
 _INDEX = {code: index for index, code in enumerate(CODES)}
 
 
 class _Number(float):
-    """Number that can be formatted as a duration, as an amount of memory, or with the noun that it counts."""
+    """Number that can be formatted as a duration, a forecast, an amount of memory, or with the noun that it counts."""
 
     def __format__(self, form: str) -> str:
         if form == "t":
             return format_duration(self)
+        if form.startswith("ft"):
+            return format_forecast(self)
+        if form.startswith("fb"):
+            return f"{rounded(self):,.0f}"
         if form == "b":
             return format_bytes(self)
         if form.startswith("# "):
@@ -230,6 +270,8 @@ class Reason(NamedTuple):
 
         >>> str(Reason("chosen", (3.0, 12.5)))
         'expected in time: needs 3.0s of device time and has 12.5s'
+        >>> str(Reason("dropped", (4711.0, 12.5)))  # doctest: +ELLIPSIS
+        'not scheduled: needs more than 2m and has 12.5s, ...'
     """
 
     code: str
@@ -237,7 +279,22 @@ class Reason(NamedTuple):
     text: str = ""
 
     def __str__(self) -> str:
-        return WORDS[self.code].format(*map(_Number, self.numbers), text=self.text)
+        words, numbers = WORDS[self.code], [_Number(number) for number in self.numbers]
+        for at, form, of in _LIMITED.get(self.code, ()):
+            if self.numbers[at] > (most := FAR * self.numbers[of]):
+                words = re.sub(rf"((about|at least) )?\{{{at}:{form}{of}\}}", f"more than {{{at}:{form}}}", words)
+                numbers[at] = _Number(most)
+        return words.format(*numbers, text=self.text)
+
+    def without_forecast(self) -> Reason:
+        """Return the reason of a grant as it is told beside a verdict.
+
+        Example::
+
+            >>> str(Reason("more_urgent", (43.5, 0.78)).without_forecast())
+            'waiting for more urgent jobs'
+        """
+        return Reason(WITHOUT_FORECAST[self.code]) if self.code in WITHOUT_FORECAST else self
 
 
 def check_reason(reason: Reason) -> Reason:

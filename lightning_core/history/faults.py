@@ -13,6 +13,8 @@ from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.reasons import Reason
 from lightning_core.storage.journals.downtime import Down
 
+# What is said of a device whose worker starts, which is no fault.
+STARTS = "its worker is starting"
 # Causes of an exit that are not faults.
 WELL = (ExitCause.DONE, ExitCause.INTERRUPTED, ExitCause.RELEASED)
 

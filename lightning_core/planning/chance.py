@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray
+from lightning_core.core.durations import FAR
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.planning.sequencing import completion_times
@@ -226,8 +227,8 @@ def served_in_order(
     unjudged = ~judgement.known
     codes[unjudged], waiting[unjudged] = index("unjudged"), index("unjudged_later")
     waiting[~passes] = index("unlikely")
-    told = np.isfinite(jobs.work)
-    never = ~told & judgement.known  # no time to report: half of its quantiles are infinite
+    told = np.isfinite(jobs.work) & (jobs.work <= FAR * judgement.slack)
+    never = ~told & judgement.known  # no time to report: half of its quantiles are infinite, or out of all reach
     for code, instead in CODES_WITHOUT_WORK.items():
         codes[never & (codes == index(code))] = index(instead)
         waiting[never & (waiting == index(code))] = index(instead)

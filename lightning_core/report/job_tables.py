@@ -106,7 +106,8 @@ def all_faults(history: History, linked: Collection[int]) -> str:
         lost = ("the device" if one else f"{len(devices)} devices") + (
             "" if back is None else f" for {format_duration(back - since)}"
         )
-        done = f"{'its' if one else 'their'} jobs continue elsewhere" + ("" if back is None else ", then there again")
+        do = "continue elsewhere" if len(devices) < history.settings.devices else "wait"
+        done = f"{'its' if one else 'their'} jobs {do}" + ("" if back is None else ", then continue there")
         named = f"device{'s' * (not one)} {', '.join(map(str, devices))}: {what}"
         found.append((since, _of_pool(named, lost, done)))
     if not found:
@@ -123,6 +124,8 @@ def _together(history: History) -> dict[tuple[float, float | None, str], list[in
     """Return the devices that had no worker for the same time and cause, by its beginning, its end, and the cause."""
     found = dict[tuple[float, float | None, str], list[int]]()
     for outage in history.outages:
+        if outage.what == STARTS:
+            continue
         found.setdefault((outage.since, outage.until, outage.what), []).append(outage.device)
     return found
 

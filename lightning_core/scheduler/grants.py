@@ -123,7 +123,7 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
     changed = (np.abs(share - table.share[rows]) > SHARE_TOLERANCE) | (capped != table.capped[rows]) | moved
     explained = ~changed & (codes != table.code[rows])
     table.share[rows] = np.where(changed, share, table.share[rows])  # what was granted, to the bit
-    table.code[rows] = codes
+    table.code[rows], table.number[rows], table.number_2[rows] = codes, numbers[:, 0], numbers[:, 1]
     table.capped[rows] = capped
     _move(round, homes, np.flatnonzero(moved), served, codes)
     table.resizing_since[rows[~served]] = np.nan

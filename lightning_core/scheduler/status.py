@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite, isinf, isnan
+from math import fsum, inf, isfinite, isinf, isnan
 
 import numpy as np
 
 from lightning_core.core.answers import End, JobForecast, JobStatus, State, Verdict, VerdictChanged, Watched
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.durations import MAX_FORECAST
+from lightning_core.core.durations import FAR, MAX_FORECAST
 from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.estimators.above_floor import AboveFloor
@@ -26,10 +26,10 @@ BELIEFS = (None, Verdict.FEASIBLE, Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.
 MIN_EVALUATIONS = 4
 # Trusted chance from which on a forecast is likely enough for "feasible", and until which it stays so.
 LIKELY, STILL_LIKELY = 0.75, 0.65
+# Trusted chance below which a job's likely end is not one in time.
+EVEN = 0.5
 # Trusted chance below which it is hopeless, and stays so.
 HOPELESS, NOT_HOPELESS = 0.05, 0.1
-# A forecast of more batches is not shown.
-MAX_FORECAST_BATCHES = 1e12
 # Chance from which on the time that a job still needed is said, within a factor of two.
 SURE = 0.7
 # A forecast is not trusted beyond this many times what a job has trained.
@@ -111,20 +111,31 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
         return Reason("too_early")
     if belief == MISSED:
         return Reason("late_held" if table.holds[row] else "late_goes_on")
-    if belief in (INFEASIBLE, AT_RISK) and table.ends_first(row) and table.reach[row] < MAX_FORECAST_BATCHES:
+    if belief in (INFEASIBLE, AT_RISK) and table.ends_first(row) and isfinite(table.reach[row]):
         code = "ends_before_known" if table.exact[row] else "ends_before"
         return Reason(code, (float(table.ends_at[row]), float(table.reach[row])), table.limits[row])
     limited = bool(table.ends_by[row] < table.deadline[row])  # by max_time or the like
     spare = float(table.spare[row])
     if belief == INFEASIBLE:
         needs, code = float(table.work_low[row]), "too_long_for_end" if limited else "too_long"
+        if needs <= spare:  # it stays infeasible until its chance is better than that
+            return Reason("uncertain", (0.0, float(table.chance[row])))
         if needs < MAX_FORECAST and table.owner_cap[row] < table.speedups[row].sizes[-1]:
             return Reason("too_long_for_cap", (needs, spare, float(table.owner_cap[row])))
-        return Reason(code, (needs, spare)) if needs < MAX_FORECAST else Reason("flat")
+        return Reason(code, (needs, spare)) if needs < MAX_FORECAST else _flat(table, row)
     if directive.reason.code in STANDS_STILL:
         needs = float(table.work_mid[row])
         return Reason("stands_still", (needs, spare)) if needs < MAX_FORECAST else Reason("unsure")
-    return _reason_of_time(table, row, directive.reason, limited=limited)
+    return _reason_of_time(table, row, table.grant_reason(row), limited=limited)
+
+
+def _flat(table: JobTable, row: int) -> Reason:
+    """Return that a curve does not come to its target: that it does not move towards it only where that was seen."""
+    target, losses = table.jobs[row].target, table.curves[row].points()[1]  # as numbers that fall
+    older, newer = losses[: len(losses) // 2], losses[len(losses) // 2 :]
+    code = "flat_metric" if target.grows else "flat"
+    moves = not older or fsum(newer) / len(newer) < fsum(older) / len(older)
+    return Reason("not_reached" if moves else code, (), target.observed)
 
 
 def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool) -> Reason:
@@ -141,11 +152,13 @@ def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool
     if not isfinite(early):  # the policy cannot say
         if table.work_mid[row] < MAX_FORECAST:
             return Reason("not_in_share", (share,)) if share < inf else granted
-        return Reason("unsure" if table.work_low[row] < MAX_FORECAST else "flat")
+        return Reason("unsure") if table.work_low[row] < MAX_FORECAST else _flat(table, row)
     if table.belief[row] == FEASIBLE:
         return Reason("on_time", (early,))
     if early >= 0:
         return Reason("uncertain", (early, float(table.chance[row])))
+    if -early > (FAR - 1.0) * (float(table.deadline[row]) - float(table.submitted[row])):
+        return Reason("far_late")
     if share < inf and not limited:
         return Reason("late_in_share", (-early, share))
     return Reason("late_for_end" if limited else "late", (-early,))
@@ -219,11 +232,14 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
     ended = isinstance(directive, End)
     throughput = float(table.throughput(np.array([row]))[0])
     value, best, loss = _values(table, row)
+    reason, grant_reason = verdict_reason(table, row), table.grant_reason(row)
+    if current_verdict(table, row) is not None and grant_reason != reason:
+        grant_reason = grant_reason.without_forecast()  # one forecast at a time: the verdict's
     return JobStatus(
         name=table.names[row],
         state=_state(table, row),
         verdict=current_verdict(table, row),
-        reason=verdict_reason(table, row),
+        reason=reason,
         target=table.jobs[row].target,
         value=value,
         best=best,
@@ -239,7 +255,7 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         finish=None if ended else _finish(table, row, now),
         finished_at=float(table.ended_at[row]) if ended else None,
         detail=table.details.get(row, ""),
-        grant_reason=directive.reason,
+        grant_reason=grant_reason,
         devices=table.home[row],
         incarnation=int(table.incarnation[row]),
         weight=float(table.weight[row]),
@@ -308,7 +324,10 @@ def _values(table: JobTable, row: int) -> tuple[float | None, float | None, floa
 
 
 def _finish(table: JobTable, row: int, now: float) -> tuple[float, float, float] | None:
-    """Return the early, likely and late end: the planned end and the uncertainty of the work around it."""
+    """Return the early, likely and late end: the planned end and the uncertainty of the work around it.
+
+    None while it contradicts the verdict: an end in time of a job that is less likely in time than not.
+    """
     finish = float(table.finish[row])
     low, mid, high = (float(column[row]) for column in (table.work_low, table.work_mid, table.work_high))
     if table.belief[row] == UNKNOWN or not mid < MAX_FORECAST:
@@ -316,6 +335,10 @@ def _finish(table: JobTable, row: int, now: float) -> tuple[float, float, float]
     share = float(table.share[row]) or 1.0
     if not isfinite(finish):  # not planned: the end that it would have alone, or, of a best-effort job, at its share
         finish = now + (mid / share if isinf(table.deadline[row]) else mid)
+    in_time = finish <= min(float(table.deadline[row]), float(table.ends_by[row]))
+    doubted = table.belief[row] == INFEASIBLE or (table.belief[row] == AT_RISK and table.chance[row] < EVEN)
+    if in_time and doubted:
+        return None
     # A bad case without an end is one of many years: what is said of a job goes out as JSON, which has no infinity.
     high = min(high, MAX_FORECAST)
     return finish - min((mid - low) / share, finish - now), finish, finish + (high - mid) / share

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from lightning_core.core.answers import JobStatus, State, Verdict
-from lightning_core.core.durations import format_duration
+from lightning_core.core.durations import FAR, format_duration, format_forecast
 from lightning_core.core.limits import format_bytes
 from lightning_core.history.faults import fault_words
 from lightning_core.view.text import clean
@@ -44,10 +44,8 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
     if job.finish is None:
         end = "-"
     else:
-        early, likely, late = (moment - start for moment in job.finish)
-        end = format_duration(likely)
-        if late - early >= 0.1:
-            end += f" ({format_duration(early)} to {'never' if math.isinf(late) else format_duration(late)})"
+        early, likely, late = (_end(moment - start, job.deadline - start) for moment in job.finish)
+        end = likely if early == late else f"{likely} ({early} to {late})"
     return (
         clean(job.name),
         clean(job.owner) or "-",
@@ -62,6 +60,11 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
         "-" if job.verdict is None else str(job.verdict),
         _reason(job),
     )
+
+
+def _end(seconds: float, limit: float) -> str:
+    """Return a forecast end; not as a number if it is out of all proportion to the time that there is."""
+    return "beyond reach" if seconds > FAR * limit or math.isinf(seconds) else format_forecast(seconds)
 
 
 def telling(columns: Iterable[str], jobs: Sequence[JobStatus]) -> list[str]:
@@ -90,9 +93,9 @@ def _reason(job: JobStatus) -> str:
     if job.state is State.RECOVERING:
         return clean("; ".join(faults or [str(job.grant_reason)]))
     parts = [str(job.reason)] if job.verdict is not None else []
-    if job.state is not State.ENDED and str(job.grant_reason) != str(job.reason):
+    if job.state is not State.ENDED and str(job.grant_reason) not in (str(job.reason), *faults):
         parts.append(str(job.grant_reason))
-    parts += faults
+    parts += [fault for fault in faults if fault not in parts]
     if job.like is not None and job.state is not State.ENDED:
         parts.append(f"forecast {job.like}")
     if job.rejected:

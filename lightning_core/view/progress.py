@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TextIO
 
-from lightning_core.core.answers import JobStatus
+from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.scheduler.summary import Summary
 from lightning_core.view.job_line import _ending, _value, line, several_owners
@@ -75,7 +76,7 @@ class LiveView:
 
 
 class PlainView:
-    """Lines that can be read in a log.
+    """Lines that can be read in a log, in the order of time, which counts from the first submission.
 
     Args:
         stream: Stream to print to; None for standard output.
@@ -86,23 +87,39 @@ class PlainView:
         self._stream = stream or sys.stdout
         self._every = every
         self._printed: dict[tuple[str, float], tuple[object, float]] = {}
+        self._latest = -math.inf
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
-        several = several_owners(jobs)
+        several, lines = several_owners(jobs), list[tuple[float, str]]()
+        start = min((job.submitted_at for job in jobs), default=0.0)
         for job in jobs:
+            until = now if job.finished_at is None else job.finished_at
             key = (job.name, job.submitted_at)  # a name may be used again
             before, when = self._printed.get(key, (None, 0.0))
             important = (job.state, job.verdict)
             if important != before or (job.finished_at is None and time.monotonic() - when >= self._every):
                 self._printed[key] = (important, time.monotonic())
-                name, owner, state, progress, clock, share, devices, memory, throughput, end, verdict, reason = line(
-                    now, job
-                )
-                of = f" of {owner}" if several else ""
-                room = "" if job.memory_needed is None else f" with {memory} of memory"
-                print(f"{clock}  {name}{of}: {state}, {progress}, share {share} of device {devices}{room}, "
-                      f"{throughput} batches/s, end {end}, {verdict}: {reason}",
-                      file=self._stream, flush=True)  # fmt: skip
+                lines.append((until, self._line(now, job, several)))
+        for until, words in sorted(lines, key=lambda one: one[0]):
+            self._latest = max(until, self._latest)
+            print(f"{format_duration(self._latest - start)}  {words}", file=self._stream, flush=True)
+
+    @staticmethod
+    def _line(now: float, job: JobStatus, several: bool) -> str:
+        """Return what there is to say of a job, without columns that would say nothing."""
+        name, owner, state, progress, clock, share, devices, memory, throughput, end, verdict, reason = line(now, job)
+        parts = [state, progress, clock]
+        if devices != "-":
+            parts.append(f"share {share} of device {devices}")
+        if job.memory_needed is not None and job.state is not State.ENDED:
+            parts.append(f"{memory} of memory")
+        if throughput != "-":
+            parts.append(f"{throughput} batches/s")
+        if end != "-":
+            parts.append(f"likely end {end}")
+        if verdict != "-":
+            parts.append(verdict)
+        return f"{name}{f' of {owner}' if several else ''}: {', '.join(parts)}: {reason}"
 
     def close(self) -> None:
         """Do nothing: there is nothing to restore."""
@@ -145,7 +162,8 @@ def print_summary(summary: Summary, stream: TextIO) -> None:
         finished = "-" if job.finished_at is None else format_duration(job.finished_at - job.submitted_at)
         deadline = format_duration(job.deadline - job.submitted_at)
         name, reason = clean(job.name), _ending(job)
-        rows.append((name, str(job.verdict), finished, deadline, _value(job), str(job.batches), reason))
+        verdict = "-" if job.verdict is None else str(job.verdict)
+        rows.append((name, verdict, finished, deadline, _value(job), str(job.batches), reason))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=stream)

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
-from lightning_core.history.faults import total_words
+from lightning_core.history.faults import STARTS, total_words
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
+from lightning_core.history.moments import Holding
 from lightning_core.view.text import clean
 
 
@@ -35,8 +36,14 @@ def rows(job: JobHistory) -> list[Row]:
     found += [Row(r.time - start, r.kind, None, None, clean(r.words)) for r in job.remarks]
     found += [Row(fault.time - start, "fault", None, None, clean(str(fault))) for fault in job.faults]
     found += [Row(b.time - start, str(b.verdict), None, None, clean(str(b.reason))) for b in job.beliefs]
-    found += [Row(g.time - start, "grant", g.share, g.devices, clean(str(g.reason))) for g in job.grants]
+    found += [Row(g.time - start, "grant", g.share, g.devices, clean(_grant_words(job, g))) for g in job.grants]
     return sorted(found, key=lambda row: row.time)
+
+
+def _grant_words(job: JobHistory, grant: Holding) -> str:
+    """Return why a job was granted what it was, without a forecast if a verdict tells one."""
+    told = [belief.reason for belief in job.beliefs if belief.time <= grant.time]
+    return str(grant.reason if not told or grant.reason == told[-1] else grant.reason.without_forecast())
 
 
 def why(history: History, name: str) -> list[str]:
@@ -102,7 +109,7 @@ def _away(history: History, job: JobHistory) -> list[Row]:
     ] + [
         Row(outage.since - job.submitted, "pool", None, (outage.device,), clean(str(outage)))
         for outage in history.outages
-        if job.submitted <= outage.since <= end
+        if outage.what != STARTS and job.submitted <= outage.since <= end
     ]
 
 

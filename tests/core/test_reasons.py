@@ -34,9 +34,10 @@ def test_the_reason_of_an_unreachable_target_names_no_time_needed(policy: str) -
     train(scheduler, "a", 1.0)
     train(scheduler, "b", 2.0)
     scheduler.handle(Tick(), 13.0)
-    told = [str(status.grant_reason) for status in scheduler.status()]
+    directives = [scheduler.directive(name) for name in "ab"]
+    told = [str(directive.reason) for directive in directives if directive is not None]
     assert all("0.0s" not in words for words in told)
-    assert any(words.startswith("not scheduled: by forecast it does not reach its target, ") for words in told)
+    assert any(words.startswith("not scheduled: by forecast it does not reach its target in time, ") for words in told)
     assert {"never", "likely_never"} <= set(CODES)
 
 
@@ -77,7 +78,7 @@ def test_the_reason_of_a_delayed_job_names_its_devices_and_its_start() -> None:
         (Reason("behind", (1.0,)), "queued behind 1 job"),
         (Reason("behind", (12.0,)), "queued behind 12 jobs"),
         (Reason("too_large", (2048.0, 1.0)), "needs 2,048 devices, but the pool has 1"),
-        (Reason("beyond_reach", (0.35, 60.0)), "cannot finish in time: it would be 60.0s late on 0.35 devices"),
+        (Reason("beyond_reach", (0.35, 60.0)), "cannot finish in time: it would be 60s late on 0.35 devices"),
         (Reason("retry_limit", (1.0,), "its process died"), "its process died; retry limit reached (1)"),
         (Reason("pool_lost", (8.0, 2.0)), "the pool was lost; it resumes from batch 8 and repeats 2 batches"),
         (

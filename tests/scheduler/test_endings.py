@@ -69,7 +69,7 @@ def test_a_target_beyond_the_end_of_its_training_is_infeasible_with_a_reason(pol
     a, b = scheduler.status()
     assert a.verdict is Verdict.INFEASIBLE
     assert str(a.reason).startswith(
-        "its training ends at max_epochs=3 after 225 batches, but the target is forecast at 1,"
+        "its training ends at max_epochs=3 after 225 batches, but by forecast the target needs 1,"
     )
     if policy in ("triage", "guarded_edf", "index_edf", "lara", "laira", "decor", "lrf", "etf"):
         assert (a.share, b.share) == (0.0, 1.0)  # no time is spent on an infeasible job
@@ -95,7 +95,7 @@ def test_a_time_limit_of_the_trainer_is_a_second_deadline() -> None:
     scheduler.handle(Report("a", 1, 1, 1, 10, 1.0, horizon=Horizon(seconds=50.0)), 1.0)
     scheduler.handle(Tick(), 2.0)
     [status] = scheduler.status()
-    words = "needs at least 94.0s alone on its devices, but its time limit (max_time or Slurm's) is up in 49.0s"
+    words = "needs at least 94s alone on its devices, but its time limit (max_time or Slurm's) is up in 49.0s"
     assert (status.verdict, str(status.reason)) == (Verdict.INFEASIBLE, words)
     assert status.deadline == 600.0
 
@@ -137,7 +137,7 @@ def test_an_end_without_a_falling_curve_makes_no_estimate() -> None:
     assert end_of(LossTarget("loss", 0.5), *flat) == f"{ended}best 1, target 0.5"
     assert end_of(LossTarget("loss", 0.5), *flat[:3]) == f"{ended}best 1, target 0.5"
     assert end_of(LossTarget("loss", 0.5), Report("a", 1, 1, 9, 9, 1.0)) == f"{ended}its target metric was never seen"
-    words = f"{ended}9 of 100 batches; about 10.1s more would have been enough"
+    words = f"{ended}9 of 100 batches; about 10s more would have been enough"
     assert end_of(BatchTarget(100), Report("a", 1, 1, 9, 9, 1.0)) == words
     assert end_of(BatchTarget(100)) == "its training ended at max_steps=9"
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import answer_from_dict, answer_to_dict, job_from_dict, job_to_dict
 from lightning_core.core.control import Asked, Asker
 from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import BadLosses, Checkpoint
-from lightning_core.core.reasons import Reason
+from lightning_core.core.reasons import Reason, index
 from lightning_core.core.saved_state import StateError, decode, encode, restored
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.validation import checked
-from lightning_core.scheduler.tables.table import COLUMNS, JobTable
+from lightning_core.scheduler.tables.table import SAVED, JobTable
 
 # How the values of the table's lists and dictionaries are read, where they are not what JSON holds.
 LISTS: dict[str, Callable[[Any], Any]] = {
@@ -51,13 +53,16 @@ def _asked(*parts: Any) -> Asked:
 def table_to_dict(table: JobTable) -> dict[str, Any]:
     """Return a table as JSON values."""
     return {
-        "columns": {name: encode(getattr(table, name)) for name in COLUMNS},
+        "columns": {name: encode(getattr(table, name)) for name in SAVED},
         "row_of": encode(table.row_of),
         "submissions": table.submissions,
         "past_resizes": encode(table.past_resizes),
         "names": list(table.names),
         "jobs": [job_to_dict(job) for job in table.jobs],
-        "directives": [answer_to_dict(directive) for directive in table.directives],
+        "directives": [
+            answer_to_dict(directive._replace(reason=table.grant_reason(row)))
+            for row, directive in enumerate(table.directives)
+        ],
         "speedups": [speedup.state() for speedup in table.speedups],
         "curves": [curve.state() for curve in table.curves],
         **{name: encode(getattr(table, name)) for name in (*LISTS, *BY_ROW)},
@@ -70,9 +75,9 @@ def restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
     Raises:
         StateError: If the columns have other names.
     """
-    if set(saved["columns"]) != set(COLUMNS):
-        raise StateError(f"the table must have the columns {sorted(COLUMNS)}, got {sorted(saved['columns'])}")
-    for name in COLUMNS:
+    if set(saved["columns"]) != set(SAVED):
+        raise StateError(f"the table must have the columns {sorted(SAVED)}, got {sorted(saved['columns'])}")
+    for name in SAVED:
         setattr(table, name, decode(saved["columns"][name]))
     table.row_of = decode(saved["row_of"])
     table.submissions = checked(saved["submissions"], int)
@@ -81,6 +86,10 @@ def restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
     table.jobs = [job_from_dict(job) for job in saved["jobs"]]
     directives = [answer_from_dict(directive) for directive in saved["directives"]]
     table.directives = [one for one in directives if isinstance(one, Grant | End)]
+    table.number, table.number_2 = (np.zeros(len(table.active)) for _ in range(2))
+    for row, directive in enumerate(table.directives):
+        if isinstance(directive, Grant) and table.code[row] == index(directive.reason.code):
+            table.number[row], table.number_2[row] = directive.reason.numbers
     table.speedups = [
         restored(SpeedUp(decode(one["sizes"]), job.throughputs), one)
         for one, job in zip(saved["speedups"], table.jobs, strict=True)

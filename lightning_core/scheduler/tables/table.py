@@ -18,7 +18,7 @@ from lightning_core.core.control import Asked, Asker
 from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import BadLosses, Checkpoint, Horizon
 from lightning_core.core.jobs import Job, OnMiss
-from lightning_core.core.reasons import Reason
+from lightning_core.core.reasons import Reason, index
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import newest
 
@@ -102,6 +102,8 @@ class JobTable:
     share: FloatArray
     capped: BoolArray
     code: IntArray
+    number: FloatArray  # numbers of the reason of its grant, as of the last round
+    number_2: FloatArray
     placed: BoolArray  # whether it has devices
     trained_at: FloatArray  # time since which it has trained on its devices; inf before that
     ends_at: FloatArray  # batches at which its training ends by itself; inf if none do
@@ -241,13 +243,20 @@ class JobTable:
         self.expected[row] = np.nan if job.work is None else job.work
         self.chance[row] = np.nan  # other terms are judged anew
 
+    def grant_reason(self, row: int) -> Reason:
+        """Return the reason of a job's directive, with the numbers of the last round, which made no object of it."""
+        reason = self.directives[row].reason
+        if self.code[row] != index(reason.code) or isinstance(self.directives[row], End):
+            return reason
+        return reason._replace(numbers=(float(self.number[row]), float(self.number_2[row])))
+
     def end(self, row: int, now: float, end: End) -> None:
         """End a job; it gives up its devices."""
         for known in (self.alerts, self.at_least, self.met_at):
             known.pop(row, None)
         self.directives[row] = end
         self.active[row] = False
-        self.share[row] = 0.0
+        self.share[row] = self.number[row] = self.number_2[row] = 0.0
         self.ended_at[row] = now
         self.leave(row)
         self.home[row] = ()
@@ -357,3 +366,5 @@ class JobTable:
 # The types of the columns by name, from the class.
 _KINDS = {"BoolArray": np.bool_, "FloatArray": np.float64, "IntArray": np.int64}
 COLUMNS = {name: _KINDS[kind] for name, kind in JobTable.__annotations__.items()}
+# They are saved with the grants, and the others by themselves.
+SAVED = tuple(name for name in COLUMNS if name not in ("number", "number_2"))
