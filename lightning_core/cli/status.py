@@ -34,7 +34,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``status``."""
     status = command("status", _status, "show the pool and its jobs")
     status.add_argument("--watch", action="store_true", help="keep the view open until all jobs have ended, or Ctrl-C")
-    more = "include jobs that ended long ago, trials that are paused or have ended, and more than ten"
+    more = (
+        "include jobs that ended long ago, earlier ones of a name, trials that are paused or have ended, "
+        "and more than ten"
+    )
     status.add_argument("--all", action="store_true", help=more)
     status.add_argument("--search", metavar="NAME", help="show the trials of one search alone")
     whose = status.add_mutually_exclusive_group()
@@ -64,7 +67,7 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = pool.look()
         jobs = [job for job in jobs if is_shown(job.owner) and arguments.search in (None, job.trial_of)]
-        recent = jobs if arguments.all else recent_of(jobs, now)
+        recent = jobs if arguments.all else recent_of(jobs if arguments.json else newest_of(jobs), now)
         return now, recent if arguments.json else live_first(recent)
 
     if arguments.json:
@@ -174,6 +177,12 @@ def recent_of(jobs: Sequence[JobStatus], now: float) -> list[JobStatus]:
     searches = filter(lambda trials: any(map(is_recent, trials)), trials_by_search(jobs))
     kept = {id(job) for trials in searches for job in trials}
     return [job for job in jobs if id(job) in kept or is_recent(job)]
+
+
+def newest_of(jobs: Sequence[JobStatus]) -> list[JobStatus]:
+    """Return the newest job of each name: a script that joins again after its pool was down is one job to its user."""
+    newest = {job.name: job for job in jobs}
+    return [job for job in jobs if newest[job.name] is job]
 
 
 def live_first(jobs: Sequence[JobStatus]) -> list[JobStatus]:

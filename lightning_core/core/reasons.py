@@ -100,7 +100,7 @@ WORDS = {
     "crashed": "{text}",
     "retry_limit": "{text}; retry limit reached ({0:.0f})",
     "unschedulable": "its workers were not ready after {0:# attempt}: {text}",
-    "workers_lost": "the pool was down and its script did not reconnect",
+    "workers_lost": "the pool was down, and its script has not joined again",
     "unknown_job": "unknown job",
     "superseded": "another incarnation of this job is running",
     # faults

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from lightning_core.core.answers import JobForecast, Verdict
-from lightning_core.core.durations import format_duration
+from lightning_core.core.durations import format_forecast
 from lightning_core.core.targets import Target
 from lightning_core.report.svg import Scale, escape, line, number, thin, value_scale
+from lightning_core.view.job_line import is_in_reach
 
 WIDTH, HEIGHT = 320, 96
 LEFT, RIGHT, TOP, BOTTOM = 44, 312, 8, 76
@@ -88,12 +89,16 @@ def _best(target: Target, points: Sequence[tuple[float, float]], window: int) ->
 
 def _forecast(job_forecast: JobForecast) -> str:
     assert job_forecast.left is not None  # checked by the caller
-    words = f"in {format_duration(job_forecast.left)}"
+    spare = np.inf if job_forecast.spare is None else job_forecast.spare
+    limit = job_forecast.left + spare
+    if not is_in_reach(job_forecast.left, limit):
+        return "beyond reach"
+    words = f"in {format_forecast(job_forecast.left)}"
     if job_forecast.early is not None and job_forecast.late is not None:
-        late = format_duration(job_forecast.late) if np.isfinite(job_forecast.late) else "never"
-        words += f" ({format_duration(job_forecast.early)} to {late})"
-    if job_forecast.spare is not None and np.isfinite(job_forecast.spare):
-        words += f", {format_duration(abs(job_forecast.spare))} {'to spare' if job_forecast.spare >= 0 else 'late'}"
+        late = format_forecast(job_forecast.late) if is_in_reach(job_forecast.late, limit) else "beyond reach"
+        words += f" ({format_forecast(job_forecast.early)} to {late})"
+    if np.isfinite(spare):
+        words += f", {format_forecast(abs(spare))} {'to spare' if spare >= 0 else 'late'}"
     return words
 
 

@@ -6,6 +6,7 @@ from bisect import bisect_left
 
 from lightning_core.core.durations import format_duration
 from lightning_core.core.names import listed
+from lightning_core.history.faults import STARTS
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.report.lanes import OTHERS, Lane, Span, lanes, seconds_held, thinned
@@ -107,7 +108,7 @@ def _away(history: History, device: int, time: Span) -> str:
         + [
             (outage.since, time.end if outage.until is None else outage.until, str(outage))
             for outage in history.outages
-            if outage.device == device
+            if outage.device == device and outage.what != STARTS
         ][-MAX_MARKS:]
     )
     return "".join(

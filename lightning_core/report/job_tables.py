@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from lightning_core.core.durations import format_duration
-from lightning_core.history.faults import Fault
+from lightning_core.history.faults import STARTS, Fault
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.report.gantt import swatch

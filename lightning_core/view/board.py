@@ -158,7 +158,7 @@ class Board:
             name = row["job"] if newest[job.name] == job.submitted_at else f"{row['job']} (earlier)"
             row["job"] = name if cell_len(name) <= max_name else name[: max_name - 1] + "…"
             row["verdict"] = "-" if job.verdict is None else f"{SYMBOLS[job.verdict]} {job.verdict}"
-            row["forecast"] = row["forecast end"].partition(" ")[0]
+            row["forecast"] = row["forecast end"].partition(" (")[0]
         wide = _fit(cells, width, telling(FIRST, self._only))
         below = [[] for _ in jobs] if "reason" in wide else self._below(cells, jobs, wide, console, width, left)
         lines = [_line(wide, {column: Text(column, "bold") for column in wide})]

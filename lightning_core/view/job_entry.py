@@ -15,6 +15,7 @@ from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.summary import best_model
+from lightning_core.view.job_line import is_in_reach
 from lightning_core.view.text import clean
 
 REASONS = ("reason", "grant_reason", "fault", "alert", "like", "spot_policy")
@@ -43,7 +44,7 @@ class JobEntry(TypedDict):
     busy: Annotated[float, "Seconds that it has trained, validated and saved."]
     submitted_at: float
     deadline: Annotated[float | None, "Null for none."]
-    finish: Annotated[list[float | None] | None, "Forecast end: early, likely and late; null in it for never."]
+    finish: Annotated[list[float | None] | None, "Forecast end: early, likely and late; null in it beyond reach."]
     finished_at: float | None
     detail: Annotated[str, "Traceback, if the job crashed."]
     incarnation: int
@@ -72,7 +73,9 @@ def job_entry(job: JobStatus, folder: Path) -> JobEntry:
         job: Status of the job.
         folder: Folder of its pool, where its best model may be.
     """
-    finish = None if job.finish is None else [time if math.isfinite(time) else None for time in job.finish]
+    finish, start = None, job.submitted_at
+    if job.finish is not None:
+        finish = [time if is_in_reach(time - start, job.deadline - start) else None for time in job.finish]
     words = {key: None if (reason := getattr(job, key)) is None else str(reason) for key in REASONS}
     watched = None if job.watched is None else list(job.watched)
     more = {"finish": finish, "metric": job.target.quantity, "devices": list(job.devices), "watched": watched}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from lightning_core.core.answers import JobStatus, State, Verdict
-from lightning_core.core.durations import FAR, format_duration, format_forecast
+from lightning_core.core.durations import FAR, YEAR, format_duration, format_forecast
 from lightning_core.core.limits import format_bytes
 from lightning_core.history.faults import fault_words
 from lightning_core.view.text import clean
@@ -64,7 +63,12 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
 
 def _end(seconds: float, limit: float) -> str:
     """Return a forecast end; not as a number if it is out of all proportion to the time that there is."""
-    return "beyond reach" if seconds > FAR * limit or math.isinf(seconds) else format_forecast(seconds)
+    return format_forecast(seconds) if is_in_reach(seconds, limit) else "beyond reach"
+
+
+def is_in_reach(seconds: float, limit: float) -> bool:
+    """Return whether a forecast is told as a number: no more than ten times the time that there is, nor a year."""
+    return seconds <= min(FAR * limit, YEAR)
 
 
 def telling(columns: Iterable[str], jobs: Sequence[JobStatus]) -> list[str]:

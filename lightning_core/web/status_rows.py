@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.view.job_line import COLUMNS, line
+from lightning_core.view.job_line import COLUMNS, is_in_reach, line
 from lightning_core.view.text import clean
 
 # A forecast that moves by less than this part of the time to it is the same on the page, as is one within a second.
@@ -70,7 +70,7 @@ def row_of(job: JobStatus, now: float) -> dict[str, Any]:
         "batches": job.batches,
         "submitted": job.submitted_at,
         "deadline": _finite(job.deadline),
-        "finish": None if job.finish is None else [_finite(time) for time in job.finish],
+        "finish": None if job.finish is None else [_in_reach(time, job) for time in job.finish],
         "finished": job.finished_at,
         "paused": job.paused,
         "restarts": job.restarts,
@@ -87,6 +87,10 @@ def text_of(job: JobStatus, now: float) -> str:
 def _progress(job: JobStatus) -> float | None:
     """Return how much of its work is done, in [0, 1]; None for a loss or metric, and until the work is known."""
     return None if (work := job.target.work) is None else min(job.batches / work, 1.0)
+
+
+def _in_reach(time: float, job: JobStatus) -> float | None:
+    return time if is_in_reach(time - job.submitted_at, job.deadline - job.submitted_at) else None
 
 
 def _finite(value: float) -> float | None:

@@ -35,10 +35,13 @@ function rank(row) {
 function chosen() {
   const words = choice.search.toLowerCase().split(/\s+/).filter(Boolean);
   const found = [];
+  const newest = new Map();
+  for (const row of pool.rows.values()) if (!(newest.get(row.name) > row.submitted)) newest.set(row.name, row.submitted);
   const wantsTrials = words.length || choice.outcomes.size || choice.searches.size;
   for (const row of pool.rows.values()) {
     if (choice.searches.size && !choice.searches.has(keyOf(row.owner, row.trial_of))) continue;
     if (row.trial_of && !wantsTrials && (row.paused || row.finished !== null)) continue; // its search has a line
+    if (row.submitted < newest.get(row.name) && !wantsTrials) continue; // reported once, by the newest of its name
     if (choice.outcomes.size && !choice.outcomes.has(row.verdict ?? "none")) continue;
     if (words.length) {
       const text = `${row.name} ${row.owner} ${row.state} ${row.reason} ${row.target}`.toLowerCase();
@@ -96,18 +99,27 @@ function bar(row) {
   return svg("svg", { class: "bar", viewBox: `0 0 ${WIDTH} 16`, "aria-hidden": "true" }, ...parts);
 }
 
+/** A forecast has two figures: seconds below which it is rounded to so many. */
+const STEPS = [[100, 1], [600, 10], [3600, 60], [36000, 600], [172800, 3600], [864000, 7200], [Infinity, 86400]];
+
+function roughly(seconds) {
+  const size = Math.abs(seconds);
+  const [, step] = STEPS.find(([below]) => size < below) ?? [0, 1];
+  return duration(step * Math.round(size / step));
+}
+
 function forecast(row) {
   if (row.finished !== null) {
     if (row.deadline === null) return `took ${duration(row.finished - row.submitted)}`;
     const left = row.deadline - row.finished;
     return left >= 0 ? `ended ${duration(left)} before` : `ended ${duration(left)} after`;
   }
-  if (!row.finish) return row.deadline === null ? "no deadline" : "too early to tell";
+  if (!row.finish) return row.deadline === null ? "no deadline" : row.verdict === null ? "too early to tell" : "unclear";
   const [, likely] = row.finish;
-  if (likely === null) return "not in sight";
-  if (row.deadline === null) return `likely in ${duration(Math.max(likely - now(), 0))}`;
+  if (likely === null) return "beyond reach";
+  if (row.deadline === null) return `likely in ${roughly(Math.max(likely - now(), 0))}`;
   const left = row.deadline - likely;
-  return left >= 0 ? `${duration(left)} to spare` : `${duration(left)} late`;
+  return left >= 0 ? `${roughly(left)} to spare` : `${roughly(left)} late`;
 }
 
 function deadlineCell(row) {
