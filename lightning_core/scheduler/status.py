@@ -129,13 +129,16 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
     return _reason_of_time(table, row, table.grant_reason(row), limited=limited)
 
 
-def _flat(table: JobTable, row: int) -> Reason:
+def _flat(table: JobTable, row: int, otherwise: Reason | None = None) -> Reason:
     """Return that a curve does not come to its target: that it does not move towards it only where that was seen."""
     target, losses = table.jobs[row].target, table.curves[row].points()[1]  # as numbers that fall
+    if table.exact[row]:
+        return Reason("far_late")
+    otherwise = otherwise or Reason("not_reached", (), target.observed)
     older, newer = losses[: len(losses) // 2], losses[len(losses) // 2 :]
     code = "flat_metric" if target.grows else "flat"
     moves = not older or fsum(newer) / len(newer) < fsum(older) / len(older)
-    return Reason("not_reached" if moves else code, (), target.observed)
+    return otherwise if moves else Reason(code, (), target.observed)
 
 
 def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool) -> Reason:
@@ -158,7 +161,7 @@ def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool
     if early >= 0:
         return Reason("uncertain", (early, float(table.chance[row])))
     if -early > (FAR - 1.0) * (float(table.deadline[row]) - float(table.submitted[row])):
-        return Reason("far_late")
+        return _flat(table, row, otherwise=Reason("far_late"))
     if share < inf and not limited:
         return Reason("late_in_share", (-early, share))
     return Reason("late_for_end" if limited else "late", (-early,))

@@ -79,6 +79,17 @@ def test_the_reason_of_a_delayed_job_names_its_devices_and_its_start() -> None:
         (Reason("behind", (12.0,)), "queued behind 12 jobs"),
         (Reason("too_large", (2048.0, 1.0)), "needs 2,048 devices, but the pool has 1"),
         (Reason("beyond_reach", (0.35, 60.0)), "cannot finish in time: it would be 60s late on 0.35 devices"),
+        (Reason("late", (65.7,)), "forecast to finish 66s late"),
+        (Reason("stands_still", (500.0, 8.0)), "would need more than 80s alone from now and has 8.0s"),
+        (Reason("too_long", (500.0, 8.0)), "needs more than 80s alone on its devices and has 8.0s"),
+        (
+            Reason("ends_before", (4400.0, 13155.0), "max_epochs=200"),
+            "its training ends at max_epochs=200 after 4,400 batches, but by forecast the target needs 13,000",
+        ),
+        (
+            Reason("ends_before", (4400.0, 11183657.0), "max_steps=4400"),
+            "its training ends at max_steps=4400 after 4,400 batches, but by forecast the target needs more than 44,000",
+        ),
         (Reason("retry_limit", (1.0,), "its process died"), "its process died; retry limit reached (1)"),
         (Reason("pool_lost", (8.0, 2.0)), "the pool was lost; it resumes from batch 8 and repeats 2 batches"),
         (
@@ -89,3 +100,41 @@ def test_the_reason_of_a_delayed_job_names_its_devices_and_its_start() -> None:
 )
 def test_reasons_read_as_english(reason: Reason, words: str) -> None:
     assert str(reason) == words
+
+
+@pytest.mark.parametrize(
+    ("target", "values", "words"),
+    [
+        (LossTarget("loss", 0.01), [0.5] * 24, "loss is not falling towards the target"),
+        (
+            LossTarget("val_acc", at_least=0.9),
+            [0.5 - 0.01 * k for k in range(24)],
+            "val_acc is not rising towards the target",
+        ),
+        (LossTarget("loss", 1e-9), [0.8 * 0.7**k for k in range(12)] + [0.012] * 60, "loss does not reach"),
+        (LossTarget("val_acc", at_least=0.99), [0.1, 0.3, 0.5] + [0.6] * 60, "val_acc does not reach"),
+    ],
+)
+def test_only_a_curve_that_was_seen_not_to_move_is_called_flat(
+    target: LossTarget, values: list[float], words: str
+) -> None:
+    scheduler = Scheduler(Settings(policy="fifo", window=1))
+    scheduler.handle(Submit((Job("a", 600.0, target),)), 0.0)
+    for k, value in enumerate(values, 1):
+        scheduler.handle(Report("a", 1, k, 9, 10 * k, 0.5 * k, (Cell(k, 10 * k, value),)), 0.5 * k)
+    scheduler.handle(Tick(), 0.5 * len(values) + 1.0)
+    status = scheduler.last("a")
+    assert status.verdict is Verdict.AT_RISK
+    assert words in str(status.reason)
+
+
+def test_a_grant_is_explained_by_the_numbers_of_the_last_round() -> None:
+    scheduler = Scheduler(Settings(policy="lara"))
+    scheduler.handle(Submit(tuple(Job(name, 600.0, LossTarget("loss", 0.1)) for name in "ab")), 0.0)
+    told = set()
+    for k in range(1, 9):
+        scheduler.handle(Report("a", 1, k, 9, 10 * k, 0.5 * k, (Cell(k, 10 * k, 1.0 / k),)), 0.5 * k)
+        scheduler.handle(Tick(), 0.5 * k + 0.1)
+        if (status := scheduler.last("a")).grant_reason.code == "explore":
+            told.add(status.grant_reason.numbers[0])
+    assert len(told) > 3

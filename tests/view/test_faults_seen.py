@@ -238,10 +238,18 @@ def test_devices_that_are_away_together_are_one_fault() -> None:
     report = told.report()
     assert "devices 1, 2: no node provides it" in report
     assert "2 devices for 30.0s" in report
-    assert "their jobs continue elsewhere, then there again" in report
+    assert "their jobs wait, then continue there" in report  # a pool of one device has no other place
     assert "device 0: its node is gone" in report
-    assert report.count("continue elsewhere") == 2
+    assert report.count("jobs wait") == 2
     assert "device 2: no node provides it" in told.why()
+
+
+def test_a_worker_that_starts_is_no_fault() -> None:
+    told = Told(job())
+    told.take(DevicesUnavailable((0,), "device 0: its worker is starting"), 5.0)
+    told.take(DevicesUnavailable(()), 7.0)
+    assert "Faults" not in told.report()
+    assert "no worker available" not in told.why() + told.report()
 
 
 def test_without_faults_none_are_shown() -> None:

@@ -187,7 +187,7 @@ def test_why_lists_every_grant_verdict_and_command(history: History) -> None:
     text = "\n".join(lines)
     assert re.search(r"5\.0s  command +pause\n", text)
     assert re.search(r"5\.0s  grant +0\.00  \S+ +paused by a person", text)
-    assert re.search(r"at risk +forecast to finish .* late", text)
+    assert re.search(r"at risk +forecast to take more than ten times as long as it has", text)
     assert re.search(r"15\.5s  command +new terms: weight 1 to 2", text)
     assert lines[-1].split()[:3] == ["70.0s", "cancelled", "cancelled:"]
     assert "(job 2 of this name)" in why(history, "cnn")[0]

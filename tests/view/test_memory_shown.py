@@ -102,5 +102,5 @@ def test_nothing_is_said_of_memory_where_none_is_known() -> None:
 def test_logs_and_notebooks_show_memory_too() -> None:
     out = io.StringIO()
     PlainView(out).update(11.0, some_jobs())
-    assert "with 4GiB / 9GiB of memory" in out.getvalue()
+    assert ", 4GiB / 9GiB of memory," in out.getvalue()
     assert "4GiB / 9GiB" in live_table(11.0, some_jobs(), {})

@@ -73,7 +73,7 @@ def test_a_wide_board_shows_every_column() -> None:
         assert words in head
     assert devices.split("   ") == ["device 0: cnn 1.00", "device 1: idle"]
     assert set(re.split("  +", columns.strip())) == {*COLUMNS, "now to deadline"} - {"owner", "memory"}
-    for words in ("0.0559 / 0.01", "11.0s / 60.0s", "1.00", "20", "51.0s", "✓ feasible", "on time with 9.0s"):
+    for words in ("0.0559 / 0.01", "11.0s / 60.0s", "1.00", "20", "51s", "✓ feasible", "on time with 9.0s"):
         assert words in cnn
     assert "2 NaN or infinite losses ignored" in cnn
     assert "20 / 500 batches" in lstm
@@ -96,7 +96,7 @@ def test_essential_columns_are_shown_at_any_width(width: int) -> None:
     columns, cnn = next(line for line in text.splitlines() if line.startswith("job ")), text.split("\ncnn ")[1]
     assert {"job", "verdict", "time / deadline", "loss / target"} <= set(re.split("  +", columns.strip()))
     assert "forecast" in columns
-    told = ("0.0559 / 0.01", "11.0s / 60.0s", "✓ feasible", "51.0s", "1.00", "running", "on time with 9.0s to spare")
+    told = ("0.0559 / 0.01", "11.0s / 60.0s", "✓ feasible", "51s", "1.00", "running", "on time with 9.0s to spare")
     for words in (*told, "2 NaN or infinite losses ignored"):
         assert words in cnn.split("\nlstm ")[0].replace("\n  ", " ")
     assert "ValueError: [2J<b>" in text
@@ -194,6 +194,26 @@ def test_a_reused_name_shows_the_newest_job() -> None:
     assert len(out.getvalue().splitlines()) == 2
 
 
+def test_lines_of_a_log_stand_in_the_order_of_time_and_say_nothing_of_what_is_not() -> None:
+    met, running, _ = some_jobs()
+    met = replace(met, submitted_at=0.0, state=State.ENDED, verdict=Verdict.MET, finished_at=3.6, devices=(), share=0.0)
+    running = replace(running, submitted_at=0.0, verdict=None, finish=None, throughput=None)
+    out = io.StringIO()
+    plain = PlainView(out)
+    plain.update(3.5, [running])
+    plain.update(3.9, [replace(running, state=State.RELEASED), met])
+    lines = out.getvalue().splitlines()
+    assert [text.split()[0] for text in lines] == ["3.5s", "3.6s", "3.9s"]
+    assert not any(part in text for text in lines for part in (" -", "None", "share 0.00 of device -"))
+
+
+def test_a_job_without_a_verdict_has_none_in_the_table_at_the_end(tmp_path: Path) -> None:
+    job = replace(some_jobs()[0], verdict=None)
+    out = io.StringIO()
+    print_summary(Summary.of(Settings(), 11.0, [job], tmp_path), out)
+    assert "None" not in out.getvalue()
+
+
 def test_a_paused_job_is_shown_as_paused() -> None:
     [job, *_] = some_jobs()
     for width in (60, 100):
@@ -286,10 +306,10 @@ def test_a_forecast_without_an_upper_end_is_shown() -> None:
     """The early and the likely end are finite, the late one is not (seen in a real run)."""
     [job, *_] = some_jobs()
     unsure = replace(job, finish=(12.0, 20.0, float("inf")))
-    assert "20.0s (12.0s to never)" in shown(11.0, [unsure], 220)
+    assert "20s (12s to beyond reach)" in shown(11.0, [unsure], 220)
     out = io.StringIO()
     PlainView(out).update(11.0, [unsure])
-    assert "20.0s (12.0s to never)" in out.getvalue()
+    assert "20s (12s to beyond reach)" in out.getvalue()
 
 
 def test_every_reason_has_words_that_render() -> None:
