@@ -14,7 +14,6 @@ from lightning_core.core.codec import decode_event
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
-from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
@@ -25,6 +24,7 @@ from tests.driven import Curve, drive
 IN_TIME = ("on time", "to spare", "in time with", "early")
 LATE = (" late", "cannot finish", "not scheduled: by forecast", "ends at")
 SEED = 1
+POLICIES_WITH_FORECASTS = ("triage", "guarded_edf", "edf", "lara", "laira", "decor", "fifo", "successive_halving")
 LIKELY = re.compile(r"(\d+)% likely")
 
 
@@ -78,7 +78,7 @@ def bundle(seed: int) -> dict[float, list[tuple[Job, Curve]]]:
     return jobs
 
 
-@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"fixed"}))
+@pytest.mark.parametrize("policy", POLICIES_WITH_FORECASTS)
 def test_no_two_statements_of_one_moment_contradict_each_other(policy: str, tmp_path: Path) -> None:
     path, told, wrong = tmp_path / "journal.db", set[str](), list[str]()
     drive(path, Settings(policy), bundle(SEED), 70.0)
