@@ -281,7 +281,10 @@ class Reason(NamedTuple):
     def __str__(self) -> str:
         words, numbers = WORDS[self.code], [_Number(number) for number in self.numbers]
         for at, form, of in _LIMITED.get(self.code, ()):
-            if self.numbers[at] > (most := FAR * self.numbers[of]):
+            forecast, there_is = self.numbers[at], self.numbers[of]
+            if rounded(forecast) <= there_is < forecast:  # two figures would say that it is enough
+                words = re.sub(rf"((about|at least) )?\{{{at}:{form}{of}\}}", "more", words)
+            elif forecast > (most := FAR * there_is):
                 words = re.sub(rf"((about|at least) )?\{{{at}:{form}{of}\}}", f"more than {{{at}:{form}}}", words)
                 numbers[at] = _Number(most)
         return words.format(*numbers, text=self.text)

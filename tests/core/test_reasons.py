@@ -91,6 +91,11 @@ def test_the_reason_of_a_delayed_job_names_its_devices_and_its_start() -> None:
             "its training ends at max_steps=4400 after 4,400 batches, but by forecast the target needs "
             "more than 44,000",
         ),
+        (
+            Reason("ends_before", (4400.0, 4440.0), "max_epochs=200"),
+            "its training ends at max_epochs=200 after 4,400 batches, but by forecast the target needs more",
+        ),
+        (Reason("too_long", (93.4, 93.1)), "needs more alone on its devices and has 93.1s"),
         (Reason("retry_limit", (1.0,), "its process died"), "its process died; retry limit reached (1)"),
         (Reason("pool_lost", (8.0, 2.0)), "the pool was lost; it resumes from batch 8 and repeats 2 batches"),
         (

@@ -19,7 +19,7 @@ def test_guarded_edf_is_edf_among_jobs_likely_to_meet_their_deadline() -> None:
     assert plan.finish[1:].tolist() == [10, 5]
     assert not plan.finish[0] <= 10
     told = Reason(CODES[plan.waiting[0]], tuple(plan.numbers[0]))
-    assert str(told) == "not scheduled: needs about 50.0s, 0% likely in time on its own"
+    assert str(told) == "not scheduled: needs about 50s, 0% likely in time on its own"
 
 
 @pytest.mark.parametrize(
