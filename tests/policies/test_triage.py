@@ -137,7 +137,7 @@ def test_the_prior_decides_for_the_first_losses_only() -> None:
     """By default 10 of them are enough to judge a job in triage, 20 in index-EDF."""
     for policy, cells in ((Triage(), 10), (IndexEdf(), 20)):
         for shown, judged in ((cells - 1, False), (cells, True)):
-            plan = policy.plan(view([400, 5], [20, 30], cells=[shown, 100]), 0.0)
+            plan = policy.plan(view([150, 5], [20, 30], cells=[shown, 100]), 0.0)
             assert (CODES[plan.waiting[0]] == "unlikely") is judged
 
 
