@@ -309,7 +309,7 @@ def test_a_pool_that_closes_and_reopens(scheduler: Scheduler) -> None:
     scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)
     answers = scheduler.handle(WorkersLost(), 60.0)
     ends = [(a.job, a.verdict, str(a.reason)) for a in answers if isinstance(a, End)]
-    assert ends == [("script", Verdict.CANCELLED, "the pool was down and its script did not reconnect")]
+    assert ends == [("script", Verdict.CANCELLED, "the pool was down, and its script has not joined again")]
     assert scheduler.placements() == [Placement("a", 3, (0,)), Placement("b", 2, (0,))]
     assert shares(scheduler) == {"a": 1.0, "b": 0.0, "script": 0.0}
     assert scheduler.status()[0].batches == 30
