@@ -110,7 +110,7 @@ def test_a_new_deadline_counts_from_now_and_resumes_a_late_job(scheduler: Schedu
     answers = scheduler.handle(SetDeadline("a", 45.0), 10.0)
     assert scheduler.status()[0].deadline == 55.0
     assert shares(scheduler) == {"a": 1.0, "b": 0.0}
-    assert notices(answers) == [("a", "feasible", "on time with 40.0s to spare")]
+    assert notices(answers) == [("a", "feasible", "on time with 40s to spare")]
 
 
 def test_other_terms_count_from_submission(scheduler: Scheduler) -> None:
