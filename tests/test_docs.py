@@ -22,10 +22,9 @@ from lightning_core.bundle.pool_section import POOL_KEYS, ExistingPool
 from lightning_core.bundle.searches.search_file import KEYS as SEARCH_KEYS
 from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.bundle.settings_section import MARKET_KEYS
-from lightning_core.bundle.values import target_keys
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli import main
-from lightning_core.core.targets import BatchTarget, LossTarget, Target, parse_target
+from lightning_core.core.targets import BatchTarget, LossTarget, as_target, parse_target, target_keys
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.pool import Pool
@@ -178,13 +177,7 @@ def test_yaml_is_a_bundle_that_can_be_read(where: str, text: str, tmp_path: Path
 def test_the_readme_s_bundle_is_read_as_intended() -> None:
     [(_, text)] = [block for block in blocks("yaml") if block[0].startswith("README.md")]
     job = yaml.safe_load(text)["jobs"]
-    assert [parse(job[name]["target"]) for name in ("vit", "cnn")] == [LossTarget("loss", 0.35), BatchTarget(2000)]
-
-
-def parse(target: dict[str, float]) -> Target:
-    from lightning_core.bundle.values import read_target
-
-    return read_target(target)
+    assert [as_target(job[name]["target"]) for name in ("vit", "cnn")] == [LossTarget("loss", 0.35), BatchTarget(2000)]
 
 
 def test_the_example_s_bundle_is_valid() -> None:

@@ -20,12 +20,12 @@ from lightning_core.bundle.values import (
     read_bool,
     read_choice,
     read_moment,
-    read_target,
 )
 from lightning_core.core.durations import WallTime, parse_duration, parse_limit, parse_when, seconds_until
 from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan, check_term
 from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES, check_length, shown
 from lightning_core.core.names import NAME_RULE, is_name
+from lightning_core.core.targets import as_target
 from lightning_core.core.validation import positive_int
 from lightning_core.storage.job_specs import HANG
 
@@ -35,7 +35,7 @@ TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
-REQUIRED_TERMS = {"target": "{loss: 0.35}"}  # each with an example
+REQUIRED_TERMS = {"target": "loss<=0.35"}  # each with an example
 
 _CAPABILITIES = frozenset({Capability.TIME_SLICE, Capability.HOLD, Capability.RELEASE})
 
@@ -69,7 +69,7 @@ class _Terms:
     def read_values(self) -> dict[str, Any]:
         """Return the arguments of :class:`Job` that each stand for themselves."""
         return {
-            "target": self.read("target", read_target),
+            "target": self.read("target", as_target),
             "weight": self.read("weight", _within("weight", positive_number), 1.0),
             "on_miss": self.read("on_miss", partial(read_choice, OnMiss), OnMiss.CONTINUE),
             "on_nan": self.read("on_nan", partial(read_choice, OnNan), OnNan.CONTINUE),

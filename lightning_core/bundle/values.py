@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from numbers import Real
@@ -14,48 +13,11 @@ import numpy as np
 
 from lightning_core.core.limits import MAX_MEMORY, format_bytes, shown
 from lightning_core.core.names import did_you_mean
-from lightning_core.core.targets import TARGETS, Target, parse_target
 from lightning_core.core.validation import read_number
 
 E = TypeVar("E", bound=StrEnum)
 _PREFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.ASCII | re.IGNORECASE)
-
-
-def read_target(value: Any) -> Target:
-    """Read the target of a job.
-
-    Args:
-        value: One line such as ``val_acc>=0.9``; or ``{loss: E}``, ``{metric: NAME, at_most: E}``, ``{metric: NAME,
-            at_least: X, best: 1.0}``, each with ``for_evaluations: N`` if N evaluations in a row must reach it; or
-            ``{batches: N}`` or ``{epochs: N}``, which may have a ``metric`` and a ``mode``.
-
-    Raises:
-        ValueError: If it has none of these forms, or a number is out of range.
-    """
-    if isinstance(value, str):
-        return parse_target(value)
-    if not isinstance(value, Mapping):
-        raise ValueError(f"expected {_target_forms()}, got {value!r}")
-    keys = target_keys()
-    for key in value:
-        if key not in keys:
-            raise ValueError(f"unknown key {key!r}{did_you_mean(key, keys)}")
-    for kind in TARGETS:
-        if (target := kind.from_terms(value)) is not None:
-            return target
-    raise ValueError(f"expected {_target_forms()}, got {', '.join(sorted(value)) or 'nothing'}")
-
-
-def _target_forms() -> str:
-    """Return how a target can be written, for messages: as one line, or with the keys of its kind."""
-    forms = [form for kind in reversed(TARGETS) for form in (kind.FORMS[-1], *kind.MAPPINGS)]
-    return f"{', '.join(forms[:-1])} or {forms[-1]}"
-
-
-def target_keys() -> list[str]:
-    """Return all keys of targets."""
-    return [key for kind in TARGETS for key in kind.KEYS]
 
 
 def exact_duration(seconds: float) -> str:

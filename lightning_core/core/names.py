@@ -100,8 +100,8 @@ def listed(names: Iterable[str], max_count: int = 10) -> str:
     return ", ".join([*names[:max_count], *more]) or "none"
 
 
-def closest(word: object, known: Iterable[str]) -> str | None:
-    """Return the known word that is meant, most likely; None if none is close.
+def closest(word: object, known: Iterable[str], similarity: float = 0.6) -> str | None:
+    """Return the known word that is meant, most likely; None if none is as similar, from 0 to 1.
 
     Example::
 
@@ -109,7 +109,7 @@ def closest(word: object, known: Iterable[str]) -> str | None:
         ('triage', None)
     """
     by_folded = {name.casefold(): name for name in known}
-    close = difflib.get_close_matches(str(word)[:100].casefold(), sorted(by_folded), n=1)
+    close = difflib.get_close_matches(str(word)[:100].casefold(), sorted(by_folded), n=1, cutoff=similarity)
     return by_folded[close[0]] if close else None
 
 

@@ -133,7 +133,7 @@ FROM_FILES = {
         "jobs:\n  a: {seed_everything: 1}\n",
         [
             r"b.yaml:2:3: jobs.a: model is missing",
-            r"b.yaml:2:3: jobs.a: target is missing; expected one such as \{loss: 0.35\}",
+            r"b.yaml:2:3: jobs.a: target is missing; expected one such as loss<=0.35",
         ],
     ),
     # ------------------------------------------------------------------------------ deadlines
@@ -229,10 +229,11 @@ FROM_FILES = {
     **{
         f"target {target}": Row(jobs(target=target), [f"b.yaml:5:5: jobs.a.target: {words}"])
         for target, words in {
-            "5": r"expected val_acc>=0.9, \{loss: E\}, .* got 5",
-            "{}": r"expected val_acc>=0.9, \{loss: E\}, .* got nothing",
+            "5": "target must be like 'train_loss<=0.35', .* got 5; did you mean 'loss<=5'?",
+            "{}": r"target must be like 'train_loss<=0.35', .*, or \{loss: E\}, .* got none of them",
+            "{val_loss: 0.02}": "unknown key 'val_loss'; write 'val_loss<=0.02', or >= if more is better",
             "val_acc>0.9": "target must be like 'train_loss<=0.35', .* got 'val_acc>0.9'",
-            "{loss: 1, at_most: 2}": "expected .* got at_most, loss",
+            "{loss: 1, at_most: 2}": ".* got the keys at_most, loss",
             "{loss: 1, for_evaluations: 2}": "target for_evaluations is for a metric that is logged at the end of a",
             "{batches: 9, for_evaluations: 2}": (
                 "for_evaluations needs a metric, and this target counts batches; remove it"
@@ -247,13 +248,13 @@ FROM_FILES = {
             f"{{batches: {10**26}}}": "target batches must be a whole number from 1 to 1000000000000",
             "{batches: 0}": "must be a whole number of at least 1, got 0",
             "{lose: 1}": "unknown key 'lose'; did you mean 'loss'?",
-            "{loss: 1, batches: 2}": "expected .* got batches, loss",
-            "{metric: acc}": "expected .* got metric",
+            "{loss: 1, batches: 2}": ".* got the keys batches, loss",
+            "{metric: acc}": ".* got the keys metric",
             "{metric: 3, at_most: 1}": "metric must be a name, got 3",
             "{metric: '', at_most: 1}": "target metric must have a name, got ''",
             "{metric: acc, at_least: 92}": "target at_least must be below the best there can be, 1, got 92",
-            "{metric: acc, at_least: 0.9, at_most: 1}": "expected .* got at_least, at_most, metric",
-            "{metric: acc, at_most: 1, best: 2}": "expected .* got at_most, best, metric",
+            "{metric: acc, at_least: 0.9, at_most: 1}": ".* got the keys at_least, at_most, metric",
+            "{metric: acc, at_most: 1, best: 2}": ".* got the keys at_most, best, metric",
         }.items()
     },
     "on_miss": Row(jobs(on_miss="stopp"), ["b.yaml:6:5: jobs.a.on_miss: 'stopp' is unknown; did you mean 'stop'?"]),

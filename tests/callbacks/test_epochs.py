@@ -13,7 +13,6 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_core.bundle.values import read_target
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli.main import main
 from lightning_core.core.answers import State, Verdict, Watched
@@ -21,7 +20,7 @@ from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.commands import SetTerms
 from lightning_core.core.events import Cell, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
-from lightning_core.core.targets import BatchTarget, EpochTarget
+from lightning_core.core.targets import BatchTarget, EpochTarget, as_target
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.callbacks.test_callback import Script, fit, grant, steered
@@ -129,7 +128,7 @@ def test_a_length_is_nothing_to_other_targets() -> None:
 )
 def test_invalid_epochs_are_refused(given: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        read_target(given)
+        as_target(given)
 
 
 # ------------------------------------------------------------------------------------------ a metric that is watched

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
-from lightning_core.bundle.values import read_target
 from lightning_core.core.answers import Verdict
 from lightning_core.core.codec import decode_event, encode_event, status_from_dict, status_to_dict
 from lightning_core.core.commands import SetTerms
@@ -25,6 +24,7 @@ from lightning_core.core.targets import (
     EpochTarget,
     LossTarget,
     Target,
+    as_target,
     parse_target,
 )
 from lightning_core.core.targets.base import STEP_LOSS
@@ -128,8 +128,8 @@ def test_every_target_conforms(check: Callable[[Target], None], target: Target) 
 
 
 def test_bundles_and_pages_accept_every_target(target: Target) -> None:
-    assert read_target(target.to_dict()) == target
-    assert read_target(str(target)) == target
+    assert as_target(target.to_dict()) == target
+    assert as_target(str(target)) == target
     assert pickle.loads(pickle.dumps(target)) == target
     for words in (target.show(target.goal), target.axis, target.quantity, target.observed, str(target)):
         assert clean(words) == words

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.bundle.values import read_target
 from lightning_core.callbacks import CoreCallback
 from lightning_core.core import targets
 from lightning_core.core.answers import End, Grant, Verdict
@@ -70,12 +69,14 @@ def reporting(values: list[float], target: Target, evaluated: bool, settings: Se
         ("val_loss<=0.3 for 2 evaluations", LossTarget("val_loss", 0.3, for_evaluations=2)),
         ("acc>=92 of 100 for 3 evaluations", LossTarget("acc", at_least=92.0, best=100.0, for_evaluations=3)),
         ("val_loss<=0.3 for 1 evaluation", LossTarget("val_loss", 0.3)),
+        ("6 epochs", EpochTarget(6)),
+        ("6 epochs, highest val_acc", EpochTarget(6, metric="val_acc", mode="max")),
         ("2000 batches", BatchTarget(2000)),
         ("1 batch", BatchTarget(1)),
     ],
 )
 def test_targets_round_trip_through_text(text: str, target: Target) -> None:
-    assert parse_target(text) == as_target(text) == as_target(target) == target
+    assert parse_target(text) == as_target(text) == as_target(target) == as_target(target.to_dict()) == target
     assert parse_target(str(target)) == target
     assert target_from_dict(json.loads(json.dumps(target.to_dict()))) == target
     assert Job("a", 1.0, text).target == target  # type: ignore[arg-type]
@@ -90,13 +91,25 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a part of an epoch": ("1.5 epochs", "target must be a whole number before epochs, got '1.5'"),
     "no batches": ("0 batches", "target batches must be a whole number of at least 1, got 0"),
     "a best of a loss": ("loss<=1 of 3", "target: 'of 3' is the best that a metric with >= can be, got 'loss<=1 of 3'"),
-    "in per cent": ("acc>=92", "below the best there can be, 1, got 92; a metric in per cent is 'acc >= 92 of 100'"),
+    "in per cent": (
+        "acc>=92",
+        "got 92; write the best of acc, or what it never exceeds: 'acc >= 92 of 100'",
+    ),
+    "a reward": ("reward>=200", "got 200; write the best of reward, or what it never exceeds: 'reward >= 200 of 400'"),
     "no evaluation": ("acc>=0.9 for 0 evaluations", "for_evaluations must be a whole number from 1 to 1000, got 0"),
     "of batches": ("20 batches for 2 evaluations", f"{FORMS}, got '20 batches for 2 evaluations'"),
     "of every batch": ("loss<=1 for 2 evaluations", "got 2 of 'loss', the loss of every batch: remove it, or name"),
-    "a float": (0.35, "a LossTarget, EpochTarget or BatchTarget, got 0.35; did you mean 'loss<=0.35'?"),
-    "a mapping": ({"loss": 0.35}, "EpochTarget or BatchTarget, got {'loss': 0.35}; a mapping is for bundle files"),
-    "a class": (LossTarget, "a LossTarget, EpochTarget or BatchTarget, got <class"),
+    "a float": (0.35, f"{FORMS}, got 0.35; did you mean 'loss<=0.35'?"),
+    "a class": (LossTarget, f"{FORMS}, got <class"),
+    "a metric": ({"val_loss": 0.02}, "unknown key 'val_loss'; write 'val_loss<=0.02', or >= if more is better"),
+    "a metric in a row": (
+        {"val_acc": "9e-1", "for_evaluations": 2},
+        "unknown key 'val_acc'; write 'val_acc<=9e-1'",
+    ),
+    "a metric with more": ({"val_loss": {"at_most": 0.2}}, "unknown key 'val_loss'; write 'val_loss<=E', or >="),
+    "a typo": ({"losss": 0.1}, "unknown key 'losss'; did you mean 'loss'?"),
+    "a key too many": ({"metric": "acc", "at_least": 0.9, "patience": 3}, "unknown key 'patience'; expected one of"),
+    "keys of several": ({"loss": 0.3, "metric": "val_loss"}, f"{FORMS}, or {{loss: E}}, "),
 }
 
 
@@ -140,15 +153,18 @@ def test_an_epoch_target_may_have_as_many_batches_as_a_batch_target() -> None:
 @pytest.mark.parametrize(
     ("terms", "words"),
     [
-        ({"loss": 0.3, "at_most": 0.2}, "expected .*, got at_most, loss"),
-        ({"loss": 0.3, "metric": "val_loss"}, "expected .*, got loss, metric"),
+        ({"loss": 0.3, "at_most": 0.2}, "must be like .*, got the keys at_most, loss"),
+        ({"loss": 0.3, "metric": "val_loss"}, "must be like .*, got the keys loss, metric"),
         ({"epochs": 3, "for_evaluations": 2}, "for_evaluations needs a metric, and this target counts epochs; remove"),
-        ({"epochs": 3, "for_evaluations": 2, "metric": "acc"}, "expected .*, got epochs, for_evaluations, metric"),
+        (
+            {"epochs": 3, "for_evaluations": 2, "metric": "acc"},
+            "got the keys epochs, for_evaluations, metric",
+        ),
     ],
 )
 def test_terms_that_do_not_go_together_are_refused(terms: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        read_target(terms)
+        as_target(terms)
 
 
 def test_numpy_numbers_are_accepted() -> None:

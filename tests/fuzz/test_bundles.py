@@ -17,7 +17,7 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_section import JOB_KEYS
 from lightning_core.bundle.pool_section import POOL_KEYS
 from lightning_core.bundle.problems import MAX_PROBLEM_LENGTH, BundleError
-from lightning_core.bundle.values import target_keys
+from lightning_core.core.targets import target_keys
 from tests.conftest import ROOT
 from tests.fuzz.fuzzing import Target, fuzz, fuzz_for_long
 

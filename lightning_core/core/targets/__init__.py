@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_core.core.limits import check_length
+from lightning_core.core.limits import check_length, shown
+from lightning_core.core.names import closest, did_you_mean
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number
 from lightning_core.core.targets.batches import BatchTarget
 from lightning_core.core.targets.epochs import EpochTarget
@@ -14,11 +15,13 @@ from lightning_core.core.targets.loss import LossTarget
 
 __all__ = [
     "STEP_LOSS", "TARGETS", "BatchTarget", "EpochTarget", "Judge", "LossTarget", "Met", "Target", "as_target",
-    "is_loss", "newest", "parse_target", "target_from_dict",
+    "is_loss", "newest", "parse_target", "target_from_dict", "target_keys",
 ]  # fmt: skip
 
 # Characters of a target in one line.
 MAX_LINE = 1000
+# Similarity from which an unknown key is taken for a misspelt one: `lose` and `epoch` are, `val_loss` is a metric.
+NEARLY = 0.75
 
 TARGETS: list[type[Target]] = [BatchTarget, EpochTarget, LossTarget]
 """Every kind of target."""
@@ -58,15 +61,24 @@ def parse_target(text: str) -> Target:
 
 
 def as_target(value: object) -> Target:
-    """Return a target that was given as one, or as one line.
+    """Return a target that was given as one, as one line, or with the keys of a bundle.
+
+    Args:
+        value: A target; one line such as ``val_acc>=0.9``; or ``{loss: E}``, ``{metric: NAME, at_most: E}``, ``{metric:
+            NAME, at_least: X, best: 1.0}``, each with ``for_evaluations: N`` if N evaluations in a row must reach it;
+            or ``{batches: N}`` or ``{epochs: N}``, which may have a ``metric`` and a ``mode``.
 
     Raises:
-        ValueError: If it is neither, or the line cannot be read.
+        ValueError: If it has none of these forms, or a number is out of range.
 
     Example::
 
-        >>> as_target("val_acc>=0.9")
-        LossTarget(metric='val_acc', at_most=None, at_least=0.9, best=1.0, for_evaluations=1)
+        >>> as_target("val_acc>=0.9") == as_target({"metric": "val_acc", "at_least": 0.9})
+        True
+        >>> as_target({"val_loss": 0.02})
+        Traceback (most recent call last):
+        ...
+        ValueError: unknown key 'val_loss'; write 'val_loss<=0.02', or >= if more is better
         >>> as_target(0.35)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
@@ -76,14 +88,38 @@ def as_target(value: object) -> Target:
         return value
     if isinstance(value, str):
         return parse_target(value)
-    shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
-    hint = f"; did you mean '{STEP_LOSS}<={value}'?" if is_number(value) else ""
-    if isinstance(value, Mapping):
-        hint = "; a mapping is for bundle files"
-    *kinds, last = (kind.__name__ for kind in reversed(TARGETS))
-    raise ValueError(f"target must be like {_forms()}, a {', '.join(kinds)} or {last}, got {shown}{hint}")
+    if not isinstance(value, Mapping):
+        hint = f"; did you mean '{STEP_LOSS}<={value}'?" if is_number(value) else ""
+        raise ValueError(f"target must be like {_forms()}, got {shown(value, 80)}{hint}")
+    keys = target_keys()
+    for key in value:
+        if key not in keys:
+            raise ValueError(f"unknown key {shown(key)}{_key_hint(key, value, keys)}")
+    for kind in TARGETS:
+        if (target := kind.from_terms(value)) is not None:
+            return target
+    mappings = [form for kind in reversed(TARGETS) for form in kind.MAPPINGS]
+    raise ValueError(f"target must be like {_forms()}, or {', '.join(mappings)}, got {_given(value)}")
+
+
+def target_keys() -> list[str]:
+    """Return all keys of targets."""
+    return [key for kind in TARGETS for key in kind.KEYS]
+
+
+def _key_hint(key: object, terms: Mapping[str, Any], keys: list[str]) -> str:
+    """Return what to write instead of an unknown key: beside no key that says what counts, it is a metric or a typo."""
+    is_metric = terms.keys() - {key} <= {"best", "for_evaluations"} and closest(key, keys, NEARLY) is None
+    if not (isinstance(key, str) and is_metric):
+        return did_you_mean(key, keys)
+    value = terms[key] if isinstance(terms[key], str | int | float) else "E"
+    return f"; write '{shown(f'{key}<={value}')[1:-1]}', or >= if more is better"
 
 
 def _forms() -> str:
     forms = [repr(form) for kind in reversed(TARGETS) for form in kind.FORMS]
     return f"{', '.join(forms[:-1])} or {forms[-1]}"
+
+
+def _given(terms: Mapping[str, Any]) -> str:
+    return f"the keys {', '.join(sorted(terms))}" if terms else "none of them"

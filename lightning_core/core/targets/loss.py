@@ -83,9 +83,11 @@ class LossTarget(Target):
             if value is not None and not is_loss(value):
                 raise ValueError(f"target {name} must be above {-MAX_LOSS:g} and below {MAX_LOSS:g}, got {value:g}")
         if self.at_least is not None and not self.at_least < self.best:
+            best = 100.0 if self.at_least < 100 else 2 * self.at_least
             raise ValueError(
-                f"target at_least must be below the best there can be, {self.best:g}, got {self.at_least:g}; "
-                f"a metric in per cent is '{self.metric} >= {self.at_least:g} of 100' (best: 100)"
+                f"target at_least must be below the best there can be, {self.best:g}, got {self.at_least:g}; write the "
+                f"best of {self.metric}, or what it never exceeds: '{self.metric} >= {self.at_least:g} of {best:g}' "
+                f"(best: {best:g})"
             )
         self._check_evaluations()
 
