@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError(
         f"lightning_core.callbacks needs {missing}, which is not installed: "
-        "run pip install 'lightning-core-learning[lightning]'",
+        "run pip install -c constraints.txt '.[lightning]' in the clone",
         name=error.name,
     ) from None
 

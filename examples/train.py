@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> pl.Trainer:
     core = CoreCallback(
         options.job, deadline=options.deadline, target=LossTarget("loss", options.loss), pool=options.pool
     )
-    trainer = pl.Trainer(max_epochs=200, callbacks=[core], logger=False, enable_checkpointing=False)
+    trainer = pl.Trainer(max_epochs=10_000, callbacks=[core], logger=False, enable_checkpointing=False)
     trainer.fit(MODELS[options.model](), Digits())
     trainer.test(trainer.lightning_module, Digits())
     return trainer

@@ -7,7 +7,7 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
     LIGHTNING_CORE_JOB=resnet LIGHTNING_CORE_DEADLINE=2h LIGHTNING_CORE_TARGET="val_acc>=0.9" python train.py
 
 =============================== ==========================================================================
-``LIGHTNING_CORE_JOB``          name of the job; if it is not set, nothing happens
+``LIGHTNING_CORE_JOB``          name of the job; if it is not set, no callback is added
 ``LIGHTNING_CORE_DEADLINE``     such as ``2h``, ``2 hours``, ``02:30:00`` or ``18:00``
 ``LIGHTNING_CORE_TARGET``       ``train_loss<=0.35``, ``val_acc>=0.9 for 2 evaluations``, ``2000 batches``
 ``LIGHTNING_CORE_POOL``         ``auto`` (if unset), ``local``, or where the pool is
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Variables that say something of the job that LIGHTNING_CORE_JOB names.
+_OF_A_JOB = ("DEADLINE", "TARGET", "WEIGHT", "ON_MISS", "ON_HOLD", "ON_NAN", "ON_REFUSED", "REQUEUE")
 # Warnings that this process has logged: each is logged once, however many Trainers it makes.
 _logged: set[str] = set()
 
@@ -53,7 +55,7 @@ def callbacks() -> list[CoreCallback]:
     environment = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
     if is_disabled(environment):
         return []
-    for warning in unknown(environment):
+    for warning in (*unknown(environment), *_without_job(environment)):
         if warning not in _logged:
             _logged.add(warning)
             log.warning("%s", warning)
@@ -68,6 +70,22 @@ def callbacks() -> list[CoreCallback]:
         return [CoreCallback(**read(environment))]
     except ValueError as error:
         raise MisconfigurationException(str(error)) from None
+
+
+def _without_job(environment: Mapping[str, str]) -> list[str]:
+    """Return a warning if the environment says something of a job, and names none.
+
+    Example::
+
+        >>> _without_job({"LIGHTNING_CORE_TARGET": "loss<=0.1", "LIGHTNING_CORE_POOL": "local"})  # doctest: +ELLIPSIS
+        ['LIGHTNING_CORE_TARGET is set and LIGHTNING_CORE_JOB is not: ...; set LIGHTNING_CORE_JOB to a name of the job']
+    """
+    names = [PREFIX + name for name in _OF_A_JOB if environment.get(PREFIX + name)]
+    if not names or environment.get(f"{PREFIX}JOB"):
+        return []
+    are = "is" if len(names) == 1 else "are"
+    rule = f"training continues without target and deadline; set {PREFIX}JOB to a name of the job"
+    return [f"{', '.join(names)} {are} set and {PREFIX}JOB is not: {rule}"]
 
 
 def read(environment: Mapping[str, str]) -> dict[str, Any]:

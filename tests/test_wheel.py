@@ -157,9 +157,9 @@ jobs:
         pytest.param("simulate bundle.yaml --policy fifo,triage", 0, "", marks=pytest.mark.nightly),
         ("simulate bundle.yaml --policy laira", 2, "need filterpy, which is not installed; run pip install"),
         pytest.param("market backtest --work 20 --deadline 4", 0, "", marks=pytest.mark.nightly),
-        ("plan bundle.yaml", 2, "not installed; run pip install 'lightning-core-learning[launch]'"),
-        ("run bundle.yaml", 2, "not installed; run pip install 'lightning-core-learning[launch]'"),
-        ("up", 2, "not installed; run pip install 'lightning-core-learning[launch]'"),
+        ("plan bundle.yaml", 2, "not installed; run pip install -c constraints.txt '.[launch]' in the clone"),
+        ("run bundle.yaml", 2, "not installed; run pip install -c constraints.txt '.[launch]' in the clone"),
+        ("up", 2, "not installed; run pip install -c constraints.txt '.[launch]' in the clone"),
         ("status", 2, "no pool is up"),
     ],
 )
@@ -176,7 +176,7 @@ def test_the_callback_without_its_extra_names_it(missing: str, python: Python) -
     done = python("-c", "from lightning_core.callbacks import CoreCallback", without=(missing,))
     assert done.stderr.splitlines()[-1] == (
         f"ModuleNotFoundError: lightning_core.callbacks needs {missing}, which is not installed:"
-        " run pip install 'lightning-core-learning[lightning]'"
+        " run pip install -c constraints.txt '.[lightning]' in the clone"
     )
 
 

@@ -91,6 +91,12 @@ def check_class_paths(config: Mapping[str, Any], problems: Problems, allow: Sequ
                 here.add(f"must be the dotted path of a class, such as package.module.{path}, got {path!r}")
         elif not all(name.isidentifier() for name in path.split(".")):
             here.add(f"must be names joined by dots, got {path!r}")
+        elif path.startswith("__main__."):
+            name = path.removeprefix("__main__.")
+            here.add(
+                f"is in the script that was started, which no worker can import; put it into a file, such as train.py, "
+                f"and write train.{name}, got {path!r}"
+            )
         elif private := [name for name in path.split(".") if name.startswith("_")]:
             here.add(f"{private[0]!r} is private, expected a public class, got {path!r}")
         elif message := refusal(path, allow):

@@ -45,7 +45,7 @@ def require(*modules: str, extra: str = "launch") -> None:
     """
     if missing := [name for name in modules if find_spec(name) is None]:
         are = "are" if len(missing) > 1 else "is"
-        install = f"pip install 'lightning-core-learning[{extra}]'"
+        install = f"pip install -c constraints.txt '.[{extra}]' in the clone"
         raise BundleError([f"{', '.join(missing)} {are} not installed; run {install}"])
 
 

@@ -34,6 +34,29 @@ _DATE, _TEXT = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:str"
 _QUOTES = re.compile(r" (\*\S+|'(?!<)[^']{2,}')")
 
 
+# What PyYAML finds, and what to write instead; %s is what it quotes.
+_RULES = (
+    (r"mapping values are not allowed", "write 'key: value', a line each, with a space; quote a text that holds ': '"),
+    (r"could not find expected ':'", "a key needs ': ' behind it"),
+    (r"found character '\\t'", "indent with spaces, not with tabs"),
+    (r"found character ('.+')", "no value begins with %s; quote it"),
+    (r"expected ',' or ('.'), but got", "a bracket is open: a comma or %s is missing before this"),
+    (r"expected <block end>", "begin the keys of a mapping, and the items of a list, in the same column, one a line"),
+    (r"sequence entries are not allowed|block sequence", "begin a list on a line of its own"),
+    (r"found unexpected end of stream", "a quote is not closed"),
+    (r"found undefined alias", "no such alias; quote a text that begins with *"),
+    (r"expected the node content, but found ('.+')", "a value is missing before %s"),
+    (r"another document|expected '<document start>'", "a file holds one document; remove '---', '...' or what follows"),
+    (r"second occurrence", "an anchor, &name, is there twice"),
+    (r"found unhashable key", "a key must be a text or a number"),
+    (r"2002:value'", "'=' alone is no value; quote it"),
+    (r"for merging", "'<<' needs a mapping"),
+    (r"chomping or indentation", "quote a text that begins with '|' or '>'"),
+    (r"expected alphabetic or numeric", "quote a text that begins with '&' or '*'"),
+    (r"found unknown escape character|escape sequence", "double quotes need \\\\ for each \\; use single quotes"),
+)
+
+
 class _StrictLoader(yaml.SafeLoader):
     """Loader of safe YAML that reports surprises: duplicate keys, of which the last would win, 12:30 as 750, 010 as 8.
 
@@ -124,8 +147,28 @@ _StrictLoader.add_constructor(_FLOAT, _StrictLoader.construct_number)
 _StrictLoader.add_constructor(_DATE, _StrictLoader.yaml_constructors[_TEXT])
 
 
+class _LimitError(yaml.MarkedYAMLError):
+    """A file that could be parsed, at a cost."""
+
+
 def _refused(message: str, event: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=message, problem_mark=event.start_mark)
+    return _LimitError(problem=message, problem_mark=event.start_mark)
+
+
+def _rule(found: str) -> str:
+    """Return what to write instead of what PyYAML complains about.
+
+    Example::
+
+        >>> _rule("found character '@' that cannot start any token")
+        "not YAML: no value begins with '@'; quote it"
+        >>> _rule("found duplicate YAML directive")
+        'not YAML: found duplicate YAML directive'
+    """
+    for pattern, rule in _RULES:
+        if match := re.search(pattern, found):
+            return f"not YAML: {rule % match.groups() if match.groups() else rule}"
+    return f"not YAML: {found}"
 
 
 def load_yaml(path: Path, empty: str = "file is empty", *, quoting: bool = True) -> tuple[Any, Problems]:
@@ -166,12 +209,14 @@ def parse_yaml(text: str, path: Path, empty: str = "file is empty", *, quoting: 
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+        found = error.problem or "cannot be parsed"
+        # A quote that is not closed ends with the file: it is looked for where it begins.
+        mark = error.context_mark if "end of stream" in found else error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        message = error.problem or "cannot be parsed"
-        if not quoting:
-            raise BundleError([Position(where).problem(_QUOTES.sub("", message))]) from None
-        raise BundleError([*problems, Position(where).problem(message)]) from None
+        message = found if quoting else _QUOTES.sub("", found)
+        if not isinstance(error, _LimitError):
+            message = _rule(message)
+        raise BundleError([*(problems if quoting else ()), Position(where).problem(message)]) from None
     except yaml.reader.ReaderError as error:  # a character that YAML does not allow
         line, column = text.count("\n", 0, error.position), error.position - text.rfind("\n", 0, error.position)
         message = f"{error.reason}, got {chr(error.character)!r}"

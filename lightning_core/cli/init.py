@@ -44,5 +44,5 @@ def _init(arguments: argparse.Namespace) -> int:
     if missing := [name for name in ("torch", "lightning", "ray", "jsonargparse") if find_spec(name) is None]:
         are = "is" if len(missing) == 1 else "are"
         print(f"\nThe last two need {', '.join(missing)}, which {are} not installed; run\n"
-              "  pip install 'lightning-core-learning[launch,view]'")  # fmt: skip
+              "  pip install -c constraints.txt '.[launch,view]' in the clone")  # fmt: skip
     return EXIT_MET

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from lightning_core.cli.arguments import add_allow_import, add_pool, whole_number
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import WallTime, format_duration, parse_when, seconds_until
-from lightning_core.core.names import did_you_mean, listed
-from lightning_core.pool import NoPoolError, Pool, UnknownJobError
-from lightning_core.pool.local_files import loses_files
+from lightning_core.core.names import listed
+from lightning_core.pool import NoPoolError, Pool
+from lightning_core.pool.local_files import find_job, loses_files
 from lightning_core.run.ageing import aged_out, have_aged_out
 from lightning_core.run.pool_reference import JOURNAL, journal_path
 from lightning_core.scheduler.settings import Settings
@@ -44,7 +44,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     pause = command("pause", _pause, "pause a job; it keeps its memory")
     resume = command("resume", _resume, "resume a paused job of the pool (for a run: `run --resume`)")
     cancel = command("cancel", _cancel, "cancel a job; a launched one is saved first")
-    for one in (why, logs, deadline, devices, pause, resume, cancel):
+    why.add_argument("job", metavar="JOB", help="name, or NAME@1 for the first job of a name that was used again")
+    for one in (logs, deadline, devices, pause, resume, cancel):
         one.add_argument("job", metavar="JOB")
     deadline.add_argument("when", nargs="+", metavar="WHEN", help="such as 45m, 2 hours, 02:30:00, 18:00 or none")
     number = "number of devices, or the next smaller one that it can train on; auto: as planned, as if never set"
@@ -111,8 +112,8 @@ def _why(arguments: argparse.Namespace) -> int:
     if folder is None:
         with Pool.connect(arguments.pool) as pool:
             if pool.is_far:
-                status, found = pool.status(arguments.job), pool.reasons(arguments.job)
-                print("\n".join([*why_now(status), *table_of(found)]))
+                now = [] if "@" in arguments.job else why_now(pool.status(arguments.job))
+                print("\n".join([*now, *table_of(pool.reasons(arguments.job))]))
                 return EXIT_MET
             folder = pool.folder
             if not os.access(folder / JOURNAL, os.R_OK):
@@ -123,16 +124,15 @@ def _why(arguments: argparse.Namespace) -> int:
     with Journal.open(journal_path(folder), read_only=True) as journal:
         history = History.read(journal, arguments.job)
         jobs = replay(journal).scheduler.status() if history.part_of is None else []
-    if arguments.job not in (names := [job.job.name for job in history.jobs]):
-        raise UnknownJobError(f"no job {arguments.job!r}{did_you_mean(arguments.job, names)}")
+    job = find_job(history, arguments.job)
     print("\n".join(why(history, arguments.job)))
     for status in jobs:
-        if status.name == arguments.job and status.submitted_at == history.of(arguments.job).submitted:
+        if status.name == job.name and status.submitted_at == job.submitted:
             if history.settings.market is not None:
                 print(f"spot policy: {clean(str(status.spot_policy))}")
             if status.like is not None:
                 print(f"forecast {clean(str(status.like))}")
-    if loses_files(history, arguments.job) and have_aged_out(folder, arguments.job):
+    if job is history.of(job.name) and loses_files(history, job.name) and have_aged_out(folder, job.name):
         print(f"its logs, spec and resume checkpoints have {aged_out(history.settings.keep_ended)}")
     return EXIT_MET
 

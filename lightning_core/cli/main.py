@@ -115,7 +115,7 @@ def _missing(error: ModuleNotFoundError) -> str:
     extra = next((extra for extra, modules in EXTRAS.items() if module in modules.split()), None)
     if extra is None or "pip install" in str(error):
         return str(error)
-    return f"this needs {module}, which is not installed; run pip install 'lightning-core-learning[{extra}]'"
+    return f"this needs {module}, which is not installed; run pip install -c constraints.txt '.[{extra}]' in the clone"
 
 
 def _message(error: BaseException) -> str:

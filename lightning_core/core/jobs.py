@@ -6,10 +6,12 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
+from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import (
     MAX_COUNT,
     MAX_DEVICES,
@@ -86,7 +88,7 @@ class Job:
 
     Args:
         name: Name, unique among the jobs of its pool that have not ended.
-        deadline: Seconds from submission; inf for none.
+        deadline: Seconds from submission; inf for none. This and every other time may be text, such as ``"1h30m"``.
         target: When it counts as met; also as one line, such as ``"val_acc>=0.9"``.
         begin: Seconds from submission before which it does not start.
         weight: Number of jobs of weight 1 that it counts for when not all can meet their deadlines.
@@ -115,7 +117,13 @@ class Job:
         trial_of: Name of the search of which it is a trial; empty for none.
 
     Raises:
-        ValueError: If the name is empty, the target cannot be read, or a number is out of its range.
+        ValueError: If the name is empty, the target or a time cannot be read, or a number is out of its range.
+
+    Example::
+
+        >>> job = Job("a", "1h30m", "loss<=0.1")
+        >>> job.deadline, str(job.target)
+        (5400.0, 'loss <= 0.1')
     """
 
     name: str
@@ -155,6 +163,9 @@ class Job:
         if self.owner:
             check_person(self.owner)
         object.__setattr__(self, "target", as_target(self.target))
+        for name in _TIMES:
+            if isinstance(value := getattr(self, name), str | timedelta):
+                object.__setattr__(self, name, _seconds(name, value))
         for name in _RULES:
             check_term(name, getattr(self, name))
         if not self.begin < self.deadline:
@@ -202,6 +213,17 @@ class Job:
             )
         if self.location:
             raise ValueError(f"location is for a job that can be released on any device, got {self.location!r}")
+
+
+# Terms that are seconds.
+_TIMES = ("deadline", "begin", "work", "resize_seconds", "save_every")
+
+
+def _seconds(name: str, value: str | timedelta) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _is_positive(value: float) -> bool:

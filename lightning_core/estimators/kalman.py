@@ -98,7 +98,7 @@ class Kalman(Stateful):
         except ModuleNotFoundError:
             raise ModuleNotFoundError(
                 "the estimators kalman and dkf (the policy laira's own) need filterpy, which is not installed; "
-                "run pip install 'lightning-core-learning[kalman]'",
+                "run pip install -c constraints.txt '.[kalman]' in the clone",
                 name="filterpy",
             ) from None
 

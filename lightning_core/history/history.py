@@ -75,10 +75,10 @@ class History:
 
         Args:
             journal: Journal to read.
-            only: Name of the jobs that are read completely; of the others, reports that changed nothing are passed
-                over. Empty for all jobs.
+            only: Name of the jobs that are read completely, as in :meth:`of`; of the others, reports that changed
+                nothing are passed over. Empty for all jobs.
         """
-        history = cls(journal.settings())
+        history, only = cls(journal.settings()), only.partition("@")[0]
         history.part_of = journal.part_of
         with reading(journal.path):
             for entry in journal.entries():
@@ -146,18 +146,21 @@ class History:
         return down
 
     def of(self, name: str) -> JobHistory:
-        """Return the newest job of a name.
+        """Return the newest job of a name, or with ``name@1`` the first one of that name.
 
         Raises:
-            KeyError: If there is no job of that name; the message names the jobs that there are.
+            KeyError: If there is no such job; the message names the jobs that there are.
         """
-        if name not in self._newest:
-            raise KeyError(f"no job {name!r}; there are {', '.join(self._newest) or 'none'}")
-        return self._newest[name]
+        if name in self._newest:
+            return self._newest[name]
+        for job in self.jobs:
+            if name == f"{job.name}@{job.run_number}":
+                return job
+        raise KeyError(f"no job {name!r}; there are {', '.join(self._newest) or 'none'}")
 
     def label(self, job: JobHistory) -> str:
-        """Return the name of a job, with a number if the name was used again later."""
-        return job.name if self._newest[job.name] is job else f"{job.name} (run {job.run_number})"
+        """Return the name by which :meth:`of` finds a job: with a number if the name was used again later."""
+        return job.name if self._newest[job.name] is job else f"{job.name}@{job.run_number}"
 
     @property
     def wall(self) -> float:

@@ -86,7 +86,7 @@ class Arima:
             from statsmodels.tsa.arima.model import ARIMA
         except ModuleNotFoundError:
             raise ModuleNotFoundError(
-                "forecasts by ARIMA need statsmodels: pip install 'lightning-core-learning[arima]'"
+                "forecasts by ARIMA need statsmodels: pip install -c constraints.txt '.[arima]' in the clone"
             ) from None
 
         values = np.asarray(values, float)

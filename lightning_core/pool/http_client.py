@@ -102,7 +102,8 @@ class HttpClient:
 
     def reasons(self, job: str) -> list[Row]:
         """Return everything that happened to a job."""
-        body = self._api.get(f"{_path(job)}/story")
+        name, _, run = job.partition("@")
+        body = self._api.get(f"{_path(name)}/story", run=run or None)
         with self._api.reading():
             return [
                 Row(one["time"], clean(one["what"]), one["share"], one["devices"] and tuple(one["devices"]),

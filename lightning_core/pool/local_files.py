@@ -7,6 +7,7 @@ from pathlib import Path
 from lightning_core.core.jobs import Capability
 from lightning_core.core.names import check_name, did_you_mean
 from lightning_core.history.history import History
+from lightning_core.history.job_history import JobHistory
 from lightning_core.pool.pool_errors import AgedOutError, NotOnThisMachineError, UnknownJobError
 from lightning_core.run.ageing import aged_out, have_aged_out
 from lightning_core.storage.job_specs import home_of
@@ -15,7 +16,7 @@ from lightning_core.view.why import Row, rows
 
 
 def reasons_of(folder: Path, job: str) -> list[Row]:
-    """Return everything that happened to the newest job of a name, read from the journal of its pool.
+    """Return everything that happened to a job, read from the journal of its pool.
 
     Raises:
         NotOnThisMachineError: If the pool is on another machine.
@@ -54,9 +55,20 @@ def _history(folder: Path, job: str) -> History:
         raise NotOnThisMachineError(f"{folder} is not on this machine; run this command on the pool's own machine")
     with Journal.open(path, read_only=True) as journal:
         history = History.read(journal, job)
-    if job not in (names := [known.name for known in history.jobs]):
-        raise UnknownJobError(f"no job {job!r}{did_you_mean(job, names)}")
+    find_job(history, job)
     return history
+
+
+def find_job(history: History, job: str) -> JobHistory:
+    """Return the newest job of a name, or with ``name@1`` the first one of that name.
+
+    Raises:
+        UnknownJobError: If there is none; the message has the closest name.
+    """
+    try:
+        return history.of(job)
+    except KeyError:
+        raise UnknownJobError(f"no job {job!r}{did_you_mean(job, map(history.label, history.jobs))}") from None
 
 
 def is_there(path: Path) -> bool:

@@ -268,6 +268,9 @@ class Pool:
     def reasons(self, job: str) -> list[Row]:
         """Return everything that happened to a job: grants, verdicts, faults and commands, each with its reason.
 
+        Args:
+            job: Name of the job; ``name@1`` for the first one of a name that was used again.
+
         Raises:
             NotOnThisMachineError: If the pool is on another machine.
         """
@@ -345,7 +348,7 @@ class Pool:
             devices: Number of devices; 0 to hold none until another number is set, None to leave it to what is planned.
 
         Raises:
-            ValueError: If the number is negative.
+            ValueError: If the number is negative, or more than the pool has.
         """
         self.send(SetDevices(job, devices))
 

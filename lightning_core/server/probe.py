@@ -47,7 +47,7 @@ def check(address: str, environment: Mapping[str, str] = os.environ) -> None:
     if find_spec("ray") is None:
         raise PoolUnavailableError(
             f"{address}: joining a pool by its address needs Ray, which is not installed; "
-            "run pip install 'lightning-core-learning[ray]'"
+            "run pip install -c constraints.txt '.[ray]' in the clone"
         )
     if environment.get("RAY_AUTH_MODE", "token") == "token":
         token_source(address, environment)

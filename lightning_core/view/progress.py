@@ -151,7 +151,7 @@ def view_for(
         try:
             return LiveView(None, title, devices, owner, unavailable, device_memory, search, all_trials)
         except ModuleNotFoundError:
-            print("pip install 'lightning-core-learning[view]' for live progress", file=stream)
+            print("pip install -c constraints.txt '.[view]' in the clone for live progress", file=stream)
     return PlainView(stream)
 
 

@@ -70,7 +70,8 @@ def _writer() -> Callable[[str], Writer]:
     try:
         from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("pip install 'lightning-core-learning[tensorboard]' for TensorBoard files") from error
+        words = "pip install -c constraints.txt '.[tensorboard]' in the clone for TensorBoard files"
+        raise ModuleNotFoundError(words) from error
     writer: Callable[[str], Writer] = SummaryWriter
     return writer
 
@@ -100,4 +101,4 @@ def _write_job(scalars: Writer, job: JobHistory, opened: float) -> None:
 
 def _folder_name(label: str) -> str:
     """Return a label as the name of one folder, which cannot lead out of its parent."""
-    return re.sub(r"[^A-Za-z0-9._ ()-]", "_", label).lstrip(".") or "_"
+    return re.sub(r"[^A-Za-z0-9._@ ()-]", "_", label).lstrip(".") or "_"

@@ -47,18 +47,19 @@ def _grant_words(job: JobHistory, grant: Holding) -> str:
 
 
 def why(history: History, name: str) -> list[str]:
-    """Return what happened to the newest job of a name, as lines for a terminal, the newest last.
+    """Return what happened to a job, as lines for a terminal, the newest last.
 
     Args:
         history: History of the run.
-        name: Name of the job.
+        name: Name of the job, as in :meth:`~lightning_core.history.history.History.of`.
 
     Raises:
         KeyError: If there is no such job; the message names the jobs that there are.
     """
     job = history.of(name)
     verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
-    run_number = f" (job {job.run_number} of this name)" if job.run_number > 1 else ""
+    is_one_of_several = job.run_number > 1 or history.label(job) != job.name
+    run_number = f" (job {job.run_number} of this name)" if is_one_of_several else ""
     lines = [f"{clean(job.name)}{run_number}: {clean(str(job.reason))} ({verdict})"]
     if job.terms.owner:
         lines.append(f"owner: {clean(job.terms.owner)}")

@@ -63,8 +63,23 @@ FROM_FILES = {
     "only a comment": Row("# soon\n", ["b.yaml: file is empty"]),
     "not text": Row(b"jobs: \xff\n", [r"b.yaml: cannot be read: not UTF-8 text \(byte 6\)"]),
     "control characters": Row("jobs: \x07", ["b.yaml:1:7: special characters are not allowed, got '.x07'"]),
-    "broken": Row("jobs: [", ["b.yaml:1:8: "]),
-    "nested": Row("a: b: c", ["b.yaml:1:5: mapping values are not allowed"]),
+    **{
+        f"syntax {text!r}": Row(text, [rf"b.yaml:{where}: not YAML: {rule}"])
+        for text, where, rule in (
+            ("a: b: c", "1:5", "write 'key: value', a line each, with a space; quote a text that holds ': '"),
+            ("a:1\nb: 2", "2:2", "write 'key: value', a line each, with a space"),
+            ("jobs:\n\ta: 1", "2:1", "indent with spaces, not with tabs"),
+            ("jobs: {a: 1\nb: 2", "2:2", "a bracket is open: a comma or '}' is missing before this"),
+            ("jobs: [", "1:8", "a value is missing before '<stream end>'"),
+            ("a: 1\nb: 'x\nc: 2", "2:4", "a quote is not closed"),
+            ("a:\n    b: 1\n  c: 2", "3:3", "begin the keys of a mapping, and the items of a list, in the same column"),
+            ("a: *x", "1:4", r"no such alias; quote a text that begins with \*"),
+            ("a: @x", "1:4", "no value begins with '@'; quote it"),
+            ("a: 1\n---\nb: 2", "2:1", "a file holds one document; remove '---', '...' or what follows"),
+            ("a: &x 1\nb: &x 2", "2:4", "an anchor, &name, is there twice"),
+            ("? [a]\n: 1", "1:3", "a key must be a text or a number"),
+        )
+    },
     "code": Row(
         "jobs: !!python/object/apply:os.system [ls]",
         ["b.yaml:1:7: YAML tags are not allowed, got !!python/object/.*os.system"],
@@ -360,6 +375,10 @@ FROM_FILES = {
         top("allow_import: [a b]"), ["b.yaml:1:1: allow_import: must be a list of modules, .* got 'a b'"]
     ),
     "allow_import reads": Row(top("allow_import: jsonargparse"), ["allow_import: jsonargparse cannot be allowed"]),
+    "class of a script": Row(
+        jobs(model="{class_path: __main__.Net}"),
+        ["no worker can import; put it into a file, such as train.py, and write train.Net, got '__main__.Net'"],
+    ),
     "private class": Row(
         jobs(model="tests.tiny._Line"),
         ["b.yaml:3:5: jobs.a.model.class_path: '_Line' is private, expected a public class, got 'tests.tiny._Line'"],
@@ -698,5 +717,5 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(tmp_path: Pat
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 2
-    expected = f"error: {missing} is not installed; run pip install 'lightning-core-learning[launch]'\n"
+    expected = f"error: {missing} is not installed; run pip install -c constraints.txt '.[launch]' in the clone\n"
     assert done.stderr == expected

@@ -26,6 +26,29 @@ def test_without_a_job_variable_nothing_is_joined(monkeypatch: pytest.MonkeyPatc
     assert autojoin.callbacks() == []
 
 
+@pytest.mark.parametrize(
+    ("told", "names"),
+    [
+        ({"TARGET": "40 batches"}, "LIGHTNING_CORE_TARGET is set and"),
+        ({"DEADLINE": "60s", "TARGET": "x"}, "LIGHTNING_CORE_DEADLINE, LIGHTNING_CORE_TARGET are set and"),
+        ({"POOL": "local", "TARGET": ""}, ""),
+        ({"DISABLE": "1", "TARGET": "40 batches"}, ""),
+    ],
+)
+def test_a_target_without_a_job_is_warned_about_once(
+    told: dict[str, str], names: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through the entry point, where Lightning asks whenever a Trainer is made."""
+    monkeypatch.setattr(autojoin, "_logged", set())
+    for name, value in told.items():
+        monkeypatch.setenv(f"LIGHTNING_CORE_{name}", value)
+    pl.Trainer(max_epochs=1, **QUIET)
+    pl.Trainer(max_epochs=1, **QUIET)
+    rule = "training continues without target and deadline; set LIGHTNING_CORE_JOB to a name of the job"
+    warned = [one.getMessage() for one in caplog.records if one.name == autojoin.__name__]
+    assert warned == ([f"{names} LIGHTNING_CORE_JOB is not: {rule}"] if names else [])
+
+
 def test_a_job_need_not_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, DEADLINE="")
     [callback] = autojoin.callbacks()

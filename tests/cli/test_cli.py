@@ -419,6 +419,8 @@ def test_status_and_steering(pool: Pool, capsys: pytest.CaptureFixture[str]) -> 
     assert Said(capsys, "deadline", "train", "2020-01-01T18:00").err.startswith(
         "error: deadline: a time must be in the future, got '2020-01-01T18:00'")  # fmt: skip
     assert "its deadline is in 45m" in Said(capsys, "deadline", "train", "45m").out
+    assert Said(capsys, "devices", "train", "2").err == "error: devices must be at most the pool's 1, got 2\n"
+    assert "trains on 1 device" in Said(capsys, "devices", "train", "1").out
     why = Said(capsys, "why", "train").out
     assert "pause" in why
     assert "45m" in why
@@ -427,6 +429,14 @@ def test_status_and_steering(pool: Pool, capsys: pytest.CaptureFixture[str]) -> 
         2, "error: train has printed nothing here: a script prints in its own shell\n")  # fmt: skip
     assert "cancelled" in Said(capsys, "cancel", "train").out
     assert Said(capsys, "cancel", "train").err == "error: train has ended\n"
+    # A job of the same name: the first one is asked for by its number.
+    pool.do(pool.actor.submit((Job("train", 600.0, BatchTarget(7), can=SCRIPT),)))
+    assert "train (job 2 of this name)" in Said(capsys, "why", "train").out
+    first = Said(capsys, "why", "train@1").out
+    assert first.startswith("train (job 1 of this name): cancelled")
+    assert "7 batches" not in first
+    assert Said(capsys, "why", "train@2").out == Said(capsys, "why", "train").out
+    assert Said(capsys, "why", "train@3").err == "error: no job 'train@3'; did you mean 'train@1'?\n"
 
 
 @pytest.mark.parametrize("command", [["why"], ["logs"], ["pause"], ["resume"], ["cancel"], ["deadline"]])

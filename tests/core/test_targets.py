@@ -79,6 +79,7 @@ def test_targets_round_trip_through_text(text: str, target: Target) -> None:
     assert parse_target(text) == as_target(text) == as_target(target) == as_target(target.to_dict()) == target
     assert parse_target(str(target)) == target
     assert target_from_dict(json.loads(json.dumps(target.to_dict()))) == target
+    assert Job("a", "1h30m", text, begin="90s").begin == 90.0  # type: ignore[arg-type]
     assert Job("a", 1.0, text).target == target  # type: ignore[arg-type]
 
 

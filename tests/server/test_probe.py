@@ -109,7 +109,9 @@ def test_no_token_to_show(tmp_path: Path) -> None:
 
 def test_without_ray_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "find_spec", lambda name: None)
-    with pytest.raises(probe.PoolUnavailableError, match=r"run pip install 'lightning-core-learning\[ray\]'"):
+    with pytest.raises(
+        probe.PoolUnavailableError, match=r"run pip install -c constraints.txt '\.\[ray\]' in the clone"
+    ):
         probe.check("127.0.0.1:1", TOKEN)
 
 

@@ -50,7 +50,7 @@ def test_every_job_has_its_series(run: Path, history: History) -> None:
     ]  # fmt: skip
     first, acc, known, bad, steered, second = history.jobs
     assert history.of("cnn") is second
-    assert [history.label(job) for job in (first, second)] == ["cnn (run 1)", "cnn"]
+    assert [history.label(job) for job in (first, second)] == ["cnn@1", "cnn"]
     cells = sum(len(event.cells) for event in events if isinstance(event, Report) and event.job == "steered")
     assert len(steered.points) == cells
     assert not known.points

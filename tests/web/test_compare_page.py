@@ -65,10 +65,10 @@ def test_an_earlier_run_of_a_name_can_be_compared(page: Page) -> None:
     page.report("gru", 1, [1.0, 0.9])
     browser = page.of(ANN)
     text = browser.get("/compare", params=[("job", "gru"), ("job", "gru@1")]).text
-    assert "gru (run 1)" in text
+    assert "gru@1" in text
     first = next(job for job in page.watch.view.statuses() if job.name == "gru")
     by_time = browser.get("/compare", params=[("job", f"gru@{first.submitted_at!r}")]).text
-    assert "gru (run 1)" in by_time
+    assert "gru@1" in by_time
     assert browser.get("/compare", params={"job": "gru@7"}).status_code == 404
     assert browser.get("/compare", params={"job": "gru@<b>"}).status_code == 400
 

@@ -100,6 +100,11 @@ def test_jobs_are_steered_from_afar(page: Page) -> None:
             pool.set_deadline("gru", "yesterday")
         with pytest.raises(ValueError, match="-1"):
             pool.set_devices("gru", -1)
+        with pytest.raises(ValueError, match="devices must be at most the pool's"):
+            pool.set_devices("gru", 99)
+        assert [row.reason for row in pool.reasons("vit@1")] == [row.reason for row in pool.reasons("vit")]
+        with pytest.raises(UnknownJobError, match="no job 'vit' of the number 7"):
+            pool.reasons("vit@7")
 
 
 def test_a_reader_from_afar_changes_nothing(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:

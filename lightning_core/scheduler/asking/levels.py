@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lightning_core.core.commands import Asking, level_after
-from lightning_core.core.control import NOTHING, Asked
+from lightning_core.core.commands import Asking, SetDevices, SetLocation, level_after
+from lightning_core.core.control import NOTHING, Asked, Asker
 from lightning_core.core.control.asks import first, first_words, settled
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.state import SchedulerState
@@ -19,11 +19,15 @@ from lightning_core.scheduler.tables.table import NONE, JobTable
 def check(state: SchedulerState, row: int, event: Asking) -> None:
     """Check that a job can be where it is asked to be; a ValueError says why not."""
     _, after = _levels(state.table, row, event)
-    if (location := after.location) is None:
-        return
-    if not _sizes_at(state, row, location):
-        raise ValueError(str(Reason("no_such_location", text=location)))
-    replace(state.table.jobs[row], location=location)
+    job = state.table.jobs[row]
+    if (location := after.location) is not None:
+        if not _sizes_at(state, row, location):
+            raise ValueError(str(Reason("no_such_location", text=location)))
+        job = replace(job, location=location)
+    if isinstance(event, SetDevices | SetLocation) and event.by is Asker.PERSON:
+        available, where = len(state.settings.devices_at(job.location)), f" at {job.location}" if job.location else ""
+        if (event.devices or 0) > available:
+            raise ValueError(f"devices must be at most the pool's {available}{where}, got {event.devices}")
 
 
 def changes(state: SchedulerState, row: int, event: Asking) -> bool:

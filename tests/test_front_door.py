@@ -1,0 +1,145 @@
+"""The tutorial and the README's pool, typed line by line into one shell, as a user does: with pauses, on slow machines.
+
+Every shell command of a page is typed as it stands there, but for those in `NOT_TYPED`. What runs in the foreground until
+Ctrl-C is left by Ctrl-C, once it shows what the page says.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_docs import FENCE
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.cluster
+
+# What sets up the environment that the tests have, and what has tests of its own.
+NOT_TYPED = re.compile(
+    r"make (setup|demo|again|test)\b|\. \.venv/|pip install |git clone |lightning-core init|LIGHTNING_CORE_"
+)
+# Commands that run until Ctrl-C, and what they show before it is pressed.
+UNTIL = {"lightning-core status --watch": ("a", "b", "cnn", "lstm"), "lightning-core serve": ("http",)}
+# What a command prints, as the pages say.
+SAYS = {
+    "python -m examples.train --job digits": r"digits: .*\b(met|target)\b",
+    "lightning-core up": r"lightning-core down",
+    "lightning-core submit": r"submitted: cnn, lstm",
+    "lightning-core why b": r"b: .*\n(.*\n)* *after +what +share +device +reason\n(.*\n)*.* grant ",
+    "lightning-core deadline b 45m": r"b: its deadline is in 45m",
+    "lightning-core pause b": r"b: paused; it keeps its memory",
+    "lightning-core resume b": r"b: resumed",
+    "lightning-core cancel b": r"b: cancelled",
+    "lightning-core simulate": r"\n *fifo .*\n(.*\n)* *triage ",
+}
+ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|.)|\r")
+# Python starts as slowly as where packages lie on a network's disk.
+SLOW_START = "import time\ntime.sleep(4)\n"
+
+
+class Terminal:
+    """An interactive shell in a terminal, in a folder that looks like the clone.
+
+    Args:
+        home: Folder of the shell.
+        slow: Whether every Python in it starts slowly.
+    """
+
+    def __init__(self, home: Path, slow: bool) -> None:
+        for name in ("examples", "docs"):
+            (home / name).symlink_to(ROOT / name)
+        late = home / "late"
+        late.mkdir()
+        (late / "sitecustomize.py").write_text(SLOW_START if slow else "")
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "LIGHTNING_CORE_"))}
+        env |= {
+            "HOME": str(home), "LIGHTNING_CORE_HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
+            "PYTHONPATH": str(late), "PS1": "[rc=$?]\n", "TERM": "xterm", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        self._end, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+        words = ["setsid", "--ctty", "bash", "--norc", "--noediting", "-i"]
+        self._bash = subprocess.Popen(words, stdin=other, stdout=other, stderr=other, cwd=home, env=env)
+        os.close(other)
+        self.wait(r"\[rc=0\]\n")
+
+    def wait(self, pattern: str, seconds: float = 4 * PATIENCE) -> str:
+        """Return what is printed up to a pattern."""
+        printed, until = "", time.monotonic() + seconds
+        while not re.search(pattern, ESCAPE.sub("", printed)):
+            left = until - time.monotonic()
+            assert left > 0, f"no {pattern} in:\n{printed}"
+            if select.select([self._end], [], [], left)[0]:
+                printed += os.read(self._end, 65536).decode(errors="replace")
+        return ESCAPE.sub("", printed)
+
+    def type(self, line: str) -> tuple[int, str]:
+        """Type a line, press Ctrl-C where it needs that, and return its exit code and what was printed."""
+        os.write(self._end, f"{line}\n".encode())
+        command = line.partition("#")[0].strip()
+        shown = ""
+        if command in UNTIL:
+            shown = self.wait("(?s)" + "".join(rf"(?=.*\b{name}\b)" for name in UNTIL[command]))
+            os.write(self._end, b"\x03")
+        said = self.wait(r"\[rc=\d+\]\n")
+        return int(re.findall(r"\[rc=(\d+)\]", said)[-1]), shown + said
+
+    def close(self) -> None:
+        """Take the pool down, and end what the shell has started."""
+        for line in ("lightning-core down --now", "kill $(jobs -p)"):
+            self.type(line)
+        os.write(self._end, b"exit\nexit\n")
+        self._bash.wait(60)
+        os.close(self._end)
+
+
+@pytest.fixture
+def terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
+    made = Terminal(tmp_path, slow=request.param)
+    yield made
+    made.close()
+
+
+def lines_of(page: str, heading: str = "") -> list[str]:
+    """Return the lines of the shell blocks of a page, or of one of its sections."""
+    text = (ROOT / page).read_text()
+    if heading:
+        text = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+    blocks = [match["text"] for match in FENCE.finditer(text) if match["language"] == "bash"]
+    return [line for line in "".join(blocks).splitlines() if line.strip() and not NOT_TYPED.match(line)]
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "pause", "terminal"),
+    [
+        ("docs/tutorial.md", "", 0.0, False),
+        pytest.param("docs/tutorial.md", "", 45.0, False, marks=pytest.mark.nightly),
+        pytest.param("docs/tutorial.md", "", 0.0, True, marks=pytest.mark.nightly),
+        pytest.param("README.md", "A pool", 10.0, False, marks=pytest.mark.nightly),
+        pytest.param("README.md", "A pool", 0.0, True, marks=pytest.mark.nightly),
+    ],
+    ids=["tutorial", "tutorial-slow-typing", "tutorial-slow-imports", "readme-slow-typing", "readme-slow-imports"],
+    indirect=["terminal"],
+)
+def test_what_the_pages_say_can_be_typed(page: str, heading: str, pause: float, terminal: Terminal) -> None:
+    lines = lines_of(page, heading)
+    assert {"up", "submit", "why", "deadline", "down"} <= {line.split()[1] for line in lines}
+    for line in lines:
+        time.sleep(pause)
+        code, said = terminal.type(line)
+        assert code == (130 if line.startswith("lightning-core serve") else 0), f"{line}\n{said}"
+        for command, words in SAYS.items():
+            assert not line.startswith(command) or re.search(words, said), f"{line}\n{said}"
