@@ -88,7 +88,7 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
                            settings.device_memory, arguments.search, every)  # fmt: skip
         try:
             with recorded_signals() as received:
-                now, jobs = follow(look, lambda: received, watcher)
+                now, jobs = follow(look, lambda: received, watcher, waits=True)
         finally:
             watcher.close()
         _show(now, jobs, settings, _lost(pool.about()), owner, arguments.search, every)

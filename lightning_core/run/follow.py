@@ -37,13 +37,16 @@ def remembering(look: Look) -> Look:
     return again
 
 
-def follow(look: Look, stops: Callable[[], object], watcher: Watcher | None = None) -> tuple[float, list[JobStatus]]:
+def follow(
+    look: Look, stops: Callable[[], object], watcher: Watcher | None = None, *, waits: bool = False
+) -> tuple[float, list[JobStatus]]:
     """Wait until all jobs have ended.
 
     Args:
         look: Function that returns the scheduler time and the jobs.
         stops: Function that returns a true value to stop waiting.
         watcher: Object that is shown the jobs at each look.
+        waits: Whether to wait for a first job while there is none.
 
     Returns:
         Scheduler time and jobs at the end.
@@ -52,6 +55,6 @@ def follow(look: Look, stops: Callable[[], object], watcher: Watcher | None = No
         now, jobs = look()
         if watcher is not None:
             watcher.update(now, jobs)
-        if stops() or all(job.state is State.ENDED for job in jobs):
+        if stops() or (all(job.state is State.ENDED for job in jobs) and (jobs or not waits)):
             return now, jobs
         time.sleep(POLL)

@@ -399,7 +399,7 @@ def test_a_config_in_place_of_a_bundle_is_reported_once(tmp_path: Path) -> None:
     assert caught.value.problems == [
         f"{tmp_path / 'cnn.yaml'}: this looks like a LightningCLI config (keys data, model, optimizer, "
         "seed_everything, trainer); a bundle names it, under jobs: {NAME: {config: cnn.yaml, deadline: 1h30m, "
-        "target: {loss: 0.35}}}"
+        "target: loss<=0.35}}"
     ]
 
 
