@@ -209,12 +209,16 @@ LINES = list(commands())
 
 @pytest.mark.parametrize(("where", "line"), [pair for pair in LINES if "lightning-core " in pair[1]])
 def test_commands_are_valid(where: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "lightning-core-learning" in line:
-        return
     monkeypatch.chdir(tmp_path)
     words = shlex.split(line, comments=True)
     arguments: argparse.Namespace = main.make_parser().parse_args(words[words.index("lightning-core") + 1 :])
     assert callable(arguments.run)
+
+
+def test_nothing_says_to_install_from_an_index_on_which_the_package_is_not() -> None:
+    code = [*(ROOT / "lightning_core").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")]
+    for path in {*PAGES, *code} - {ROOT / "CHANGELOG.md"}:
+        assert not re.search(r"pip\s+install\s+\S*lightning-core", path.read_text()), path
 
 
 @pytest.mark.parametrize(("where", "line"), [pair for pair in LINES if re.search(r"\b(make|python) ", pair[1])])
