@@ -78,7 +78,11 @@ def test_a_requested_device_count_is_granted_where_it_exists() -> None:
     assert where(scheduler) == {"one": (0, 1), "two": (2,)}
     tell(scheduler, SetDevices("one", 1), 1.0)
     assert len(where(scheduler)["one"]) == 1
+    with pytest.raises(ValueError, match="devices must be at most the pool's 2 at a, got 7"):
+        scheduler.check_command(SetDevices("one", 7), 2.0)
     tell(scheduler, SetDevices("one", 7), 2.0)
+    assert len(where(scheduler)["one"]) == 1
+    tell(scheduler, SetDevices("one", 2), 2.0)
     assert where(scheduler)["one"] == (0, 1)
     tell(scheduler, SetLocation("one", "cloud"), 3.0)
     assert where(scheduler)["one"] == (3,)  # there is no more there
