@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_core.cli.arguments import add_allow_import, add_pool
 from lightning_core.cli.jobs import read_bundle
+from lightning_core.core.durations import format_duration, parse_duration
+from lightning_core.core.names import listed
+from lightning_core.node.signals import recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.server.discovery import home
 from lightning_core.storage.runs.run_store import FILE, RunStore, RunStoreError
+
+if TYPE_CHECKING:
+    from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.cluster.trial import Trial
+
+# Seconds for which a job may be tried: a forecast needs some cells, and a longer trial is a run.
+MIN_TRIAL, MAX_TRIAL = 1.0, 3600.0
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -24,6 +35,12 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         type=Path,
         metavar="DIR",
         help="folder of runs from which to learn how long jobs take (default: runs)",
+    )
+    plan.add_argument(
+        "--try",
+        dest="trial",
+        metavar="TIME",
+        help="train each job for so long at most, such as 20s, to forecast it; nothing of it is kept",
     )
     plan.add_argument("--own", action="store_true", help="plan for a pool of its own even if one is up")
     plan.add_argument(
@@ -39,7 +56,13 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     if arguments.history is not None and not arguments.history.is_dir():
         raise ValueError(f"--history: {arguments.history} is not a folder")
+    seconds = None if arguments.trial is None else _seconds_to_try(arguments.trial)
     pool = None if arguments.own or arguments.ray else Pool.find(arguments.pool)
+    if seconds is not None and (arguments.ray or pool is not None):
+        other = (
+            "leave out --ray" if arguments.ray else "a pool is up and has its devices; add --own to try all the same"
+        )
+        raise ValueError(f"--try trains on this machine, in a pool of its own: {other}")
     bundle = read_bundle(arguments.bundle, pool, arguments.allow_import)
     if pool is None:
         print("checking the bundle as `run` would, which imports torch ...", file=sys.stderr, flush=True)
@@ -48,9 +71,32 @@ def _plan(arguments: argparse.Namespace) -> int:
         pool.check(bundle)
         print(f"{pool.describe()}; other jobs in it are not counted", file=sys.stderr)
     history = arguments.history or (Path("runs") if Path("runs").is_dir() else None)
-    lines, fits = plan_bundle(bundle, history, _kept_runs(home() if pool is None else pool.folder))
+    tried = None if seconds is None else _tried(bundle, seconds)
+    lines, fits = plan_bundle(bundle, history, _kept_runs(home() if pool is None else pool.folder), tried)
     print("\n".join(lines))
     return EXIT_MET if fits else EXIT_NOT_MET
+
+
+def _seconds_to_try(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"--try: {error}") from None
+    if not MIN_TRIAL <= seconds <= MAX_TRIAL:
+        raise ValueError(f"--try must be {format_duration(MIN_TRIAL)} to {format_duration(MAX_TRIAL)}, got {text}")
+    return seconds
+
+
+def _tried(bundle: BundleSpec, seconds: float) -> dict[str, Trial]:
+    """Train each job for some seconds, and return what came of it."""
+    from lightning_core.cluster.trial import try_jobs
+
+    def told(names: Sequence[str]) -> None:
+        print(f"training {listed(names)} for {format_duration(seconds)} at most ...", file=sys.stderr, flush=True)
+
+    print("starting Ray for the trials; nothing of them is kept ...", file=sys.stderr, flush=True)
+    with recorded_signals(at_once=True):
+        return try_jobs(bundle, seconds, told)
 
 
 def _kept_runs(folder: Path) -> RunStore | None:

@@ -14,11 +14,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lightning_core.core.durations import format_duration
+from lightning_core.core.names import listed
 
 # Relative error up to which sums of seconds count as equal.
 EPSILON = 1e-9
-# Advice for a job of unknown work.
-UNKNOWN = "add `work: 40m` to the job, or name a folder of earlier runs with --history DIR"
+# Advice where the work of some jobs is unknown.
+UNKNOWN = (
+    "to learn more: --try 20s trains each job for a moment; or give a job `work: 40m`, or name runs with --history DIR"
+)
+# Halvings of the interval in which the equal work of the jobs of unknown work is sought.
+HALVINGS = 50
 
 
 class JobRequest(NamedTuple):
@@ -41,6 +46,20 @@ class JobRequest(NamedTuple):
     not_before: float = 0.0
 
 
+class EqualWork(NamedTuple):
+    """The outcome if each job of unknown work takes equally long.
+
+    Attributes:
+        work: Seconds that each takes, alone on its devices.
+        fits: Names of all jobs that fit together then, those of known work included.
+        spare: Minimum over all jobs of the seconds between the end of a job and its deadline, as far as they fit.
+    """
+
+    work: float
+    fits: tuple[str, ...]
+    spare: float
+
+
 @dataclass(frozen=True)
 class FeasibilityReport:
     """Which jobs fit, and what would help the others.
@@ -49,10 +68,12 @@ class FeasibilityReport:
         fits: Names of the jobs that fit together.
         late: Names of the others, each with the minimum deadline at which it would fit beside the fitting jobs (seconds
             from submission; inf if none would do).
-        unknown: Names of the jobs of unknown work, counted as if they needed nothing.
+        unknown: Names of the jobs of unknown work; the other attributes count them as if they needed nothing.
         spare: Minimum over all jobs of the seconds between the end of a job and its deadline. Negative: the time that
             every deadline lacks. inf without jobs of known work.
         devices: Fewest additional devices with which all jobs would fit; 0 if all do, None if no number would do.
+        equal: The largest equal work of the unknown jobs with which all of them fit beside the fitting ones; then the
+            outcomes if each takes half and twice as long. Empty without unknown jobs, or if no time is left for them.
     """
 
     fits: tuple[str, ...]
@@ -60,6 +81,7 @@ class FeasibilityReport:
     unknown: tuple[str, ...]
     spare: float
     devices: int | None
+    equal: tuple[EqualWork, ...] = ()
 
     @property
     def more_time(self) -> float:
@@ -67,7 +89,7 @@ class FeasibilityReport:
         return max(0.0, -self.spare)
 
     def lines(self) -> list[str]:
-        """Return the report in words: one line for all jobs, then one for each job that does not fit.
+        """Return the report in words: a line for all jobs, one for each that does not fit, and those of unknown work.
 
         Example::
 
@@ -76,7 +98,7 @@ class FeasibilityReport:
         """
         known = len(self.fits) + len(self.late)
         if not known:
-            first = "no estimate: the work of no job is known"
+            first = "the work of no job is known"
         elif not self.late:
             first = f"{'all ' if known > 1 else ''}{known} fit{'' if known > 1 else 's'}, "
             first += f"{format_duration(math.floor(self.spare))} to spare"
@@ -88,7 +110,23 @@ class FeasibilityReport:
                 lines.append(f"{name}: a deadline of {format_duration(_rounded_up(deadline))} would do")
             else:
                 lines.append(f"{name}: needs more devices than there are")
-        return lines + [f"{name}: its work is unknown and not counted; {UNKNOWN}" for name in self.unknown]
+        return lines + (self._unknown_lines() if self.unknown else [])
+
+    def _unknown_lines(self) -> list[str]:
+        """Return what can be said of jobs of unknown work: how long each may take, and what if they take longer."""
+        one = len(self.unknown) == 1
+        names, each = listed(self.unknown), "it takes" if one else "each takes"
+        if not self.equal:
+            return [f"{names}: of unknown work; the others leave no time for {'it' if one else 'them'}", UNKNOWN]
+        most, half, twice = self.equal
+        number = len(self.fits) + len(self.late) + len(self.unknown)
+        return [
+            f"{names}: of unknown work; {'fits' if one else 'all fit'} if {each} at most {_floor(most.work)}",
+            f"if {each} half as long, {_floor(half.work)}: {_floor(half.spare)} to spare",
+            f"if {each} twice as long, {_floor(twice.work)}: {len(twice.fits)} of {number} fit"
+            + (f": {listed(twice.fits)}" if twice.fits else ""),
+            UNKNOWN,
+        ]
 
     def _help(self) -> str:
         ways = []
@@ -126,12 +164,14 @@ def check_feasibility(jobs: Iterable[JobRequest], devices: int) -> FeasibilityRe
     known = _by_deadline(job for job in jobs if job.work is not None)
     spare = _spare(known, devices)
     kept = known if spare >= 0 else _kept(known, devices)
+    unknown = [job for job in jobs if job.work is None]
     return FeasibilityReport(
         fits=tuple(job.name for job in jobs if job in kept),
         late={job.name: _min_deadline(job, kept, devices) for job in known if job not in kept},
-        unknown=tuple(job.name for job in jobs if job.work is None),
+        unknown=tuple(job.name for job in unknown),
         spare=spare,
         devices=_more_devices(known, devices),
+        equal=_equal_work(jobs, kept, devices),
     )
 
 
@@ -181,6 +221,31 @@ def _spare(jobs: Sequence[JobRequest], devices: int) -> float:
     spare = [job.deadline - end for job, end in zip(jobs, preemptive_completion_times(jobs, devices), strict=True)]
     lowest = min(spare, default=math.inf)
     return 0.0 if abs(lowest) <= EPSILON * max((job.deadline for job in jobs), default=0.0) else lowest
+
+
+def _equal_work(jobs: Sequence[JobRequest], kept: Sequence[JobRequest], devices: int) -> tuple[EqualWork, ...]:
+    """Return the largest equal work of the unknown jobs with which all fit, then the outcomes of half and twice that.
+
+    On several devices less work may fit worse (Graham, 1969): what is found fits, but more might too.
+    """
+    unknown = [job for job in jobs if job.work is None]
+
+    def with_work(seconds: float) -> list[JobRequest]:
+        return _by_deadline([*kept, *(job._replace(work=seconds) for job in unknown)])
+
+    limit = min((job.deadline - job.not_before for job in unknown), default=0.0)
+    low, high = 0.0, limit
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _spare(with_work(middle), devices) >= 0 else (low, middle)
+    if low <= 1e-6 * limit or not math.isfinite(low):
+        return ()
+    outcomes = []
+    for seconds in (low, low / 2, 2 * low):
+        fits = _kept(with_work(seconds), devices)
+        names = {job.name for job in fits}
+        outcomes.append(EqualWork(seconds, tuple(job.name for job in jobs if job.name in names), _spare(fits, devices)))
+    return tuple(outcomes)
 
 
 def _kept(jobs: Sequence[JobRequest], devices: int) -> list[JobRequest]:
@@ -240,3 +305,9 @@ def _rounded_up(seconds: float) -> float:
     """Round up to the precision that is shown."""
     step = 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
     return step * math.ceil(seconds * (1 - EPSILON) / step)
+
+
+def _floor(seconds: float) -> str:
+    """Return a duration in words, rounded down to what is shown because more would not do."""
+    step = 0.1 if seconds < 99.95 else 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
+    return format_duration(step * math.floor(seconds / step + 1e-6))  # the search is not exact

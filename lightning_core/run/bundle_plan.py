@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.core.answers import Verdict
-from lightning_core.core.durations import format_duration
+from lightning_core.core.durations import MAX_FORECAST, format_duration
 from lightning_core.planning.feasibility import JobRequest, check_feasibility
 from lightning_core.regular_files import read_text
 from lightning_core.storage.private_files import this_user
@@ -19,10 +19,23 @@ from lightning_core.storage.runs.run_store import RunStore
 
 # A summary has some kilobytes for each job, and the last lines of its errors.
 MAX_SUMMARY_BYTES = 64 * 2**20
+# A forecast of so many times the deadline and more is no number to plan with.
+FAR = 10.0
+
+
+class Tried(Protocol):
+    """What a short training of a job showed; in words as text."""
+
+    @property
+    def work(self) -> tuple[float, float, float] | None:
+        """Seconds that the job needs: in a good case, likely, and in a bad case; None if that is not known."""
 
 
 def plan_bundle(
-    bundle: BundleSpec, history: Path | None = None, kept: RunStore | None = None
+    bundle: BundleSpec,
+    history: Path | None = None,
+    kept: RunStore | None = None,
+    tried: Mapping[str, Tried] | None = None,
 ) -> tuple[list[str], bool]:
     """Estimate whether all jobs can meet their deadlines.
 
@@ -30,26 +43,45 @@ def plan_bundle(
         bundle: Bundle to be run.
         history: Folder below which earlier runs are; None for none.
         kept: Runs that a pool remembers; None for none.
+        tried: What short trainings have shown, by job; it comes before all else that is known. None for none.
 
     Returns:
         Lines for the user, and whether all jobs of known work fit.
     """
     runs = list(earlier_runs(history)) if history is not None else []
-    requests, lines = [], []
+    tried = tried or {}
+    requests, bad_case, lines, hopeless = [], [], [], []
     for spec in bundle.jobs:
         job = spec.job
+        trial = tried.get(job.name)
         work, origin = expected_work(spec, runs, kept)
+        if trial is not None and trial.work is not None and trial.work[1] > FAR * job.deadline:
+            hopeless.append(job.name)
+            lines.append(f"{job.name}: not forecast to reach its target within {FAR:g} times its deadline ({trial})")
+            continue
+        if trial is not None and trial.work is not None:
+            work, origin = trial.work[1], str(trial)
+        elif trial is not None:
+            lines.append(f"{job.name}: {trial}")
         # The scheduler gives a job as many devices as the pool has, up to its maximum.
         size = min(job.max_devices, bundle.settings.devices)
         if job.is_best_effort:
             lines.append(f"{job.name}: has no deadline: trains on devices that the others leave")
             continue
         requests.append(JobRequest(job.name, work, job.deadline, size, job.weight, job.begin))
+        late = work if trial is None or trial.work is None else min(trial.work[2], MAX_FORECAST)
+        bad_case.append(requests[-1]._replace(work=late))
         if work is not None:
             lines.append(f"{job.name}: needs {format_duration(work)} of {format_duration(job.deadline)} ({origin})")
     answer = check_feasibility(requests, bundle.settings.devices)
     first, *rest = answer.lines()
-    return [first, *lines, *rest], not answer.late
+    if bad_case != requests:
+        fits = check_feasibility(bad_case, bundle.settings.devices).fits
+        number = len(requests) - len(answer.unknown)
+        rest.append(f"if each tried job takes as long as in its bad case: {len(fits)} of {number} fit")
+    if hopeless:
+        first += f"; {len(hopeless)} not forecast to reach {'its target' if len(hopeless) == 1 else 'their targets'}"
+    return [first, *lines, *rest], not answer.late and not hopeless
 
 
 def expected_work(spec: JobSpec, runs: list[dict[str, Any]], kept: RunStore | None = None) -> tuple[float | None, str]:

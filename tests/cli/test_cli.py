@@ -489,7 +489,9 @@ def test_plan_names_the_pool_and_how_to_give_the_work(pool: Pool, capsys: pytest
     said = Said(capsys, "plan", "b.yaml")
     assert said.code == 0
     assert f"the pool at {pool.folder} (1 cpu device, uniform); other jobs in it are not counted" in said.err
-    assert "x: its work is unknown and not counted; add `work: 40m` to the job" in said.out
+    assert "x: of unknown work; fits if it takes at most 9.0s" in said.out
+    assert "give a job `work: 40m`" in said.out
+    assert "error: --try trains on this machine" in Said(capsys, "plan", "b.yaml", "--try", "20s").err
     assert "--history: nowhere is not a folder" in Said(capsys, "plan", "b.yaml", "--history", "nowhere").err
 
 
@@ -632,6 +634,8 @@ def test_plan_prints_whether_a_bundle_fits(capsys: pytest.CaptureFixture[str]) -
     said = Said(capsys, "plan", "b.yaml")
     assert said.code == 3
     assert "one more device" in said.out
+    assert "--try must be 1.0s to 1h, got 0.1s" in Said(capsys, "plan", "b.yaml", "--try", "0.1s").err
+    assert "leave out --ray" in Said(capsys, "plan", "b.yaml", "--try", "9s", "--ray", "auto").err
 
 
 def test_debug_shows_the_traceback() -> None:

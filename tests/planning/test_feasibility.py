@@ -187,11 +187,29 @@ def test_a_hundred_jobs_are_planned_in_seconds() -> None:
         ]),
         ([JobRequest("a", 1.0, 9.0), JobRequest("b", None, 9.0)], 1, [
             "1 fits, 8.0s to spare",
-            f"b: its work is unknown and not counted; {UNKNOWN}",
+            "b: of unknown work; fits if it takes at most 8.0s",
+            "if it takes half as long, 4.0s: 4.0s to spare",
+            "if it takes twice as long, 16.0s: 1 of 2 fit: a",
+            UNKNOWN,
         ]),
         ([JobRequest("a", None, 9.0)], 2, [
-            "no estimate: the work of no job is known",
-            f"a: its work is unknown and not counted; {UNKNOWN}",
+            "the work of no job is known",
+            "a: of unknown work; fits if it takes at most 9.0s",
+            "if it takes half as long, 4.5s: 4.5s to spare",
+            "if it takes twice as long, 18.0s: 0 of 1 fit",
+            UNKNOWN,
+        ]),
+        ([JobRequest("a", None, 10.0), JobRequest("b", None, 15.0), JobRequest("c", None, 60.0)], 1, [
+            "the work of no job is known",
+            "a, b, c: of unknown work; all fit if each takes at most 7.5s",
+            "if each takes half as long, 3.7s: 6.2s to spare",
+            "if each takes twice as long, 15.0s: 2 of 3 fit: b, c",
+            UNKNOWN,
+        ]),
+        ([JobRequest("a", 9.0, 9.0), JobRequest("b", None, 9.0)], 1, [
+            "1 fits, 0.0s to spare",
+            "b: of unknown work; the others leave no time for it",
+            UNKNOWN,
         ]),
         ([JobRequest("a", 7201.0, 1.0)], 1, ["0 of 1 fit; 2h more would do", "a: a deadline of 2h1m would do"]),
         ([JobRequest("a", 10000.5, 1.0)], 1, ["0 of 1 fit; 2h47m more would do", "a: a deadline of 2h47m would do"]),
@@ -242,7 +260,10 @@ def test_a_bundle_is_planned_from_estimates_and_from_earlier_runs(tmp_path: Path
             "met: needs 60.0s of 10m (as in an earlier run)",
             "wide: needs 8m of 10m (its work as given)",
             "wide: a deadline of 11m would do",
-            f"other: its work is unknown and not counted; {UNKNOWN}",
+            "other: of unknown work; fits if it takes at most 7m",
+            "if it takes half as long, 3m30s: 3m30s to spare",
+            "if it takes twice as long, 14m: 2 of 4 fit: given, met",
+            UNKNOWN,
         ],
         False,
     )
@@ -260,7 +281,7 @@ def test_a_plan_knows_how_long_a_run_of_the_same_task_took(tmp_path: Path) -> No
         EndedRun(replace(job, name="vit-3", model="mine.Vit"), Verdict.MET, (), (), 100, (), 150.0, 0.0, 200.0, None),
         this_user(), "cpu", 1e9,
     )  # fmt: skip
-    assert "is unknown" in str(plan_bundle(bundle, kept=kept))
+    assert "of unknown work" in str(plan_bundle(bundle, kept=kept))
     kept.add([past])
     lines, _ = plan_bundle(bundle, kept=kept)
     assert lines[1] == "new: needs 2m30s of 10m (vit-3 took 2m30s last time)"
