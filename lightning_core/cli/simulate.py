@@ -33,6 +33,7 @@ from lightning_core.report.page import write as write_report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.server.clocks.wall_time import wall_clock
+from lightning_core.server.discovery import home
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.comparison import compare, introduce
 from lightning_core.simulation.recorded_curves import SHIPPED
@@ -42,6 +43,7 @@ from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.runs.run_store import FILE, RunStore, RunStoreError
 from lightning_core.view.progress import print_summary
 
 # Not in the folder of live runs, from which `plan` learns how long jobs take.
@@ -60,7 +62,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="bundle file as for run; a job may name its recording with curve: FILE",
     )
     made.add_argument("--curves", type=Path, metavar="DIR", help="folder of recordings (columns step,loss) "
-                      "for jobs that name none (default: 36 trainings that come with the package)")  # fmt: skip
+                      "for jobs that name none (default: their earlier runs, else 36 trainings "
+                      "that come with the package)")  # fmt: skip
     made.add_argument("--policy", action="append", metavar="NAME", help="policy instead of the bundle's; several to "
                       "compare, such as edf,lara:order=edf")  # fmt: skip
     made.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random draws (default 0)")
@@ -95,7 +98,11 @@ def _simulate(arguments: argparse.Namespace) -> int:
     delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
     market, nodes = market_of(arguments), read_nodes(arguments.nodes)
     curves = arguments.curves or SHIPPED
-    bundle = read_bundle(arguments.bundle, curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle)
+    # A folder of recordings that is named is what the user wants to see.
+    kept = earlier_runs() if arguments.curves is None else None
+    bundle = read_bundle(
+        arguments.bundle, curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle, kept=kept
+    )
     bundle = bundle if market is None else place(market, bundle)
     names = [played.given.job.name for played in bundle.jobs]
     if strangers := [name for name in losses if name not in names]:
@@ -105,7 +112,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.seeds is not None:
         experiment = Experiment(
             arguments.bundle, curves, policies, arguments.devices, delays, losses, arguments.save_every,
-            wall_clock(), arguments.shuffle,
+            wall_clock(), arguments.shuffle, kept,
         )  # fmt: skip
         return _replicate(arguments, experiment, bundle)
     folder = _new_folder(arguments.run_dir)
@@ -128,6 +135,19 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _write(arguments.json, bundle, outcomes, arguments.seed, delays)
     return EXIT_MET if any(outcome.met == len(bundle.jobs) for outcome in outcomes.values()) else EXIT_NOT_MET
+
+
+def earlier_runs() -> Path | None:
+    """Return the path of the runs that this user's pool remembers; None if there are none that can be read."""
+    path = home() / FILE
+    try:
+        if not path.exists():
+            return None
+        RunStore(path).close()
+    except RunStoreError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return None
+    return path
 
 
 def parse_policies(given: Sequence[str]) -> list[str]:
@@ -254,6 +274,7 @@ def _write(path: Path, bundle: PlayedBundle, outcomes: Mapping[str, Outcome], se
             played.given.job.name: {
                 "recording": played.recording,
                 "drawn": played.drawn,
+                "made_up": played.made_up,
                 "throughput": played.given.throughput,
                 "needs_s": played.needs if played.needs < float("inf") else None,
             }

@@ -17,13 +17,16 @@ Rules
    target against losses of another task.
 3. The throughput of a job that can be resized is that on its largest number of devices; on fewer it has its part.
 4. A job of unknown duration is taken to need 0.8 of its fair part of the pool's time.
+5. A job without a recording plays the curve of an earlier run that reached its target, at that run's speed, before
+   anything is made up. The run is found as for a live job, by its tag or model, and by its name.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ import numpy as np
 
 from lightning_core.bundle.bundle_content import read_bundle_content
 from lightning_core.bundle.job_section import JOB_KEYS, TERMS, read_job
+from lightning_core.bundle.job_spec import batch_size_of, model_of
 from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError, Problems, require
 from lightning_core.bundle.settings_section import with_policy
@@ -42,6 +46,9 @@ from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve, load_curve, load_curves, read_recording
 from lightning_core.simulation.scenario import SimulatedJob
+from lightning_core.storage.private_files import this_user
+from lightning_core.storage.runs.past_run import PastRun
+from lightning_core.storage.runs.run_store import RunStore
 
 # Maximum number of cells of a curve: as many as a live job has, not as many as its log has lines.
 MAX_CELLS = 1000
@@ -53,6 +60,8 @@ LOAD = 0.8
 NO_DEADLINE = 3600.0
 # Relative margin with which a scaled curve reaches its target.
 ROUNDING = 1e-9
+# What of a job may be made up: its curve, which is another task's; and its time, a part of its fair share.
+MADE_UP = ("curve", "time")
 # Config that is read in place of the job's.
 NOTHING = {"model": {"class_path": "simulated.Training"}}
 
@@ -66,12 +75,14 @@ class Played:
         recording: Name of the recording.
         needs: Seconds alone on its devices until its target is reached; inf if never.
         drawn: Whether only the shape of the recording is used.
+        made_up: What of it is neither recorded nor given: some of :data:`MADE_UP`, in a line.
     """
 
     given: SimulatedJob
     recording: str
     needs: float
     drawn: bool
+    made_up: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +121,13 @@ class PlayedBundle:
 
 
 def read_bundle(
-    path: Path, folder: Path | None, seed: int = 0, devices: int | None = None, *, shuffle: bool = False
+    path: Path,
+    folder: Path | None,
+    seed: int = 0,
+    devices: int | None = None,
+    *,
+    shuffle: bool = False,
+    kept: Path | None = None,
 ) -> PlayedBundle:
     """Read a bundle file, or a file of one job, and give each job its recording.
 
@@ -120,8 +137,10 @@ def read_bundle(
         seed: Seed of what is drawn.
         devices: Number of devices instead of the file's.
         shuffle: Whether the jobs come in an order that the seed draws, not in the file's.
+        kept: Path of a store of earlier runs, which exists; None to use none.
 
     Raises:
+        RunStoreError: If the store cannot be read.
         BundleError: With every problem found in the file.
         ValueError: If a recording of the folder is invalid.
     """
@@ -132,8 +151,9 @@ def read_bundle(
     parts = read_bundle_content(content, path.parent, found, None if devices is None else ExistingPool(devices))
     curves = [] if folder is None else load_curves(folder)
     part = parts.devices / max(len(parts.jobs), 1)
-    reader = _Reader(path.parent, folder, curves, seed, parts.settings or Settings(), part)
-    played = [reader.read(name, value, at, parts.devices) for name, value, at in parts.jobs]
+    with nullcontext() if kept is None else closing(RunStore(kept)) as store:
+        reader = _Reader(path.parent, folder, curves, seed, parts.settings or Settings(), part, store)
+        played = [reader.read(name, value, at, parts.devices) for name, value, at in parts.jobs]
     if found.messages or parts.settings is None:
         raise BundleError(found.messages)
     jobs = [job for job in played if job is not None]
@@ -153,6 +173,7 @@ class _Reader:
         seed: Seed of what is drawn.
         settings: Settings of the scheduler.
         part: Fraction of the pool's devices that each job has if all have the same.
+        kept: Earlier runs; None for none.
     """
 
     beside: Path
@@ -161,6 +182,7 @@ class _Reader:
     seed: int
     settings: Settings
     part: float
+    kept: RunStore | None = None
 
     def read(self, name: Any, value: Any, found: Problems, devices: int) -> Played | None:
         """Return a job with its recording; None, with the problems in ``found``, if anything is wrong."""
@@ -179,6 +201,11 @@ class _Reader:
         try:
             if value.get("curve") is not None:
                 return self._named(spec.job, self._find(value["curve"]), throughput)
+            run = self._earlier(spec.job, value)
+            if run is not None and throughput is None:
+                throughput = _speed_of(run, min(spec.job.max_devices, devices))
+            if run is not None and throughput and (played := self._repeated(spec.job, run, throughput)) is not None:
+                return played
             if not self.curves:
                 raise ValueError("names no recording; give it a curve: FILE, or name a folder of recordings (--curves)")
             return self._drawn(spec.job, throughput)
@@ -195,6 +222,27 @@ class _Reader:
                 return place
         raise ValueError(f"{name}: no such recording in {' or '.join(str(place.parent) for place in places)}")
 
+    def _earlier(self, job: Job, section: Mapping[str, Any]) -> PastRun | None:
+        """Return the earlier run that is most like a job; None if there is none."""
+        if self.kept is None:
+            return None
+        known = replace(job, model=model_of(section), batch_size=batch_size_of(section))
+        found = self.kept.similar(known, this_user()) or self.kept.similar(replace(known, like=job.name), this_user())
+        return found[0] if found else None
+
+    def _repeated(self, job: Job, run: PastRun, throughput: float) -> Played | None:
+        """Return a job that trains as an earlier run did; None if that does not show when its target is reached."""
+        if not job.target.observes or len(run.batches) < self.settings.window:
+            return None
+        # What is kept of a curve is thinned: in between, it is taken to be straight.
+        position = np.unique(np.rint(np.linspace(run.batches[0], run.batches[-1], MAX_CELLS)))
+        loss = np.interp(position, run.batches, run.losses)
+        passage = self._passage(job, position, loss)
+        if passage == math.inf:
+            return None
+        given = SimulatedJob(job, position, loss, throughput, 0.0, _by_size(job, throughput))
+        return Played(given, f"{run.name} (earlier run)", passage / throughput, False)
+
     def _named(self, job: Job, path: Path, throughput: float | None) -> Played:
         curve = next((known for known in self.curves if self._is(known, path)), None)
         if job.target.observes and (job.target.grows or job.target.threshold <= 0):
@@ -208,11 +256,13 @@ class _Reader:
         passage = self._passage(job, position, loss)
         if throughput is None and curve.seconds_per_batch is not None:
             throughput = 1.0 / curve.seconds_per_batch
+        made_up = ""
         if throughput is None:
+            made_up = "" if job.work else MADE_UP[1]
             throughput = (passage if passage < math.inf else float(position[-1])) / self._expected(job)
         rates = curve.learning_rates()
         given = SimulatedJob(job, position, loss, throughput, 0.0, _by_size(job, throughput), learning_rates=rates)
-        return Played(given, path.name, passage / throughput, False)
+        return Played(given, path.name, passage / throughput, False, made_up)
 
     def _is(self, curve: Curve, path: Path) -> bool:
         return self.folder is not None and path == self.folder / f"{curve.name}.csv"
@@ -236,6 +286,8 @@ class _Reader:
                 loss = loss + (goal - lowest - ROUNDING * (abs(goal) + lowest))
         seconds = self._expected(job)
         passage = self._passage(job, position, loss)
+        known = job.work or (throughput is not None and not job.target.observes)
+        made_up = MADE_UP[0] if known else ", ".join(MADE_UP)
         if not job.target.observes:
             position = position * (passage / position[-1])
             position, loss = _whole(position, loss)
@@ -247,7 +299,7 @@ class _Reader:
             throughput = passage / seconds
         rates = curve.learning_rates(float(position[-1]) / last)
         given = SimulatedJob(job, position, loss, throughput, 0.0, _by_size(job, throughput), learning_rates=rates)
-        return Played(given, curve.name, passage / throughput, True)
+        return Played(given, curve.name, passage / throughput, True, made_up)
 
     def _passage(self, job: Job, position: FloatArray, loss: FloatArray) -> float:
         """Return the batches after which the target is reached; inf if it is not within the recording."""
@@ -264,6 +316,11 @@ class _Reader:
         size = min(job.max_devices, self.settings.devices)
         due = NO_DEADLINE if job.is_best_effort else job.deadline
         return job.work or LOAD * (due - job.begin) * min(self.part / size, 1.0)
+
+
+def _speed_of(run: PastRun, size: int) -> float | None:
+    """Return the batches per second of an earlier run on a number of devices; None if it does not show them."""
+    return next((rate for devices, _, rate in run.throughputs if devices == size), None)
 
 
 def _trailing(loss: FloatArray, window: int) -> FloatArray:

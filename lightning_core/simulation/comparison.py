@@ -6,22 +6,36 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.simulation.bundle_curves import PlayedBundle
+from lightning_core.simulation.bundle_curves import LOAD, PlayedBundle
 from lightning_core.simulation.scenario import Outcome
 from lightning_core.view.job_line import SYMBOLS
+
+# What is said of each thing that was made up.
+MADE_UP_WORDS = {
+    "curve": "made up: curve: another task's, scaled to reach the target; this compares policies, and forecasts no job",
+    "time": f"made up: time: {LOAD:.0%} of the job's fair part of the pool, for nothing says how long it takes",
+}
 
 
 def introduce(bundle: PlayedBundle) -> list[str]:
     """Return a line for each job with its recording and the time that it needs and has, then the possible maximum."""
-    rows = [("job", "recording", "batches/s", "needs", "has", "")]
+    rows = [
+        (
+            "job",
+            "recording",
+            "batches/s",
+            "needs",
+            "has",
+            "made up" if any(played.made_up for played in bundle.jobs) else "",
+        )
+    ]
     for played in bundle.jobs:
         job = played.given.job
         has = format_duration(job.deadline - job.begin)
-        drawn = "drawn, scaled to its target" if played.drawn else ""
-        rows.append(
-            (job.name, played.recording, f"{played.given.throughput:.3g}", format_duration(played.needs), has, drawn)
-        )
+        speed, needs = f"{played.given.throughput:.3g}", format_duration(played.needs)
+        rows.append((job.name, played.recording, speed, needs, has, played.made_up))
     lines = _table(rows)
+    lines += [words for what, words in MADE_UP_WORDS.items() if any(what in played.made_up for played in bundle.jobs)]
     if bundle.ceiling is not None:
         lines.append(f"at most {bundle.ceiling} of {len(bundle.jobs)} could be met if the curves were known in advance")
     return lines

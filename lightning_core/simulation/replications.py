@@ -70,6 +70,7 @@ class Experiment:
         save_every: Batches between two checkpoints; 0 if a job is saved only where it leaves.
         wall_clock: What the clock on the wall shows when it begins.
         shuffle: Whether each seed also draws the order in which the jobs come.
+        kept: Path of a store of earlier runs; None to use none.
     """
 
     bundle: Path
@@ -81,6 +82,7 @@ class Experiment:
     save_every: int = 0
     wall_clock: WallClock | None = None
     shuffle: bool = False
+    kept: Path | None = None
 
     def replicate(self, seeds: Sequence[int], told: Callable[[int], None] = lambda done: None) -> list[Replication]:
         """Play all seeds.
@@ -100,7 +102,7 @@ class Experiment:
 
     def play(self, seed: int) -> Replication:
         """Play one seed under every policy."""
-        bundle = read_bundle(self.bundle, self.curves, seed, self.devices, shuffle=self.shuffle)
+        bundle = read_bundle(self.bundle, self.curves, seed, self.devices, shuffle=self.shuffle, kept=self.kept)
         jobs = [played.given for played in bundle.jobs]
         # After the last deadline nothing is met any more.
         over = max(given.submitted + given.job.deadline for given in jobs) + 2 * self.delays.report

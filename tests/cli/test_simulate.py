@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.scenario import Delays
 from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.runs.run_store import FILE, RunStore
+from tests.storage.test_run_store import run
 
 # A loss of 10 / s after s batches, and the same a hundred times as high and ten times as slow, with its speed.
 ROWS = "step,loss\n" + "".join(f"{s},{10 / s}\n" for s in range(1, 201))
@@ -334,11 +338,36 @@ def test_a_wrong_option_is_refused(options: list[str], words: str, capsys: pytes
     assert (told.out, Path("simulations").exists()) == ("", False)
 
 
+def test_a_job_that_ran_before_is_simulated_as_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("LIGHTNING_CORE_HOME", str(folder))
+    with closing(RunStore(folder / FILE)) as store:
+        batches, losses = tuple(range(100, 1001, 100)), tuple(1.0 - k / 10 for k in range(10))
+        store.add([run("vit", batches=batches, losses=losses, throughputs=((1, "cpu", 20.0),))])
+    jobs = "{vit: {deadline: 60s, target: {metric: val_loss, at_most: %s}}, late: {like: vit, deadline: 60s, target: {batches: 400}}}"
+    Path("bundle.yaml").write_text(f"jobs: {jobs % 0.35}")
+    assert main(["simulate", "bundle.yaml", "--run-dir", "one"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"vit +vit \(earlier run\) +20 +37\.\ds +60\.0s", said[1])  # the line is 0.35 at 750 batches
+    assert re.fullmatch(r"late +\S+ +20 +20\.0s +60\.0s +curve", said[2])
+    assert said[3].startswith("made up: curve: ")
+    # A target that it never reached says nothing; neither does it where recordings are named.
+    Path("bundle.yaml").write_text(f"jobs: {jobs % 0.01}")
+    main(["simulate", "bundle.yaml", "--run-dir", "two"])
+    assert "earlier run" not in capsys.readouterr().out
+    Path("bundle.yaml").write_text(f"jobs: {jobs % 0.35}")
+    main(["simulate", "bundle.yaml", "--run-dir", "three", "--curves", "curves"])
+    assert "earlier run" not in capsys.readouterr().out
+
+
 def test_a_job_without_a_recording_borrows_one_that_ships(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.yaml").write_text("jobs: {a: {deadline: 100s, target: {batches: 5}}}")
     assert main(["simulate", "bundle.yaml"]) == 0
     row = capsys.readouterr().out.splitlines()[1].split()
-    assert (row[0], row[-5:]) == ("a", ["drawn,", "scaled", "to", "its", "target"])
+    assert (row[0], row[-2:]) == ("a", ["curve,", "time"])
     assert (SHIPPED / f"{row[1]}.csv").is_file()
     with pytest.raises(ValueError, match=r"jobs\.a: names no recording; give it a curve: FILE, or name a folder"):
         read_bundle(Path("bundle.yaml"), None)
