@@ -8,7 +8,8 @@ Run from the repository's root: ``python examples/again.py --seed 1 --json again
 3. trains the first evening under the default policy. Its runs are kept as a pool keeps them, in ``history.db``;
 4. trains the second evening twice in the same warm processes: once as if nothing had been before it, once with the
    store of the first;
-5. prints, job by job, what the store was worth.
+5. prints, job by job, what the store was worth, and beside it the means over ten seeds, 1 to 10, in virtual time: one
+   evening says little.
 
 ``python -m benchmarks.policies.again`` plays hundreds of such evenings in virtual time.
 """
@@ -31,9 +32,11 @@ sys.path.insert(0, str(ROOT))
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from examples.demo import bundle_of, run, terms, throughputs_of, warm  # noqa: E402
+from benchmarks.policies.again import play as play_in_virtual_time  # noqa: E402
+from examples.demo import SIMULATED, bundle_of, run, terms, throughputs_of, warm  # noqa: E402
 from examples.digits.drawing import DrawnJob, ceiling  # noqa: E402
 from examples.digits.evenings import FIRST, JOBS, SECOND, draw_evenings, model_of, recorded  # noqa: E402
+from examples.digits.virtual import RESIDENT  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.core.answers import JobStatus, Verdict  # noqa: E402
@@ -41,6 +44,7 @@ from lightning_core.history.history import History  # noqa: E402
 from lightning_core.node.signals import SignalReceivedError, recorded_signals  # noqa: E402
 from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.simulation.recorded_curves import Curve  # noqa: E402
+from lightning_core.simulation.replications import Mean  # noqa: E402
 from lightning_core.storage.journals.journal import Journal  # noqa: E402
 from lightning_core.storage.runs.run_store import FILE, RunStore  # noqa: E402
 
@@ -135,7 +139,8 @@ def play(cluster: Cluster, folder: Path, seed: int, console: Console) -> dict[st
     began = time.monotonic()
     console.print(f"\nseed {seed}: measuring the throughput of each model alone ...")
     curves = recorded()
-    first, second = draw_evenings(curves, measured(cluster, curves, folder / "alone"), seed)
+    throughputs = measured(cluster, curves, folder / "alone")
+    first, second = draw_evenings(curves, throughputs, seed)
     evening = run(cluster, _bundle(first), folder / "first", "the first evening")
     with closing(RunStore(evening.run_dir / FILE)) as store:
         kept = len(store)
@@ -146,6 +151,7 @@ def play(cluster: Cluster, folder: Path, seed: int, console: Console) -> dict[st
         ends[name] = as_it_went(run(cluster, _bundle(second), folder / name, title, earlier))
         console.print(f"   {title}: {ends[name].met} of {ceiling(second)} met")
     show(second, ends["without"], ends["with"], console)
+    console.print(in_virtual_time(throughputs))
     console.print(f"({time.monotonic() - began:.0f} s)")
     return {
         "seed": seed,
@@ -153,6 +159,17 @@ def play(cluster: Cluster, folder: Path, seed: int, console: Console) -> dict[st
         **{f"met_{name}": end.met for name, end in ends.items()},
         **{f"wasted_s_{name}": round(end.wasted, 2) for name, end in ends.items()},
     }
+
+
+def in_virtual_time(throughputs: Mapping[str, float]) -> str:
+    """Return the means over ten seeds, played at the throughputs of this machine, in words."""
+    pairs = [play_in_virtual_time(seed, throughputs) for seed in SIMULATED]
+    could, without, knowing = (
+        Mean.of([float(one) for one in column])
+        for column in zip(*((pair.ceiling, pair.without.met, pair.with_runs.met) for pair in pairs), strict=True)
+    )
+    return (f"mean of {len(pairs)} seeds, simulated: {without} met without the runs, {knowing} with them, of "
+            f"{could.value:.1f}")  # fmt: skip
 
 
 def _bundle(drawn: Sequence[DrawnJob]) -> Bundle:
@@ -174,7 +191,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, float]:
                   f"{SECOND[0]:.0f} s, with {SECOND[1]:g} times the work that fits.")  # fmt: skip
     console.print("In the table: needs, seconds alone on the device; has, seconds until the deadline; ✓ target met, "
                   "· missed; verdict after, seconds until the first verdict.")  # fmt: skip
-    with recorded_signals(at_once=True), warm(JOBS) as cluster:
+    with recorded_signals(at_once=True), warm(RESIDENT) as cluster:
         rows = [play(cluster, arguments.run_dir / f"seed-{seed}", seed, console) for seed in arguments.seed]
     figures = {key: round(sum(row[key] for row in rows), 2) for key in rows[0] if key != "seed"}
     console.print(f"\n{meaning(figures)}")

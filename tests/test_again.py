@@ -17,6 +17,7 @@ from examples import again, demo
 from examples.digits.drawing import DrawnJob, ceiling
 from examples.digits.evenings import FIRST, JOBS, SECOND, draw_evenings, model_of, recorded
 from examples.digits.trainings import AGAIN, CURVES_AGAIN, FASTER, TRAININGS
+from examples.digits.virtual import DELAYS
 from lightning_core.core.answers import Verdict
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.private_files import private_folder
@@ -73,7 +74,7 @@ def test_a_job_is_given_the_runs_of_its_model(tmp_path: Path) -> None:
     first, second = draw_evenings(CURVES, SPEEDS, 1)
     tmp_path.chmod(0o700)
     journal = tmp_path / "journal.db"
-    Simulation(virtual.settings(), virtual.simulated(first, CURVES, SPEEDS), virtual.DELAYS, journal).run()
+    Simulation(virtual.settings(), virtual.simulated(first, CURVES, SPEEDS), DELAYS, journal).run()
     given = virtual.remembering(virtual.simulated(second, CURVES, SPEEDS), journal)
     left = {job.name for job in first}
     found = {one.job.name: {earlier.name for earlier in one.earlier} for one in given}

@@ -19,24 +19,21 @@ import numpy as np
 from benchmarks import common
 from benchmarks.common import Figures, Size, table
 from benchmarks.curves.verdicts import JudgedJob
+from examples.digits import virtual
 from examples.digits.drawing import DrawnJob, ceiling
 from examples.digits.evenings import draw_evenings, model_of, recorded
+from examples.digits.virtual import DELAYS, PERIOD, RESIDENT
 from lightning_core.cli.history_sources import Terms, read_runs
 from lightning_core.core.answers import Verdict
-from lightning_core.core.jobs import Job, OnMiss
-from lightning_core.core.targets import LossTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve
 from lightning_core.simulation.replications import Mean
-from lightning_core.simulation.scenario import Delays, Outcome, SimulatedJob
+from lightning_core.simulation.scenario import Outcome, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.runs.run_store import FILE, RunStore
 
 SEEDS = {"quick": 40, "default": 200, "full": 1000}
-PERIOD = 0.5
 BATCH_SIZE = 64
-# As live: a report takes 20 ms, and eight trainings are built on two cores before the first batch.
-DELAYS = Delays(report=0.02, start=1.0)
 
 
 class Evening(NamedTuple):
@@ -58,10 +55,16 @@ class Pair(NamedTuple):
     with_runs: Evening
 
 
-def play(seed: int) -> Pair:
-    """Play both evenings of a seed, the second one without and with the runs of the first."""
+def play(seed: int, throughputs: Mapping[str, float] | None = None) -> Pair:
+    """Play both evenings of a seed, the second one without and with the runs of the first.
+
+    Args:
+        seed: Seed of the draw.
+        throughputs: Batches per second of each training; None for those of the recordings.
+    """
     curves = recorded()
-    throughputs = {name: 1.0 / (curve.seconds_per_batch or 0.02) for name, curve in curves.items()}
+    if throughputs is None:
+        throughputs = {name: 1.0 / (curve.seconds_per_batch or 0.02) for name, curve in curves.items()}
     first, second = draw_evenings(curves, throughputs, seed)
     jobs = simulated(second, curves, throughputs)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +77,7 @@ def play(seed: int) -> Pair:
 
 def settings() -> Settings:
     """Return the settings of every evening."""
-    return Settings(period=PERIOD)
+    return Settings(period=PERIOD, resident=RESIDENT)
 
 
 def simulated(
@@ -82,15 +85,9 @@ def simulated(
 ) -> list[SimulatedJob]:
     """Return drawn jobs for a simulation."""
     return [
-        SimulatedJob(
-            Job(one.name, one.deadline, LossTarget("loss", one.target), on_miss=OnMiss.STOP,
-                model=model_of(one.name), batch_size=BATCH_SIZE),
-            curves[one.name].position,
-            curves[one.name].loss,
-            throughputs[one.name],
-        )
-        for one in drawn
-    ]  # fmt: skip
+        replace(one, job=replace(one.job, model=model_of(one.job.name), batch_size=BATCH_SIZE))
+        for one in virtual.simulated(drawn, curves, throughputs)
+    ]
 
 
 def remembering(jobs: Sequence[SimulatedJob], journal: Path) -> list[SimulatedJob]:

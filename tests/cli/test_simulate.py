@@ -13,10 +13,12 @@ import pytest
 
 from lightning_core.cli.main import main
 from lightning_core.cli.simulate import parse_delays, parse_policies
+from lightning_core.server.discovery import home
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.scenario import Delays
 from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.private_files import private_folder
 from lightning_core.storage.runs.run_store import FILE, RunStore
 from tests.storage.test_run_store import run
 
@@ -341,13 +343,13 @@ def test_a_wrong_option_is_refused(options: list[str], words: str, capsys: pytes
 def test_a_job_that_ran_before_is_simulated_as_it_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setenv("LIGHTNING_CORE_HOME", str(folder))
+    monkeypatch.setenv("LIGHTNING_CORE_HOME", str(tmp_path / "home"))
+    folder = private_folder(home())
     with closing(RunStore(folder / FILE)) as store:
         batches, losses = tuple(range(100, 1001, 100)), tuple(1.0 - k / 10 for k in range(10))
         store.add([run("vit", batches=batches, losses=losses, throughputs=((1, "cpu", 20.0),))])
-    jobs = "{vit: {deadline: 60s, target: {metric: val_loss, at_most: %s}}, late: {like: vit, deadline: 60s, target: {batches: 400}}}"
+    vit = "vit: {deadline: 60s, target: {metric: val_loss, at_most: %s}}"
+    jobs = f"{{{vit}, late: {{like: vit, deadline: 60s, target: {{batches: 400}}}}}}"
     Path("bundle.yaml").write_text(f"jobs: {jobs % 0.35}")
     assert main(["simulate", "bundle.yaml", "--run-dir", "one"]) == 0
     said = capsys.readouterr().out.splitlines()
