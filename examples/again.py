@@ -36,7 +36,6 @@ from benchmarks.policies.again import play as play_in_virtual_time  # noqa: E402
 from examples.demo import SIMULATED, bundle_of, run, terms, throughputs_of, warm  # noqa: E402
 from examples.digits.drawing import DrawnJob, ceiling  # noqa: E402
 from examples.digits.evenings import FIRST, JOBS, SECOND, draw_evenings, model_of, recorded  # noqa: E402
-from examples.digits.virtual import RESIDENT  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.core.answers import JobStatus, Verdict  # noqa: E402
@@ -191,7 +190,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, float]:
                   f"{SECOND[0]:.0f} s, with {SECOND[1]:g} times the work that fits.")  # fmt: skip
     console.print("In the table: needs, seconds alone on the device; has, seconds until the deadline; ✓ target met, "
                   "· missed; verdict after, seconds until the first verdict.")  # fmt: skip
-    with recorded_signals(at_once=True), warm(RESIDENT) as cluster:
+    with recorded_signals(at_once=True), warm(JOBS) as cluster:
         rows = [play(cluster, arguments.run_dir / f"seed-{seed}", seed, console) for seed in arguments.seed]
     figures = {key: round(sum(row[key] for row in rows), 2) for key in rows[0] if key != "seed"}
     console.print(f"\n{meaning(figures)}")

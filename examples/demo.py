@@ -1,4 +1,4 @@
-"""Compares five policies on ten real trainings with ten deadlines on one device.
+"""Compares three policies on ten real trainings with ten deadlines on one device.
 
 Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.json``. For each seed it
 
@@ -10,8 +10,9 @@ Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.j
    it stand the means over ten seeds, 1 to 10, in virtual time: one draw says little about a policy.
 
 The draw follows the rules of ``benchmarks.curves.bundles`` and is independent of the policies: jobs come in a random
-order, and deadlines depend neither on it nor on the work. Three trainings fit into memory; others wait, or one is saved
-and leaves. ``python -m benchmarks.policies.demo`` simulates hundreds of such draws.
+order, and deadlines depend neither on it nor on the work. Each training has a warm process of its own: with fewer, one
+that is held must leave before another is looked at. ``python -m benchmarks.policies.demo`` simulates hundreds of such
+draws, under more policies.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from examples.digits.drawing import SECONDS, DrawnJob, ceiling, draw  # noqa: E402
 from examples.digits.trainings import AGAIN, CURVES, TRAININGS  # noqa: E402
-from examples.digits.virtual import PERIOD, RESIDENT, play_seeds  # noqa: E402
+from examples.digits.virtual import PERIOD, play_seeds  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
@@ -46,7 +47,7 @@ from lightning_core.storage.private_files import private_folder  # noqa: E402
 from lightning_core.storage.runs.run_store import FILE, RunStore  # noqa: E402
 from lightning_core.view.progress import view_for  # noqa: E402
 
-POLICIES = ("fifo", "edf", "lara", "laira", "triage")
+POLICIES = ("fifo", "edf", "triage")
 OURS, BASELINE = "triage", "fifo"
 # Seeds that are played in virtual time beside the ones that are trained.
 SIMULATED = range(1, 11)
@@ -62,9 +63,7 @@ def bundle_of(jobs: Mapping[str, Mapping[str, object]], policy: str, kind: str =
         name: {**trainings[name].config(), "cell": trainings[name].cell, "on_miss": "stop", **terms}
         for name, terms in jobs.items()
     }
-    bundle = Bundle.from_dict(
-        {"period": f"{PERIOD}s", "pool": {"kind": kind, "resident": RESIDENT}, "jobs": written}, ROOT
-    )
+    bundle = Bundle.from_dict({"period": f"{PERIOD}s", "pool": {"kind": kind}, "jobs": written}, ROOT)
     return bundle.with_policy(policy)
 
 
@@ -247,7 +246,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
     print(f"{len(curves)} trainings of handwritten digits share one device under {len(arguments.policy)} policies.")
     print("In the tables: needs, seconds alone on the device; has, seconds until the deadline; ✓ target met; · missed.")
     print(flush=True)
-    with recorded_signals(at_once=True), warm(min(RESIDENT, len(curves)), arguments.kind) as cluster:
+    with recorded_signals(at_once=True), warm(len(curves), arguments.kind) as cluster:
         rows = [play(cluster, curves, arguments, seed) for seed in arguments.seed]
     figures = {key: sum(row[key] for row in rows) for key in rows[0] if key != "seed"}
     if len(rows) > 1:

@@ -12,7 +12,7 @@ import torch
 from examples import demo
 from examples.digits.drawing import LOAD, SECONDS, WINDOW, ceiling, draw
 from examples.digits.trainings import CURVES, TRAININGS, record
-from examples.digits.virtual import PERIOD, RESIDENT, play_seeds
+from examples.digits.virtual import PERIOD, play_seeds
 from lightning_core.callbacks.reporting.loss_meter import LossMeter
 from lightning_core.core.events import Report
 from lightning_core.scheduler.settings import Settings
@@ -100,7 +100,7 @@ def test_a_recorded_training_is_reproduced() -> None:
 def test_the_ten_seeds_show_a_difference_in_virtual_time() -> None:
     """The expected result of a live run on any machine, in the mean of the demo's seeds."""
     speeds = {name: 1.0 / (curve.seconds_per_batch or np.nan) for name, curve in RECORDED.items()}
-    settings = [Settings(policy=name, period=PERIOD, resident=RESIDENT) for name in ("fifo", "edf", "triage")]
+    settings = [Settings(policy=name, period=PERIOD) for name in ("fifo", "edf", "triage")]
     played = play_seeds(RECORDED, speeds, settings, demo.SIMULATED)
     for most, *met in played:
         assert max(met) <= most <= 10

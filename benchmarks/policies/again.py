@@ -22,7 +22,7 @@ from benchmarks.curves.verdicts import JudgedJob
 from examples.digits import virtual
 from examples.digits.drawing import DrawnJob, ceiling
 from examples.digits.evenings import draw_evenings, model_of, recorded
-from examples.digits.virtual import DELAYS, PERIOD, RESIDENT
+from examples.digits.virtual import DELAYS, PERIOD
 from lightning_core.cli.history_sources import Terms, read_runs
 from lightning_core.core.answers import Verdict
 from lightning_core.scheduler.settings import Settings
@@ -77,7 +77,7 @@ def play(seed: int, throughputs: Mapping[str, float] | None = None) -> Pair:
 
 def settings() -> Settings:
     """Return the settings of every evening."""
-    return Settings(period=PERIOD, resident=RESIDENT)
+    return Settings(period=PERIOD)
 
 
 def simulated(

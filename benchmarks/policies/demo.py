@@ -11,7 +11,7 @@ import os
 from benchmarks import common
 from benchmarks.common import Figures, Size, table
 from examples.digits.trainings import CURVES
-from examples.digits.virtual import PERIOD, RESIDENT, play_seeds
+from examples.digits.virtual import PERIOD, play_seeds
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import load_curves
 from lightning_core.simulation.replications import Mean
@@ -25,7 +25,7 @@ def measure(size: Size) -> Figures:
     seeds = range(1, SEEDS[size] + 1)
     curves = {curve.name: curve for curve in load_curves(CURVES)}
     throughputs = {name: 1.0 / (curve.seconds_per_batch or 0.02) for name, curve in curves.items()}
-    settings = [Settings(policy=policy, period=PERIOD, resident=RESIDENT) for policy in POLICIES]
+    settings = [Settings(policy=policy, period=PERIOD) for policy in POLICIES]
     played = play_seeds(curves, throughputs, settings, seeds, processes=len(os.sched_getaffinity(0)))
     could, *met = (list(column) for column in zip(*played, strict=True))
     print(f"Ten trainings in virtual time, {len(seeds)} seeds; jobs that could be met: {Mean.of(could)}")

@@ -16,12 +16,8 @@ from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 
 PERIOD = 0.5
-# Trainings in memory at once: ten processes take most of a minute to warm up. In 40 simulated seeds triage meets 3.3
-# jobs with two, 4.1 with three and 4.2 with ten; lara and laira, which look at many jobs in turns, meet 2.5 and 2.6
-# with three, 3.0 and 3.8 with ten.
-RESIDENT = 3
-# As live: a report takes 20 ms, a training is built in 0.6 s, and one that makes room for another leaves in 0.2 s.
-DELAYS = Delays(report=0.02, start=0.6, release=0.2)
+# As live: a report takes 20 ms, and the trainings are built on two cores before the first batch.
+DELAYS = Delays(report=0.02, start=1.2)
 
 
 def simulated(
