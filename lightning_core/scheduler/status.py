@@ -12,8 +12,8 @@ from lightning_core.core.durations import FAR, MAX_FORECAST
 from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.estimators.above_floor import AboveFloor
-from lightning_core.estimators.stated_work import likeliest, work_left
 from lightning_core.estimators.posterior import READY_SHARE
+from lightning_core.estimators.stated_work import likeliest, work_left
 from lightning_core.planning.confidence import averaged, trusted_chances
 from lightning_core.scheduler.device_memory import needed
 from lightning_core.scheduler.forecasting import HIGH, LOW, between, forecast_position
