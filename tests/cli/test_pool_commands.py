@@ -138,8 +138,11 @@ def test_an_easier_target_is_met_at_once(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a"), job("b", 200.0))), 0.0)
     scheduler.handle(report("a", 1, 60, 6.0), 7.0)
     answers = scheduler.handle(SetTerms("a", target=BatchTarget(50)), 8.0)
-    assert isinstance(answers[0], End)
-    assert answers[0].verdict is Verdict.MET
+    told, end, *_ = answers
+    assert isinstance(told, Grant)
+    assert told.target == BatchTarget(50)
+    assert isinstance(end, End)
+    assert end.verdict is Verdict.MET
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
 
 

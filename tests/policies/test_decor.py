@@ -275,7 +275,7 @@ def test_a_resize_that_costs_more_than_it_gains_does_not_happen() -> None:
 def test_the_reason_of_an_infeasible_job_names_its_lateness() -> None:
     one = run([training("a", 1000, 30.0, (12.0, 20.0), known=True)], 4)
     late = [said for said in one.simulation.said["a"] if "cannot finish in time" in said]
-    assert late[0] == "cannot finish in time: it would be 20.0s late on 2 devices"
+    assert late[0] == "cannot finish in time: it would be 20s late on 2 devices"
     assert one.end("a") == pytest.approx(50.0, abs=0.1)
     stopped = run([training("a", 1000, 30.0, (12.0, 20.0), known=True, on_miss=OnMiss.STOP)], 4)
     assert stopped.jobs["a"].batches == 0  # it would not be continued, so it does not begin
@@ -283,7 +283,7 @@ def test_the_reason_of_an_infeasible_job_names_its_lateness() -> None:
 
 def test_a_job_that_is_early_on_its_minimum_of_devices_gets_a_reason() -> None:
     whole = run([training("a", 200, 100.0, (10.0, 19.0), known=True)], 2, alpha=1.0)
-    assert whole.simulation.said["a"][0] == "finishes 80.0s early on the fewest devices that it can have (1)"
+    assert whole.simulation.said["a"][0] == "finishes 80s early on the fewest devices that it can have (1)"
     part = run([training("a", 100, 400.0, (50.0,), can=frozenset(Capability))], 1, alpha=1.0, quantum=0.05)
     assert any("early on the fewest devices that it can have (0.05)" in said for said in part.simulation.said["a"])
 

@@ -153,9 +153,7 @@ def test_what_a_policy_leaves_goes_to_jobs_with_a_chance_then_to_those_without_a
     told = {one.name: (one.share, str(one.grant_reason)) for one in scheduler.status()}
     assert told["a"] == told["unknown"] == (1.0, "uses devices that no other job needs")
     assert told["free"] == (1.0, "no deadline: has an equal part of what jobs with deadlines leave")
-    assert told["hopeless"] == (
-        0.0, "found infeasible: comes after jobs that have a chance and those without a deadline"
-    )  # fmt: skip
+    assert told["hopeless"] == (0.0, "waiting for jobs more likely to finish in time")
 
 
 def test_devices_that_are_left_are_shared_equally() -> None:

@@ -19,7 +19,7 @@ from lightning_core.core.reasons import Reason, index
 from lightning_core.core.saved_state import StateError, decode, encode, restored
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.validation import checked
-from lightning_core.scheduler.tables.table import SAVED, JobTable
+from lightning_core.scheduler.tables.table import NUMBERS, SAVED, JobTable
 
 # How the values of the table's lists and dictionaries are read, where they are not what JSON holds.
 LISTS: dict[str, Callable[[Any], Any]] = {
@@ -59,10 +59,8 @@ def table_to_dict(table: JobTable) -> dict[str, Any]:
         "past_resizes": encode(table.past_resizes),
         "names": list(table.names),
         "jobs": [job_to_dict(job) for job in table.jobs],
-        "directives": [
-            answer_to_dict(directive._replace(reason=table.grant_reason(row)))
-            for row, directive in enumerate(table.directives)
-        ],
+        "directives": [answer_to_dict(directive) for directive in table.directives],
+        "numbers": {name: encode(getattr(table, name)) for name in NUMBERS},
         "speedups": [speedup.state() for speedup in table.speedups],
         "curves": [curve.state() for curve in table.curves],
         **{name: encode(getattr(table, name)) for name in (*LISTS, *BY_ROW)},
@@ -86,10 +84,14 @@ def restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
     table.jobs = [job_from_dict(job) for job in saved["jobs"]]
     directives = [answer_from_dict(directive) for directive in saved["directives"]]
     table.directives = [one for one in directives if isinstance(one, Grant | End)]
-    table.number, table.number_2 = (np.zeros(len(table.active)) for _ in range(2))
-    for row, directive in enumerate(table.directives):
-        if isinstance(directive, Grant) and table.code[row] == index(directive.reason.code):
-            table.number[row], table.number_2[row] = directive.reason.numbers
+    if "numbers" in saved:
+        for name in NUMBERS:
+            setattr(table, name, decode(saved["numbers"][name]))
+    else:  # saved before they were: those of the grants
+        table.number, table.number_2 = (np.zeros(len(table.active)) for _ in NUMBERS)
+        for row, directive in enumerate(table.directives):
+            if isinstance(directive, Grant) and table.code[row] == index(directive.reason.code):
+                table.number[row], table.number_2[row] = directive.reason.numbers
     table.speedups = [
         restored(SpeedUp(decode(one["sizes"]), job.throughputs), one)
         for one, job in zip(saved["speedups"], table.jobs, strict=True)

@@ -366,5 +366,6 @@ class JobTable:
 # The types of the columns by name, from the class.
 _KINDS = {"BoolArray": np.bool_, "FloatArray": np.float64, "IntArray": np.int64}
 COLUMNS = {name: _KINDS[kind] for name, kind in JobTable.__annotations__.items()}
-# They are saved with the grants, and the others by themselves.
-SAVED = tuple(name for name in COLUMNS if name not in ("number", "number_2"))
+# The numbers of reasons are saved apart: states that were saved before have none.
+NUMBERS = ("number", "number_2")
+SAVED = tuple(name for name in COLUMNS if name not in NUMBERS)
