@@ -151,6 +151,18 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "four_on_two": ("Work per device, four jobs on two devices", "{:.2f}"),
     },
     "overhead": {
+        "paid_us": (
+            "What a user pays a batch, above an empty callback: scheduler in the process; in a pool",
+            "{:.0f} µs; {paid_pool_us:.0f} µs",
+        ),
+        "trainer_us_none": (
+            "A batch in a Trainer: without a callback; with an empty one",
+            "{:.0f} µs; {trainer_us_empty:.0f} µs",
+        ),
+        "trainer_us_ours": (
+            "... with the callback: scheduler in the process; in a pool",
+            "{:.0f} µs; {trainer_us_pool:.0f} µs",
+        ),
         "callback_us": ("Hooks of the callback per batch, median", "{:.2g} µs"),
         "callback_p99_us": ("Hooks of the callback per batch, 99th percentile", "{:.2g} µs"),
         "blocking_call_ratio": ("Blocking actor call, as a multiple", "{:.0f}"),
@@ -692,8 +704,8 @@ class Quoted(NamedTuple):
 QUOTED = (
     Quoted(
         "overhead",
-        ("callback_us", "callback_p99_us"),
-        "Cost of the callback per batch: median; 99th percentile",
+        ("paid_us", "paid_pool_us"),
+        "What a user pays a batch of .6 ms, above an empty callback: scheduler in the process; in a pool",
         "{:.0f} µs; {:.0f} µs",
     ),
     Quoted(

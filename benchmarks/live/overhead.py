@@ -1,5 +1,12 @@
-"""Measure the callback's hooks per batch, compared with a blocking actor call and Ray Tune's report callback.
+"""Measure what a batch costs with the callback, without it, and with one whose hooks do nothing.
 
+What a user pays is the time of a batch with the callback, less that with an empty callback: everything counts, such as
+the thread that reports and the caches that the hooks empty. One Trainer after the other trains the same small model in
+one thread, without a callback, with an empty one, with ours and a scheduler in this process, and with ours in a pool;
+next round in the opposite order. Each gives one time per batch; the figures are medians over the rounds, what a user
+pays the median of the differences within each round.
+
+The hooks alone are compared with a blocking actor call and Ray Tune's report callback:
 A real ``Trainer.fit`` reports to a scheduler in a Ray actor and acquires quanta from a device arbiter. Every hook is
 timed from outside, and the cost of the clock is subtracted. The same run measures ``ray.get`` of one report
 at a time, and with ``--full`` Ray Tune's callback on every batch (needs ``pip install -e '.[bench]'``).
@@ -7,12 +14,14 @@ at a time, and with ``--full`` Ray Tune's callback on every batch (needs ``pip i
 
 from __future__ import annotations
 
+import io
 import logging
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +32,7 @@ import ray
 import torch
 
 from benchmarks.common import Figures, Size, main, table
+from benchmarks.live.pool import Pool
 from benchmarks.live.workloads import Noise, Regression
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cloud.ray_cluster import start_local_ray
@@ -38,6 +48,68 @@ from lightning_core.server.start_scheduler import start_scheduler
 HOOKS = ("on_train_batch_start", "on_train_batch_end")
 # Batches at the start that are left out: they start threads and connections.
 WARM = 200
+# Width of the model that is trained with and without a callback: a batch takes about .6 ms.
+WIDTH = 192
+EMPTY, OURS, IN_POOL = "empty", "ours", "pool"
+
+
+def empty() -> pl.Callback:
+    """Return a callback with the hooks of CoreCallback that does nothing."""
+
+    def hook(self: pl.Callback, *_: Any, **__: Any) -> None:
+        pass
+
+    names = [name for name in vars(CoreCallback) if name.startswith("on_") or name == "setup"]
+    kind: Any = type("Empty", (pl.Callback,), dict.fromkeys(names, hook))
+    callback: pl.Callback = kind()
+    return callback
+
+
+class Stopwatch(pl.Callback):
+    """Measures the time from a batch to the end of the training; the last callback, in each training alike."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_step == WARM:
+            self.seconds = -time.perf_counter()
+
+    def on_train_end(self, *_: Any) -> None:
+        self.seconds += time.perf_counter()
+
+
+def seconds_per_batch(callback: pl.Callback | None, batches: int) -> float:
+    """Train with a callback, if there is one, and return the seconds that a batch takes, all told."""
+    watch = Stopwatch()
+    fit([watch] if callback is None else [callback, watch], WARM + batches, Regression(WIDTH))
+    return watch.seconds / batches
+
+
+def in_trainer(rounds: int, batches: int, pool: Path) -> dict[str, np.ndarray]:
+    """Return the seconds per batch without a callback and with each kind, one training of each in every round.
+
+    Args:
+        rounds: Rounds.
+        batches: Batches of each training.
+        pool: Folder of a running pool.
+
+    Returns:
+        For each kind an array of shape ``(rounds,)``.
+    """
+
+    def ours(where: str) -> pl.Callback:
+        callback: pl.Callback = CoreCallback("m", "1d", "loss<=1e-9", pool=where, on_refused="rename")
+        return callback
+
+    kinds: dict[str, Callable[[], pl.Callback | None]] = {
+        "none": lambda: None, EMPTY: empty, OURS: lambda: ours("local"), IN_POOL: lambda: ours(str(pool)),
+    }  # fmt: skip
+    took: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for turn in range(rounds):
+        for kind in list(kinds)[:: 1 if turn % 2 == 0 else -1]:
+            took[kind].append(seconds_per_batch(kinds[kind](), batches))
+    return {kind: np.array(seconds) for kind, seconds in took.items()}
 
 
 def timed(callback: pl.Callback) -> list[float]:
@@ -72,13 +144,13 @@ def clock_cost() -> float:
     return statistics.median(spent)
 
 
-def fit(callback: pl.Callback, batches: int) -> None:
+def fit(callbacks: list[pl.Callback], batches: int, model: pl.LightningModule) -> None:
     """Train this many batches."""
     trainer = pl.Trainer(
         max_steps=batches, max_epochs=-1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, accelerator="cpu", callbacks=[callback],
+        enable_model_summary=False, accelerator="cpu", callbacks=callbacks,
     )  # fmt: skip
-    trainer.fit(Regression(), datamodule=Noise())
+    trainer.fit(model, datamodule=Noise())
 
 
 def ours(batches: int, folder: Path) -> np.ndarray:
@@ -88,7 +160,7 @@ def ours(batches: int, folder: Path) -> np.ndarray:
     callback = CoreCallback("bench", "1d", BatchTarget(10**9))
     callback._options = replace(callback._options, client=RayClient("bench"), device_lock=device_lock)
     spent = timed(callback)
-    fit(callback, batches)
+    fit([callback], batches, Regression())
     device_lock.close()
     arbiter.close()
     return np.array(spent[WARM:])
@@ -137,6 +209,15 @@ def measure(size: Size) -> Figures:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     batches, calls, repeats = {"quick": (4000, 600, 3), "default": (8000, 1000, 5), "full": (8000, 1000, 5)}[size]
+    turns, long = {"quick": (10, 1500), "default": (30, 2000), "full": (60, 2000)}[size]
+    logging.getLogger("lightning_core").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="lc-") as temp:
+        pool = Pool(Path(temp))
+        try:
+            with redirect_stdout(io.StringIO()):  # each training says how it ended
+                took = in_trainer(turns, long, pool.home / "pool")
+        finally:
+            pool.command("down")
     with tempfile.TemporaryDirectory(prefix="lc-") as temp:
         folder = Path(temp)
         start_local_ray(folder)
@@ -162,8 +243,17 @@ def measure(size: Size) -> Figures:
             rows.append(["Tune's report callback", tune_us, "", tune_ratio])
         ray.kill(actor)
         ray.shutdown()
-    table(["cost per batch", "median us", "p99 us", "ratio"], rows)
+    whole = {kind: float(np.median(seconds) * 1e6) for kind, seconds in took.items()}
+    paid = {kind: float(np.median(took[kind] - took[EMPTY]) * 1e6) for kind in took}
+    table(["a batch in a Trainer", "median us", "above an empty callback"], [[k, whole[k], paid[k]] for k in took])
+    table(["hooks alone", "median us", "p99 us", "ratio"], rows)
     return {
+        "trainer_us_none": whole["none"],
+        "trainer_us_empty": whole[EMPTY],
+        "trainer_us_ours": whole[OURS],
+        "trainer_us_pool": whole[IN_POOL],
+        "paid_us": paid[OURS],
+        "paid_pool_us": paid[IN_POOL],
         "callback_us": callback_us,
         "callback_p99_us": p99_us,
         "blocking_call_ratio": ratio,
