@@ -17,7 +17,7 @@ import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray
 from lightning_core.estimators.annealed_laws import GAINS, LOG_PRIOR, annealing
-from lightning_core.estimators.power_laws import EXPONENTS, SHIFTS
+from lightning_core.estimators.power_laws import EXPONENTS, MAX_LOSS, MIN_LOSS, SHIFTS
 
 # Times in units of the first point after which a curve that is no power law has mostly come down.
 TIMES = np.geomspace(2.0, 4096.0, 45)
@@ -90,10 +90,12 @@ def work_left(
     """
     if len(position) < MIN_POINTS:
         return np.full(len(LEVELS), np.nan)
+    loss, threshold = np.clip(loss, -MAX_LOSS, MAX_LOSS), min(max(threshold, -MAX_LOSS), MAX_LOSS)
     lowest = min(loss.min(), threshold)
     if lowest <= 0:
         floor = lowest - max(loss[len(loss) // 4] - lowest, 1e-6 * abs(lowest), 1e-12)
         loss, threshold = loss - floor, threshold - floor
+    loss, threshold = np.clip(loss, MIN_LOSS, MAX_LOSS), min(max(threshold, MIN_LOSS), MAX_LOSS)
     unit, now = position[0], position[-1]
     x = SHAPES.at(position / unit)
     ahead = now + now * np.geomspace(0.01, FARTHEST, AHEAD)

@@ -59,6 +59,15 @@ def test_losses_of_any_sign_count_from_a_floor() -> None:
     assert 500.0 < quantile(above[None], 0.5)[0] < 3000.0
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("losses", [1e300 / S, 1e-300 / S, -1e300 / S, np.where(S < 500, 1e300, 1e-300), np.ones(100)])
+def test_losses_of_any_size_give_a_forecast(losses: FloatArray) -> None:
+    for threshold in (losses[-1] / 2, 0.0, -1e300, 1e300):
+        left = work_left(S, losses, threshold)
+        assert not np.isnan(left).any()
+        assert (left > 0).all()
+
+
 def test_fewer_than_three_points_say_nothing() -> None:
     assert np.isnan(work_left(S[:2], S[:2], 1.0)).all()
     assert np.isnan(work_left(S[:0], S[:0], 1.0)).all()
