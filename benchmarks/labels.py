@@ -329,9 +329,9 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         },
         "said_part": ("Part of stops from 30 % of the way on at which a time is said to have been enough", "{:.2f}"),
         "said_within_2": ("Part of these times within a factor of two of the truth", "{:.2f}"),
-        "said_never_false": ("Part of all sayings that no time would be enough which are false", "{:.2f}"),
+        "said_never": ("Verdict infeasible, part of stops", "{:.3f}"),
+        "said_never_false": ("Part of these at which the target was met later", "{:.2f}"),
         "feasible_below_floor": ("Verdict feasible where the target lies below the floor, part of stops", "{:.2f}"),
-        "infeasible_reachable": ("Verdict infeasible where the target was met later, part of stops", "{:.2f}"),
     },
     "extrapolation": {
         **{

@@ -161,7 +161,7 @@ def play(cluster: Cluster, folder: Path, seed: int, console: Console) -> dict[st
 
 
 def in_virtual_time(throughputs: Mapping[str, float]) -> str:
-    """Return the means over ten seeds, played at the throughputs of this machine, in words."""
+    """Return a line with the means over ten seeds, simulated at the throughputs of this machine."""
     pairs = [play_in_virtual_time(seed, throughputs) for seed in SIMULATED]
     could, without, knowing = (
         Mean.of([float(one) for one in column])

@@ -9,8 +9,9 @@ to the target, or to its end if it never gets there. The forecast was tuned on t
 others were looked at only.
 
 What is said at a stop is the reason with which the job ends. ``said_part`` is the part of all stops from 30 % on that
-name a time, ``said_within_2`` the part of these within a factor of two of the truth, ``said_never_false`` the part of
-all "not enough" that were false, and ``feasible_below_floor`` the part of stops short of a target below the floor at
+name a time, ``said_within_2`` the part of these within a factor of two of the truth, ``said_never`` the part of stops
+with the verdict infeasible, the only way left to say "not enough", ``said_never_false`` the part of these whose target
+was met later, and ``feasible_below_floor`` the part of stops short of a target below the floor at
 which the verdict was feasible.
 """
 
@@ -233,10 +234,10 @@ def figures(found: Sequence[Stop]) -> Figures:
         shown[f"coverage_q{level:.0%}".rstrip("%")] = _over(np.mean, within)
     shown["said_part"] = len(said) / max(len(late), 1)
     shown["said_within_2"] = _over(np.mean, [0.5 <= one.said / one.truth <= 2.0 for one in said])
-    # "Not enough" is not said at all any more.
-    shown["said_never_false"] = 0.0
+    never = [one for one in found if one.verdict is Verdict.INFEASIBLE]
+    shown["said_never"] = len(never) / len(found)
+    shown["said_never_false"] = _over(np.mean, [np.isfinite(one.truth) for one in never])
     shown["feasible_below_floor"] = _over(np.mean, [one.verdict is Verdict.FEASIBLE for one in below])
-    shown["infeasible_reachable"] = _over(np.mean, [one.verdict is Verdict.INFEASIBLE for one in real])
     return shown
 
 
@@ -255,4 +256,4 @@ def measure(size: str) -> Figures:
 
 
 if __name__ == "__main__":
-    main("forecasts.ordinary", "What is said of small trainings as people write them", measure)
+    main("forecasts.ordinary", "Forecasts of ordinary small trainings, and the statements made of them", measure)

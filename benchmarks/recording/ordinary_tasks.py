@@ -1,4 +1,4 @@
-"""Small tasks as people train them: each makes a network with its losses, and says what it is evaluated on.
+"""Small tasks of many kinds: networks with their losses and validations.
 
 All data are drawn from seeds or ship with scikit-learn, so nothing is downloaded.
 """
@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from benchmarks.recording import models
 
 Step = Callable[[], Tensor]
 Values = dict[str, float]
@@ -92,58 +93,6 @@ def mlp(*widths: int, dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 
 
-class Cnn(nn.Module):
-    """Two convolutions over images ``(n, side, side)``."""
-
-    def __init__(self, side: int, outputs: int, width: int = 8) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU(), nn.Flatten(),
-            nn.Linear(2 * width * (side // 2) ** 2, outputs),
-        )  # fmt: skip
-
-    def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.body(images[:, None])
-        return found
-
-
-class Recurrent(nn.Module):
-    """A recurrent network over rows or symbols; scores for each place, or for the whole."""
-
-    def __init__(self, cell: type[nn.RNNBase], inputs: int, width: int, outputs: int, *, symbols: bool) -> None:
-        super().__init__()
-        self.embed: nn.Module = nn.Embedding(inputs, width) if symbols else nn.Identity()
-        self.body: Any = cell(width if symbols else inputs, width, batch_first=True)  # type: ignore[arg-type, call-arg]
-        self.head, self.symbols = nn.Linear(width, outputs), symbols
-
-    def forward(self, sequence: Tensor) -> Tensor:
-        states = self.body(self.embed(sequence))[0]
-        scores: Tensor = self.head(states if self.symbols else states[:, -1])
-        return scores
-
-
-class Transformer(nn.Module):
-    """A causal transformer over symbols, or one that reads rows and scores the whole."""
-
-    def __init__(
-        self, length: int, inputs: int, width: int, outputs: int, *, symbols: bool, layers: int = 1, last: bool = False
-    ) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(inputs, width) if symbols else nn.Linear(inputs, width)
-        self.place = nn.Parameter(0.02 * torch.randn(length, width))
-        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.head, self.causal, self.last = nn.Linear(width, outputs), symbols and not last, last
-        self.mask = nn.Transformer.generate_square_subsequent_mask(length)
-
-    def forward(self, sequence: Tensor) -> Tensor:
-        mask = self.mask if self.causal else None
-        states = self.body(self.embed(sequence) + self.place, mask=mask, is_causal=self.causal)
-        scores: Tensor = self.head(states if self.causal else states[:, -1] if self.last else states.mean(1))
-        return scores
-
-
 # ---------------------------------------------------------------------------------------------------- tasks
 
 
@@ -157,9 +106,9 @@ def digits(model: str) -> Learner:
         "linear": lambda: mlp(64, 10),
         "mlp": lambda: mlp(64, 64, 10),
         "dropout": lambda: mlp(64, 64, 64, 10, dropout=0.4),
-        "cnn": lambda: Cnn(8, 10),
-        "gru": lambda: Recurrent(nn.GRU, 8, 32, 10, symbols=False),
-        "transformer": lambda: Transformer(8, 8, 32, 10, symbols=False),
+        "cnn": lambda: models.cnn(8, 10, width=8),
+        "gru": lambda: models.Recurrent(nn.GRU, 8, 32, 10),
+        "transformer": lambda: models.Transformer(8, 8, 32, 10),
     }
     return supervised(nets[model](), *_split(images, numbers))
 
@@ -240,8 +189,8 @@ def chain(model: str) -> Learner:
     entropy = -(stays[:, None] * moves * moves.clamp_min(1e-30).log()).sum().item()
     nets: dict[str, Callable[[], nn.Module]] = {
         "table": lambda: nn.Embedding(32, 32),
-        "gru": lambda: Recurrent(nn.GRU, 32, 32, 32, symbols=True),
-        "transformer": lambda: Transformer(16, 32, 32, 32, symbols=True),
+        "gru": lambda: models.Recurrent(nn.GRU, 32, 32, 32, embedded=True, every=True),
+        "transformer": lambda: models.Transformer(16, 32, 32, 32, embedded=True, every=True, layers=1),
     }
 
     def walk() -> tuple[Tensor, Tensor]:
@@ -251,11 +200,7 @@ def chain(model: str) -> Learner:
         path = torch.stack(places, 1)
         return path[:, :-1], path[:, 1:]
 
-    return streamed(nets[model](), walk, _by_place, floor=entropy)
-
-
-def _by_place(scores: Tensor, symbols: Tensor) -> Tensor:
-    return F.cross_entropy(scores.transpose(1, 2), symbols)
+    return streamed(nets[model](), walk, F.cross_entropy, floor=entropy)
 
 
 @lru_cache
@@ -272,8 +217,8 @@ def letters(model: str, pattern: str = "datasets/descr/*.rst") -> Learner:
     """Return the forecast of the next character of a text."""
     text = _text(pattern)
     nets: dict[str, Callable[[], nn.Module]] = {
-        "lstm": lambda: Recurrent(nn.LSTM, 96, 64, 96, symbols=True),
-        "transformer": lambda: Transformer(32, 96, 64, 96, symbols=True, layers=2),
+        "lstm": lambda: models.Recurrent(nn.LSTM, 96, 64, 96, embedded=True, every=True),
+        "transformer": lambda: models.Transformer(32, 96, 64, 96, embedded=True, every=True),
     }
     return _language(nets[model](), text)
 
@@ -289,12 +234,12 @@ def _language(net: nn.Module, text: Tensor, parameters: Iterable[nn.Parameter] |
 
     def step() -> Tensor:
         x, y = draw(0, cut)
-        return _by_place(net(x), y)
+        return F.cross_entropy(net(x), y)
 
     return Learner(
         net.parameters() if parameters is None else parameters,
         step,
-        lambda: {"val_loss": _by_place(net(held[0]), held[1]).item()},
+        lambda: {"val_loss": F.cross_entropy(net(held[0]), held[1]).item()},
     )
 
 
@@ -314,7 +259,7 @@ class _LowRank(nn.Module):
 
 def lora(rank: int) -> Learner:
     """Return the adaptation of a recurrent language model, trained on descriptions of data, to source code."""
-    net = Recurrent(nn.LSTM, 96, 64, 96, symbols=True)
+    net = models.Recurrent(nn.LSTM, 96, 64, 96, embedded=True, every=True)
     first = _language(net, _text("datasets/descr/*.rst"))
     optimizer = torch.optim.Adam(first.parameters, 3e-3)
     for _ in range(1500):
@@ -323,7 +268,7 @@ def lora(rank: int) -> Learner:
         optimizer.step()
     net.requires_grad_(False)
     net.head = _LowRank(net.head, rank)  # type: ignore[assignment]
-    net.embed = nn.Sequential(net.embed, _LowRank(_identity(64), rank))
+    net.embed = nn.Sequential(net.embed, _LowRank(_identity(64), rank))  # type: ignore[assignment]
     return _language(net, _text("linear_model/*.py"), [one for one in net.parameters() if one.requires_grad])
 
 
@@ -380,7 +325,7 @@ def autoencoder(width: int, latent: int) -> Learner:
     from sklearn.datasets import load_digits
 
     images = torch.tensor(load_digits().data / 16.0, dtype=torch.float32)
-    return supervised(mlp(64, width, latent, width, 64), *_split(images, images), F.mse_loss)
+    return supervised(models.autoencoder(64, width, latent), *_split(images, images), F.mse_loss)
 
 
 def critic(rate: float) -> Learner:

@@ -1,4 +1,4 @@
-"""Record small trainings as people write them, with what they log, for the benchmark of ordinary trainings.
+"""Record small trainings of many kinds for the benchmark of ordinary trainings.
 
     python -m benchmarks.recording.record_ordinary --out benchmarks/curves/ordinary.json.xz
 

@@ -139,7 +139,7 @@ class Posterior(Stateful):
         for these, losses in ((known & ~annealed, self._law_losses), (known & annealed, self._annealed.predict)):
             if these.any():
                 loss, log_belief = losses(rows[these], position[these])
-                belief = _normalised(log_belief) / len(self.powers)
+                belief = normalised(log_belief) / len(self.powers)
                 said[these] = np.exp(np.sum(belief * np.log(np.maximum(loss, MIN_LOSS)), axis=(1, 2)))
         return said
 
@@ -165,13 +165,13 @@ class Posterior(Stateful):
         for laws_left, by_rate in ((self._laws_left, ~annealed), (self._annealed.follow, annealed)):
             for candidates, by_history in ((self._by_law, ~has), (self._with_history, has)):
                 if (these := by_rate & by_history).any():
-                    left[these] = _quantiles(*candidates(rows[these], threshold[these], laws_left))
+                    left[these] = belief_quantiles(*candidates(rows[these], threshold[these], laws_left))
         return self._laws.newest[rows, None] + self._widened(left)
 
     def _by_law(self, rows: IntArray, threshold: FloatArray, laws_left: LawsLeft) -> tuple[FloatArray, FloatArray]:
         """Return the batches left by each power law, and the belief in it, ``(n, powers, candidates)``."""
         left, log_belief = laws_left(rows, threshold)
-        return left, _normalised(log_belief)
+        return left, normalised(log_belief)
 
     def _laws_left(self, rows: IntArray, threshold: FloatArray) -> tuple[FloatArray, FloatArray]:
         laws, flat = self._laws.candidates(rows), (len(rows), len(self.powers), -1)
@@ -194,7 +194,7 @@ class Posterior(Stateful):
             by_law[fitted], log_belief[fitted] = some
         with np.errstate(divide="ignore"):
             log_belief = np.concatenate([runs.log_belief + np.log(share), log_belief + np.log(1.0 - share)], axis=2)
-        belief = _normalised(log_belief)
+        belief = normalised(log_belief)
         self._share[rows] = np.clip(1.0 - belief[:, :, left.shape[2] :].sum(axis=2).mean(axis=1), 0.0, 1.0)
         return np.concatenate([left, by_law], axis=2), belief
 
@@ -207,17 +207,17 @@ class Posterior(Stateful):
         return middle
 
 
-def _normalised(log_belief: FloatArray) -> FloatArray:
+def normalised(log_belief: FloatArray) -> FloatArray:
     """Return beliefs ``(n, powers, candidates)`` that add up to 1 under each memory.
 
     They are added in order: so a row's are the same to the bit whatever the rows beside it, which may have more.
     """
     belief = np.exp(log_belief - log_belief.max(axis=2, keepdims=True))
-    normalised: FloatArray = belief / np.cumsum(belief, axis=2)[:, :, -1:]
-    return normalised
+    whole: FloatArray = belief / np.cumsum(belief, axis=2)[:, :, -1:]
+    return whole
 
 
-def _quantiles(left: FloatArray, belief: FloatArray) -> FloatArray:
+def belief_quantiles(left: FloatArray, belief: FloatArray) -> FloatArray:
     """Return quantiles of candidates ``(n, powers, candidates)`` by belief, the same under each memory; ``(n, 20)``."""
     left = left.reshape(len(left), -1)
     order = np.argsort(left, axis=1, kind="stable")  # so that further candidates without belief change nothing

@@ -17,6 +17,7 @@ import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray
 from lightning_core.estimators.annealed_laws import GAINS, LOG_PRIOR, annealing
+from lightning_core.estimators.posterior import belief_quantiles, normalised
 from lightning_core.estimators.power_laws import EXPONENTS, MAX_LOSS, MIN_LOSS, SHIFTS
 
 # Times in units of the first point after which a curve that is no power law has mostly come down.
@@ -113,7 +114,9 @@ def work_left(
             z = (np.log(found / now) - USUAL) / SPREAD
             left.append(found)
             belief.append(log_belief + prior - np.minimum(z * z / 2.0, NEVER))
-    return _quantiles(np.concatenate(left, axis=1), np.concatenate(belief, axis=1))
+    log_belief = np.concatenate(belief, axis=1)[None]
+    quantiles: FloatArray = belief_quantiles(np.concatenate(left, axis=1)[None], normalised(log_belief))[0]
+    return quantiles
 
 
 def likeliest(left: FloatArray) -> tuple[float, float]:
@@ -170,14 +173,4 @@ def _first(reached: BoolArray, left: FloatArray) -> FloatArray:
     """Return the work at the first position that is reached, inf if none is; ``reached`` is ``(memories, n, grid)``."""
     at = reached.argmax(axis=1)
     found: FloatArray = np.where(reached.any(axis=1), left[at], np.inf)
-    return found
-
-
-def _quantiles(left: FloatArray, log_belief: FloatArray) -> FloatArray:
-    """Return quantiles of candidates ``(memories, candidates)``; each memory counts equally."""
-    belief = np.exp(log_belief - log_belief.max(axis=1, keepdims=True))
-    belief /= belief.sum(axis=1, keepdims=True)
-    order = np.argsort(left, axis=None, kind="stable")
-    up_to = np.cumsum(belief.ravel()[order])
-    found: FloatArray = left.ravel()[order][np.searchsorted(up_to / up_to[-1], LEVELS)]
     return found

@@ -39,5 +39,5 @@ def test_figures_count_what_is_said() -> None:
         return said[0]._replace(said=number, left=np.full(20, truth), verdict=Verdict.INFEASIBLE)
 
     found = figures([stop(truth), stop(3 * truth), stop(np.nan), stop(np.nan)])
-    assert (found["said_part"], found["said_within_2"], found["infeasible_reachable"]) == (0.5, 0.5, 1.0)
+    assert (found["said_part"], found["said_within_2"], found["said_never_false"]) == (0.5, 0.5, 1.0)
     assert found["median_ln_error_30"] == pytest.approx(0.0)
