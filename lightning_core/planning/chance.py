@@ -20,10 +20,8 @@ CODES_WITHOUT_WORK = {
     "others_first": "likely_never_others",
     "unlikely": "never",
 }
-# Cells from which on a job is planned with its own curve, not with the prior.
-MIN_CELLS_TO_PLAN = 10
-# Cells from which on a job is judged whose forecast is good from its first cell on, by earlier runs of its task.
-MIN_CELLS_IF_READY = 4
+# Cells from which on a job is planned with its own curve, not with the prior, and judged.
+MIN_CELLS_TO_PLAN = 4
 
 # The usual work has this part of the belief in a forecast by a job's own curve, and half of it after so many cells.
 USUAL_PART, USUAL_CELLS = 0.3, 8.0
@@ -101,8 +99,7 @@ class Judge:
     def __call__(self, jobs: JobView, now: float) -> Judgement:
         slack = np.maximum(jobs.deadline - now, 1e-9)
         forecast = ~np.isnan(jobs.work)
-        shown = (jobs.cells >= self.after) | (jobs.ready & (jobs.cells >= MIN_CELLS_IF_READY))
-        known = forecast & ~np.isnan(jobs.throughput) & (jobs.exact | shown)
+        known = forecast & ~np.isnan(jobs.throughput) & (jobs.exact | (jobs.cells >= self.after))
         # A forecast before the first cell is a person's estimate.
         own = forecast & (jobs.exact | jobs.ready | (jobs.cells >= MIN_CELLS_TO_PLAN) | (jobs.cells == 0))
         work = jobs.quantiles.copy()

@@ -11,7 +11,7 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.saved_state import Stateful
-from lightning_core.planning.chance import Judge, Judgement, served_in_order
+from lightning_core.planning.chance import MIN_CELLS_TO_PLAN, Judge, Judgement, served_in_order
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 
 
@@ -32,7 +32,7 @@ class GuardedEdf(Stateful):
         ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, judge_after: int = 10, min_chance: float = 0.15) -> None:
+    def __init__(self, judge_after: int = MIN_CELLS_TO_PLAN, min_chance: float = 0.15) -> None:
         self._judge = Judge(judge_after, min_chance)
 
     def plan(self, jobs: JobView, now: float) -> Plan:

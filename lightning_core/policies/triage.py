@@ -20,7 +20,7 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, kept_by_row
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.saved_state import Stateful
-from lightning_core.planning.chance import Judge, Judgement, served_in_order
+from lightning_core.planning.chance import MIN_CELLS_TO_PLAN, Judge, Judgement, served_in_order
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 
 
@@ -46,7 +46,7 @@ class Triage(Stateful):
     def __init__(
         self,
         level: float = 0.3,
-        judge_after: int = 10,
+        judge_after: int = MIN_CELLS_TO_PLAN,
         min_chance: float = 0.15,
         slice_cells: int = 20,
         max_slice: float = 10.0,

@@ -34,6 +34,8 @@ from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.saved_table import restore_table, table_to_dict
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
+# It rises when a column, or an attribute that is saved, comes, goes or changes.
+STATE_VERSION = 19
 _PARTS = ("curves", "policy", "selector")
 
 

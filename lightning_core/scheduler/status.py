@@ -114,6 +114,8 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
     if belief in (INFEASIBLE, AT_RISK) and table.ends_first(row) and isfinite(table.reach[row]):
         code = "ends_before_known" if table.exact[row] else "ends_before"
         return Reason(code, (float(table.ends_at[row]), float(table.reach[row])), table.limits[row])
+    if belief in (INFEASIBLE, AT_RISK) and _stands_still(table, row):
+        return _flat(table, row)
     limited = bool(table.ends_by[row] < table.deadline[row])  # by max_time or the like
     spare = float(table.spare[row])
     if belief == INFEASIBLE:
@@ -129,16 +131,21 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
     return _reason_of_time(table, row, table.grant_reason(row), limited=limited)
 
 
+def _stands_still(table: JobTable, row: int) -> bool:
+    """Return whether a curve has not come nearer to its target in the second half of what was seen."""
+    losses = () if table.exact[row] else table.curves[row].points()[1]  # as numbers that fall
+    older, newer = losses[: len(losses) // 2], losses[len(losses) // 2 :]
+    return bool(older) and fsum(newer) / len(newer) >= fsum(older) / len(older)
+
+
 def _flat(table: JobTable, row: int, otherwise: Reason | None = None) -> Reason:
     """Return that a curve does not come to its target: that it does not move towards it only where that was seen."""
-    target, losses = table.jobs[row].target, table.curves[row].points()[1]  # as numbers that fall
+    target = table.jobs[row].target
     if table.exact[row]:
         return Reason("far_late")
-    otherwise = otherwise or Reason("not_reached", (), target.observed)
-    older, newer = losses[: len(losses) // 2], losses[len(losses) // 2 :]
-    code = "flat_metric" if target.grows else "flat"
-    moves = not older or fsum(newer) / len(newer) < fsum(older) / len(older)
-    return otherwise if moves else Reason(code, (), target.observed)
+    if _stands_still(table, row):
+        return Reason("flat_metric" if target.grows else "flat", (), target.observed)
+    return otherwise or Reason("not_reached", (), target.observed)
 
 
 def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool) -> Reason:

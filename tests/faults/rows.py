@@ -51,7 +51,7 @@ PROMISES = {
         "Hours of jobs that come and go under faults: memory, descriptors and threads of a pool do not grow",
         "two hours run every night; recorded are ten minutes",
     ),
-    "R23": Row("The events of a journal lead to the same decisions again, those of an older version too"),
+    "R23": Row("The events of a journal lead to the same decisions again"),
     "R24": Row(
         "On a market, the command, the scheduler, the provisioner and the pool manager may be killed at any moment,"
         " alone or together: what is wanted is there again within 75 s, each node is billed once, none is left behind"

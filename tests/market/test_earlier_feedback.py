@@ -32,7 +32,6 @@ from lightning_core.scheduler.selecting.earlier_feedback import (
     play,
 )
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.tables.state_versions import migrated
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
@@ -175,19 +174,6 @@ def test_what_was_known_before_counts_once(trace: Path) -> None:
     scheduler.handle(EarlierFeedback((BAD,) * 9), 0.0)
     scheduler.handle(Submit((job("a"),)), 0.0)
     assert (spot_policy(scheduler).text, spot_policy(scheduler).numbers[2]) == ("max-spot", 20)
-
-
-def test_a_selector_of_the_version_before_has_seen_no_earlier_jobs(trace: Path) -> None:
-    scheduler = Scheduler(settings(trace))
-    scheduler.handle(EarlierFeedback((), (GOOD,) * 20), 0.0)
-    state = scheduler.state()
-    old = {name: one for name, one in state["selector"].items() if name not in ("earlier_count", "jobs_seen")}
-    cloud = state["cloud"] | {"nodes": state["cloud"]["nodes"][:4]}
-    again = Scheduler(settings(trace))
-    again.restore(dict(migrated({**state, "selector": old, "cloud": cloud}, 11)))
-    again.handle(Submit((job("a"),)), 1.0)
-    assert (spot_policy(again).text, spot_policy(again).numbers[1:]) == ("max-spot", (20,))
-    assert migrated({**Scheduler(Settings()).state()}, 11)["selector"] is None
 
 
 def test_the_newest_jobs_are_kept_for_later_runs() -> None:

@@ -39,11 +39,11 @@ def test_guarded_edf_uses_the_uncertainty_of_a_forecast(work: float, slack: floa
 
 
 def test_guarded_edf_does_not_judge_early() -> None:
-    early = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[9, 5, 0, 50]), 0.0)
+    early = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[3, 1, 0, 50]), 0.0)
     assert early.order.tolist() == [0, 1, 2, 3]
     assert early.share.tolist() == [1, 1, 1, 1]
     assert [CODES[c] for c in early.codes[:3]] == ["unjudged"] * 3
-    seen = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[10] * 4), 0.0)
+    seen = GuardedEdf().plan(view([inf, 999, nan, 1], [10, 20, 30, 40], cells=[4] * 4), 0.0)
     assert seen.share.tolist() == [0, 0, 1, 1]  # not even the throughput of the third is known
 
 

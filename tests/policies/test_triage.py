@@ -134,11 +134,11 @@ def test_index_edf_admits_the_most_probable_job_for_its_work() -> None:
 
 
 def test_the_prior_decides_for_the_first_losses_only() -> None:
-    """By default 10 of them are enough to judge a job in triage, 20 in index-EDF."""
-    for policy, cells in ((Triage(), 10), (IndexEdf(), 20)):
+    """By default 4 of them are enough to judge a job in triage, 20 in index-EDF."""
+    for policy, cells in ((Triage(), 4), (IndexEdf(), 20)):
         for shown, judged in ((cells - 1, False), (cells, True)):
-            plan = policy.plan(view([150, 5], [20, 30], cells=[shown, 100]), 0.0)
-            assert (CODES[plan.waiting[0]] == "unlikely") is judged
+            plan = policy.plan(view([inf, 5], [20, 30], cells=[shown, 100]), 0.0)
+            assert (CODES[plan.waiting[0]] == "never") is judged
 
 
 def test_triage_counts_the_devices_of_a_job() -> None:

@@ -14,12 +14,11 @@ from lightning_core.core.control import NOTHING, RIGHTS, Ask, Asked, Asker
 from lightning_core.core.events import Event, Submit
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
-from lightning_core.core.saved_state import decode, encode, restored
+from lightning_core.core.saved_state import restored
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.asking.view import View
 from lightning_core.scheduler.scheduler import Scheduler, Settings
-from lightning_core.scheduler.tables.state_versions import migrated
 
 POOL = Settings(policy="fifo", devices=6, locations=("edge", "edge", "cloud", "cloud", "cloud", "cloud"))
 ALL = frozenset(Capability)
@@ -140,22 +139,12 @@ def test_an_ask_goes_through_the_journal_and_its_words_say_who_overruled_it() ->
     ]
 
 
-def test_levels_are_saved_and_those_of_version_8_are_taken_on() -> None:
+def test_levels_are_saved() -> None:
     events = Pause("a", release=True), Ask("a", Asker.MARKET, devices=2, reason=Reason("nodes_held", (2.0, 0.0)))
     scheduler = pool(POOL, *events)
     state = scheduler.state()
-    assert restored(Scheduler(POOL), state).state() == state
-    table = {name: value for name, value in state["table"].items() if name not in ("asked", "own_location")}
-    table |= {"paused_by": encode({0: "person"}), "told_by": encode({0: "market"})}
-    ended = {name: value for name, value in state["past"]["table"].items() if name not in ("asked", "own_location")}
-    ended |= {"paused_by": encode({}), "told_by": encode({})}
-    before = {name: part for name, part in state.items() if name != "cloud"}
-    before |= {"table": table, "past": state["past"] | {"table": ended}}
-    migrated_table = migrated(before, 8)["table"]
-    assert decode(migrated_table["asked"]) == {
-        0: {"person": (True, True, None, None, None), "market": (None, False, None, 2, None)}
-    }
-    again = restored(Scheduler(POOL), migrated(before, 8))
+    again = restored(Scheduler(POOL), state)
+    assert again.state() == state
     again.handle(Resume("a"), 9.0)
     assert holds(again) == ("", 2, False)
 

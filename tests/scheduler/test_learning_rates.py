@@ -23,7 +23,6 @@ from lightning_core.policies import POLICIES
 from lightning_core.policies.classic import Edf
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.tables.state_versions import MIGRATIONS
 from tests.estimators.test_schedules import Scheduled
 
 RATES = LearningRates((1, 400, 800), (1.0, 0.5, 0.0))
@@ -122,9 +121,3 @@ def test_learning_rates_round_trip_and_their_types_are_checked() -> None:
     for text in ("[[1]]", "[1,2]", "5", '"ab"', "[[1],[1],[1]]", '[[1],["a"]]', "[[[1]],[1]]", "{}"):
         with pytest.raises((ValueError, TypeError)):
             decode_event(f'{encode_event(report(1))[:-1]},"learning_rates":{text}}}')
-
-
-def test_a_saved_state_from_before_learning_rates_has_none() -> None:
-    curves = Scheduler(Settings()).state()["curves"]
-    before = {name: value for name, value in curves.items() if name != "_schedules"}
-    assert MIGRATIONS[3]({"curves": before})["curves"] == curves

@@ -71,18 +71,18 @@ def test_new_terms_are_judged_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("power", "steps"),
+    ("power", "deadline", "steps"),
     [
-        (1.0, [(0.74, A), (0.76, F), (0.66, F), (0.64, A), (0.74, A)]),  # by forecast in time
-        (0.0, [(0.06, A), (0.04, I), (0.09, I), (0.11, A), (0.06, A)]),  # by forecast never
+        (1.0, 1e6, [(0.74, A), (0.76, F), (0.66, F), (0.64, A), (0.74, A)]),  # by forecast in time
+        (0.0, 30.0, [(0.06, A), (0.04, I), (0.09, I), (0.11, A), (0.06, A)]),  # by forecast never
     ],
 )
 def test_a_verdict_stays_within_its_margin(
-    monkeypatch: pytest.MonkeyPatch, power: float, steps: list[tuple[float, Verdict]]
+    monkeypatch: pytest.MonkeyPatch, power: float, deadline: float, steps: list[tuple[float, Verdict]]
 ) -> None:
     """At each step the job has trained twice as far, by the curve s^-power, and has another chance."""
     scheduler = Scheduler(Settings(policy="edf"))
-    scheduler.handle(Submit((Job("a", 1e6, LossTarget("loss", 1e-4)),)), 0.0)
+    scheduler.handle(Submit((Job("a", deadline, LossTarget("loss", 1e-4)),)), 0.0)
     train(scheduler, np.arange(10.0, 100.0, 10.0) ** -power)
     found = []
     for number, (chance, _) in enumerate(steps, 10):

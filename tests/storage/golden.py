@@ -30,7 +30,6 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.tables.state_versions import VERSION, migrated
 from lightning_core.storage.journals.journal import Journal
 from tests.driven import Curve, drive
 from tests.storage.golden_controllers import controlled, play
@@ -61,7 +60,6 @@ class Saved(NamedTuple):
 
     after: int
     """Events that it had handled."""
-    version: int
     state: Mapping[str, Any]
 
 
@@ -94,7 +92,7 @@ class Golden(NamedTuple):
         scheduler, after = Scheduler(Settings(**self.settings)), 0
         if from_saved and self.saved is not None:
             after = self.saved.after
-            scheduler.restore(migrated(self.saved.state, self.saved.version))
+            scheduler.restore(self.saved.state)
         for number, (now, event, before) in enumerate(self.steps[after:], after + 1):
             decided = decisions(scheduler.handle(decode_event(event), now))
             if not are_same(before, decided):
@@ -164,7 +162,7 @@ def record(settings: Settings) -> Golden:
                 answers = scheduler.handle(decode_event(entry.event), entry.now)
                 steps.append(Step(entry.now, entry.event, decisions(answers)))
                 if (settings.controllers or settings.owners) and len(steps) == middle:
-                    states.append(Saved(middle, VERSION, json.loads(json.dumps(scheduler.state()))))
+                    states.append(Saved(middle, json.loads(json.dumps(scheduler.state()))))
     return Golden(settings.to_dict(), steps, *states)
 
 

@@ -21,7 +21,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.tables.state_versions import VERSION
+from lightning_core.scheduler.state import STATE_VERSION
 from lightning_core.server import host as host_module
 from lightning_core.server.host import Host
 from lightning_core.storage.journals import snapshots
@@ -234,7 +234,7 @@ def test_a_text_that_is_no_state_is_passed_over(
     path, state = recorded
     monkeypatch.setattr(snapshots, "MAX_STATE_VALUES", 1900)
     with Journal.open(path, read_only=True) as journal:
-        digest = digest_of(journal.digest, str(VERSION), text)
+        digest = digest_of(journal.digest, str(STATE_VERSION), text)
     data = zlib.compress(text.encode())
     execute(path, "DELETE FROM snapshots WHERE number < (SELECT max(number) FROM snapshots)")
     execute(path, "UPDATE snapshots SET state = ?, digest = ?", data, digest)

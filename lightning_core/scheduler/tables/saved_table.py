@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import answer_from_dict, answer_to_dict, job_from_dict, job_to_dict
 from lightning_core.core.control import Asked, Asker
 from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import BadLosses, Checkpoint
-from lightning_core.core.reasons import Reason, index
+from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError, decode, encode, restored
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.validation import checked
@@ -84,14 +82,8 @@ def restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
     table.jobs = [job_from_dict(job) for job in saved["jobs"]]
     directives = [answer_from_dict(directive) for directive in saved["directives"]]
     table.directives = [one for one in directives if isinstance(one, Grant | End)]
-    if "numbers" in saved:
-        for name in NUMBERS:
-            setattr(table, name, decode(saved["numbers"][name]))
-    else:  # saved before they were: those of the grants
-        table.number, table.number_2 = (np.zeros(len(table.active)) for _ in NUMBERS)
-        for row, directive in enumerate(table.directives):
-            if isinstance(directive, Grant) and table.code[row] == index(directive.reason.code):
-                table.number[row], table.number_2[row] = directive.reason.numbers
+    for name in NUMBERS:
+        setattr(table, name, decode(saved["numbers"][name]))
     table.speedups = [
         restored(SpeedUp(decode(one["sizes"]), job.throughputs), one)
         for one, job in zip(saved["speedups"], table.jobs, strict=True)

@@ -2,7 +2,7 @@
 
 A snapshot is the scheduler's state as JSON, compressed, with a digest over it and over the event that it follows. The
 two newest are kept, and one or two far behind them: all events behind the oldest one are whole, to be handled again for
-what was forecast, and to verify the answers. One that is damaged, or of a later version, is passed over: the one before
+what was forecast, and to verify the answers. One that is damaged, or of another version, is passed over: the one before
 it, or the first event, is as good a beginning.
 """
 
@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from lightning_core.core.saved_state import StateError
-from lightning_core.scheduler.tables.state_versions import VERSION, migrated
+from lightning_core.scheduler.state import STATE_VERSION
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.journal_database import digest_of
 
@@ -59,9 +58,9 @@ def write_snapshot(connection: sqlite3.Connection, snapshot: Snapshot) -> None:
             f"the state of a scheduler must be at most {MAX_STATE_BYTES} bytes and {MAX_STATE_VALUES} values, got "
             f"{len(text)} and {_values(text)}"
         )
-    digest = digest_of(snapshot.digest, str(VERSION), text)
+    digest = digest_of(snapshot.digest, str(STATE_VERSION), text)
     with connection:
-        row = (snapshot.number, VERSION, zlib.compress(text.encode(), 1), digest)
+        row = (snapshot.number, STATE_VERSION, zlib.compress(text.encode(), 1), digest)
         connection.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
         reach("snapshot.written")
         query = (
@@ -75,18 +74,17 @@ def write_snapshot(connection: sqlite3.Connection, snapshot: Snapshot) -> None:
 
 
 def read_snapshots(connection: sqlite3.Connection) -> Iterator[Snapshot]:
-    """Yield the snapshots that are whole, of this version and those before it, the newest first."""
-    query = "SELECT number, version FROM snapshots ORDER BY number DESC"
-    for number, version in connection.execute(query).fetchall():
+    """Yield the snapshots that are whole and of this version, the newest first."""
+    query = "SELECT number FROM snapshots WHERE version = ? ORDER BY number DESC"
+    for [number] in connection.execute(query, (STATE_VERSION,)).fetchall():
         now, before = _at(connection, number)
         query = "SELECT state, CAST(digest AS BLOB) FROM snapshots WHERE number = ?"  # it may be no text any more
         state, digest = connection.execute(query, (number,)).fetchone()
         text = _decompressed(state)
-        if before is None or text is None or digest_of(before, str(version), text).encode() != digest:
+        if before is None or text is None or digest_of(before, str(STATE_VERSION), text).encode() != digest:
             continue
-        with suppress(StateError):
-            if (read := _read(text)) is not None:
-                yield Snapshot(number, now, before, migrated(read, version))
+        if (state := _read(text)) is not None:
+            yield Snapshot(number, now, before, state)
 
 
 def first_whole(connection: sqlite3.Connection) -> int:

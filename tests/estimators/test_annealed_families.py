@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.estimators import annealed_laws
-from lightning_core.estimators.annealed_laws import GAINS, POINTS, AnnealedLaws, annealing
+from lightning_core.estimators import annealed_families
+from lightning_core.estimators.annealed_families import GAINS, POINTS, AnnealedFamilies, annealing
+from lightning_core.estimators.curve_families import FAMILY, CurveFamilies
 from lightning_core.estimators.posterior import POWERS, Posterior
-from lightning_core.estimators.power_laws import PowerLaws
 
 ROW = np.array([0])
 END = 2000.0
@@ -54,14 +54,14 @@ def test_the_points_that_are_kept_span_the_run_and_what_it_averages_over(schedul
 
 
 def test_each_memory_has_candidates_of_each_gain() -> None:
-    laws = PowerLaws(np.array([0.0, 2.0, 8.0]), 1.0, 0.5)
+    laws = CurveFamilies(np.array([0.0, 2.0, 8.0]), 1.0, np.full(3, 1 / 3), 0.5)
     laws.grow(1)
-    annealed = AnnealedLaws(laws)
+    annealed = AnnealedFamilies(laws)
     annealed.set(0, *STEPS, laws)
     for s in range(20, 200, 20):
         annealed.observe(ROW, np.array([float(s)]), np.array([s**-0.3]))
     losses, log_belief = annealed.predict(ROW, np.array([300.0]))
-    assert losses.shape == log_belief.shape == (1, 3, len(GAINS) * 2 * len(laws.exponent))
+    assert losses.shape == log_belief.shape == (1, 3, len(GAINS) * 2 * len(FAMILY))
 
 
 def test_a_rate_has_come_down_from_its_highest_so_far() -> None:
@@ -79,8 +79,8 @@ def test_losses_are_divided_by_what_annealing_gains() -> None:
     points = annealing(*COSINE)
     assert points is not None
     for k, gain in enumerate(GAINS.tolist()):
-        plain = fed(None, s, losses * np.exp(gain * np.interp(s, *points)))._laws
-        ours = bank._annealed._laws
+        plain = fed(None, s, losses * np.exp(gain * np.interp(s, *points)))._families
+        ours = bank._annealed._families
         for name in ours.STATE:
             assert getattr(ours, name)[k] == pytest.approx(getattr(plain, name)[0], rel=1e-9), name
 
@@ -104,7 +104,7 @@ def test_a_loss_that_falls_with_its_rate_is_foreseen() -> None:
 def test_passages_are_those_of_the_curves_that_are_predicted(
     schedule: Schedule, seen: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(annealed_laws, "NEGLIGIBLE", -np.inf)
+    monkeypatch.setattr(annealed_families, "NEGLIGIBLE", -np.inf)
     s = np.arange(20.0, seen, 20.0)
     bank = fed(schedule, s, s**-0.3)
     annealed, now = bank._annealed, s[-1]
@@ -118,7 +118,7 @@ def test_passages_are_those_of_the_curves_that_are_predicted(
             reaches = below.any(axis=0)
             expected = np.maximum(ahead[below.argmax(axis=0)] - now, s[0])
             left = found[memory][: counts[memory].sum()]
-            assert left[reaches] == pytest.approx(expected[reaches], rel=0.04, abs=6 * END / POINTS / 10)
+            assert left[reaches] == pytest.approx(expected[reaches], rel=0.08, abs=6 * END / POINTS / 10)
             assert (left[~reaches] > 0.95 * (1e5 - now)).all()
 
 

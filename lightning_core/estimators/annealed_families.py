@@ -1,11 +1,11 @@
-"""Power laws of trainings whose learning rates are known: a loss falls as its learning rate comes down.
+"""Families of curves of trainings whose learning rates are known: a loss falls as its learning rate comes down.
 
-The loss of a training is l(s) = (a (s + s0)^-b + c) exp(-kappa d(s)): a power law as at a constant rate, times what
-annealing gains. d is the part by which the rate has come down from its highest so far, averaged over a hundredth of the
+The loss of a training is l(s) = (a x(s) + c) exp(-kappa d(s)): a curve as at a constant rate, times what annealing
+gains. d is the part by which the rate has come down from its highest so far, averaged over a hundredth of the
 run, as the loss follows with a delay; a warm-up is none of it. How much is gained, kappa, is a grid of its own.
 
 For each kappa, the losses are divided by that factor and fitted like those at a constant rate. Where the products
-reach a threshold has no closed form: each is followed over the learning rates ahead, at which the law itself is asked
+reach a threshold has no closed form: each is followed over the learning rates ahead, at which the fit itself is asked
 for the threshold divided by the factor.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, kept
 from lightning_core.core.saved_state import Stateful
-from lightning_core.estimators.power_laws import MAX_LOG_POSITION, MAX_LOSS, MIN_LOSS, PowerLaws
+from lightning_core.estimators.curve_families import FAMILY, MAX_LOSS, MIN_LOSS, CurveFamilies
 
 # What annealing gains, and what is believed of it.
 GAINS = np.array([0.0, 0.05, 0.2, 0.8])
@@ -40,17 +40,18 @@ class Followed(NamedTuple):
     """Logarithm of the belief, up to a constant of each row and memory; -inf where a row has fewer candidates."""
 
 
-class AnnealedLaws(Stateful):
+class AnnealedFamilies(Stateful):
     """The candidates of those rows of a bank that have learning rates.
 
     Args:
-        laws: The power laws of all rows, from which a row's own begin.
+        families: The families of all rows, from which a row's own begin.
     """
 
-    STATE = ("_slot", "_position", "_annealed", "_laws")
+    STATE = ("_slot", "_position", "_annealed", "_families")
 
-    def __init__(self, laws: PowerLaws) -> None:
-        self._laws = PowerLaws(laws.power, laws.evidence, laws.floor)  # of each slot, a row for each gain
+    def __init__(self, families: CurveFamilies) -> None:
+        # Of each slot, a row for each gain.
+        self._families = CurveFamilies(families.power, families.evidence, families.families, families.floors)
         self._slot = np.zeros(0, np.int64)  # by row; -1 at a constant rate
         self._position, self._annealed = np.zeros((2, 0, POINTS))  # by slot
 
@@ -62,7 +63,7 @@ class AnnealedLaws(Stateful):
         found: BoolArray = (self._slot[within] >= 0) & (rows < len(self._slot))
         return found
 
-    def set(self, row: int, position: FloatArray, rate: FloatArray, laws: PowerLaws) -> None:
+    def set(self, row: int, position: FloatArray, rate: FloatArray, families: CurveFamilies) -> None:
         """Give a row its learning rates, in place of those that it had.
 
         What it has seen stays as it was understood when it was seen.
@@ -71,7 +72,7 @@ class AnnealedLaws(Stateful):
             row: The row.
             position: Batches, growing, shape ``(n,)``.
             rate: Their learning rates, shape ``(n,)``.
-            laws: The power laws of all rows.
+            families: The families of all rows.
         """
         points = annealing(position, rate)
         if row >= len(self._slot):
@@ -86,8 +87,8 @@ class AnnealedLaws(Stateful):
             self._position, self._annealed = (
                 np.concatenate([column, np.zeros((1, POINTS))]) for column in (self._position, self._annealed)
             )
-            self._laws.grow((slot + 1) * len(GAINS))
-            self._laws.copy_row(laws, row, self._of(np.array([slot])))
+            self._families.grow((slot + 1) * len(GAINS))
+            self._families.copy_row(families, row, self._of(np.array([slot])))
         self._position[self._slot[row]], self._annealed[self._slot[row]] = points
 
     def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
@@ -96,28 +97,28 @@ class AnnealedLaws(Stateful):
         if has.any():
             slots, position = self._slot[rows[has]], position[has]
             above = np.clip(loss[has, None] / self._factor(slots, position), MIN_LOSS, MAX_LOSS)
-            self._laws.observe(self._of(slots), np.repeat(position, len(GAINS)), above.ravel())
+            self._families.observe(self._of(slots), np.repeat(position, len(GAINS)), above.ravel())
 
     def predict(self, rows: IntArray, position: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the losses at positions, and their log beliefs, each ``(n, memories, candidates)``."""
         slots = self._slot[rows]
         at, each = self._of(slots), np.repeat(position, len(GAINS))
-        laws = self._laws.candidates(at)
-        x = self._laws.shape(each / self._laws.unit[at])[:, None, None, :]
+        fits = self._families.candidates(at)
+        x = self._families.shape(each / self._families.unit[at])[:, None, None, :]
         factor = self._factor(slots, position).ravel()[:, None, None, None]
-        return self._together((laws.scale * x + laws.floor) * factor), self._beliefs(laws.log_belief)
+        return self._together((fits.scale * x + fits.floor) * factor), self._beliefs(fits.log_belief)
 
     def follow(self, rows: IntArray, threshold: FloatArray) -> Followed:
         """Return where the candidates of rows reach their thresholds, shape ``(n,)``."""
         slots = self._slot[rows]
         at = self._of(slots)
-        laws = self._laws.candidates(at)
-        belief = self._beliefs(laws.log_belief)
+        fits = self._families.candidates(at)
+        belief = self._beliefs(fits.log_belief)
         counts = belief > belief.max(axis=2, keepdims=True) + NEGLIGIBLE
         row, memory, number = np.nonzero(counts)
-        gain, law = np.divmod(number, belief.shape[2] // len(GAINS))
-        scale, floor = (self._together(column)[counts] for column in (laws.scale, laws.floor))
-        reached = self._reached(slots, row, GAINS[gain], law, scale, floor, threshold[row])
+        gain, fit = np.divmod(number, belief.shape[2] // len(GAINS))
+        scale, floor = (self._together(column)[counts] for column in (fits.scale, fits.floor))
+        reached = self._reached(slots, row, GAINS[gain], fit, scale, floor, threshold[row])
         place = row, memory, np.cumsum(counts, axis=2)[counts] - 1
         left, log_belief = np.empty((2, *belief.shape[:2], int(counts.sum(axis=2).max())))
         left[...], log_belief[...] = np.inf, -np.inf
@@ -136,15 +137,15 @@ class AnnealedLaws(Stateful):
         slots = np.zeros(len(self._position), np.bool_)
         slots[self._slot[stays & (self._slot >= 0)]] = True
         self._position, self._annealed = (kept(column, slots) for column in (self._position, self._annealed))
-        self._laws.keep(np.repeat(slots, len(GAINS)))
+        self._families.keep(np.repeat(slots, len(GAINS)))
         self._slot = np.where(stays & (self._slot >= 0), np.append(np.cumsum(slots) - 1, -1)[self._slot], -1)
 
     def _of(self, slots: IntArray) -> IntArray:
-        """Return the rows of the laws of slots, one for each gain."""
+        """Return the rows of the fits of slots, one for each gain."""
         return (slots[:, None] * len(GAINS) + np.arange(len(GAINS))).ravel()
 
     def _together(self, column: FloatArray) -> FloatArray:
-        """Return a column of the laws ``(n * gains, memories, 2, grid)`` as ``(n, memories, candidates)``."""
+        """Return a column of the fits ``(n * gains, memories, 2, grid)`` as ``(n, memories, candidates)``."""
         by_gain = column.reshape(-1, len(GAINS), column.shape[1], column.shape[2] * column.shape[3])
         return by_gain.swapaxes(1, 2).reshape(len(by_gain), column.shape[1], -1)
 
@@ -159,26 +160,25 @@ class AnnealedLaws(Stateful):
         return factor
 
     def _reached(
-        self, slots: IntArray, row: IntArray, gain: FloatArray, law: IntArray, scale: FloatArray, floor: FloatArray,
+        self, slots: IntArray, row: IntArray, gain: FloatArray, fit: IntArray, scale: FloatArray, floor: FloatArray,
         threshold: FloatArray,
     ) -> FloatArray:  # fmt: skip
         """Return the batches left of single candidates, arrays ``(m,)``; ``row`` is the place of each one's slot."""
-        newest, unit = self._laws.newest[slots * len(GAINS)], self._laws.unit[slots * len(GAINS)]
+        newest, unit = self._families.newest[slots * len(GAINS)], self._families.unit[slots * len(GAINS)]
         today = [np.interp(newest[k], self._position[slot], self._annealed[slot]) for k, slot in enumerate(slots)]
         ahead = self._position[slots] > newest[:, None]
         position = np.where(ahead, self._position[slots], newest[:, None])
         # A rate that rises again counts as low as it has been: then the losses fall, and one search finds the passage.
         lowest = np.maximum.accumulate(np.where(ahead, self._annealed[slots], np.array(today)[:, None]), axis=1)
-        exponent, shift = (column[law % len(column)] for column in (self._laws.exponent, self._laws.shift))
+        candidate = fit % len(FAMILY)
         fitted = scale > 0
 
         def passed(point: IntArray) -> FloatArray:
             """Return the batches done when each candidate reaches its threshold, if the rate stays as at a point."""
             above = threshold * np.exp(gain * lowest[row, point]) - floor
-            log_u = np.log(np.divide(scale, above, out=np.ones_like(above), where=fitted & (above > 0))) / exponent
-            reaches = fitted & (above > 0) & (log_u < MAX_LOG_POSITION)
-            u = np.exp(np.where(reaches, log_u, 0.0)) - shift
-            return np.where(reaches, u * unit[row], np.inf)
+            reaches = fitted & (above > 0)
+            x = np.divide(above, scale, out=np.ones_like(above), where=reaches)
+            return np.where(reaches, self._families.passage(x, candidate) * unit[row], np.inf)
 
         # The first point at which the rate has come down far enough, POINTS if there is none.
         low, high = np.full(len(row), -1), np.full(len(row), POINTS)
