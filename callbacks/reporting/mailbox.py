@@ -98,6 +98,7 @@ class Mailbox:
         self._close_by = 0.0
         self._lost_at: float | None = None
         self._retry_delay = MIN_RETRY_DELAY
+        self._numbering = self.outbox.numbering()
         self._listens = False
         self._thread = threading.Thread(target=self._run, name=f"mailbox {job}", daemon=True)
         if listens:
@@ -269,8 +270,12 @@ class Mailbox:
             inform(f"{self._job}: training {where}")
             self.refused = ""
         if known is not None and known is not connection:
+            if connection.is_fallback:
+                self._numbering = self.outbox.numbering()
             if not connection.knows:
                 self.outbox.start_over()
+            elif known.is_fallback:
+                self.outbox.resume(self._numbering)
             self.inbox.renumbered = True
             with contextlib.suppress(OSError):
                 known.client.close()

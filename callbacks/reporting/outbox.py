@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from typing import NamedTuple
 
 from lightning_core.core.events import BadLosses, Cell, Checkpoint, Horizon, Report
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
 from lightning_core.core.targets import Met
+
+
+class Numbering(NamedTuple):
+    """Where the numbers of reports to one scheduler are."""
+
+    reports: int
+    cells: int
+    began: tuple[int, float] | None
+    """Batches and busy seconds at its first report."""
 
 
 class Outbox:
@@ -118,6 +128,16 @@ class Outbox:
         self._arrived_rates = self._arrived_epoch = self._arrived_memory = self._arrived_parameters = None
         self._before = self._arrived
         self._began = None if self.progress is None else self.progress[:2]
+
+    def numbering(self) -> Numbering:
+        """Return how reports to the present scheduler are numbered."""
+        return Numbering(self._number, self._arrived - self._before, self._began)
+
+    def resume(self, kept: Numbering) -> None:
+        """Go on as with a scheduler that knows earlier reports, after others went elsewhere."""
+        self.start_over()
+        self._number, self._began = kept.reports, kept.began
+        self._before -= kept.cells
 
     def _horizon_now(self) -> Horizon | None:
         if self.horizon is None or self.ends_by == math.inf:

@@ -227,7 +227,7 @@ class DevicesUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class WorkersLost:
-    """Loss of all workers because the pool was down. Launched jobs resume from their checkpoints."""
+    """Loss of all workers because the pool was down. Launched jobs resume from checkpoints, scripts join again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ def worker_exited(state: SchedulerState, event: WorkerExited, now: float) -> boo
             state.end_met(row, now)  # the metric that it watches was not evaluated after the last batch
         case ExitCause.DONE | ExitCause.RELEASED:
             state.end_unmet(row, now, Verdict.MISSED, "training_ended", event.detail)
+        case ExitCause.LOST if table.recovering[row] and not table.launched[row]:
+            state.end(row, now, Verdict.MISSED, Reason("workers_lost"))
         case ExitCause.INTERRUPTED:
             state.end_unmet(row, now, Verdict.MISSED, "interrupted", event.detail or "a signal")
         case _:
@@ -199,7 +201,7 @@ def pool_changed(state: SchedulerState, event: Event, now: float) -> None:
 
 
 def _workers_lost(state: SchedulerState, now: float) -> None:
-    """Take in that the pool was down and all workers are lost: launched jobs restart, scripts end."""
+    """Take in that the pool was down and all workers are lost: launched jobs restart, scripts are to join again."""
     table = state.table
     state.closing = False
     table.leaving.clear()
@@ -211,10 +213,9 @@ def _workers_lost(state: SchedulerState, now: float) -> None:
         state.accept(row)
         if table.launched[row]:
             table.next_incarnation(row)
-        elif row in table.met_at:
-            state.end_met(row, now)
-        else:  # a script joins again by itself, under its name
-            state.end(row, now, Verdict.CANCELLED, Reason("workers_lost"))
+        elif not table.recovering[row]:  # a script that waits already is that of the incarnation before
+            table.next_incarnation(row)
+            table.recovering[row] = True
 
 
 def final(cause: ExitCause, job: Job, times: int, text: str) -> Reason | None:

@@ -245,6 +245,8 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
     reason, grant_reason = verdict_reason(table, row), table.grant_reason(row)
     if current_verdict(table, row) is not None and grant_reason != reason:
         grant_reason = grant_reason.without_forecast()  # one forecast at a time: the verdict's
+    if table.recovering[row] and not table.launched[row]:
+        grant_reason = Reason("workers_lost")
     return JobStatus(
         name=table.names[row],
         state=_state(table, row),

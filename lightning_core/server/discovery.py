@@ -82,11 +82,11 @@ def connect(pool: str = AUTO) -> SocketClient | None:
         return None
     if pool == AUTO:
         head = read_head(home())
-        return SocketClient(Path(head["socket"])) if head is not None and is_alive(head) else None
+        return _client(home(), head) if head is not None and is_alive(head) else None
     if is_url(pool):
         raise PoolUnavailableError("a pool cannot be joined over HTTP; name its folder, or host:port of its Ray")
     if is_address(pool):
-        return SocketClient(_start_proxy(pool))
+        return SocketClient(_start_proxy(pool), pool=pool)
     folder = Path(pool).expanduser()
     head = read_head(folder)
     if head is None and (path := _group_socket(folder)) is not None:
@@ -95,7 +95,11 @@ def connect(pool: str = AUTO) -> SocketClient | None:
         raise ConnectionError(f"{pool}: there is no pool; `lightning-core up --folder {pool}` starts one")
     if not is_alive(head):
         raise ConnectionError(f"{pool}: its pool is down")
-    return SocketClient(Path(head["socket"]))
+    return _client(folder, head)
+
+
+def _client(folder: Path, head: Mapping[str, Any]) -> SocketClient:
+    return SocketClient(Path(head["socket"]), pool=str(folder.resolve()))
 
 
 def _group_socket(folder: Path) -> Path | None:

@@ -24,7 +24,7 @@ from typing import Any
 from lightning_core.core.answers import Answer, Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.commands import Command
 from lightning_core.core.control import PlanEvent
-from lightning_core.core.events import Event, Report, Submit, WorkerExited
+from lightning_core.core.events import Event, Report, Submit, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Job
 from lightning_core.scheduler.asking import plans
 from lightning_core.scheduler.reports import unknown_job
@@ -125,6 +125,8 @@ class SchedulerActor(PoolCalls):
             if isinstance(event, PlanEvent):
                 self._host.scheduler.check_plan(event)
             self._decide(event)
+            if isinstance(event, WorkersLost):
+                self._sessions.await_reconnections()
         await self._commits.settled()
         return directive
 

@@ -4,6 +4,7 @@ Rules
 
 1. A script reports for its job while its connection is open; no other connection may.
 2. When the connection closes, the script has a grace period to reconnect; after it the job's worker counts as lost.
+   After a restart of the pool it joins again, as the next incarnation of its job.
 3. Grace periods count only while the scheduler's process runs: a stall of it makes no script count as lost.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lightning_core.core.answers import Grant, JoinReply
+from lightning_core.core.answers import Grant, JoinReply, State
 from lightning_core.core.events import Event, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.names import check_name
@@ -25,7 +26,7 @@ from lightning_core.server.clocks import stall_aware_clock
 
 # Seconds that a script has to reconnect: after its connection has closed, and after the scheduler has restarted.
 RECONNECT_GRACE = 1.0
-RESTART_GRACE = 15.0
+RESTART_GRACE = 20.0
 # Seconds since it last asked for which a script counts as waiting for a name; it asks every three.
 WAITS_FOR = 10.0
 # Seconds between two heartbeats of a proxy, and of silence after which it counts as lost.
@@ -82,9 +83,11 @@ class Sessions:
             if self._has_other_reporter(job.name, connection) or not may_continue():
                 self._waiting[job.name] = time.monotonic(), job.owner
                 raise NameTakenError(f"the name {job.name!r} is taken by a job that has not ended; choose another")
-            again = incarnation == scheduler.incarnation(job.name)
-            if not again:  # another process had the name and has exited
-                self._report_lost(job.name, scheduler.incarnation(job.name))
+            current = scheduler.incarnation(job.name)
+            again = incarnation == current
+            joins_again = incarnation == current - 1 and scheduler.last(job.name).state is State.RECOVERING
+            if not (again or joins_again):  # another process had the name and has exited
+                self._report_lost(job.name, current)
         self._waiting.pop(job.name, None)
         self.reporters[job.name] = connection
         self._handle(Submit((job,)))
@@ -131,7 +134,7 @@ class Sessions:
             self._spawn(self._watch_proxy(first))
 
     def await_reconnections(self) -> None:
-        """Give all scripts a grace period to reconnect after a restart of the scheduler."""
+        """Give all scripts a grace period to reconnect after a restart of the scheduler, or of the whole pool."""
         scheduler = self._scheduler()
         for job in scheduler.names(active=True):
             if Capability.RELEASE not in scheduler.job(job).can:
@@ -158,6 +161,8 @@ class Sessions:
 
         async def declare_lost_after_grace() -> None:
             await stall_aware_clock.sleep(within)
+            while not self.devices:  # nothing can join yet
+                await stall_aware_clock.sleep(within)
             if job not in self.reporters:
                 self._report_lost(job, incarnation)
 

@@ -311,11 +311,40 @@ def test_a_pool_that_closes_and_reopens(scheduler: Scheduler) -> None:
     scheduler.check()
     scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)
     answers = scheduler.handle(WorkersLost(), 60.0)
-    ends = [(a.job, a.verdict, str(a.reason)) for a in answers if isinstance(a, End)]
-    assert ends == [("script", Verdict.CANCELLED, "the pool was down, and its script has not joined again")]
+    assert [a for a in answers if isinstance(a, End)] == []
     assert scheduler.placements() == [Placement("a", 3, (0,)), Placement("b", 2, (0,))]
-    assert shares(scheduler) == {"a": 1.0, "b": 0.0, "script": 0.0}
+    assert shares(scheduler) == {"a": 0.0, "b": 0.0, "script": 1.0}
     assert scheduler.status()[0].batches == 30
+    scheduler.check()
+
+
+def waiting_script(scheduler: Scheduler) -> None:
+    scheduler.handle(Submit((job("script", 90.0, can=SCRIPT, device=0),)), 0.0)
+    scheduler.handle(report("script", 1, 30, 3.0), 3.0)
+    scheduler.handle(Close(), 4.0)
+    for now in (10.0, 20.0):  # taken down once more before its script is back
+        scheduler.handle(WorkersLost(), now)
+    [status] = scheduler.status()
+    assert (status.state, status.incarnation, status.batches) == (State.RECOVERING, 2, 30)
+    assert str(status.grant_reason) == "the pool was down, and its script has not joined again"
+
+
+def test_a_script_that_is_back_after_the_pool_was_down_goes_on_as_the_same_job(scheduler: Scheduler) -> None:
+    waiting_script(scheduler)
+    scheduler.handle(report("script", 1, 45, 1.0, incarnation=2), 21.0)
+    [status] = scheduler.status()
+    assert (status.state, status.batches, status.busy) == (State.RUNNING, 45, 4.0)
+    scheduler.check()
+
+
+def test_one_that_does_not_come_back_ends_with_that_as_its_reason(scheduler: Scheduler) -> None:
+    waiting_script(scheduler)
+    [end] = scheduler.handle(WorkerExited("script", 2, ExitCause.LOST, "its process has exited"), 40.0)
+    assert isinstance(end, End)
+    assert (end.verdict, str(end.reason)) == (
+        Verdict.MISSED, "the pool was down, and its script has not joined again"
+    )  # fmt: skip
+    scheduler.check()
 
 
 def test_jobs_submitted_to_a_closing_pool_wait(scheduler: Scheduler) -> None:

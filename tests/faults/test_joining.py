@@ -50,6 +50,7 @@ class Pool(Script):
         self.taken: set[str] = set()
         self.refusal: JoinRefusedError | None = None
         self.closed = 0
+        self.remembers = False
 
     def join(self, job: Job, device: str) -> JoinReply:
         if self.away:
@@ -61,7 +62,7 @@ class Pool(Script):
             raise self.refusal
         self.jobs.append(job)
         self.devices.append(device)
-        return JoinReply(len(self.jobs), self.arbiters)
+        return JoinReply(1, self.arbiters, again=True) if self.remembers else JoinReply(len(self.jobs), self.arbiters)
 
     def job_forecast(self, job: str) -> JobForecast | None:
         if self.away:
@@ -497,6 +498,32 @@ def test_a_local_scheduler_stands_in_for_a_lost_pool(
     pool.say(grant(2, 0.0))
     join(thread)
     assert "training without the pool until it is back" in caplog.text
+
+
+def test_numbers_go_on_with_a_scheduler_that_is_back_after_a_fallback(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the fallback has had meanwhile is missing in its curve; all that follows counts."""
+    monkeypatch.setattr(joining, "POOL_TIMEOUT", 0.3)
+    monkeypatch.setattr(joining, "POOL_CHECK_PERIOD", 0.3)
+    callback = script()
+    thread = training(callback, Line(pause=0.01), max_epochs=100)
+    until(lambda: pool.reports and pool.reports[-1].batches > 10)
+    pool.away = True
+    until(lambda: isinstance(callback.directive, Grant) and callback.directive.reason.code != "fixed_share")
+    time.sleep(1.0)  # reports and cells to the fallback
+    before, pool.remembers, pool.away = len(pool.reports), True, False
+    until(lambda: len(pool.reports) > before + 3)
+    reports = list(pool.reports)
+    assert reports[before].number - reports[before - 1].number in (1, 2)  # one may have been lost
+    numbers = [cell.number for report in reports for cell in report.cells]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(1, max(numbers) + 1))
+    busy = [report.busy for report in reports]
+    assert busy == sorted(busy)
+    assert len({report.batches_at_start for report in reports}) == 1
+    pool.say(End("job", 9, Verdict.MET, Reason("target_met", (1.0,))))
+    join(thread)
 
 
 def test_a_pool_that_comes_back_replaces_the_local_scheduler(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

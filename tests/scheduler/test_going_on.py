@@ -96,6 +96,8 @@ def test_a_pool_that_was_down_has_not_taken_that_back() -> None:
     scheduler = met_at_50()
     scheduler.handle(WorkersLost(), 50.0)
     assert status(scheduler).verdict is Verdict.MET
+    scheduler.handle(WorkerExited("a", 2, ExitCause.LOST, "its process has exited"), 55.0)
+    assert str(status(scheduler).reason) == "target met with 15.0s to spare"
 
 
 def test_other_terms_do_not_take_that_back() -> None:

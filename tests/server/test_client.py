@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.core.answers import End, Grant, Verdict
+from lightning_core.core.answers import End, Grant, State, Verdict
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline
 from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, Tick, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Capability, Job, OnMiss
@@ -314,6 +314,10 @@ class Grace:
         until(lambda: len(self._waiting) >= begun)
         self._pool.do(self._end())
 
+    def forget(self) -> None:
+        """Forget those that have begun."""
+        self._waiting.clear()
+
     async def _end(self) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
@@ -374,6 +378,36 @@ def test_a_restarted_scheduler_waits_for_its_scripts(pool: Pool, grace: Grace) -
     until(lambda: pool.crashed("gone"))
     assert pool.is_current("job")
     for one in (back, gone, stranger):
+        one.close()
+
+
+def test_after_down_and_up_a_script_goes_on_as_one_job_and_one_that_is_gone_ends(pool: Pool, grace: Grace) -> None:
+    folder = str(pool.folder)
+    back, gone, again = (SocketClient(pool.path, pool=folder) for _ in range(3))
+    back.join(JOB, "cpu")
+    back.report(report(7))
+    gone.join(replace(JOB, name="gone"), "cpu")
+    again.join(replace(JOB, name="again"), "cpu")
+    pool.path = pool.path.with_name("socket of the next pool")
+    pool.restart()
+    grace.forget()
+    pool.do(pool.actor.event(WorkersLost()))
+    for one in (back, gone, again):
+        one.close()
+    back = SocketClient(pool.path, pool=folder)
+    reply = back.join(JOB, "cpu")
+    assert (reply.incarnation, reply.again) == (2, False)  # it numbers its reports anew
+    assert isinstance(back.report(report(1, incarnation=2, batches=50, batches_at_start=40)), Grant)
+    stranger = SocketClient(pool.path)
+    assert stranger.join(replace(JOB, name="again"), "cpu").incarnation == 3  # another process, another job
+    grace.end(3)
+    words = "the pool was down, and its script has not joined again"
+    until(lambda: ("gone", words) in [(job.name, str(job.reason)) for job in pool.do(pool.actor.status())[1]])
+    _, jobs = pool.do(pool.actor.status())
+    assert [(job.name, job.batches, job.state) for job in jobs if job.name != "gone"] == [
+        ("job", 50, State.RUNNING), ("again", 0, State.ENDED), ("again", 0, State.QUEUED),
+    ]  # fmt: skip
+    for one in (back, stranger):
         one.close()
 
 

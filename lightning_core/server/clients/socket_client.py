@@ -38,9 +38,11 @@ class SocketClient:
         path: Path of the pool's socket.
         person: Person for whom it speaks, which the pool grants to processes of its own account alone; None for the
             account of this process.
+        pool: Name of the pool that it keeps when it is restarted with another socket; the socket's path by default.
     """
 
-    def __init__(self, path: Path, person: Person | None = None) -> None:
+    def __init__(self, path: Path, person: Person | None = None, pool: str = "") -> None:
+        self._pool = pool or str(path)
         self.path = path
         """Path of the pool's socket."""
         self.person = person
@@ -51,7 +53,7 @@ class SocketClient:
         self._number = 0
 
     def join(self, job: Job, device: str) -> JoinReply:
-        key = (os.getpid(), str(self.path), job.name)
+        key = (os.getpid(), self._pool, job.name)
         before = _joined.get(key)
         reply = JoinReply(*self.call("join", job=job_to_dict(job), device=device, incarnation=before))
         _joined[key] = reply.incarnation
