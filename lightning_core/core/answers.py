@@ -142,7 +142,7 @@ class JoinReply(NamedTuple):
 
 
 class JobForecast(NamedTuple):
-    """Forecast of a job for its training process. Times are in seconds, None while unknown."""
+    """Forecast of a job for its training process. Times are in seconds, None while unknown and beyond reach."""
 
     verdict: Verdict | None
     reason: str

@@ -331,6 +331,22 @@ def format_forecast(seconds: float) -> str:
     return format_duration(step * round(seconds / step))
 
 
+def is_in_reach(seconds: float, limit: float) -> bool:
+    """Return whether a forecast is told as a number: no more than ten times the time that there is, nor a year."""
+    return seconds <= min(FAR * limit, YEAR)
+
+
+def format_end(seconds: float, limit: float) -> str:
+    """Return a forecast end; not as a number if it is out of all proportion to the time that there is.
+
+    Example::
+
+        >>> format_end(83.1, 60.0), format_end(601.0, 60.0)
+        ('83s', 'beyond reach')
+    """
+    return format_forecast(seconds) if is_in_reach(seconds, limit) else "beyond reach"
+
+
 def refuse_base_60(constructed: object, **durations: object) -> None:
     """Refuse a number that may have been a time, if a library that reads YAML constructs an object.
 

@@ -10,7 +10,6 @@ from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.durations import format_forecast
 from lightning_core.core.targets import Target
 from lightning_core.report.svg import Scale, escape, line, number, thin, value_scale
-from lightning_core.view.job_line import is_in_reach
 
 WIDTH, HEIGHT = 320, 96
 LEFT, RIGHT, TOP, BOTTOM = 44, 312, 8, 76
@@ -89,15 +88,11 @@ def _best(target: Target, points: Sequence[tuple[float, float]], window: int) ->
 
 def _forecast(job_forecast: JobForecast) -> str:
     assert job_forecast.left is not None  # checked by the caller
-    spare = np.inf if job_forecast.spare is None else job_forecast.spare
-    limit = job_forecast.left + spare
-    if not is_in_reach(job_forecast.left, limit):
-        return "beyond reach"
     words = f"in {format_forecast(job_forecast.left)}"
-    if job_forecast.early is not None and job_forecast.late is not None:
-        late = format_forecast(job_forecast.late) if is_in_reach(job_forecast.late, limit) else "beyond reach"
+    if job_forecast.early is not None:
+        late = "beyond reach" if job_forecast.late is None else format_forecast(job_forecast.late)
         words += f" ({format_forecast(job_forecast.early)} to {late})"
-    if np.isfinite(spare):
+    if (spare := job_forecast.spare) is not None:
         words += f", {format_forecast(abs(spare))} {'to spare' if spare >= 0 else 'late'}"
     return words
 

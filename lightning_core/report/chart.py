@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.durations import format_duration
+from lightning_core.core.durations import format_duration, format_end, is_in_reach
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import Forecast
 from lightning_core.report.svg import (
@@ -81,7 +81,8 @@ class _Chart:
 
     def draw(self) -> str:
         job = self.job
-        desc = f"{len(self.raw)} observations, {len(job.forecasts)} forecasts, {len(job.beliefs)} verdicts"
+        counts = {"observation": len(self.raw), "forecast": len(job.forecasts), "verdict": len(job.beliefs)}
+        desc = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
         parts = [
             f'<svg class="chart" viewBox="0 0 {self.width} {HEIGHT}" role="img" '
             f'aria-labelledby="t{self.key} d{self.key}">',
@@ -183,7 +184,8 @@ class _Chart:
             edges = [self._path_to_goal(made.time, value, end) for end in (made.early, made.late)]
             # The newest forecast stands out.
             shade = 0.05 + 0.13 * (k + 1) / len(self.job.forecasts)
-            words = f"forecast after {format_duration(made.time - self.start)}: {_ends(made, self.start)}"
+            limit = self.job.deadline - self.start
+            words = f"forecast after {format_duration(made.time - self.start)}: {_ends(made, self.start, limit)}"
             if made.like:
                 words += f", {made.like}"
             found.append(
@@ -272,6 +274,8 @@ class _Chart:
         return [f'<path class="share" d="{boxes(areas)}"/>'] if areas else []
 
 
-def _ends(made: Forecast, start: float) -> str:
-    early, likely, late = (format_duration(end - start) for end in (made.early, made.likely, made.late))
-    return f"reaches its target after {likely} (early {early}, late {late})"
+def _ends(made: Forecast, start: float, limit: float) -> str:
+    early, likely, late = (format_end(end - start, limit) for end in (made.early, made.likely, made.late))
+    if not is_in_reach(made.likely - start, limit):
+        return f"its target is {likely}"
+    return f"reaches its target after {likely}" + (f" ({early} to {late})" if early != late else "")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.core.answers import Verdict
-from lightning_core.core.durations import MAX_FORECAST, format_duration
+from lightning_core.core.durations import MAX_FORECAST, format_duration, format_forecast
 from lightning_core.planning.feasibility import JobRequest, check_feasibility
 from lightning_core.regular_files import read_text
 from lightning_core.storage.private_files import this_user
@@ -72,7 +72,8 @@ def plan_bundle(
         late = work if trial is None or trial.work is None else min(trial.work[2], MAX_FORECAST)
         bad_case.append(requests[-1]._replace(work=late))
         if work is not None:
-            lines.append(f"{job.name}: needs {format_duration(work)} of {format_duration(job.deadline)} ({origin})")
+            needs = format_duration(work) if trial is None else format_forecast(work)
+            lines.append(f"{job.name}: needs {needs} of {format_duration(job.deadline)} ({origin})")
     answer = check_feasibility(requests, bundle.settings.devices)
     first, *rest = answer.lines()
     if bad_case != requests:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_core.core.answers import End, JobForecast, JobStatus, State, Verdict, VerdictChanged, Watched
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.durations import FAR, MAX_FORECAST
+from lightning_core.core.durations import FAR, MAX_FORECAST, is_in_reach
 from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import STANDS_STILL, Reason
 from lightning_core.estimators.above_floor import AboveFloor
@@ -301,12 +301,13 @@ def _like(table: JobTable, row: int) -> Reason | None:
 
 
 def job_forecast(status: JobStatus, now: float) -> JobForecast:
-    """Return what the user of a job is told of its forecast."""
+    """Return what the user of a job is told of its forecast: nothing of an end that is beyond reach."""
     alert = "" if status.alert is None else str(status.alert)
     if status.finish is None:
         return JobForecast(status.verdict, str(status.reason), status.share, None, None, alert=alert)
-    early, likely, late = (max(end - now, 0.0) for end in status.finish)
-    spare = None if status.deadline == inf else status.deadline - status.finish[1]
+    start, limit = status.submitted_at, status.deadline - status.submitted_at
+    early, likely, late = (max(end - now, 0.0) if is_in_reach(end - start, limit) else None for end in status.finish)
+    spare = None if likely is None or limit == inf else status.deadline - status.finish[1]
     return JobForecast(status.verdict, str(status.reason), status.share, likely, spare, early, late, alert)
 
 

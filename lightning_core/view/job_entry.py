@@ -13,9 +13,9 @@ from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
+from lightning_core.core.durations import is_in_reach
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.summary import best_model
-from lightning_core.view.job_line import is_in_reach
 from lightning_core.view.text import clean
 
 REASONS = ("reason", "grant_reason", "fault", "alert", "like", "spot_policy")

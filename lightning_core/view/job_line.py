@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lightning_core.core.answers import JobStatus, State, Verdict
-from lightning_core.core.durations import FAR, YEAR, format_duration, format_forecast
+from lightning_core.core.durations import format_duration, format_end
 from lightning_core.core.limits import format_bytes
 from lightning_core.history.faults import fault_words
 from lightning_core.view.text import clean
@@ -43,7 +43,7 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
     if job.finish is None:
         end = "-"
     else:
-        early, likely, late = (_end(moment - start, job.deadline - start) for moment in job.finish)
+        early, likely, late = (format_end(moment - start, job.deadline - start) for moment in job.finish)
         end = likely if early == late else f"{likely} ({early} to {late})"
     return (
         clean(job.name),
@@ -59,16 +59,6 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
         "-" if job.verdict is None else str(job.verdict),
         _reason(job),
     )
-
-
-def _end(seconds: float, limit: float) -> str:
-    """Return a forecast end; not as a number if it is out of all proportion to the time that there is."""
-    return format_forecast(seconds) if is_in_reach(seconds, limit) else "beyond reach"
-
-
-def is_in_reach(seconds: float, limit: float) -> bool:
-    """Return whether a forecast is told as a number: no more than ten times the time that there is, nor a year."""
-    return seconds <= min(FAR * limit, YEAR)
 
 
 def telling(columns: Iterable[str], jobs: Sequence[JobStatus]) -> list[str]:

@@ -29,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.core.durations import is_in_reach
 from lightning_core.server.clients.socket_client import SocketClient
 
 # Jobs and owners that have series of their own.
@@ -218,7 +219,10 @@ def _by_trouble(job: JobStatus) -> tuple[bool, int, float, str]:
 
 
 def _spare(job: JobStatus) -> float | None:
-    return None if job.finish is None or math.isinf(job.deadline) else job.deadline - job.finish[1]
+    limit = job.deadline - job.submitted_at
+    if job.finish is None or math.isinf(limit) or not is_in_reach(job.finish[1] - job.submitted_at, limit):
+        return None
+    return job.deadline - job.finish[1]
 
 
 def _gauge(name: str, words: str, value: float) -> Metric:

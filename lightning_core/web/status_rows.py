@@ -7,7 +7,8 @@ import math
 from typing import Any
 
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.view.job_line import COLUMNS, is_in_reach, line
+from lightning_core.core.durations import is_in_reach
+from lightning_core.view.job_line import COLUMNS, line
 from lightning_core.view.text import clean
 
 # A forecast that moves by less than this part of the time to it is the same on the page, as is one within a second.

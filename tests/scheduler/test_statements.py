@@ -9,16 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lightning_core.callbacks.metric_logging import metrics_of
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.codec import decode_event
+from lightning_core.core.durations import FAR, format_forecast, parse_duration
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
+from lightning_core.report.card import card
+from lightning_core.report.page import page
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.job_line import COLUMNS, line
 from lightning_core.view.why import rows
+from lightning_core.web.status_rows import row_of
 from tests.driven import Curve, drive
 
 IN_TIME = ("on time", "to spare", "in time with", "early")
@@ -105,3 +111,40 @@ def test_no_two_statements_of_one_moment_contradict_each_other(policy: str, tmp_
                 wrong += [f"{past.name}, {verdict}: {row}: {one}" for one in contradictions(verdict, row.reason)]
     assert not wrong, "\n".join(wrong[:20])
     assert len(told) > 3
+
+
+TOLD = re.compile(r"\d[\d.dhmsy]*[dhmsy]\b")
+
+
+def too_exact(words: str) -> list[str]:
+    """Return the durations that have more than the two figures of a forecast."""
+    return [found for found in TOLD.findall(words) if format_forecast(parse_duration(found)) != found]
+
+
+def test_card_loggers_page_and_report_say_no_end_beyond_reach_nor_three_figures(tmp_path: Path) -> None:
+    path, wrong, told = tmp_path / "journal.db", list[str](), 0
+    drive(path, Settings("triage"), bundle(SEED), 70.0)
+    with Journal.open(path, read_only=True) as journal:
+        scheduler, history = Scheduler(journal.settings()), History.read(journal)
+        fill_in(journal, history)
+        for entry in journal.recent_entries():
+            scheduler.handle(decode_event(entry.event), entry.now)
+            for job in scheduler.status():
+                forecast = scheduler.job_forecast(job.name)
+                if job.state is State.ENDED or forecast is None or forecast.left is None:
+                    continue
+                told += 1
+                most = FAR * (job.deadline - job.submitted_at)
+                numbers = {**metrics_of(forecast), "left": forecast.left, "late": forecast.late or 0.0}
+                wrong += [f"{job.name}: {name} {number}" for name, number in numbers.items() if abs(number) > most]
+                [words] = re.findall(r">(in \S+ .*?)</td>", card(job.name, job.target, [], forecast))
+                wrong += [f"card of {job.name}: {words}: {one}" for one in too_exact(words)]
+                ends = [end for end in row_of(job, entry.now)["finish"] if end is not None]
+                wrong += [f"page: {job.name}: {end}" for end in ends if end - job.submitted_at > most]
+        for title in re.findall(r"<title>forecast after [^:]*: ([^<]*)", page(history, "run")):
+            told += 1
+            wrong += [f"report: {title}: {one}" for one in too_exact(title)]
+            assert "∞" not in title
+            assert ">1y" not in title
+    assert not wrong, "\n".join(wrong[:20])
+    assert told > 100

@@ -138,7 +138,7 @@ class Forecast(TypedDict):
     verdict: Verdict | None
     reason: str
     share: float
-    left: Annotated[float | None, "Seconds until the likely end."]
+    left: Annotated[float | None, "Seconds until the likely end; null if it is unknown or beyond reach, as the others."]
     spare: Annotated[float | None, "Seconds from the likely end to the deadline; negative if it would be late."]
     early: Annotated[float | None, "Seconds until the end in a good case."]
     late: Annotated[float | None, "Seconds until the end in a bad case."]

@@ -114,7 +114,7 @@ function forecast(row) {
     const left = row.deadline - row.finished;
     return left >= 0 ? `ended ${duration(left)} before` : `ended ${duration(left)} after`;
   }
-  if (!row.finish) return row.deadline === null ? "no deadline" : row.verdict === null ? "too early to tell" : "unclear";
+  if (!row.finish) return row.deadline === null ? "no deadline" : row.verdict === null ? "too early to tell" : "no likely end";
   const [, likely] = row.finish;
   if (likely === null) return "beyond reach";
   if (row.deadline === null) return `likely in ${roughly(Math.max(likely - now(), 0))}`;
