@@ -289,8 +289,8 @@ class Steering:
                 return Action.STOP
             case End() if self._launched:
                 return Action.OVER
-            case End(reason=reason) if reason.code.startswith("diverged"):
-                return Action.STOP  # the user has asked for it with on_nan
+            case End(reason=reason) if reason.code.startswith(("diverged", "cancelled")):
+                return Action.STOP  # the user has asked for it, with on_nan or by cancelling it
             case Grant(devices=devices) if self._launched and sorted(devices) != self._devices:
                 return Action.LEAVE
             case Grant(share=0.0):
@@ -313,7 +313,8 @@ class Steering:
                 if self._launched:  # a script's last line says it
                     inform(f"{self._job}: {directive.reason}")
             case End() if not self._launched:
-                log.warning("%s: %s: %s", self._job, directive.verdict, directive.reason)
+                if self._action_for(directive) is not Action.STOP:  # else the last line says it
+                    log.warning("%s: %s: %s", self._job, directive.verdict, directive.reason)
                 self._share = LAST_SHARE  # the script trains on, when no job of the pool needs its device
                 if self._ranks is None:
                     self._set_limit(None)

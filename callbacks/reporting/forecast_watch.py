@@ -47,7 +47,7 @@ class ForecastWatch:
         found = [self._unread.popleft() for _ in range(len(self._unread))]
         return [one for k, one in enumerate(found) if k + 1 == len(found) or one.verdict is not found[k + 1].verdict]
 
-    def poll(self, client: Client, job: str, *, now: bool, alerts: bool) -> None:
+    def poll(self, client: Client, job: str, *, now: bool, alerts: bool, over: bool = False) -> None:
         """Ask for the forecast if it is time.
 
         Args:
@@ -55,6 +55,7 @@ class ForecastWatch:
             job: Name of the job.
             now: Whether to ask even if it is too early.
             alerts: Whether to log alerts. The training logs those about its losses itself.
+            over: Whether the job has ended; the training tells that itself.
         """
         if not self._enabled or not (now or time.monotonic() >= self._next):
             return
@@ -66,7 +67,8 @@ class ForecastWatch:
         self._unread.append(self.newest)
         if alerts and self.newest.alert and not (before is not None and before.alert):
             log.warning("%s: %s", job, self.newest.alert)
-        _tell_change(job, self.newest, None if before is None else before.verdict)
+        if not over:
+            _tell_change(job, self.newest, None if before is None else before.verdict)
 
 
 def _tell_change(job: str, forecast: JobForecast, before: Verdict | None) -> None:

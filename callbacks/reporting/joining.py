@@ -223,8 +223,11 @@ class Join:
                 log.warning("%s: training without the pool: pools run on Linux only", self._job.name)
             self._pool = LOCAL
             return None
+        from lightning_core.server.clients.socket_client import forget_joining
         from lightning_core.server.discovery import PoolUnavailableError, connect
 
+        if not self._answered:
+            forget_joining(self._job.name)
         try:
             client = connect(self._pool)
         except PoolUnavailableError as error:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lightning_core.core.answers import Grant, JobForecast
+from lightning_core.core.answers import End, Grant, JobForecast
 from lightning_core.core.events import Cell, Checkpoint, WorkerExited
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.protocols import JoinRefusedError
@@ -187,7 +187,8 @@ class Mailbox:
                 if self.inbox.parked:
                     self.inbox.take(connection.client.wait(self._job, self.inbox.version, self._hold_timeout))
                 alerts = self.outbox.bad_losses is None
-                self._forecasts.poll(connection.client, self._job, now=forecast_wanted, alerts=alerts)
+                over = isinstance(self.inbox.directive, End)
+                self._forecasts.poll(connection.client, self._job, now=forecast_wanted, alerts=alerts, over=over)
                 self._note_return(connection)
             except JoinDeferredError as error:
                 self._hold(str(error))

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import closest, did_you_mean, listed
-from lightning_core.server.discovery import AUTO, connect
+from lightning_core.server.discovery import AUTO, connect, home
 
 
 class Parser(argparse.ArgumentParser):
@@ -194,3 +194,9 @@ def parse_times(option: str, text: str, names: Sequence[str]) -> dict[str, float
         except ValueError:
             raise ValueError(f"{option}: {name} must be seconds, such as {name}=0.2, got {value!r}") from None
     return values
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a pool of this machine by its folder."""
+    words = f"folder of the pool (default: that of LIGHTNING_CORE_POOL, else {home()})"
+    parser.add_argument("--folder", type=Path, metavar="DIR", help=words)

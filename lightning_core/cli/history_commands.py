@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from lightning_core.cli.arguments import whole_number
+from lightning_core.cli.arguments import add_folder, whole_number
 from lightning_core.cli.history_sources import Terms, read_runs
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.targets import parse_target
 from lightning_core.scheduler.summary import EXIT_MET
-from lightning_core.server.discovery import home
+from lightning_core.server.discovery import folder_here
 from lightning_core.storage.private_files import private_folder
 from lightning_core.storage.runs.past_run import PastRun
 from lightning_core.storage.runs.run_store import FILE, RunStore
@@ -32,7 +32,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     def add(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=words, description=words)
         made.set_defaults(run=run)
-        made.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
+        add_folder(made)
         return made
 
     listed = add("list", _list, "list the runs, the newest first")
@@ -56,7 +56,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 @contextmanager
 def _store(arguments: argparse.Namespace, *, create: bool = False) -> Iterator[RunStore]:
-    folder = arguments.folder or home()
+    folder = arguments.folder or folder_here()
     if create:
         private_folder(folder)
     elif not (folder / FILE).exists():

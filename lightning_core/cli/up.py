@@ -14,7 +14,7 @@ from lightning_core.bundle.values import parse_bytes
 from lightning_core.cli.access.group_options import add_group, group_of
 from lightning_core.cli.access.page_process import PageError, end_page, start_page
 from lightning_core.cli.access.serve import PORT
-from lightning_core.cli.arguments import whole_number
+from lightning_core.cli.arguments import add_folder, whole_number
 from lightning_core.cli.on_market.flags import add_market, market_of
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration
@@ -23,7 +23,7 @@ from lightning_core.core.specs import parse_spec
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
-from lightning_core.server.discovery import home
+from lightning_core.server.discovery import folder_here
 from lightning_core.storage.journals.journal import Journal
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="NAME",
         help=f"policy that shares the devices (default {Settings().policy})",
     )
-    up.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
+    add_folder(up)
     keep = "keep all events in the journal, for audits (default: old ones are thinned to what `why` and reports need)"
     up.add_argument("--keep", choices=("all",), help=keep)
     memory = "memory of each device that jobs may have, such as 16GiB: no more jobs stay there than fit"
@@ -75,7 +75,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument("--webhook", metavar="URL", help="address to post to when a verdict changes")
     up.add_argument("--webhook-secret", metavar="FILE", help="file of the secret that signs what is posted")
     down = command("down", _down, "shut down the pool; its jobs are saved, and resume with the next `up`")
-    down.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
+    add_folder(down)
     down.add_argument(
         "--now", action="store_true", help="do not wait for jobs that can save only at the end of an epoch"
     )
@@ -135,7 +135,7 @@ def _up(arguments: argparse.Namespace) -> int:
     on_verdict = read_on_verdict(given, Path.cwd(), found.at("--on-verdict"))
     if found.messages:
         raise BundleError(found.messages)
-    folder = arguments.folder or home()
+    folder = arguments.folder or folder_here()
     if market is None and not arguments.ray:
         _say_busy_cores(arguments.kind, devices * arguments.cores)
     what = f"{devices} {arguments.kind} device{'s' * (devices > 1)} with {resident} workers"
@@ -262,7 +262,7 @@ def _in_words(settings: Settings) -> dict[str, str]:
 def _down(arguments: argparse.Namespace) -> int:
     from lightning_core.cluster.head import down
 
-    folder = arguments.folder or home()
+    folder = arguments.folder or folder_here()
     end_page(folder)
     down(folder, now=arguments.now)
     print("the pool is down; checkpoints are kept, and `up` resumes the jobs that have not ended")

@@ -289,7 +289,9 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
         scheduler = ray.get_actor(f"{name}-scheduler", namespace=NAMESPACE)
         try:
             while (
-                not received and ray.get(pool_manager.busy.remote(), timeout=CLOSE_TIMEOUT) and time.monotonic() < until
+                not received
+                and time.monotonic() < until
+                and any(ray.get([pool_manager.busy.remote(), scheduler.stopping.remote()], timeout=CLOSE_TIMEOUT))
             ):
                 time.sleep(0.2)
             _give_nodes_back(ray, name)

@@ -61,6 +61,18 @@ def home() -> Path:
     return Path(f"/tmp/lightning_core-{this_user()}" if given.startswith("~") else given) / "pool"
 
 
+def folder_here() -> Path:
+    """Return the folder of the pool that ``LIGHTNING_CORE_POOL`` names, or else that of the default one.
+
+    Raises:
+        ValueError: If it names a pool by an address.
+    """
+    pool = os.environ.get("LIGHTNING_CORE_POOL") or AUTO
+    if is_address(pool) or is_url(pool):
+        raise ValueError(f"LIGHTNING_CORE_POOL={pool} is no folder: name the folder of a pool with --folder")
+    return home() if pool in (AUTO, LOCAL) else Path(pool)
+
+
 def connect(pool: str = AUTO) -> SocketClient | None:
     """Return a client of a pool, which has not sent anything yet.
 

@@ -66,6 +66,11 @@ class PoolCalls:
         silent = 0.0 if self._manager_heard is None else time.monotonic() - self._manager_heard
         return silent if silent > MAX_MANAGER_SILENCE else 0.0
 
+    async def stopping(self) -> list[str]:
+        """Return the jobs that were cancelled and whose script has not stopped yet."""
+        await self._ready()
+        return self._sessions.stopping()
+
     async def have_ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
         """Return for each job and incarnation whether it has ended and must not train any more."""
         await self._ready()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lightning_core.core.answers import Grant, JoinReply, State
+from lightning_core.core.answers import Directive, End, Grant, JoinReply, State
 from lightning_core.core.events import Event, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.names import check_name
@@ -32,6 +32,11 @@ WAITS_FOR = 10.0
 # Seconds between two heartbeats of a proxy, and of silence after which it counts as lost.
 PROXY_HEARTBEAT, PROXY_TIMEOUT = 5.0, 30.0
 PROCESS_EXITED = "its process has exited"
+
+
+def is_cancelled(directive: Directive | None) -> bool:
+    """Return whether a job was cancelled by a person, so that its script stops."""
+    return isinstance(directive, End) and directive.reason.code.startswith("cancelled")
 
 
 class Sessions:
@@ -79,6 +84,9 @@ class Sessions:
         if (refusal := scheduler.settings.refusal(job.target)) is not None:
             raise JoinRefusedError(refusal)
         again = False
+        if is_cancelled(scheduler.directive(job.name)) and incarnation == scheduler.incarnation(job.name):
+            self.reporters[job.name] = connection  # of a process that has not heard of it
+            return self._reply(job.name, again=True)
         if job.name in scheduler.names(active=True):
             if self._has_other_reporter(job.name, connection) or not may_continue():
                 self._waiting[job.name] = time.monotonic(), job.owner
@@ -91,8 +99,15 @@ class Sessions:
         self._waiting.pop(job.name, None)
         self.reporters[job.name] = connection
         self._handle(Submit((job,)))
-        paths, cores = tuple(path for _, path in self.devices), scheduler.settings.cores
-        return JoinReply(self._scheduler().incarnation(job.name), paths, again, cores)
+        return self._reply(job.name, again=again)
+
+    def _reply(self, job: str, *, again: bool) -> JoinReply:
+        scheduler, paths = self._scheduler(), tuple(path for _, path in self.devices)
+        return JoinReply(scheduler.incarnation(job), paths, again, scheduler.settings.cores)
+
+    def stopping(self) -> list[str]:
+        """Return the jobs that were cancelled and whose script has not stopped yet."""
+        return [job for job in self.reporters if is_cancelled(self._scheduler().directive(job))]
 
     def waiting(self) -> list[dict[str, str]]:
         """Return the names that scripts wait for, each with the owner of the script."""

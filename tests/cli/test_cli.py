@@ -399,6 +399,23 @@ def test_up_and_down_of_a_pool_exclude_each_other(
     assert "no pool is up" in Said(capsys, "down").err
 
 
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_commands_of_a_pool_here_follow_the_variable_as_those_at_a_pool_do(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "start_ray", lambda *_: pytest.fail("Ray was started"))
+    monkeypatch.setenv("LIGHTNING_CORE_POOL", str(tmp_path / "other"))
+    with heads._alone(tmp_path / "other"):
+        assert f"{tmp_path / 'other'}" in Said(capsys, command).err
+    monkeypatch.setenv("LIGHTNING_CORE_POOL", "192.0.2.10:6379")
+    said = Said(capsys, command)
+    assert said.code == 2
+    assert "LIGHTNING_CORE_POOL=192.0.2.10:6379 is no folder: name the folder of a pool with --folder" in said.err
+    monkeypatch.setenv("LIGHTNING_CORE_POOL", "local")
+    with heads._alone(tmp_path / "home" / "pool"):
+        assert f"{tmp_path / 'home' / 'pool'}" in Said(capsys, command).err
+
+
 # ---------------------------------------------------------------------------------------------------- at a pool
 
 

@@ -500,6 +500,18 @@ def test_a_local_scheduler_stands_in_for_a_lost_pool(
     assert "training without the pool until it is back" in caplog.text
 
 
+def test_a_cancelled_script_stops_and_says_so_once(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thread = training(script(), Line(pause=0.005), max_epochs=-1)
+    until(lambda: pool.reports and pool.reports[-1].batches > 10)
+    words = "cancelled by ann: best 0.5, target 0.1"
+    pool.forecast = JobForecast(Verdict.CANCELLED, words, 0.0, None, None)
+    pool.say(End("job", 9, Verdict.CANCELLED, Reason("cancelled_unsure", (0.5, 0.1), " by ann")))
+    join(thread)
+    assert "\n".join([caplog.text, *capsys.readouterr()]).count(words) == 1
+
+
 def test_numbers_go_on_with_a_scheduler_that_is_back_after_a_fallback(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

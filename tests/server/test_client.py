@@ -27,7 +27,7 @@ from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.server import calls
 from lightning_core.server.access.accounts import account_of
-from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
+from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient, forget_joining
 from lightning_core.server.clocks import stall_aware_clock
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.storage.journals import journal_lock
@@ -409,6 +409,24 @@ def test_after_down_and_up_a_script_goes_on_as_one_job_and_one_that_is_gone_ends
     ]  # fmt: skip
     for one in (back, stranger):
         one.close()
+
+
+def test_a_script_that_was_away_when_it_was_cancelled_is_told_when_it_joins_again(pool: Pool, grace: Grace) -> None:
+    client = SocketClient(pool.path, pool="a pool")
+    client.join(JOB, "cpu")
+    client.report(report())
+    pool.do(pool.actor.event(Cancel("job")))
+    assert pool.do(pool.actor.stopping()) == ["job"]
+    client.close()
+    until(lambda: pool.do(pool.actor.stopping()) == [])
+    assert client.join(JOB, "cpu").again
+    end = client.report(report(2, batches=99))
+    assert isinstance(end, End)
+    assert end.reason.code.startswith("cancelled")
+    forget_joining("job")  # another training of the same process
+    client.close()
+    assert client.join(JOB, "cpu").incarnation == 2
+    client.close()
 
 
 FORKED = """

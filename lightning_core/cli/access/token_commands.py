@@ -6,13 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 
+from lightning_core.cli.arguments import add_folder
 from lightning_core.core.durations import parse_duration
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.access.people import Person, Right, rights_of
 from lightning_core.server.access.tokens import Token, Tokens
-from lightning_core.server.discovery import home
+from lightning_core.server.discovery import folder_here
 from lightning_core.storage.private_files import private_folder
 from lightning_core.view.tables import print_table
 
@@ -27,7 +27,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     def action(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
         made: argparse.ArgumentParser = commands.add_parser(name, help=description, description=description)
         made.set_defaults(run=run)
-        made.add_argument("--folder", type=Path, metavar="DIR", help=f"folder of the pool (default {home()})")
+        add_folder(made)
         return made
 
     new = action("new", _new, "make a token for a person and print it, once")
@@ -42,13 +42,13 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _tokens(arguments: argparse.Namespace) -> Tokens:
-    return Tokens((arguments.folder or home()).expanduser())
+    return Tokens((arguments.folder or folder_here()).expanduser())
 
 
 def _new(arguments: argparse.Namespace) -> int:
     rights = rights_of(filter(None, arguments.may.split(",")))
     expires = None if arguments.expires == NEVER else parse_duration(arguments.expires)
-    private_folder((arguments.folder or home()).expanduser())
+    private_folder((arguments.folder or folder_here()).expanduser())
     secret = _tokens(arguments).make(arguments.name, rights, expires)
     print(secret)
     words = Person(arguments.name, rights).words

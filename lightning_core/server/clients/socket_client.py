@@ -31,6 +31,12 @@ REFUSALS: dict[str, type[JoinRefusedError]] = {
 _joined: dict[tuple[int, str, str], int] = {}
 
 
+def forget_joining(job: str) -> None:
+    """Forget that this process has joined under a name: a training that begins is another one."""
+    for key in [key for key in _joined if (key[0], key[2]) == (os.getpid(), job)]:
+        del _joined[key]
+
+
 class SocketClient:
     """Speaks with a pool through its socket; implements :class:`lightning_core.core.protocols.Client`.
 
