@@ -203,6 +203,13 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "{:.0f}; {demo_met_fifo:.0f}; {demo_ceiling:.0f}",
         ),
     },
+    "demo": {
+        "met_triage": (
+            "Deadlines met in virtual time, by fifo; edf; lara; laira; guarded_edf; triage; of those that could be",
+            "{met_fifo:.0f}; {met_edf:.0f}; {met_lara:.0f}; {met_laira:.0f}; {met_guarded_edf:.0f}; {met_triage:.0f}; "
+            "of {ceiling:.0f}",
+        ),
+    },
     "decide": {
         "ms_100": ("Round over 100 jobs, lara", "{:.2g} ms"),
         "ms_10000": ("Round over 10,000 jobs, lara", "{:.2g} ms"),
