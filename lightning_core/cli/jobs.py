@@ -109,6 +109,8 @@ def _why(arguments: argparse.Namespace) -> int:
     from lightning_core.view.why import table_of, why, why_now
 
     folder = arguments.run_dir
+    if folder is None and journal_path(Path(arguments.job)).exists():
+        raise ValueError(f"name one of its jobs too: lightning-core why {arguments.job} JOB")
     if folder is None:
         with Pool.connect(arguments.pool) as pool:
             if pool.is_far:

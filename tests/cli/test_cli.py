@@ -454,6 +454,8 @@ def test_status_and_steering(pool: Pool, capsys: pytest.CaptureFixture[str]) -> 
     assert "7 batches" not in first
     assert Said(capsys, "why", "train@2").out == Said(capsys, "why", "train").out
     assert Said(capsys, "why", "train@3").err == "error: no job 'train@3'; did you mean 'train@1'?\n"
+    words = f"error: name one of its jobs too: lightning-core why {pool.folder} JOB\n"
+    assert Said(capsys, "why", str(pool.folder)).err == words
 
 
 @pytest.mark.parametrize("command", [["why"], ["logs"], ["pause"], ["resume"], ["cancel"], ["deadline"]])
