@@ -112,3 +112,32 @@ def test_a_run_resumes_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     again = command(tmp_path, "run", "--resume", "run")
     out, _ = again.communicate(timeout=300)
     assert (again.returncode, "all its jobs have ended" in out) == (0, True)
+
+
+def test_a_script_is_one_job_over_down_and_up_and_stops_when_it_is_cancelled(tmp_path: Path) -> None:
+    def done(*words: str) -> str:
+        process = command(tmp_path, *words)
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, out
+        return out
+
+    def jobs() -> list[dict[str, Any]]:
+        return list(json.loads(done("status", "--json", "--all"))["jobs"])
+
+    done("up")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "LIGHTNING_CORE_HOME": str(tmp_path)}
+    line = [sys.executable, "-m", "tests.script", "a", "1h", "1000000"]
+    script = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        until(lambda: [job for job in jobs() if job["batches"] > 20])
+        done("down")
+        done("up")
+        [job] = until(lambda: [job for job in jobs() if job["state"] == "running" and job["incarnation"] == 2])
+        assert (job["name"], job["restarts"]) == ("a", 0)
+        done("cancel", "a")
+        done("down")
+        out, _ = script.communicate(timeout=60)
+        assert script.returncode == 0, out
+        assert out.count("cancelled") == 2, out  # "a: cancelled: cancelled by ann"
+    finally:
+        script.kill()
