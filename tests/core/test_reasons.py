@@ -14,6 +14,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies import Decor
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.conftest import ROOT
 from tests.views import view
 
 
@@ -144,3 +145,9 @@ def test_a_grant_is_explained_by_the_numbers_of_the_last_round() -> None:
         if (status := scheduler.last("a")).grant_reason.code == "explore":
             told.add(status.grant_reason.numbers[0])
     assert len(told) > 3
+
+
+def test_the_last_line_that_the_readme_shows_is_one_that_is_said() -> None:
+    reason = Reason("training_ended_more", (0.9134, 0.92, 250.0), " at max_epochs=30")
+    shown = f"`lightning_core: resnet: missed: {reason}`"
+    assert shown in " ".join((ROOT / "README.md").read_text().split())
