@@ -18,7 +18,7 @@ from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.commands import Cancel
-from lightning_core.core.durations import MAX_FORECAST, format_duration
+from lightning_core.core.durations import MAX_FORECAST, format_duration, format_forecast
 from lightning_core.errors import LightningCoreError
 
 # Seconds that a job may take to be built before its trial is given up, beside the seconds that it trains.
@@ -52,7 +52,7 @@ class Trial(NamedTuple):
         Example::
 
             >>> str(Trial(400, 20.0, (90.0, 120.0, 240.0)))
-            'tried for 20.0s: 20 batches/s; 90.0s to 4m'
+            'tried for 20.0s: 20 batches/s; 90s to 4m'
         """
         if not self.batches:
             return self.remark
@@ -60,7 +60,7 @@ class Trial(NamedTuple):
         told = f"tried for {format_duration(self.busy)}: {rate:{',.0f' if rate >= 100 else '.3g'}} batches/s"
         if self.remark:
             return f"{told}; {self.remark}"
-        low, _, high = map(format_duration, self.work or ())
+        low, _, high = map(format_forecast, self.work or ())
         if low == high:
             return told
         return f"{told}; at least {low}" if high == "∞" else f"{told}; {low} to {high}"

@@ -81,8 +81,8 @@ def test_a_plan_with_trials_states_their_doubt() -> None:
     assert not fits
     assert lines[:5] == [
         "all 2 fit, 7m to spare; 1 not forecast to reach its target",
-        "sure: needs 60.0s of 10m (tried for 20.0s: 150 batches/s)",
-        "doubtful: needs 2m of 10m (tried for 20.0s: 4.5 batches/s; at least 90.0s)",
+        "sure: needs 60s of 10m (tried for 20.0s: 150 batches/s)",
+        "doubtful: needs 2m of 10m (tried for 20.0s: 4.5 batches/s; at least 90s)",
         "hopeless: not forecast to reach its target within 10 times its deadline "
         "(tried for 20.0s: 4.5 batches/s; at least 10m)",
         "brief: tried for 20.0s: 0.1 batches/s; too short for a forecast",
