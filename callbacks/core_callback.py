@@ -264,14 +264,14 @@ class CoreCallback(pl.Callback):
 
     @override
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        if (fit := self._fit_of(trainer)) is not None:
-            fit.begin_batch(Phase.TRAINING)
+        if (fit := self._fit) is not None and fit.trainer is trainer:
+            fit.begin_batch()
 
     @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if (fit := self._fit_of(trainer)) is not None:
+        if (fit := self._fit) is not None and fit.trainer is trainer:
             fit.end_batch(trainer, outputs)
 
     @override

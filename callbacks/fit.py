@@ -41,7 +41,7 @@ from .checkpointing.job_writer import batches_done
 from .control.busy_timer import BusyTimer, GpuTimer, HostTimer
 from .control.fit_signals import JobEnded, JobReleased
 from .control.offload import offload_of
-from .control.ranks import Ranks, SideAction
+from .control.ranks import NOTHING, Ranks, SideAction
 from .control.steering import Steering
 from .elastic.steps import micro_batches_per_step
 from .fit_end import exit_of
@@ -72,6 +72,8 @@ UNKNOWN = -1
 WITHIN = "LIGHTNING_CORE_WITHIN"
 # What a fit raises on purpose: it leaves, or a launched job's config is wrong; and what no one can go on after.
 MEANT = (JobEnded, JobReleased, MisconfigurationException, torch.OutOfMemoryError)
+# A name of its own, for the reason that ``NOTHING`` has one.
+_NEXT_BATCH = Phase.NEXT_BATCH
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,12 +86,8 @@ def _never_fails(hook: Callable[Concatenate[Fit, P], None]) -> Callable[Concaten
     def survives(fit: Fit, /, *args: P.args, **options: P.kwargs) -> None:
         try:
             hook(fit, *args, **options)
-        except MEANT:
-            raise
         except Exception as error:
-            if fit.has_ranks:
-                raise
-            fit.note_defect(error)
+            fit.survive(error)
 
     return survives
 
@@ -130,6 +128,7 @@ class Fit:
         self._stops = options.launched or options.stop_when_met
         self._automatic = pl_module.automatic_optimization
         self._is_elastic = options.launched and micro_batches_per_step() > 0
+        self._may_save = options.launched or options.save_to is not None
         self._batches = 0
         self._begun = False
         self._new_epoch, self._epoch_began, self._epoch_ended = True, 0, False
@@ -254,35 +253,54 @@ class Fit:
         self.steering.come_back()
         self.hangs.begin(Phase.FIRST_BATCH)
 
-    @_never_fails
-    def begin_batch(self, phase: Phase) -> None:
-        """Wait until this process may do a batch of training or validation."""
-        self.hangs.done()
-        if self._keeps_soon and phase is Phase.TRAINING:
-            self._keep()
-        self.steering.enter()
-        self.hangs.begin(phase)
+    # What follows is done for every batch, cold between two kernels, where each call costs a user several times what it
+    # costs in a loop. So these two hooks and what they call look first, in few and flat functions, whether there is
+    # anything to do, such as news; tests/callbacks/test_cost.py counts the calls of an ordinary batch.
 
-    @_never_fails
+    def begin_batch(self, phase: Phase = Phase.TRAINING) -> None:
+        """Wait until this process may do a batch of training or validation."""
+        try:
+            if self._keeps_soon and phase is Phase.TRAINING:
+                self._keep()
+            self.steering.enter()
+            self.hangs.turn(phase)
+        except Exception as error:
+            self.survive(error)
+
     def end_batch(self, trainer: pl.Trainer, outputs: Any) -> None:
         """Report a training batch, obey the newest directive, and save what is due."""
-        # Lightning divides the loss by this number, which may change from epoch to epoch.
-        accumulated = trainer.accumulate_grad_batches if self._automatic else 1
-        if accumulated == 1 and not self._is_elastic:
-            self._batches += 1
-        else:
-            self._batches = trainer.global_step
-        steering = self.steering
-        side_actions = self._alone(lambda: self._note_batch(trainer, outputs, accumulated), SideAction.NOTHING)
-        self.hangs.done()  # not earlier: reading a loss may wait for the device
-        if side_actions is not SideAction.NOTHING and SideAction.KEEP in side_actions and not self.has_ranks:
-            self._keep_after_batch()
         try:
-            steering.after_batch(side_actions, self._batches)
-        except JobEnded as left:
-            if self._keeps_soon and type(left) is JobEnded:
-                self._keep()
-            raise
+            # Lightning divides the loss by this number, which may change from epoch to epoch.
+            accumulated = trainer.accumulate_grad_batches if self._automatic else 1
+            if accumulated == 1 and not self._is_elastic:
+                self._batches += 1
+            else:
+                self._batches = trainer.global_step
+            side_actions = NOTHING
+            try:
+                side_actions = self._note_batch(trainer, outputs, accumulated)
+            except MEANT:
+                raise
+            except Exception as error:
+                self.note_defect(error)
+            if side_actions is not NOTHING and SideAction.KEEP in side_actions and not self.has_ranks:
+                self._keep_after_batch()
+            try:
+                is_wanted = self.steering.after_batch(side_actions, self._batches)
+            except JobEnded as left:
+                if self._keeps_soon and type(left) is JobEnded:
+                    self._keep()
+                raise
+            if is_wanted:
+                self._do_after_batch(trainer)
+            self.hangs.turn(_NEXT_BATCH)  # not earlier: reading a loss may wait for the device
+        except Exception as error:
+            self.survive(error)
+
+    def _do_after_batch(self, trainer: pl.Trainer) -> None:
+        """Do what the scheduler, or all ranks together, want after a batch."""
+        self.hangs.done()  # it may take any time
+        steering = self.steering
         if steering.keeping:
             steering.keeping = False
             self._keep_after_batch()
@@ -295,7 +313,6 @@ class Fit:
             self._checkpointer.between_batches(trainer, self._leave_if_told)
         if steering.holding:
             self._checkpointer.where_exact(trainer, lambda: self._hold(trainer))
-        self.hangs.begin(Phase.NEXT_BATCH)
 
     def _hold(self, trainer: pl.Trainer) -> None:
         """Hold between two batches, where a job that is told to leave can do so without its device."""
@@ -307,33 +324,36 @@ class Fit:
 
     def _note_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int) -> SideAction:
         """Report a batch; return what is to be done after it."""
-        if self.mailbox is not None:
-            self._report_batch(trainer, outputs, accumulated, self.mailbox)
-        wanted = SideAction.SAVE if self._save_due() else SideAction.NOTHING
+        mailbox, batches = self.mailbox, self._batches
+        if mailbox is not None:
+            outbox, losses = mailbox.outbox, self._losses
+            outbox.in_slow_phase = False
+            outbox.progress = batches, self._timer.batch(), losses.rejected
+            try:  # not guarded as a whole, which would take longer than all else
+                complaint = losses.read_batch(trainer, outputs, accumulated, batches)
+                if complaint is not None:
+                    self._complain(complaint)
+            except Exception as error:
+                self._guarded.tell("the losses of its batches", error)
+            if losses.bad is not outbox.bad_losses:
+                self._report_bad_losses(mailbox)
+            if self._new_epoch:
+                self._new_epoch = False
+                self._resolve_target(epoch_batches(trainer) or self._per_epoch, mailbox)
+                outbox.horizon = self._horizon(trainer, trainer.fit_loop.epoch_loop.batch_idx + 1)
+            if batches >= self._rates.look_at:
+                self._rates.look(trainer, batches)
+            if batches == self._last_batch:
+                self._end_work(mailbox)
+            if self._slurm_end is not None and self._slurm_end.at is not None and not self._requeue:
+                outbox.ends_by = min(outbox.ends_by, time.monotonic() + self._slurm_end.at - time.time())
+            if mailbox.forecasts.unread:
+                for forecast in mailbox.forecasts.read():
+                    self._metrics.log(trainer, forecast)
+        wanted = SideAction.SAVE if self._may_save and self._save_due() else NOTHING
         if self._best is not None and self._best.wanted is not None:
             wanted |= SideAction.KEEP
         return wanted
-
-    def _report_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, mailbox: Mailbox) -> None:
-        outbox, losses = mailbox.outbox, self._losses
-        outbox.in_slow_phase = False
-        outbox.progress = (self._batches, self._timer.batch(), losses.rejected)
-        try:  # not guarded as a whole, which would take longer than all else
-            self._complain(losses.read_batch(trainer, outputs, accumulated, self._batches))
-        except Exception as error:
-            self._guarded.tell("the losses of its batches", error)
-        self._report_bad_losses(mailbox)
-        if self._new_epoch:
-            self._new_epoch = False
-            self._resolve_target(epoch_batches(trainer) or self._per_epoch, mailbox)
-            outbox.horizon = self._horizon(trainer, trainer.fit_loop.epoch_loop.batch_idx + 1)
-        self._rates.look(trainer, self._batches)
-        if self._batches == self._last_batch:
-            self._end_work(mailbox)
-        if self._slurm_end is not None and self._slurm_end.at is not None and not self._requeue:
-            outbox.ends_by = min(outbox.ends_by, time.monotonic() + self._slurm_end.at - time.time())
-        for forecast in mailbox.read_forecasts():
-            self._metrics.log(trainer, forecast)
 
     def _end_work(self, mailbox: Mailbox) -> None:
         """Stop after the last batch of a target that counts batches."""
@@ -472,6 +492,7 @@ class Fit:
             self._keep()
 
     def _keep(self) -> None:
+        self.hangs.done()  # it may take any time
         self._keeps_soon = False
         if self._best is not None:
             self._best.save(self.trainer)
@@ -520,16 +541,17 @@ class Fit:
 
     def _deliver(self, cell: Cell) -> None:
         if self.mailbox is not None:
-            self.mailbox.outbox.evaluated = self._losses.evaluated  # before the cell can be reported
+            evaluated = self._losses.evaluated
+            self.mailbox.outbox.evaluated = evaluated  # before the cell can be reported
             self._record.evaluated_in = self._losses.evaluated_in
             self._record.curve.add(cell.batches, cell.value)
-            self._add(cell, self.mailbox)
+            self._add(cell, self.mailbox, evaluated=evaluated)
             if self._best is not None:
-                self._best.see(cell.value, evaluated=self._losses.evaluated)
+                self._best.see(cell.value, evaluated=evaluated)
 
-    def _add(self, cell: Cell, mailbox: Mailbox) -> None:
+    def _add(self, cell: Cell, mailbox: Mailbox, *, evaluated: bool) -> None:
         """Report a cell, and stop if the target is met by it."""
-        is_met = self._judge.see(cell.batches, cell.value, evaluated=self._losses.evaluated)
+        is_met = self._judge.see(cell.batches, cell.value, evaluated=evaluated)
         if is_met:
             self.steering.meet()
         mailbox.add(cell)
@@ -553,7 +575,7 @@ class Fit:
         if self.mailbox is not None:
             self.mailbox.outbox.evaluated = self._losses.evaluated
             for number, point in enumerate(points, start=1):
-                self._add(Cell(number, *point), self.mailbox)
+                self._add(Cell(number, *point), self.mailbox, evaluated=self._losses.evaluated)
 
     def _close_best_model(self) -> None:
         if self._best is not None and self.mailbox is not None:
@@ -594,6 +616,12 @@ class Fit:
         except Exception as error:
             self.note_defect(error)
             return otherwise
+
+    def survive(self, error: Exception) -> None:
+        """Log what a hook raises, while it is handled; raise it again if that is meant, or ranks have to part."""
+        if self.has_ranks or isinstance(error, MEANT):
+            raise error
+        self.note_defect(error)
 
     def note_defect(self, error: Exception) -> None:
         """Log, once for each place, that something of ours has failed; the training goes on."""

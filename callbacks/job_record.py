@@ -71,7 +71,8 @@ class LossCurve:
         """
         older, newest = self.points[:-NEWEST_POINTS], self.points[-NEWEST_POINTS:]
         interval = 2.0 ** math.ceil(math.log2(math.sqrt(older[-1].batches) / (MAX_POINTS - 3 * NEWEST_POINTS)))
-        first = {math.floor(math.sqrt(point.batches) / interval): point for point in reversed(older)}
+        sqrt = math.sqrt  # in the training thread
+        first = {int(sqrt(point[0]) / interval): point for point in reversed(older)}
         self.points = [*reversed(first.values()), *newest]
 
 

@@ -56,6 +56,10 @@ class SideAction(IntFlag):
     """Tell the other ranks what memory this one has."""
 
 
+# A name of its own: to look up a member of an enum takes as long as to read a clock, and each batch needs this one.
+NOTHING = SideAction.NOTHING
+
+
 def batches_between(broadcast: float, batch: float) -> int:
     """Return the number of batches until the next agreement.
 

@@ -20,7 +20,7 @@ from ..reporting.mailbox import Mailbox
 from .busy_timer import BusyTimer
 from .fit_signals import JobEnded, JobFenced
 from .offload import Offload
-from .ranks import Action, Ranks, SideAction, SignalsDeferred
+from .ranks import NOTHING, Action, Ranks, SideAction, SignalsDeferred
 from .throttle import Throttle
 
 log = logger(__name__)
@@ -115,7 +115,7 @@ class Steering:
             self._mailbox.inbox.wait(None, FIRST_DIRECTIVE_TIMEOUT)
         elif self._mailbox is not None:
             self._mailbox.inbox.wait_for_answer(FIRST_ANSWER_TIMEOUT)
-        self.obey(SideAction.NOTHING)
+        self.obey(NOTHING)
 
     def enter(self) -> None:
         """Before a batch: obey news, release the device if the quantum is over, and wait for the next one.
@@ -124,9 +124,10 @@ class Steering:
         batches is charged to the process that does it.
         """
         if self._host is not None and (host := self._host()) is not None:
+            self._hangs.done()
             host.admit()
         if self._ranks is None and self._has_news():
-            self.obey(SideAction.NOTHING)
+            self.obey(NOTHING)
         self._take_turn()
 
     def admit(self) -> None:
@@ -149,32 +150,39 @@ class Steering:
 
     def _take_turn(self) -> None:
         """Release the device if the quantum is over, and wait for the next one."""
-        while (ahead := self._throttle.ahead()) > 0:
+        while self._throttle.pauses and (ahead := self._throttle.ahead()) > 0:
             self._release(again=False)
             self._pause(ahead)
-        device_lock = self._device_lock_needed()
-        if device_lock is not None and self._holds_device and device_lock.expired():
+        lock = None if self._throttle.by_kernel else self._device_lock
+        if lock is not None and self._holds_device and lock.expired():
             self._release(again=True)
         while not self._holds_device and not self._acquire():
             if self._has_news():
-                self.obey(SideAction.NOTHING)
+                self.obey(NOTHING)
 
-    def after_batch(self, side_actions: SideAction, batches: int) -> None:
+    def after_batch(self, side_actions: SideAction, batches: int) -> bool:
         """After a batch: obey the newest directive; several ranks do so only when they are due to agree.
 
         A job that offloads holds later: other hooks of this batch may still need the state.
+
+        Returns:
+            Whether anything is left to do after this batch, such as to save or to stop.
         """
         if self._ranks is not None:
             if self._ranks.due(batches):
                 self.obey(side_actions)
-            return
-        self.saving = SideAction.SAVE in side_actions
-        self.holding = False
-        if self._mailbox is not None and self._has_news():
-            later = self._offload is not None
-            self.holding = later and self._wanted(self._mailbox.inbox.directive) is Action.HOLD
-            if not self.holding:
-                self.obey(side_actions)
+        else:
+            self.saving = side_actions is not NOTHING and SideAction.SAVE in side_actions
+            self.holding = False
+            if self._has_news():
+                self._obey_or_hold_later(side_actions)
+        return self.stopping or self.leaving or self.saving or self.keeping or self.holding
+
+    def _obey_or_hold_later(self, side_actions: SideAction) -> None:
+        directive = None if self._mailbox is None else self._mailbox.inbox.directive
+        self.holding = self._offload is not None and self._wanted(directive) is Action.HOLD
+        if not self.holding:
+            self.obey(side_actions)
 
     def meet(self) -> None:
         """Note that this process has met the target, unless its job is over; ranks agree on it before they stop."""
@@ -185,7 +193,7 @@ class Steering:
     def between_batches(self) -> None:
         """Where nothing of the training runs: obey news."""
         if self._offload is not None and self._has_news():
-            self.obey(SideAction.NOTHING)
+            self.obey(NOTHING)
 
     def come_back(self) -> None:
         """Go on with a training that could not leave as it was told to."""
@@ -199,6 +207,7 @@ class Steering:
             JobEnded: If a launched job has been ended with its target unmet.
             JobFenced: If another incarnation of a launched job has started.
         """
+        self._hangs.done()  # it may take any time
         with self._deferred if self._ranks is not None else nullcontext():
             while True:
                 action = self._decide(side_actions)
@@ -268,7 +277,9 @@ class Steering:
     def _has_news(self) -> bool:
         mailbox = self._mailbox
         return mailbox is not None and (
-            mailbox.inbox.directive is not self._obeyed or bool(mailbox.refused) or self._lease_over(mailbox)
+            mailbox.inbox.directive is not self._obeyed
+            or mailbox.refused != ""
+            or (self._launched and self._lease_over(mailbox))
         )
 
     def _lease_over(self, mailbox: Mailbox) -> bool:
@@ -329,7 +340,7 @@ class Steering:
         assert self._mailbox is not None  # the limit arrived there
         self._mailbox.inbox.wait(self._obeyed, seconds)
         if self._has_news():
-            self.obey(SideAction.NOTHING)
+            self.obey(NOTHING)
 
     # ------------------------------------------------------------------------------------------------ the device
 
@@ -348,7 +359,8 @@ class Steering:
 
     def _acquire(self) -> bool:
         """Wait a moment for the device, and move the state back to it; return whether the training may run."""
-        lock = self._device_lock_needed()
+        self._hangs.done()  # it may take any time
+        lock = None if self._throttle.by_kernel else self._device_lock
         acquired = lock is None or lock.acquire(self._share, MAX_WAIT)
         if not acquired and (self._has_news() or not self._must_go_on()):
             return False
@@ -361,10 +373,6 @@ class Steering:
         self._timer.begin()
         self._throttle.begin()
         return True
-
-    def _device_lock_needed(self) -> DeviceLock | None:
-        """Return the lock to acquire; None where the kernel enforces the share."""
-        return None if self._throttle.by_kernel else self._device_lock
 
     def _set_limit(self, share: float | None) -> None:
         before = self._throttle.by_kernel
@@ -407,7 +415,7 @@ class Steering:
         """Wait until the device has done the work of this process, and stop counting it."""
         if self._holds_device:
             self._holds_device = False
-            self._hangs.begin(Phase.QUANTUM_END)
+            self._hangs.turn(Phase.QUANTUM_END)
             self._timer.end()
             self._hangs.done()
             self._throttle.end()

@@ -35,20 +35,19 @@ class Throttle:
     """
 
     def __init__(self, job: str, on_host: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.pauses = False
+        """Whether the training thread may have to pause to stay within its share."""
+        self.by_kernel = False
+        """Whether the kernel enforces the share, so that the training need not lock the device."""
         self._job = job
         self._on_host = on_host
         self._clock = clock
         self._share: float | None = None
         self._quota: Quota | None = None
-        self._pauses = not on_host
+        self._without_quota = not on_host
         self._threads: int | None = None
         self._since = self._used = 0.0
         self._began: float | None = None
-
-    @property
-    def by_kernel(self) -> bool:
-        """Return whether the kernel enforces the share, so that the training need not lock the device."""
-        return self._share is not None and self._quota is not None
 
     def set(self, share: float | None, cores: int = 1) -> None:
         """Change the share, and the number of torch threads with it.
@@ -59,13 +58,15 @@ class Throttle:
         """
         if share == self._share:
             return
-        if share is not None and self._quota is None and not self._pauses:
+        if share is not None and self._quota is None and not self._without_quota:
             self._open_quota()
         if self._quota is not None:
             self._quota.limit(None if share is None else share * cores)
         elif share is not None:
             self._restart_count()
         self._share = share
+        self.by_kernel = share is not None and self._quota is not None
+        self.pauses = share is not None and self._quota is None
         if self._on_host and (cores > 1 or self._threads is not None):
             self._set_threads(None if share is None else math.ceil(share * cores - 1e-9))
 
@@ -120,4 +121,4 @@ class Throttle:
         self._quota = open_quota(
             tell=lambda why: log.warning("%s: %s; the training pauses between batches instead", self._job, why)
         )
-        self._pauses = self._quota is None
+        self._without_quota = self._quota is None

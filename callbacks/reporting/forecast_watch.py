@@ -31,7 +31,8 @@ class ForecastWatch:
         self._enabled = enabled
         self._since, self._next = time.monotonic(), 0.0
         self._requested = False
-        self._unread = deque[JobForecast](maxlen=MAX_UNREAD)
+        self.unread = deque[JobForecast](maxlen=MAX_UNREAD)
+        """Forecasts since the last call of :meth:`read`."""
 
     def request(self) -> None:
         """Ask for a forecast after the next report, whenever the last one came. Called from the training thread."""
@@ -44,7 +45,7 @@ class ForecastWatch:
 
     def read(self) -> list[JobForecast]:
         """Return the forecasts since the last call: the newest, and each before it whose verdict was another."""
-        found = [self._unread.popleft() for _ in range(len(self._unread))]
+        found = [self.unread.popleft() for _ in range(len(self.unread))]
         return [one for k, one in enumerate(found) if k + 1 == len(found) or one.verdict is not found[k + 1].verdict]
 
     def poll(self, client: Client, job: str, *, now: bool, alerts: bool, over: bool = False) -> None:
@@ -64,7 +65,7 @@ class ForecastWatch:
         self._next = time.monotonic() + max(min(period, FORECAST_PERIOD), REPORTS_PER_FORECAST * client.report_period)
         if self.newest is None:
             return
-        self._unread.append(self.newest)
+        self.unread.append(self.newest)
         if alerts and self.newest.alert and not (before is not None and before.alert):
             log.warning("%s: %s", job, self.newest.alert)
         if not over:

@@ -73,7 +73,7 @@ class HangWatch:
         self._clock = clock
         self._step: tuple[Phase, float] | None = None
         self._first: dict[Phase, float] = {}
-        self._longest: dict[Phase, float] = {}
+        self._longest = dict.fromkeys(Phase, -1.0)  # of all but the first; below any while there was no first
         self._seen: tuple[Phase, float] | None = None
         self._looked_at = clock()
         self._lasted = 0.0
@@ -81,25 +81,37 @@ class HangWatch:
 
     # ------------------------------------------------------------------------------------------------ training thread
 
-    def begin(self, phase: Phase) -> None:
-        """Note that a phase begins."""
+    def turn(self, phase: Phase) -> None:
+        """Note that the present phase, if there is one, has ended as it should, and that another one begins."""
         self.moves += 1
         self.saves = False
-        self._step = phase, self._clock()
+        ended, now = self._step, self._clock()
+        self._step = phase, now
+        if ended is not None and now - ended[1] > self._longest[ended[0]]:
+            self._note_longest(ended[0], now - ended[1])
 
     def done(self) -> None:
-        """Note that the present phase, if there is one, has ended as it should."""
+        """Note that the present phase, if there is one, has ended as it should; what comes now may take any time."""
         self.moves += 1
         ended, self._step = self._step, None
-        if ended is not None:
-            phase, began = ended
-            known = self._longest if phase in self._first else self._first
-            known[phase] = max(known.get(phase, 0.0), self._clock() - began)
+        if ended is not None and (lasted := self._clock() - ended[1]) > self._longest[ended[0]]:
+            self._note_longest(ended[0], lasted)
+
+    def begin(self, phase: Phase) -> None:
+        """Note that a phase begins; the present one, if there is one, has not ended as it should."""
+        self._step = None
+        self.turn(phase)
 
     def excuse(self, *, saves: bool = False) -> None:
         """Note that what comes now may take any time; ``saves`` that it is the writing of a checkpoint."""
         self.moves += 1
         self._step, self.saves = None, saves
+
+    def _note_longest(self, phase: Phase, lasted: float) -> None:
+        if phase in self._first:
+            self._longest[phase] = lasted
+        else:
+            self._first[phase], self._longest[phase] = lasted, 0.0
 
     # ------------------------------------------------------------------------------------------------ reporting thread
 
@@ -142,10 +154,10 @@ class HangWatch:
             return math.inf
         if phase not in self._first:
             return UNKNOWN_FACTOR * self._limit
-        return max(self._limit, FIRST_FACTOR * self._first[phase], FACTOR * self._longest.get(phase, 0.0))
+        return max(self._limit, FIRST_FACTOR * self._first[phase], FACTOR * self._longest[phase])
 
     def _longest_of(self, phase: Phase) -> float:
-        return max(self._first.get(phase, 0.0), self._longest.get(phase, 0.0))
+        return max(self._first.get(phase, 0.0), self._longest[phase])
 
 
 def _is_excused(phase: Phase, stack: Sequence[traceback.FrameSummary]) -> bool:

@@ -83,7 +83,8 @@ class LossMeter:
         if math.isfinite(loss):
             self._sum += loss
             self._count += 1
-            self._note_good()
+            if self.bad is not None:
+                self._note_good()
         else:
             self.rejected += 1
             self._note_bad(batches, 0)

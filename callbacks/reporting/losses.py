@@ -37,7 +37,7 @@ class Losses:
     @property
     def evaluated(self) -> bool:
         """Return whether each cell is a whole evaluation."""
-        return self._reader.evaluated
+        return bool(self._reader.evaluated_in)
 
     @property
     def evaluated_in(self) -> str:

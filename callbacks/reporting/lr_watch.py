@@ -42,7 +42,8 @@ class LearningRateWatch:
     """
 
     def __init__(self, job: str, mailbox: Mailbox | None, *, wanted: bool) -> None:
-        self._look_at: float = 0 if wanted and mailbox is not None else math.inf
+        self.look_at: float = 0 if wanted and mailbox is not None else math.inf
+        """Batches after which the learning rate is to be looked at again."""
         self._job = job
         self._outbox = Outbox() if mailbox is None else mailbox.outbox
         self._plan: _Plan | None = None
@@ -51,19 +52,17 @@ class LearningRateWatch:
 
     def begin(self, trainer: pl.Trainer, batches: int) -> None:
         """Plan the learning rates before the first batch of a new training; of a resumed one, behind its first."""
-        if batches == self._look_at == 0:
+        if batches == self.look_at == 0:
             self._look(trainer, 0, 0)
 
     def look(self, trainer: pl.Trainer, batches: int) -> None:
-        """Compare the learning rate with the planned one, after a batch and not after each."""
-        if batches >= self._look_at:
-            self._look(trainer, batches, trainer.fit_loop.epoch_loop.batch_idx + 1)
+        """Compare the learning rate with the planned one, after the batch :attr:`look_at`."""
+        self._look(trainer, batches, trainer.fit_loop.epoch_loop.batch_idx + 1)
 
     def _look(self, trainer: pl.Trainer, batches: int, in_epoch: int) -> None:
-        self._look_at = batches + max(MIN_BATCHES, int(GROWTH * batches))
+        self.look_at = batches + max(MIN_BATCHES, int(GROWTH * batches))
         try:
-            with RandomStateKept():
-                rates = self._compare(trainer, batches, in_epoch)
+            rates = self._compare(trainer, batches, in_epoch)
         except UnknownCourseError as error:
             self._give_up(str(error))
         except Exception as error:  # training never fails because of a report
@@ -77,14 +76,20 @@ class LearningRateWatch:
         end = None if horizon is None else horizon.batches
         layout = _Layout.of(trainer, in_epoch)
         plan = self._plan
+        # Random state need not be kept: all that a plan asks computes numbers from numbers.
         if plan is not None and plan.holds(layout, end, batches):
             return None
         if plan is not None and not plan.is_at_rate(batches):
             self._changes += 1
             if self._changes > MAX_CHANGES:
                 raise UnknownCourseError("its schedulers are not all that changes its learning rate")
-        if (made := _Plan.of(trainer, layout, batches, end)) is None:
-            self._look_at = math.inf
+        with RandomStateKept():
+            return self._plan_anew(trainer, layout, batches, end)
+
+    def _plan_anew(self, trainer: pl.Trainer, layout: _Layout, batches: int, end: int | None) -> LearningRates | None:
+        plan, made = self._plan, _Plan.of(trainer, layout, batches, end)
+        if made is None:
+            self.look_at = math.inf
             return None
         self._plan = made
         self._points, distance = fewer(self._past(plan, made, trainer, batches) + made.points())
@@ -107,7 +112,7 @@ class LearningRateWatch:
         return seen_points(began.rate, 1, batches)
 
     def _give_up(self, why: str) -> None:
-        self._look_at = math.inf
+        self.look_at = math.inf
         if self._outbox.learning_rates is not None:
             self._outbox.learning_rates = _CONSTANT
         inform(f"{self._job}: its forecasts do without the learning rates to come: {why}")

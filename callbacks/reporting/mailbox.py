@@ -91,7 +91,8 @@ class Mailbox:
         self._job = job
         self._period = period
         self._hold_timeout = hold_timeout
-        self._forecasts = ForecastWatch(asks_forecast)
+        self.forecasts = ForecastWatch(asks_forecast)
+        """Forecasts of the job."""
         self._wake = threading.Event()
         self._exited: WorkerExited | None = None
         self._closing = False
@@ -115,11 +116,7 @@ class Mailbox:
     @property
     def job_forecast(self) -> JobForecast | None:
         """Newest forecast; None before there is any."""
-        return self._forecasts.newest
-
-    def read_forecasts(self) -> list[JobForecast]:
-        """Return the forecasts since the last call: the newest, and each before it whose verdict was another."""
-        return self._forecasts.read()
+        return self.forecasts.newest
 
     def begin(self, batches: int) -> None:
         """Start reporting.
@@ -140,7 +137,7 @@ class Mailbox:
 
     def hurry_and_ask(self) -> None:
         """Report at once and then ask for the forecast."""
-        self._forecasts.request()
+        self.forecasts.request()
         self._wake.set()
 
     def report_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -176,7 +173,7 @@ class Mailbox:
             try:
                 connection = self._connected()
                 # Before the report: the forecast is about what it says.
-                forecast_wanted = self._forecasts.take_request()
+                forecast_wanted = self.forecasts.take_request()
                 self._report(connection)
                 if closing:
                     self._leave(connection)
@@ -188,7 +185,7 @@ class Mailbox:
                     self.inbox.take(connection.client.wait(self._job, self.inbox.version, self._hold_timeout))
                 alerts = self.outbox.bad_losses is None
                 over = isinstance(self.inbox.directive, End)
-                self._forecasts.poll(connection.client, self._job, now=forecast_wanted, alerts=alerts, over=over)
+                self.forecasts.poll(connection.client, self._job, now=forecast_wanted, alerts=alerts, over=over)
                 self._note_return(connection)
             except JoinDeferredError as error:
                 self._hold(str(error))

@@ -36,6 +36,7 @@ class TargetReader:
     def __init__(self, target: Target, meter: LossMeter, evaluated_in: str = "") -> None:
         self._has_metric = target.observes or target.watches
         self._metric = target.observed
+        self._is_step_loss = self._metric == STEP_LOSS
         self._times = target.evaluations
         self._meter = meter
         self._seen = False
@@ -70,19 +71,20 @@ class TargetReader:
         if self.evaluated_in:
             return None
         scale, value = float(accumulated), None
-        if self._metric == STEP_LOSS and (type(outputs) is dict or isinstance(outputs, Mapping)):
+        if self._is_step_loss and (type(outputs) is dict or isinstance(outputs, Mapping)):
             value = outputs.get("loss")
         if value is None and self._has_metric:
             value, scale = of_batch(trainer, self._metric), 1.0
         if value is None:
             return None
         self._seen = True
-        if (number := as_number(value)) is None:
-            return self._complain(f"the loss must be a number, got {_describe(value)}")
-        if isinstance(number, torch.Tensor):
+        number = as_number(value)
+        if type(number) is float:
+            self._meter.add(number * scale, batches)
+        elif isinstance(number, torch.Tensor):
             self._meter.add_tensor(number, scale, batches)
         else:
-            self._meter.add(number * scale, batches)
+            return self._complain(f"the loss must be a number, got {_describe(value)}")
         return None
 
     def read_evaluation(self, trainer: pl.Trainer, stage: Stage, batches: int) -> str | None:
@@ -115,7 +117,7 @@ class TargetReader:
             )
         if not self._has_metric or self._seen or (trainer.enable_validation and not self._validated):
             return None
-        if self._metric == STEP_LOSS:
+        if self._is_step_loss:
             return self._complain("training_step returned no loss: return it, or name a logged metric in the target")
         names = ", ".join(sorted(computed(trainer))) or "nothing"
         return self._complain(f"target metric {self._metric!r} was never logged; logged so far: {names}")
@@ -127,26 +129,35 @@ class TargetReader:
 
 def read_step_loss(outputs: Any, accumulated: int, batches: int, meter: LossMeter) -> None:
     """Read the loss that ``training_step`` returned, if any, for a job whose target is about another number."""
-    value = as_number(outputs.get("loss")) if isinstance(outputs, Mapping) else None
-    if isinstance(value, torch.Tensor):
-        meter.add_tensor(value, float(accumulated), batches)
+    value = outputs.get("loss") if isinstance(outputs, Mapping) else None
+    number = as_number(value) if isinstance(value, torch.Tensor) else None
+    if isinstance(number, torch.Tensor):
+        meter.add_tensor(number, float(accumulated), batches)
+    elif number is not None:
+        meter.add(number * accumulated, batches)
 
 
 def as_number(value: Any) -> torch.Tensor | float | None:
-    """Return a value as a tensor of one element, which may be on a GPU, or as a float; None if it is neither.
+    """Return a value as a float, or as a tensor of one element if it is on a device; None if it is neither.
 
     Example::
 
         >>> as_number(torch.tensor([0.5])), as_number(np.array(0.5)), as_number(1), as_number("0.5"), as_number([0.5])
-        (tensor([0.5000]), 0.5, 1.0, None, None)
+        (0.5, 0.5, 1.0, None, None)
     """
+    if type(value) is torch.Tensor and value.is_cpu and value.dim() == 0:
+        number = value.item()
+        if type(number) is float:
+            return number  # as nearly every loss
     if isinstance(value, torch.Tensor):
         if value.is_meta or value.is_nested:
             return None
         # The whole of a tensor that is spread over ranks could be read by all of them together only.
         is_plain = type(value) is torch.Tensor or not is_traceable_wrapper_subclass(value)
         whole = value if is_plain else _own_part(value)
-        return whole if whole is not None and whole.numel() == 1 and not whole.is_complex() else None
+        if whole is None or whole.numel() != 1 or whole.is_complex():
+            return None
+        return float(whole.item()) if whole.is_cpu else whole
     if isinstance(value, np.ndarray):
         value = value.reshape(()).item() if value.size == 1 else None
     if type(value) is float:

@@ -97,9 +97,9 @@ MUTANTS = (
         "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "step",
     ),
     Mutant(
-        "F27", "callbacks/fit.py",
-        "        self.steering.enter()\n        self.hangs.begin(phase)",
-        "        self.hangs.begin(phase)\n        self.steering.enter()",
+        "F27", "callbacks/control/steering.py",
+        "        self._hangs.done()  # it may take any time\n        lock =",
+        "        self._hangs.turn(Phase.TRAINING)\n        lock =",
         "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "device",
     ),
     Mutant(

@@ -187,9 +187,10 @@ class Target(ABC):
 
     def reaches(self, value: float) -> bool:
         """Return whether a value is as good as the goal, within the precision of a float32, or better."""
-        if math.isclose(value, self.goal, rel_tol=FLOAT32_TOLERANCE):
+        goal = self.goal
+        if math.isclose(value, goal, rel_tol=FLOAT32_TOLERANCE):
             return True
-        return value >= self.goal if self.grows else value <= self.goal
+        return value >= goal if self.grows else value <= goal
 
     def better(self, one: float, other: float) -> float:
         """Return the better of two values."""

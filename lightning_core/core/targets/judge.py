@@ -52,14 +52,15 @@ class Judge:
     def __init__(self, target: Target, window: int) -> None:
         self.met: Met | None = None
         """What met the target; None if it is not met."""
-        self._target = target
+        self._target, self._observes = target, target.observes
         self._window = window
         self._recent = newest(target, window)
         self._at = -1
 
     def aim(self, target: Target) -> None:
         """Judge what comes by another target, to which the values so far count as well."""
-        self._target, self._recent = target, newest(target, self._window, self._recent)
+        self._target, self._observes = target, target.observes
+        self._recent = newest(target, self._window, self._recent)
 
     def rest(self) -> None:
         """Judge nothing that comes."""
@@ -78,7 +79,7 @@ class Judge:
         self._at = batches
         self._recent.append(value)
         target, recent = self._target, self._recent
-        if self.met is not None or not target.observes or not target.is_met(batches, recent, evaluated, self._window):
+        if self.met is not None or not self._observes or not target.is_met(batches, recent, evaluated, self._window):
             return False
         reached = target.reached(batches, recent, evaluated, self._window)
         assert reached is not None  # there is an observation
