@@ -99,6 +99,15 @@ class AnnealedFamilies(Stateful):
             above = np.clip(loss[has, None] / self._factor(slots, position), MIN_LOSS, MAX_LOSS)
             self._families.observe(self._of(slots), np.repeat(position, len(GAINS)), above.ravel())
 
+    def observe_curve(self, row: int, position: FloatArray, loss: FloatArray) -> None:
+        """Take in all cells of a curve, if its row has learning rates; arrays ``(n,)``."""
+        if not self.has(np.array([row]))[0]:
+            return
+        slot = self._slot[[row]]
+        factor = self._factor(np.repeat(slot, len(position)), position)
+        for k, at in enumerate(self._of(slot).tolist()):
+            self._families.observe_curve(at, position, np.clip(loss / factor[:, k], MIN_LOSS, MAX_LOSS))
+
     def predict(self, rows: IntArray, position: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the losses at positions, and their log beliefs, each ``(n, memories, candidates)``."""
         slots = self._slot[rows]

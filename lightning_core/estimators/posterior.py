@@ -161,6 +161,19 @@ class Posterior(Stateful):
         self._earlier.observe(rows, np.log(position), np.log(loss))
         self._asked[rows] = 0.0
 
+    def observe_curve(self, row: int, position: FloatArray, loss: FloatArray) -> None:
+        """Take a whole curve into a row without cells and without earlier runs, as :meth:`observe` does one by one.
+
+        Args:
+            row: The row.
+            position: Batches done at each cell, growing, shape ``(n,)``.
+            loss: Losses, shape ``(n,)``.
+        """
+        loss = np.clip(loss, MIN_LOSS, MAX_LOSS)
+        self._families.observe_curve(row, position, loss)
+        self._annealed.observe_curve(row, position, loss)
+        self._asked[row] = 0.0
+
     def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
         known = self._families.count[rows] >= self.min_cells
         annealed = self._annealed.has(rows)
@@ -271,7 +284,7 @@ def _table(batches: tuple[int, ...], losses: tuple[float, ...]) -> tuple[FloatAr
     bank, beyond = Posterior(), x > end
     if len(batches) >= bank.min_cells:
         bank.grow(1)
-        bank._families.observe_curve(0, position, loss)
+        bank.observe_curve(0, position, loss)
         ahead = np.exp(np.append(end, x[beyond]))
         log_ahead = np.log(bank.predict(np.zeros(len(ahead), np.int64), ahead))
         log_loss[beyond] += log_ahead[1:] - log_ahead[0]

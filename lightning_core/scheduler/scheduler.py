@@ -230,7 +230,7 @@ class Scheduler:
         plan, caps = state.plan(this, view)
         state.answers += grant(this, plan, allocate(this, plan, caps))
         # Verdicts come last: the reason of one may be that of the grant, which must be the new one.
-        state.answers += judge(this, view, this.expected_finish(plan, view))
+        state.answers += judge(this, view, this.expected_finish(plan, view), state.curves)
         table.finish[this.rows[~this.planned]] = np.nan
         self._next_round = this.next_round(plan.replan_at)
 

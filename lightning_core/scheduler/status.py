@@ -7,7 +7,7 @@ from math import fsum, inf, isfinite, isinf, isnan
 import numpy as np
 
 from lightning_core.core.answers import End, JobForecast, JobStatus, State, Verdict, VerdictChanged, Watched
-from lightning_core.core.arrays import FloatArray
+from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.durations import FAR, MAX_FORECAST, is_in_reach
 from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import STANDS_STILL, Reason
@@ -16,7 +16,7 @@ from lightning_core.estimators.posterior import READY_SHARE
 from lightning_core.estimators.stated_work import likeliest, work_left
 from lightning_core.planning.confidence import averaged, trusted_chances
 from lightning_core.scheduler.device_memory import needed
-from lightning_core.scheduler.forecasting import HIGH, LOW, between, forecast_position
+from lightning_core.scheduler.forecasting import HIGH, LOW, MID, between, forecast_position
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
@@ -30,6 +30,8 @@ LIKELY, STILL_LIKELY = 0.75, 0.65
 EVEN = 0.5
 # Trusted chance below which it is hopeless, and stays so.
 HOPELESS, NOT_HOPELESS = 0.05, 0.1
+# Part by which a job trains on until its forecast is stated anew: in all, as often as its logarithm grows by that.
+STATED_EACH = 0.1
 # Chance from which on the time that a job still needed is said, within a factor of two.
 SURE = 0.7
 # A forecast is not trusted beyond this many times what a job has trained.
@@ -38,16 +40,18 @@ MAX_EXTRAPOLATION = 10.0
 MAX_TEXT_LENGTH = 200
 
 
-def judge(round: Round, view: JobView, finish: FloatArray) -> list[VerdictChanged]:
+def judge(round: Round, view: JobView, finish: FloatArray, curves: AboveFloor) -> list[VerdictChanged]:
     """Give verdicts: infeasible if there is no chance even alone, feasible if planned in time and likely enough.
 
     Work that is known counts as it is. A forecast from a curve counts by its trusted chance
-    (:mod:`lightning_core.planning.confidence`), with a margin in favour of the verdict before.
+    (:mod:`lightning_core.planning.confidence`), with a margin in favour of the verdict before; and only if the forecast
+    that its user is told (:mod:`lightning_core.estimators.stated_work`) does not contradict the verdict.
 
     Args:
         round: The round; what is believed is written to its table.
         view: Its jobs.
         finish: When each is expected to reach its target, scheduler time; shape ``(n,)``.
+        curves: Estimator that has seen all cells.
 
     Returns:
         The verdicts that differ from before.
@@ -69,6 +73,13 @@ def judge(round: Round, view: JobView, finish: FloatArray) -> list[VerdictChange
         likely[by_curve] = chance >= np.where(before == FEASIBLE, STILL_LIKELY, LIKELY)
         stays = (before == INFEASIBLE) & (chance < NOT_HOPELESS)
         hopeless[by_curve] = stays | (hopeless[by_curve] & (chance < HOPELESS))
+        claimed = by_curve[hopeless[by_curve] | (likely & (finish <= deadline))[by_curve]]
+        _state_anew(table, curves, rows[claimed])
+        at = rows[claimed]
+        until = table.batches[at] + np.nan_to_num(view.throughput[judged[claimed]]) * spare[claimed]
+        until = np.minimum(until, table.ends_at[at])
+        likely[claimed] &= ~(table.stated_mid[at] > until)
+        hopeless[claimed] &= ~(table.stated_low[at] <= until)
     belief = np.where(likely & (finish <= deadline), FEASIBLE, AT_RISK)
     belief[hopeless] = INFEASIBLE
     belief[~known] = UNKNOWN
@@ -219,6 +230,17 @@ def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: 
     if late < MAX_EXTRAPOLATION * table.busy[row]:
         return "range", (best, goal, early, late)
     return "unsure", (best, goal)
+
+
+def _state_anew(table: JobTable, curves: AboveFloor, rows: IntArray) -> None:
+    """Forecast the curves of rows as their users are told, where they have come further by a part since the last time.
+
+    NaN where there is no such forecast.
+    """
+    for row in rows[table.batches[rows] > table.stated_at[rows] * (1.0 + STATED_EACH)].tolist():
+        left, batches = _stated_work(table, curves, row), int(table.batches[row])
+        early, likely = (float(between(left[None], level)[0]) for level in (LOW, MID))
+        table.stated_at[row], table.stated_low[row], table.stated_mid[row] = batches, batches + early, batches + likely
 
 
 def _stated_work(table: JobTable, curves: AboveFloor, row: int) -> FloatArray:

@@ -116,6 +116,9 @@ class JobTable:
     spare: FloatArray
     belief: IntArray
     chance: FloatArray  # average trusted chance to be in time alone, by its curve; NaN before its first verdict
+    stated_at: IntArray  # batches at which it was last forecast as its user is told; 0 before that
+    stated_low: FloatArray  # batches at which its target is reached by that forecast, early and likely
+    stated_mid: FloatArray
     memory: FloatArray  # bytes of a device that its process had at its peak; NaN until reported
     held_memory: FloatArray  # bytes that it keeps while it is held; NaN until reported
     told_memory: FloatArray  # bytes that it needs by its user or by earlier runs; NaN if neither says
@@ -242,6 +245,7 @@ class JobTable:
         self.holds[row] = job.on_miss is OnMiss.HOLD
         self.expected[row] = np.nan if job.work is None else job.work
         self.chance[row] = np.nan  # other terms are judged anew
+        self.stated_at[row] = 0
 
     def grant_reason(self, row: int) -> Reason:
         """Return the reason of a job's directive, with the numbers of the last round, which made no object of it."""
