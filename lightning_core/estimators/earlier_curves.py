@@ -24,7 +24,7 @@ LOG_STRETCH = 0.45 * np.arange(-7, 8)
 _PRIOR = (1.0 + (LOG_STRETCH / 1.2) ** 2 / 2.0) ** -1.5
 LOG_PRIOR = np.log(_PRIOR / _PRIOR.sum())
 # Standard deviations of the logarithm: of the level between two runs, and of what no cell shows of it.
-LEVEL, LEVEL_ERROR = 0.12, 0.06
+LEVEL, LEVEL_ERROR = 0.08, 0.06
 # Minimum mean squared residual, as a part of the loss.
 MIN_RESIDUAL = 1e-5
 # Points of a table, and how far it reaches beyond the end of its run, as the logarithm of the position.

@@ -105,7 +105,7 @@ class Judge:
         work = jobs.quantiles.copy()
         usual = prior_work(jobs, slack)
         work[~own] = usual[~own]
-        unsure = np.flatnonzero(own & ~jobs.exact & ~jobs.ready & (jobs.cells > 0))
+        unsure = np.flatnonzero(own & ~jobs.exact & (jobs.ready | (jobs.cells > 0)))
         work[unsure] = mixture(work[unsure], usual[unsure], USUAL_PART / (1.0 + jobs.cells[unsure] / USUAL_CELLS))
         chance = chances(work, slack)
         return Judgement(slack, known, work, chance, ~known | (chance >= self.min_chance))
