@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, FloatArray
-from lightning_core.estimators.curve_families import MAX_LOSS
+from lightning_core.estimators.curve_families import MAX_LOSS, MIN_LOSS
 from lightning_core.estimators.posterior import Posterior, UsualWork
 
 # Powers of log-time forgetting, and prior probabilities of each family, and of a floor in it.
@@ -26,7 +26,8 @@ def work_left(
 
     Args:
         position: Batches done at each point, growing, shape ``(n,)``.
-        loss: Losses, shape ``(n,)``. If one or the threshold is not positive, they count from a floor below them all.
+        loss: Losses, shape ``(n,)``. If one or the threshold is not positive, they count from a floor below them all;
+            but losses above 0 do not fall to 0.
         threshold: Loss to reach.
         rates: Batches and learning rates of the whole training, as of
             :class:`~lightning_core.core.protocols.KnowsSchedule`; None if they are constant or unknown.
@@ -45,7 +46,7 @@ def work_left(
         return np.full(len(LEVELS), np.nan)
     loss, threshold = np.clip(loss, -MAX_LOSS, MAX_LOSS), min(max(threshold, -MAX_LOSS), MAX_LOSS)
     lowest = min(float(loss.min()), threshold)
-    if lowest <= 0:
+    if lowest <= 0 and (threshold != 0 or loss.min() < 0):  # a loss that was never below 0 has its floor there
         floor = lowest - max(float(loss[len(loss) // 4]) - lowest, 1e-6 * abs(lowest), 1e-12)
         loss, threshold = loss - floor, threshold - floor
     bank = Posterior(POWERS, 12.0, FLOORS, widening=0.0, families=FAMILIES, usual=UsualWork())
@@ -53,7 +54,7 @@ def work_left(
     if rates is not None:
         bank.schedule(0, *rates)
     bank.observe_curve(0, position, loss)
-    left: FloatArray = bank.first_passage(np.array([0]), np.array([threshold]))[0] - position[-1]
+    left: FloatArray = bank.first_passage(np.array([0]), np.array([max(threshold, MIN_LOSS)]))[0] - position[-1]
     return left
 
 

@@ -59,6 +59,11 @@ def test_losses_of_any_sign_count_from_a_floor() -> None:
     assert 500.0 < quantile(above[None], 0.5)[0] < 3000.0
 
 
+def test_a_loss_above_zero_is_not_expected_to_fall_to_it() -> None:
+    assert np.isinf(work_left(S, 2.0 * S**-0.5, 0.0)).mean() > 0.9
+    assert np.isfinite(work_left(S, 2.0 * S**-0.5 - 0.1, 0.0)[:10]).all()
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("losses", [1e300 / S, 1e-300 / S, -1e300 / S, np.where(S < 500, 1e300, 1e-300), np.ones(100)])
 def test_losses_of_any_size_give_a_forecast(losses: FloatArray) -> None:
