@@ -310,6 +310,8 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "ours_vs_lara": ("triage: deadlines met, as a multiple of lara", "{:.2f}"),
         "ours_vs_laira": ("triage: deadlines met, as a multiple of laira", "{:.2f}"),
         "switches_per_job": ("triage: switches per job", "{:.2f}"),
+        "misbehaving_ceiling_fraction": ("Of the ceiling on curves that misbehave: triage", "{:.3f}"),
+        "misbehaving_best_other": ("... and the best of the other rows", "{:.3f}"),
         "ours_behind_cells": ("Settings in which triage is behind guarded_edf", "{:.0f}"),
         "history_gain": ("triage: more of what a clairvoyant meets, by three earlier runs of each task", "{:.3f}"),
         "told_infeasible": ("triage: jobs that could be met alone, ever told infeasible", "{:.3f}"),

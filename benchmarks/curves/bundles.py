@@ -152,12 +152,16 @@ def _in_cells(curve: Curve) -> Recording:
     starts = np.concatenate([[0], np.array(ends[:-1], np.int64) + 1])
     rows = np.array(ends) + 1 - starts
     loss = np.add.reduceat(curve.loss[: ends[-1] + 1], starts) / rows
-    position = curve.position[ends]
+    return Recording(curve, curve.position[ends], loss, smoothed(loss))
+
+
+def smoothed(loss: FloatArray) -> FloatArray:
+    """Return the lowest mean over a window of cells so far, inf before the first; shape ``(n,)``."""
     smooth = np.full(len(loss), np.inf)
     # Summed as the scheduler sums them, so that both agree to the bit.
     windows = np.lib.stride_tricks.sliding_window_view(loss, WINDOW).tolist()
     smooth[WINDOW - 1 :] = np.minimum.accumulate([sum(window) / WINDOW for window in windows])
-    return Recording(curve, position, loss, smooth)
+    return smooth
 
 
 def _one_domain(pool: Sequence[Recording], rng: np.random.Generator) -> list[Recording]:

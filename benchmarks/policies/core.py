@@ -16,6 +16,7 @@ from typing import Literal
 from benchmarks.common import Figures, add_files, keep, table, tables_apart
 from benchmarks.curves.bundles import Recording
 from benchmarks.curves.histories import Mismatch, with_enough
+from benchmarks.curves.misbehaving import misbehaving
 from benchmarks.curves.replay import Cell, Contender, play, reporting
 from benchmarks.forecasts import extrapolation, lara_comparison
 from benchmarks.forecasts.coverage import coverage
@@ -106,10 +107,12 @@ BUNDLES: Mapping[Size, Mapping[int, int]] = {
 }
 # Bundles of each size of the papers' tables.
 PAPERS_BUNDLES: Mapping[Size, int] = {"quick": 12, "default": 36, "full": 78}
-PARTS = ("policies", "papers", "variants", "costs", "sensitivity", "mismatches", "forecasts", "decisions")
+PARTS = (
+    "policies", "misbehaving", "papers", "variants", "costs", "sensitivity", "mismatches", "forecasts", "decisions",
+)  # fmt: skip
 PARTS_OF: Mapping[Size, Sequence[str]] = {
-    "quick": ("policies",),
-    "default": ("policies", "papers", "variants", "costs", "forecasts", "decisions"),
+    "quick": ("policies", "misbehaving"),
+    "default": ("policies", "misbehaving", "papers", "variants", "costs", "forecasts", "decisions"),
     "full": PARTS,
 }
 # Two rows more take longer.
@@ -147,6 +150,8 @@ def measure(
     if "policies" in parts:
         figures |= _policies(pool, cells, rows, picture)
     some = {Cell(jobs, pure): 24 if size == "full" else 12 for jobs in (10, 25) for pure in (False, True)}
+    if "misbehaving" in parts and not history:
+        figures |= _misbehaving(pool, cells, rows)
     if "papers" in parts:
         figures |= as_printed.compare(pool, PAPERS_BUNDLES[size], contenders(), OURS)
     if "variants" in parts:
@@ -195,6 +200,16 @@ def _policies(
         "ahead_of_papers": float(sum(p < 0.05 for p in sure.values())),
         "ahead_of_papers_of": float(len(sure)),
     }
+
+
+def _misbehaving(
+    pool: Sequence[Recording], cells: Mapping[Cell, int], rows: Mapping[str, Contender]
+) -> dict[str, float]:
+    """Play the same bundles of curves that misbehave, and return what ours meets."""
+    results = play(misbehaving(pool, seed=0), cells, rows)
+    print_one(results, "Curves that misbehave: fraction of the ceiling")
+    best = max((mean_fraction(results, name) for name in rows if name != OURS), default=0.0)
+    return {"misbehaving_ceiling_fraction": mean_fraction(results, OURS), "misbehaving_best_other": best}
 
 
 def _history_figures(results: Results) -> Figures:
