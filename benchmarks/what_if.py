@@ -20,7 +20,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.simulation.what_if import Change
+from lightning_core.simulation.what_if import Assumption
 from lightning_core.web.routes.what_if_process import WhatIf, warm_up
 
 DEVICES = 8
@@ -43,7 +43,7 @@ def measure(size: Size) -> Figures:
         figures: Figures = {}
         for words, asked, devices in (("first", one, 2 * DEVICES), ("next", one, DEVICES // 2), ("anew", other, 2)):
             began = time.perf_counter()
-            found = asked.ask(Change(devices=devices))
+            found = asked.ask(Assumption(devices=devices))
             seconds = time.perf_counter() - began
             figures |= {f"{words}_seconds": seconds, f"{words}_futures": float(found.futures)}
             rows.append([words, seconds, found.futures, sum(found.before), sum(found.after)])

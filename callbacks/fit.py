@@ -8,7 +8,7 @@ Rules
 3. A value is read where Lightning has computed it for all: after a validation in ``on_validation_end``, after an epoch
    once the module's own hook has run, where Lightning counts the epoch: no hook is there.
 4. A training that has met its target stops in the hook that saw it, by the rule of the scheduler
-   (:class:`~lightning_core.core.targets.Judge`), not when the scheduler says so.
+   (:class:`~lightning_core.core.targets.TargetJudge`), not when the scheduler says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_core.core.answers import End
 from lightning_core.core.events import Cell, Horizon
 from lightning_core.core.limits import MAX_COUNT
-from lightning_core.core.targets import Judge, Target
+from lightning_core.core.targets import Target, TargetJudge
 from lightning_core.node.processes import is_ancestor
 from lightning_core.scheduler.settings import Settings
 from lightning_core.view.console_lines import logger, print_line, watch_bar_of
@@ -165,7 +165,7 @@ class Fit:
         self._rates = LearningRateWatch(self.name, self.mailbox, wanted=target.observes)
         self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
         resumed = options.incarnation > 1 if options.launched else record.resumed
-        self._judge = Judge(target, Settings().window)
+        self._judge = TargetJudge(target, Settings().window)
         if self._ranks is not None:
             self._ranks.stops_at = self._stops_at
         # On all ranks alike, whatever the first one learns of its target.

@@ -34,7 +34,7 @@ MAX_POINTS, NEWEST_POINTS = 100, 10
 MAX_ENTRY_POINTS = 100 * MAX_POINTS
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """A loss cell or an evaluation."""
 
     batches: int
@@ -54,12 +54,12 @@ class LossCurve:
     """
 
     def __init__(self) -> None:
-        self.points: list[Point] = []
+        self.points: list[CurvePoint] = []
 
     def add(self, batches: int, value: float) -> None:
         """Add a point, unless it is not after the last one."""
         if not self.points or batches > self.points[-1].batches:
-            self.points.append(Point(batches, value))
+            self.points.append(CurvePoint(batches, value))
         if len(self.points) > MAX_POINTS:
             self._thin()
 
@@ -76,7 +76,7 @@ class LossCurve:
         self.points = [*reversed(first.values()), *newest]
 
 
-class Entry(TypedDict):
+class CheckpointEntry(TypedDict):
     """The entry in a checkpoint, plain data."""
 
     format: int
@@ -140,10 +140,10 @@ class JobRecord:
         if not self.began_at:
             self.began_at, self.ends_at = now, now + self.job.deadline
 
-    def to_entry(self) -> Entry:
+    def to_entry(self) -> CheckpointEntry:
         """Return the entry for a checkpoint."""
         points = self.curve.points
-        return Entry(
+        return CheckpointEntry(
             format=FORMAT,
             job=self.job.name,
             deadline=self.deadline,
@@ -215,7 +215,7 @@ def notebook_card(record: JobRecord | None, job: Job, forecast: JobForecast | No
     return card(job.name, job.target, points, forecast, window=window, over=over, rows=rows)
 
 
-def _parse(entry: object) -> tuple[Entry, Target, list[Point]]:
+def _parse(entry: object) -> tuple[CheckpointEntry, Target, list[CurvePoint]]:
     """Return a checked entry, its target and its curve.
 
     Raises:
@@ -223,7 +223,7 @@ def _parse(entry: object) -> tuple[Entry, Target, list[Point]]:
     """
     if not isinstance(entry, Mapping) or entry.get("format") != FORMAT:
         raise ValueError(f"expected an entry of format {FORMAT}")
-    found: Entry = checked(dict(entry), Entry)
+    found: CheckpointEntry = checked(dict(entry), CheckpointEntry)
     if len(found["batches"]) != len(found["values"]) or len(found["values"]) > MAX_ENTRY_POINTS:
         raise ValueError(f"expected equal numbers of batches and values, at most {MAX_ENTRY_POINTS}")
     if found["evaluated_in"] not in ("", "validation", "epoch"):
@@ -232,7 +232,7 @@ def _parse(entry: object) -> tuple[Entry, Target, list[Point]]:
         raise ValueError(f"expected a deadline after the beginning, got {found['began_at']} and {found['ends_at']}")
     if min(found["batches"], default=1) < 1:
         raise ValueError(f"expected positive numbers of batches, got {min(found['batches'])}")
-    points = [Point(batches, value) for batches, value in zip(found["batches"], found["values"], strict=True)]
+    points = [CurvePoint(batches, value) for batches, value in zip(found["batches"], found["values"], strict=True)]
     return found, target_from_dict(found["target"]), points
 
 

@@ -23,7 +23,7 @@ from lightning_core.core.reported import HyperParameters, hyper_parameters
 from lightning_core.core.targets import Target, as_target
 from lightning_core.view.console_lines import inform, logger
 
-from .reporting.joining import MIN_DEADLINE, Connect, Connection, Join, device_name
+from .reporting.joining import MIN_DEADLINE, Connect, Join, SchedulerConnection, device_name
 from .reporting.loss_meter import LossMeter
 from .user_code.guarded import Guarded
 
@@ -75,7 +75,7 @@ class Options:
             host: Returns the job of this process within whose grant this one trains; empty once there is none.
         """
         if self.client is not None:
-            given = Connection(self.client, self.incarnation)
+            given = SchedulerConnection(self.client, self.incarnation)
             return lambda: given
         size = trainer.world_size
         can = frozenset({Capability.HOLD}) if size > 1 else frozenset({Capability.HOLD, Capability.TIME_SLICE})

@@ -55,7 +55,7 @@ from lightning_core.placement import (  # noqa: E402
     Level,
     Node,
     PlacedJob,
-    Placement,
+    TaskPlacement,
     Weights,
     plan,
 )
@@ -125,7 +125,7 @@ class Story:
     It tells the scheduler of the plan and of what arrives. Which job moves is decided there.
     """
 
-    def __init__(self, cluster: Cluster, placement: Placement, notes: Path, names: dict[str, str]) -> None:
+    def __init__(self, cluster: Cluster, placement: TaskPlacement, notes: Path, names: dict[str, str]) -> None:
         self.cluster, self.placement, self.notes, self.names = cluster, placement, notes, names
         self.told: list[dict[str, Any]] = []
         self._steps, self._jobs = self._tell(), dict[str, JobStatus]()

@@ -149,6 +149,16 @@ def test_no_two_benchmarks_share_a_name() -> None:
     assert [name for name, number in count.items() if number > 1] == []
 
 
+def test_no_two_classes_share_a_name() -> None:
+    """A name says what a class is wherever it is read: a leading underscore does not tell two apart."""
+    classes: dict[str, list[str]] = {}
+    for name, path in sources().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name.lstrip("_"), []).append(f"{name}:{node.lineno}")
+    assert {name: places for name, places in classes.items() if len(places) > 1} == {}
+
+
 # Where the clock on the wall is read: dates that people give and are shown, ends that Slurm and Ray give as dates, ages
 # of files, how long no scheduler ran, and deadlines of searches, whose trials Optuna and Tune date. All else is
 # measured on the monotonic clock, which cannot be set.

@@ -29,7 +29,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.virtual_pool import VirtualPool
-from lightning_core.simulation.virtual_workers import Worker
+from lightning_core.simulation.virtual_workers import VirtualWorker
 
 # Maximum number of reports of a job with a round every minute, and with fewer rounds: few, so that a simulated day is
 # cheap.
@@ -81,7 +81,7 @@ class CountedPool(VirtualPool):
     moves = 0
     lost = device_lost = 0.0
 
-    def begin(self, worker: Worker) -> None:
+    def begin(self, worker: VirtualWorker) -> None:
         if worker.batches and not worker.over:
             took = worker.restart or 0.0
             self.moves += 1
@@ -98,7 +98,7 @@ class Counted(Simulation):
         self._held: dict[str, tuple[float, int]] = {}
         self.device_seconds = 0.0
 
-    def _make_pool(self, workers: Mapping[str, Worker]) -> CountedPool:
+    def _make_pool(self, workers: Mapping[str, VirtualWorker]) -> CountedPool:
         settings = self._settings
         self.pool = CountedPool(
             workers, settings.devices, settings.slots_per_device, self._delays, 0, self._queue, self._send

@@ -27,7 +27,7 @@ from benchmarks.clusters.placement_scenarios import (
 )
 from benchmarks.clusters.placement_surges import forecast_errors, simulated_day, surge, thousand
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.placement import CLOUD, Demands, EdgePrices, Placement, Weights, plan
+from lightning_core.placement import CLOUD, Demands, EdgePrices, TaskPlacement, Weights, plan
 from lightning_core.placement.baselines import incremental, one_period
 from lightning_core.placement.planner import Solution
 
@@ -75,7 +75,7 @@ def measure(size: Size, traces: Path) -> Figures:
 
 def three(
     demands: Demands, weights: Weights, accuracy: float | None = None, gap: float = TIMED
-) -> tuple[Solution, dict[str, Placement]]:
+) -> tuple[Solution, dict[str, TaskPlacement]]:
     """Return the plan, and the placements of the plan and of both baselines."""
     solution = plan(demands, weights, accuracy=accuracy, gap=gap)
     placement = {
@@ -108,7 +108,7 @@ def at_80(name: str, words: str, demands: Demands) -> Figures:
     return figures
 
 
-def _v100(placement: Placement) -> float:
+def _v100(placement: TaskPlacement) -> float:
     """Return the number of GPUs over all periods; an eight-GPU machine counts as eight."""
     return sum(IN_ONE[choice.gpu] * choice.gpu_count for choice in placement.choices())
 

@@ -40,7 +40,7 @@ from lightning_core.placement import (
     Node,
     ObjectiveRanges,
     PlacedJob,
-    Placement,
+    TaskPlacement,
     plan,
 )
 from lightning_core.placement.baselines import incremental, only
@@ -101,7 +101,7 @@ def surge(words: str, demands: Demands) -> Figures:
     return figures
 
 
-def _reconfigured(before: Placement, wanted: Mapping[str, float], how: str, price: float = MOVE_PRICE) -> After:
+def _reconfigured(before: TaskPlacement, wanted: Mapping[str, float], how: str, price: float = MOVE_PRICE) -> After:
     now = RECONFIGURERS[how](before, BUSIEST, ReconfigurationLimits(cost=1.0, move_price=price))
     began = time.process_time()
     changes = now.serve(wanted)
@@ -109,7 +109,7 @@ def _reconfigured(before: Placement, wanted: Mapping[str, float], how: str, pric
     return After(list(now.now.values()), sum(change.kind == "moved" for change in changes), took)
 
 
-def _anew(before: Placement, demands: Demands, accuracy: float, period: int) -> After:
+def _anew(before: TaskPlacement, demands: Demands, accuracy: float, period: int) -> After:
     """Return a new plan whose period is to stand; what stands is not weighed."""
     began = time.process_time()
     new = plan(demands, CHEAPEST, accuracy=accuracy).placement
@@ -117,11 +117,11 @@ def _anew(before: Placement, demands: Demands, accuracy: float, period: int) -> 
     return After(_in(new, period), _fewest_moves(before, new, period), took)
 
 
-def _in(placement: Placement, period: int) -> list[Choice]:
+def _in(placement: TaskPlacement, period: int) -> list[Choice]:
     return [choice for choices in placement.served.values() if (choice := choices[period]) is not None]
 
 
-def _fewest_moves(before: Placement, after: Placement, period: int) -> int:
+def _fewest_moves(before: TaskPlacement, after: TaskPlacement, period: int) -> int:
     """Return the fewest moves to a period of a new placement: identical tasks are interchangeable."""
     moves = 0
     for kind in group_tasks(before.demands):

@@ -24,7 +24,7 @@ from lightning_core.control import MarketController  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
 from lightning_core.core.control import Asker, NodesSeen  # noqa: E402
 from lightning_core.core.events import Checkpoint, ExitCause, Report, WorkerExited  # noqa: E402
-from lightning_core.history.ledger import Ledger, read_ledger  # noqa: E402
+from lightning_core.history.ledger import MarketLedger, read_ledger  # noqa: E402
 from lightning_core.market import Market, SpotJob  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
 from lightning_core.run.follow import Watcher  # noqa: E402
@@ -109,7 +109,7 @@ def run_live(
         return cluster.run(replace(placed, settings=settings), folder / "run", watcher, cloud=cloud)
 
 
-def seen_live(path: Path, market: Market) -> tuple[Ledger, SpotJob, list[float]]:
+def seen_live(path: Path, market: Market) -> tuple[MarketLedger, SpotJob, list[float]]:
     """Return the ledger of a journal, its job as the market sees it, and when nodes were preempted."""
     spot, preempted_at = frozenset[str](), list[float]()
     with Journal.open(path) as journal:

@@ -40,7 +40,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.virtual_pool import VirtualPool
-from lightning_core.simulation.virtual_workers import Worker
+from lightning_core.simulation.virtual_workers import VirtualWorker
 
 SECONDS, BATCHES = 300.0, 600
 DRIFT, DRIFT_EVERY, DRIFT_KEPT = 0.05, 5.0, 0.9
@@ -76,7 +76,7 @@ class _DriftingPool(VirtualPool):
     kind: Kind = "cpu"
     drift = 1.0
 
-    def _set_throughput(self, worker: Worker) -> None:
+    def _set_throughput(self, worker: VirtualWorker) -> None:
         worker.advance(self._queue.now)
         worker.set_throughput(self._queue.now, 0.0)  # so that a drift alone counts as a change
         if worker.share and worker.at:
@@ -102,13 +102,13 @@ class _Play(Simulation):
             shortened = SetDeadline(job.job.name, CHANGED_TO * job.job.deadline, from_submission=True)
             self._queue.at(cut, self._handle, shortened)
 
-    def _make_pool(self, workers: Mapping[str, Worker]) -> VirtualPool:
+    def _make_pool(self, workers: Mapping[str, VirtualWorker]) -> VirtualPool:
         pool = _DriftingPool(workers, self._settings.devices, None, self._delays, 0, self._queue, self._send)
         pool.kind, pool.model = self._kind, self._model
         self._drifting = pool
         return pool
 
-    def _drift(self, worker: Worker) -> None:
+    def _drift(self, worker: VirtualWorker) -> None:
         if worker.over:
             return
         fresh = DRIFT if not self._granted else DRIFT * math.sqrt(1.0 - DRIFT_KEPT**2)

@@ -40,7 +40,7 @@ class JoinDeferredError(LightningCoreError, RuntimeError):
     """The pool refuses the job for now, and the script waits; the message is the pool's reason."""
 
 
-class Connection(NamedTuple):
+class SchedulerConnection(NamedTuple):
     """A scheduler to which this process reports."""
 
     client: Client
@@ -57,7 +57,7 @@ class Connection(NamedTuple):
     """Name under which the job has joined, if it is not the requested one."""
 
 
-Connect = Callable[[], Connection]
+Connect = Callable[[], SchedulerConnection]
 
 
 class FallbackClient(LocalClient):
@@ -121,7 +121,7 @@ class Join:
         self._answered = False
         self._lost_at: float | None = None
 
-    def __call__(self) -> Connection:
+    def __call__(self) -> SchedulerConnection:
         """Return a scheduler to report to.
 
         Raises:
@@ -147,7 +147,7 @@ class Join:
         self._lost_at = None
         return connection
 
-    def _join(self) -> Connection:
+    def _join(self) -> SchedulerConnection:
         client = self._connect()
         if client is not None:
             try:
@@ -155,7 +155,7 @@ class Join:
                 if not self._answered:
                     self._tell_pool(client)
                 self._answered = True
-                return Connection(
+                return SchedulerConnection(
                     client, reply.incarnation, reply.arbiters, reply.cores, reply.again, job=self._job.name
                 )
             except JoinRefusedError as error:
@@ -197,9 +197,9 @@ class Join:
                 return reply
             raise
 
-    def _connect_locally(self, client: LocalClient, *, is_fallback: bool = False) -> Connection:
+    def _connect_locally(self, client: LocalClient, *, is_fallback: bool = False) -> SchedulerConnection:
         incarnation = client.join(self._job_now(), self._device).incarnation
-        return Connection(client, incarnation, knows=False, is_fallback=is_fallback, job=self._job.name)
+        return SchedulerConnection(client, incarnation, knows=False, is_fallback=is_fallback, job=self._job.name)
 
     def _settings(self) -> Settings:
         return Settings(devices=self._job.max_devices)

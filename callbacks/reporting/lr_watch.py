@@ -46,7 +46,7 @@ class LearningRateWatch:
         """Batches after which the learning rate is to be looked at again."""
         self._job = job
         self._outbox = Outbox() if mailbox is None else mailbox.outbox
-        self._plan: _Plan | None = None
+        self._plan: _LearningRatePlan | None = None
         self._points: Points = []
         self._changes = 0
 
@@ -87,7 +87,7 @@ class LearningRateWatch:
             return self._plan_anew(trainer, layout, batches, end)
 
     def _plan_anew(self, trainer: pl.Trainer, layout: _Layout, batches: int, end: int | None) -> LearningRates | None:
-        plan, made = self._plan, _Plan.of(trainer, layout, batches, end)
+        plan, made = self._plan, _LearningRatePlan.of(trainer, layout, batches, end)
         if made is None:
             self.look_at = math.inf
             return None
@@ -99,14 +99,16 @@ class LearningRateWatch:
         told = self._outbox.learning_rates
         return rates if rates != told and (min(rates.rates) < 1.0 or told is not None) else None
 
-    def _past(self, before: _Plan | None, plan: _Plan, trainer: pl.Trainer, batches: int) -> Points:
+    def _past(
+        self, before: _LearningRatePlan | None, plan: _LearningRatePlan, trainer: pl.Trainer, batches: int
+    ) -> Points:
         """Return the points of the batches that are done: as planned before, or as a new training would have them."""
         if not batches:
             return []
         if before is not None:
             points = [point for point in self._points if point[0] < batches]
             return [*points, (batches, before.rate(batches))]
-        began = _Plan.from_the_start(trainer, plan)
+        began = _LearningRatePlan.from_the_start(trainer, plan)
         if not math.isclose(began.rate(batches + 1), plan.rate(batches + 1), rel_tol=TOLERANCE):
             return []
         return seen_points(began.rate, 1, batches)
@@ -160,7 +162,7 @@ class _Layout(NamedTuple):
         return count + int(is_rest and batches % frequency == 0)
 
 
-class _Plan:
+class _LearningRatePlan:
     """The learning rates from the present batch on.
 
     Args:
@@ -191,7 +193,7 @@ class _Plan:
         self._one_by_one = None if len(courses) == 1 or lasting else self._step_by_step()
 
     @classmethod
-    def of(cls, trainer: pl.Trainer, layout: _Layout, batches: int, end: int | None) -> _Plan | None:
+    def of(cls, trainer: pl.Trainer, layout: _Layout, batches: int, end: int | None) -> _LearningRatePlan | None:
         """Return the plan of a training; None if there is no learning rate, or nothing to come."""
         configs, module = trainer.lr_scheduler_configs, trainer.lightning_module
         if configs and not module.automatic_optimization:
@@ -217,7 +219,7 @@ class _Plan:
         return cls(group, configs, courses, layout, batches, end, float(groups[largest]["lr"]))
 
     @classmethod
-    def from_the_start(cls, trainer: pl.Trainer, plan: _Plan) -> _Plan:
+    def from_the_start(cls, trainer: pl.Trainer, plan: _LearningRatePlan) -> _LearningRatePlan:
         """Return the plan of the same training as it would begin."""
         groups, configs = numbers_of(trainer.optimizers[0]), plan._configs
         number = next(k for k, group in enumerate(trainer.optimizers[0].param_groups) if group is plan._group)

@@ -23,7 +23,7 @@ from lightning_core.view.console_lines import inform, logger
 from .forecast_watch import ForecastWatch
 from .hang_watch import HangWatch
 from .inbox import Inbox
-from .joining import Connect, Connection, JoinDeferredError
+from .joining import Connect, JoinDeferredError, SchedulerConnection
 from .memory_meter import MemoryMeter
 from .outbox import Outbox
 from .rank_memory import RankMemory
@@ -87,7 +87,7 @@ class Mailbox:
         self._memory = memory
         self._ranks = ranks
         self._connect = connect
-        self._connection: Connection | None = None
+        self._connection: SchedulerConnection | None = None
         self._job = job
         self._period = period
         self._hold_timeout = hold_timeout
@@ -227,7 +227,7 @@ class Mailbox:
         if before is None and hang is not None:
             log.warning("%s: the training hangs:\n%s", self._job, self.hangs.story())
 
-    def _report(self, connection: Connection) -> None:
+    def _report(self, connection: SchedulerConnection) -> None:
         """Report what there is to report: after a long silence, more cells than one report may have."""
         more = True
         while more and (report := self.outbox.make_report(self._job, connection.incarnation, self.inbox.version)):
@@ -256,7 +256,7 @@ class Mailbox:
             except Exception:  # the reporting thread logs it
                 time.sleep(MIN_RETRY_DELAY)
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> SchedulerConnection:
         known = self._connection
         if known is not None and self._lost_at is None and not self.refused:
             return known
@@ -279,7 +279,7 @@ class Mailbox:
                 known.client.close()
         return connection
 
-    def _note_return(self, connection: Connection) -> None:
+    def _note_return(self, connection: SchedulerConnection) -> None:
         if self._lost_at is not None:
             news = "training without the pool until it is back" if connection.is_fallback else "the scheduler is back"
             log.warning("%s: %s", self._job, news)
@@ -304,7 +304,7 @@ class Mailbox:
         else:
             self._retry_delay = min(2 * self._retry_delay, MAX_RETRY_DELAY)
 
-    def _leave(self, connection: Connection) -> None:
+    def _leave(self, connection: SchedulerConnection) -> None:
         if self._exited is not None:
             exited = self._exited
             connection.client.left(WorkerExited(self._job, connection.incarnation, exited.cause, exited.detail))

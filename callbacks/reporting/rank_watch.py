@@ -37,7 +37,7 @@ _HOW = ("torch/distributed/", "torch/utils/_contextlib", "torch/_")
 _BACKWARD = "torch/autograd/"
 
 
-class Place(NamedTuple):
+class StalledPlace(NamedTuple):
     """Where the training thread of a rank stands still."""
 
     at: str
@@ -117,7 +117,7 @@ class RankWatch:
         """Return where each rank is, and in the last line for how long they wait."""
         return self._story
 
-    def _compare(self, own: Place) -> None:
+    def _compare(self, own: StalledPlace) -> None:
         """Compare the places of all ranks; note whether they wait for each other."""
         places = [own, *(self._read(rank) for rank in range(1, self._ranks))]
         known = [place for place in places if place is not None]
@@ -136,17 +136,17 @@ class RankWatch:
         stuck = len(known) == len(places) and all(place.waits for place in known)
         self.is_over = stuck and self._still > 2 * self.limit
 
-    def _tell(self, place: Place | None) -> None:
+    def _tell(self, place: StalledPlace | None) -> None:
         """Write where this rank stands still, or that it moves again."""
         self._told = None if place is None else place.stack
         if (store := self._open_store()) is not None:
             store.set(_key(self._rank), json.dumps(place or ["", False, ""]))
 
-    def _read(self, rank: int) -> Place | None:
+    def _read(self, rank: int) -> StalledPlace | None:
         """Return where another rank stands still; None if it moves, or cannot say."""
         if (store := self._open_store()) is None or not store.check([_key(rank)]):
             return None
-        place = Place(*json.loads(store.get(_key(rank))))
+        place = StalledPlace(*json.loads(store.get(_key(rank))))
         return place if place.stack else None
 
     def _open_store(self) -> Any:
@@ -168,7 +168,7 @@ def _key(rank: int) -> str:
     return f"lightning_core/rank-{rank}"
 
 
-def _place_of(thread: int) -> Place:
+def _place_of(thread: int) -> StalledPlace:
     frame = sys._current_frames().get(thread)
     calls: Sequence[traceback.FrameSummary] = [] if frame is None else traceback.extract_stack(frame)
     files = ["/".join(Path(call.filename).parts[-4:]) for call in calls]
@@ -176,4 +176,4 @@ def _place_of(thread: int) -> Place:
     how = (*_HOW, _BACKWARD) if within else ()
     asked = [call for call, file in zip(calls, files, strict=True) if not any(part in file for part in how)]
     at = f"{asked[-1].name} ({Path(asked[-1].filename).name}:{asked[-1].lineno})" if asked else ""
-    return Place(at, within, "".join(traceback.format_list(calls)))
+    return StalledPlace(at, within, "".join(traceback.format_list(calls)))

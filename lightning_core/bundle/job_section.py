@@ -41,7 +41,7 @@ _CAPABILITIES = frozenset({Capability.TIME_SLICE, Capability.HOLD, Capability.RE
 
 
 @dataclass
-class _Terms:
+class _JobTermsReader:
     """Reads the terms of a job, one by one.
 
     Args:
@@ -208,7 +208,7 @@ def read_job(
     problems.check_keys(section, JOB_KEYS)
     config, position = read_config(section, folder, problems, allow)
 
-    terms = _Terms(section, problems, submitted)
+    terms = _JobTermsReader(section, problems, submitted)
     terms.check_required()
     deadline, begin = terms.read_moment("deadline", math.inf), terms.read_moment("begin", 0.0)
     terms.check_begin(begin, deadline)

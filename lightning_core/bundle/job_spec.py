@@ -12,7 +12,7 @@ from lightning_core.bundle.preflight import check_plain
 from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.bundle.values import exact_duration
 from lightning_core.core.codec import job_to_dict
-from lightning_core.core.durations import Moment, WallTime, seconds_until
+from lightning_core.core.durations import ResolvedTime, WallTime, seconds_until
 from lightning_core.core.jobs import Job, OnHold
 from lightning_core.core.limits import MAX_COUNT, MAX_NAME
 from lightning_core.storage.job_specs import HANG, SAVE_EVERY
@@ -91,7 +91,7 @@ class JobSpec:
         except ValueError as error:
             raise BundleError([self.position.problem(str(error))]) from None
 
-    def moments(self, now: datetime) -> dict[str, Moment]:
+    def moments(self, now: datetime) -> dict[str, ResolvedTime]:
         """Return each point in wall-clock time that the job names, by term."""
         return {key: when.resolve(now) for key, when in self.clock.items()}
 

@@ -20,7 +20,7 @@ from lightning_core.storage.runs.run_store import FILE, RunStore, RunStoreError
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.cluster.trial import Trial
+    from lightning_core.cluster.trial import TrialReport
 
 # Seconds for which a job may be tried: a forecast needs some cells, and a longer trial is a run.
 MIN_TRIAL, MAX_TRIAL = 1.0, 3600.0
@@ -87,7 +87,7 @@ def _seconds_to_try(text: str) -> float:
     return seconds
 
 
-def _tried(bundle: BundleSpec, seconds: float) -> dict[str, Trial]:
+def _tried(bundle: BundleSpec, seconds: float) -> dict[str, TrialReport]:
     """Train each job for some seconds, and return what came of it."""
     from lightning_core.cluster.trial import try_jobs
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from lightning_core.cli.arguments import add_folder, whole_number
-from lightning_core.cli.history_sources import Terms, read_runs
+from lightning_core.cli.history_sources import ImportTerms, read_runs
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.names import did_you_mean
@@ -123,7 +123,7 @@ def _import(arguments: argparse.Namespace) -> int:
     target = parse_target(arguments.target) if arguments.target else None
     if target is not None and not target.observes:
         raise ValueError(f"--target must name a metric, got {arguments.target!r}")
-    terms = Terms(arguments.like, arguments.model, arguments.batch_size, target, arguments.tag)
+    terms = ImportTerms(arguments.like, arguments.model, arguments.batch_size, target, arguments.tag)
     runs, problems = read_runs(arguments.path, terms)
     if not runs:
         raise ValueError("\n".join(problems) or f"{arguments.path}: holds no runs")

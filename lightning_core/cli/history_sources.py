@@ -27,7 +27,7 @@ _HEADER = struct.Struct("<Q4x")
 _END_BYTES = 4
 
 
-class Terms(NamedTuple):
+class ImportTerms(NamedTuple):
     """What the user says of the runs that are imported."""
 
     like: str = ""
@@ -38,7 +38,7 @@ class Terms(NamedTuple):
     """Scalar of a TensorBoard log; None for the target's metric."""
 
 
-def read_runs(path: Path, terms: Terms) -> tuple[list[PastRun], list[str]]:
+def read_runs(path: Path, terms: ImportTerms) -> tuple[list[PastRun], list[str]]:
     """Return the runs of a file or folder, and what is wrong with others.
 
     Args:
@@ -66,12 +66,12 @@ def read_runs(path: Path, terms: Terms) -> tuple[list[PastRun], list[str]]:
     return runs, problems
 
 
-def _of_recording(path: Path, terms: Terms) -> PastRun:
+def _of_recording(path: Path, terms: ImportTerms) -> PastRun:
     step, loss, _ = read_recording(path)
     return _run(path.stem, step.tolist(), loss.tolist(), path, terms)
 
 
-def _of_log(path: Path, terms: Terms) -> PastRun:
+def _of_log(path: Path, terms: ImportTerms) -> PastRun:
     tag = terms.tag or (terms.target or LossTarget(STEP_LOSS, 1.0)).observed
     found: dict[int, float] = {}
     tags: set[str] = set()
@@ -109,7 +109,7 @@ def _scalars(path: Path) -> Iterator[tuple[int, str, float]]:
         at += length + _END_BYTES
 
 
-def _run(name: str, batches: Sequence[float], values: Sequence[float], path: Path, terms: Terms) -> PastRun:
+def _run(name: str, batches: Sequence[float], values: Sequence[float], path: Path, terms: ImportTerms) -> PastRun:
     target = terms.target or LossTarget(STEP_LOSS, 1.0)
     curve, met_at, last = BinnedCurve(), None, 0
     for position, value in zip(map(round, batches), values, strict=True):
@@ -129,7 +129,7 @@ def _run(name: str, batches: Sequence[float], values: Sequence[float], path: Pat
     )  # fmt: skip
 
 
-def _of_journal(path: Path, terms: Terms) -> Iterator[PastRun]:
+def _of_journal(path: Path, terms: ImportTerms) -> Iterator[PastRun]:
     """Yield the runs of a journal that have ended; on which kind of devices is not known."""
     try:
         journal = Journal.open(journal_path(path), read_only=True)

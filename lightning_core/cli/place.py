@@ -21,7 +21,7 @@ from lightning_core.view.text import clean
 
 if TYPE_CHECKING:  # solvers take longer to import than most commands to run
     from lightning_core.core.arrays import FloatArray
-    from lightning_core.placement import Placement, Solution, Weights
+    from lightning_core.placement import Solution, TaskPlacement, Weights
     from lightning_core.placement.day_simulation import DayResult
 
 
@@ -157,7 +157,7 @@ def _show_results(results: Mapping[str, DayResult], arrivals: Mapping[str, Float
     print_table(header, rows, note)
 
 
-def _show(placement: Placement) -> None:
+def _show(placement: TaskPlacement) -> None:
     """Print the GPUs that are used at each location in each period, and the number of tasks there."""
     from lightning_core.placement.plan import capacity_of
 
@@ -199,7 +199,7 @@ def _compare(solution: Solution, weights: Weights, accuracy: float | None, *, ba
     print_table(["", "cost", "accuracy", "GPUs", "moves", "unserved", "objective"], rows, note)
 
 
-def _body(placement: Placement) -> dict[str, Any]:
+def _body(placement: TaskPlacement) -> dict[str, Any]:
     tasks = [
         {"job": task.job, "task": task.number,
          "served": {placement.demands.periods[period]: None if choice is None else choice._asdict()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from lightning_core.cloud import demands
-from lightning_core.cloud.demands import Demand
+from lightning_core.cloud.demands import NodeDemand
 from lightning_core.cloud.provisioner import (
     LEAVE_SECONDS,
     MARKET_LABEL,
@@ -103,7 +103,7 @@ class AutoscalerProvisioner:
         ]
         request_resources(bundles=bundles, bundle_label_selectors=selectors)
 
-    def _drain_surplus(self, several: Sequence[Demand]) -> None:
+    def _drain_surplus(self, several: Sequence[NodeDemand]) -> None:
         """Drain nodes of the pool beyond those that it wants, and nodes without a label that no pool demands."""
         import ray
 
@@ -135,7 +135,7 @@ class AutoscalerProvisioner:
         return found if found in offers or (found[0], "") not in offers else (found[0], "")
 
 
-def _demanded(demand: Demand, where: tuple[str, str], number: int) -> int:
+def _demanded(demand: NodeDemand, where: tuple[str, str], number: int) -> int:
     """Return the nodes of a place that another pool may need."""
     if not demand.places or not where[0]:
         return demand.counts[number]

@@ -21,7 +21,7 @@ SPACE, PREFIX = b"lightning_core", b"demand/"
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class NodeDemand:
     """Nodes that a pool demands of Ray's autoscaler.
 
     Args:
@@ -57,7 +57,7 @@ def put(
     """Write what a pool of the joined Ray demands from now on."""
     from ray.experimental.internal_kv import _internal_kv_put
 
-    demand = Demand(pool, resource, *wanted, labelled, wall_time() + EXPIRES, tuple(places))
+    demand = NodeDemand(pool, resource, *wanted, labelled, wall_time() + EXPIRES, tuple(places))
     _internal_kv_put(PREFIX + pool.encode(), json.dumps(asdict(demand)).encode(), overwrite=True, namespace=SPACE)
 
 
@@ -68,7 +68,7 @@ def remove(pool: str) -> None:
     _internal_kv_del(PREFIX + pool.encode(), namespace=SPACE)
 
 
-def read() -> list[Demand]:
+def read() -> list[NodeDemand]:
     """Return what pools demand, in the order of their names; what has expired is removed."""
     from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list
 
@@ -77,7 +77,7 @@ def read() -> list[Demand]:
         if (value := _internal_kv_get(key, namespace=SPACE)) is None:  # removed meanwhile
             continue
         try:
-            demand = Demand(**json.loads(value))
+            demand = NodeDemand(**json.loads(value))
             is_over = demand.until < wall_time()
         except (ValueError, TypeError):  # of another release
             is_over = True

@@ -38,7 +38,7 @@ MAX_REQUEST_BYTES, MAX_VALUES = 16 * 2**20, 1_000_000
 REQUEST_TIMEOUT = 2
 
 
-class _Request(StreamRequestHandler):
+class _ConfigCheck(StreamRequestHandler):
     """One check, in a process of its own."""
 
     @override
@@ -68,7 +68,7 @@ class ConfigChecker(ForkingMixIn, UnixStreamServer):
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
-            super().__init__(str(path), _Request)
+            super().__init__(str(path), _ConfigCheck)
         finally:
             os.umask(before)
 

@@ -33,7 +33,7 @@ class TrialError(LightningCoreError, RuntimeError):
     """The trials were interrupted."""
 
 
-class Trial(NamedTuple):
+class TrialReport(NamedTuple):
     """What the trial of a job showed."""
 
     batches: int
@@ -51,7 +51,7 @@ class Trial(NamedTuple):
 
         Example::
 
-            >>> str(Trial(400, 20.0, (90.0, 120.0, 240.0)))
+            >>> str(TrialReport(400, 20.0, (90.0, 120.0, 240.0)))
             'tried for 20.0s: 20 batches/s; 90s to 4m'
         """
         if not self.batches:
@@ -68,7 +68,7 @@ class Trial(NamedTuple):
 
 def try_jobs(
     bundle: BundleSpec, seconds: float, told: Callable[[Sequence[str]], None] = lambda names: None
-) -> dict[str, Trial]:
+) -> dict[str, TrialReport]:
     """Train each job that has a deadline for a moment on a pool like the bundle's, and return what came of it.
 
     Jobs that fit beside one another on the devices train at once, each alone on its own.
@@ -86,7 +86,7 @@ def try_jobs(
         controllers={}, owners={}, resident=None, period=min(bundle.settings.period, PERIOD),
     )  # fmt: skip
     specs = [_for_trial(spec) for spec in bundle.jobs if not spec.job.is_best_effort]
-    found: dict[str, Trial] = {}
+    found: dict[str, TrialReport] = {}
     with (
         tempfile.TemporaryDirectory(prefix="lc-") as folder,
         Cluster(settings.devices, bundle.kind, settings.devices, settings.cores, settings.locations) as cluster,
@@ -151,7 +151,7 @@ class _Trials:
 
     def __init__(self, cluster: Cluster, seconds: float) -> None:
         self._cluster, self._seconds = cluster, seconds
-        self.found: dict[str, Trial] = {}
+        self.found: dict[str, TrialReport] = {}
 
     def update(self, now: float, jobs: list[JobStatus]) -> None:
         """End the jobs that have trained long enough."""
@@ -168,17 +168,17 @@ class _Trials:
         """Do nothing."""
 
 
-def trial_of(job: JobStatus, now: float) -> Trial:
+def trial_of(job: JobStatus, now: float) -> TrialReport:
     """Return what the trial of a job showed, from its status at the end."""
     if job.verdict is Verdict.MET:
-        return Trial(job.batches, job.busy, (job.busy,) * 3, "met its target")
+        return TrialReport(job.batches, job.busy, (job.busy,) * 3, "met its target")
     if job.state is State.ENDED:
-        return Trial(job.batches, job.busy, None, f"its trial ended: {job.reason}")
+        return TrialReport(job.batches, job.busy, None, f"its trial ended: {job.reason}")
     if not job.batches:
-        return Trial(0, 0.0, None, f"it had no batch within {format_duration(now - job.submitted_at)}")
+        return TrialReport(0, 0.0, None, f"it had no batch within {format_duration(now - job.submitted_at)}")
     if job.finish is None and job.verdict is None:
-        return Trial(job.batches, job.busy, None, "too short for a forecast")
+        return TrialReport(job.batches, job.busy, None, "too short for a forecast")
     if job.finish is None:
-        return Trial(job.batches, job.busy, (inf, inf, inf), "not forecast to reach its target")
+        return TrialReport(job.batches, job.busy, (inf, inf, inf), "not forecast to reach its target")
     low, likely, high = (job.busy + max(end - now, 0.0) for end in job.finish)
-    return Trial(job.batches, job.busy, (low, likely, high if high < MAX_FORECAST else inf))
+    return TrialReport(job.batches, job.busy, (low, likely, high if high < MAX_FORECAST else inf))

@@ -26,7 +26,7 @@ from lightning_core.core.names import listed
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.placement.demands import Choice
-from lightning_core.placement.plan import Placement, Task
+from lightning_core.placement.plan import Task, TaskPlacement
 from lightning_core.placement.reconfigurer import ReconfigurationLimits
 from lightning_core.placement.replanner import Replanner
 
@@ -56,7 +56,7 @@ class PlacementController:
 
     def __init__(self) -> None:
         self._plan: DayPlan | None = None
-        self._placement: Placement | None = None
+        self._placement: TaskPlacement | None = None
         self._limits = ReconfigurationLimits()
         self._tasks: dict[Task, str] = {}  # the pool's job of each
         self._ahead: float | None = None  # of scheduler time, what the clock on the wall shows

@@ -17,7 +17,7 @@ from lightning_core.core.control.day_plan import (
 from lightning_core.core.limits import shown
 from lightning_core.core.names import listed
 from lightning_core.placement.demands import Choice, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
-from lightning_core.placement.plan import Placement, Task
+from lightning_core.placement.plan import Task, TaskPlacement
 from lightning_core.placement.reconfigurer import ReconfigurationLimits
 
 
@@ -35,7 +35,7 @@ def job_name(demands: Demands, task: Task) -> str:
 
 
 def plan_of(
-    placement: Placement,
+    placement: TaskPlacement,
     length: float,
     begins: float,
     *,
@@ -77,7 +77,7 @@ def plan_of(
 
 
 @lru_cache(maxsize=4)  # a plan is checked, compared and taken, one after the other
-def placement_of(plan: DayPlan) -> tuple[Placement, ReconfigurationLimits]:
+def placement_of(plan: DayPlan) -> tuple[TaskPlacement, ReconfigurationLimits]:
     """Return the placement that a plan is, and the limits of a change within a period.
 
     Raises:
@@ -107,7 +107,7 @@ def placement_of(plan: DayPlan) -> tuple[Placement, ReconfigurationLimits]:
         terms.cycle,
     )
     served = {Task(task.job, task.number): _choices(task, plan, demands) for task in plan.tasks}
-    return Placement(demands, served), ReconfigurationLimits(terms.extra_cost, terms.moves, terms.move_price)
+    return TaskPlacement(demands, served), ReconfigurationLimits(terms.extra_cost, terms.moves, terms.move_price)
 
 
 def _choices(task: PlannedTask, plan: DayPlan, demands: Demands) -> tuple[Choice | None, ...]:

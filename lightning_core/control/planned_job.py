@@ -20,7 +20,7 @@ from lightning_core.market.policies import SPOT_POLICIES
 
 
 @dataclass
-class PlannedJob:
+class MarketJob:
     """A job and its plan."""
 
     policy: str
@@ -62,7 +62,7 @@ class PlannedJob:
         }  # fmt: skip
 
     @classmethod
-    def of(cls, state: Mapping[str, Any], forecasts: ForecastProvider) -> PlannedJob:
+    def of(cls, state: Mapping[str, Any], forecasts: ForecastProvider) -> MarketJob:
         job = None if state["job"] is None else SpotJob(*decode(state["job"]))
         made = cls(
             state["policy"], forecasts, state["submitted_at"], JobSpan(*state["span"]), NodeCounts(*state["held"]),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightning_core.control.job_model import JobModel, min_size, sure_work, with_margin
-from lightning_core.control.planned_job import PlannedJob
+from lightning_core.control.planned_job import MarketJob
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, QuotedBefore
 from lightning_core.core.control.pool_view import PoolView
@@ -38,7 +38,7 @@ class _OpenJob(NamedTuple):
 
     status: JobStatus
     terms: Job
-    planned: PlannedJob
+    planned: MarketJob
     had: NodeCounts
     """Its nodes of the last interval that are still present."""
 
@@ -75,7 +75,7 @@ class PlannedJobs:
         self._forecasts = make_live_forecaster(forecaster, seconds)
         self._model = JobModel(seconds, kept_fraction, save_every, initial_throughput, minimum_charge)
         self._start_up = StartUpTimes()
-        self._jobs: dict[str, PlannedJob] = {}
+        self._jobs: dict[str, MarketJob] = {}
         self._before: QuotedBefore | None = None
 
     # ------------------------------------------------------------------------------------------------ state
@@ -88,7 +88,7 @@ class PlannedJobs:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
-        self._jobs = {name: PlannedJob.of(planned, self._forecasts) for name, planned in state["jobs"].items()}
+        self._jobs = {name: MarketJob.of(planned, self._forecasts) for name, planned in state["jobs"].items()}
         self._start_up.restore(state["start_up"])
         self._before = None if state["before"] is None else QuotedBefore(*map(tuple, state["before"]))
 
@@ -286,7 +286,7 @@ class PlannedJobs:
         return min((time for time in times if time > now), default=None)
 
     def _must_have(
-        self, status: JobStatus, terms: Job, work: float | None, planned: PlannedJob, market: Market, rest: Rest,
+        self, status: JobStatus, terms: Job, work: float | None, planned: MarketJob, market: Market, rest: Rest,
         had: NodeCounts, pool: PoolView, *, is_new: bool,
     ) -> NodeCounts:  # fmt: skip
         job = None if work is None else self._spot_job(terms, work, planned.span, pool)
@@ -315,7 +315,7 @@ class PlannedJobs:
             found.append(_OpenJob(status, terms, planned, had))
         return found, left.all
 
-    def _planned(self, status: JobStatus, terms: Job, number: int, now: float) -> PlannedJob | None:
+    def _planned(self, status: JobStatus, terms: Job, number: int, now: float) -> MarketJob | None:
         """Return a job with its plan; None while it may not train."""
         name, on_hold = status.name, terms.on_miss is OnMiss.HOLD and now > status.deadline
         known = self._jobs.get(name)
@@ -333,9 +333,9 @@ class PlannedJobs:
         drawn = self._policy or ("" if status.spot_policy is None else status.spot_policy.text)
         policy = BEST_EFFORT_POLICY if is_best_effort else drawn
         if known is None:
-            known = self._jobs[name] = PlannedJob(policy, self._forecasts, status.submitted_at, span)
+            known = self._jobs[name] = MarketJob(policy, self._forecasts, status.submitted_at, span)
         elif known.policy != policy:  # it has lost its deadline, or got one; what it holds stays until it decides
-            known = self._jobs[name] = PlannedJob(
+            known = self._jobs[name] = MarketJob(
                 policy, self._forecasts, status.submitted_at, span, known.held, decided=known.decided, job=known.job
             )
         known.span = span

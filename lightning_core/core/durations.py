@@ -208,7 +208,7 @@ class WallTime:
     day: date | None
     time: time
 
-    def resolve(self, now: datetime) -> Moment:
+    def resolve(self, now: datetime) -> ResolvedTime:
         """Return when that is.
 
         Args:
@@ -236,14 +236,14 @@ class WallTime:
                 seconds = at.timestamp() - now.timestamp()  # of a naive one in the machine's time zone
                 if 0 < seconds <= MAX_DURATION:
                     at = datetime.fromtimestamp(at.timestamp(), UTC).astimezone(now.tzinfo)
-                    return Moment(seconds, at, now, day != today and at.date() > now.date() and self.day is None)
+                    return ResolvedTime(seconds, at, now, day != today and at.date() > now.date() and self.day is None)
         if seconds > 0:
             raise ValueError(f"a time must be within 10 years, got {self.text!r}")
         raise ValueError(f"a time must be in the future, got {self.text!r}, "
                          f"which was {format_duration(abs(seconds))} ago")  # fmt: skip
 
 
-class Moment(NamedTuple):
+class ResolvedTime(NamedTuple):
     """When a point in time is, as of the moment at which it was resolved."""
 
     seconds: float

@@ -14,7 +14,7 @@ from lightning_core.core.codec import accepted_from_dicts, answers_from_dicts, e
 from lightning_core.core.events import Event
 from lightning_core.core.limits import shown
 from lightning_core.core.validation import MAX_INTEGER
-from lightning_core.storage.journals.journal_database import KEPT_ON, LEFT_OUT_BEFORE, Entry
+from lightning_core.storage.journals.journal_database import KEPT_ON, LEFT_OUT_BEFORE, JournalEntry
 from lightning_core.storage.journals.thinning import AFTER_A_BREAK
 
 _REPORT = '{"kind":"report"'
@@ -33,7 +33,7 @@ class Taken(NamedTuple):
     """Places of the cells of a report before which others were left out: a thinned journal has few."""
 
 
-def read_entry(entry: Entry) -> Taken:
+def read_entry(entry: JournalEntry) -> Taken:
     """Return an entry as a history takes it.
 
     Raises:
@@ -63,7 +63,7 @@ def read_entry(entry: Entry) -> Taken:
     return Taken(event, answers_from_dicts(parts), accepted, breaks)
 
 
-def says_nothing_of(entry: Entry, job: str) -> bool:
+def says_nothing_of(entry: JournalEntry, job: str) -> bool:
     """Return whether an entry is the report of another job, and was only accepted."""
     name = json.dumps(job)
     return entry.event.startswith(_REPORT) and f'"job":{name}' not in entry.event and _ANSWER not in entry.answers

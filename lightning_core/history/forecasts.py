@@ -9,7 +9,7 @@ import numpy as np
 from lightning_core.core.codec import decode_event
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
-from lightning_core.history.moments import Forecast
+from lightning_core.history.moments import FinishForecast
 from lightning_core.storage.journals.excerpt import open_whole
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
@@ -81,7 +81,7 @@ def _ask(journal: Journal, asked: list[tuple[float, JobHistory]], start: float) 
             if now.submitted_at - start == job.submitted and now.finish is not None:
                 like = "" if now.like is None else str(now.like)
                 early, likely, late = (finish - start for finish in now.finish)
-                job.forecasts.append(Forecast(time, early, likely, late, like))
+                job.forecasts.append(FinishForecast(time, early, likely, late, like))
         if at == len(asked):
             return
         scheduler.handle(decode_event(entry.event), entry.now)

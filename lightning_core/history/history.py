@@ -35,7 +35,7 @@ from lightning_core.history.moments import Remark
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.downtime import MAX_LATENESS, Down, Downtime
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, Entry, JournalPart
+from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, JournalEntry, JournalPart
 from lightning_core.storage.journals.journal_errors import reading
 
 
@@ -85,7 +85,7 @@ class History:
                 history.take_entry(entry, only)
         return history
 
-    def take_entry(self, entry: Entry, only: str = "") -> None:
+    def take_entry(self, entry: JournalEntry, only: str = "") -> None:
         """Take in the next entry of the journal; see :meth:`read`."""
         # In a part of the journal of a pool, times count from the submission of its jobs.
         now = entry.now - (0.0 if self.part_of is None else self.part_of.submitted_at)

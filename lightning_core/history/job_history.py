@@ -28,7 +28,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import HyperParameters
 from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
-from lightning_core.history.moments import Belief, Forecast, Holding, Point, Progress, Remark
+from lightning_core.history.moments import Belief, FinishForecast, Holding, MetricPoint, Progress, Remark
 from lightning_core.history.series import Series, means_over
 from lightning_core.history.who_asked import command_words, sent_words, take_level
 from lightning_core.storage.journals.downtime import Down
@@ -69,14 +69,14 @@ class JobHistory:
     submitted: float
     window: int
     deadlines: list[tuple[float, float]]
-    points: Series[Point] = field(default_factory=lambda: Series(Point))
+    points: Series[MetricPoint] = field(default_factory=lambda: Series(MetricPoint))
     breaks: list[int] = field(default_factory=list)
     progress: Series[Progress] = field(default_factory=lambda: Series(Progress))
     grants: list[Holding] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    forecasts: list[Forecast] = field(default_factory=list)
+    forecasts: list[FinishForecast] = field(default_factory=list)
     ended: float | None = None
     detail: str = ""
     evaluated: bool = False

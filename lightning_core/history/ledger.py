@@ -13,7 +13,7 @@ from lightning_core.storage.journals.replay import replay
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class MarketLedger:
     """What the intervals of a market have cost.
 
     Attributes:
@@ -40,7 +40,7 @@ class Ledger:
         return f"paid: {self.cost:.4g}; at the measured throughput: {compared}"
 
 
-def read_ledger(path: Path) -> Ledger:
+def read_ledger(path: Path) -> MarketLedger:
     """Return the ledger of a journal.
 
     Raises:
@@ -54,4 +54,4 @@ def read_ledger(path: Path) -> Ledger:
         answers = (answer for entry in journal.entries() for answer in decode_answers(entry.answers))
         rows = [answer for answer in answers if isinstance(answer, IntervalEnded)]
         rows += [row for row in [market.open_row()] if row is not None]
-        return Ledger(rows, market.reference_costs())
+        return MarketLedger(rows, market.reference_costs())

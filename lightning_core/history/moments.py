@@ -9,7 +9,7 @@ from lightning_core.core.control import Asker
 from lightning_core.core.reasons import Reason
 
 
-class Point(NamedTuple):
+class MetricPoint(NamedTuple):
     """An observation of the target's metric."""
 
     time: float
@@ -56,7 +56,7 @@ class Remark(NamedTuple):
         return "command" if self.by == Asker.PERSON else self.by
 
 
-class Forecast(NamedTuple):
+class FinishForecast(NamedTuple):
     """Forecast, made at a time, of when the target will be reached; inf for never."""
 
     time: float

@@ -64,7 +64,7 @@ class Best(NamedTuple):
 
 
 @dataclass
-class _Trial:
+class _PoolTrial:
     """A trial, and what was last seen of its job."""
 
     trial: optuna.Trial
@@ -110,7 +110,7 @@ class PoolSearch:
         self._connect, self._on_news, self._poll = connect, on_news, poll
         self.at_once = spec.at_once or max(pool.settings.devices // spec.template.job.min_devices, 1)
         """Number of trials that may train at once."""
-        self._trials = list[_Trial]()
+        self._trials = list[_PoolTrial]()
         self._starts = list[float]()
         self._looked_at = math.nan
         self._per_epoch: int | None = None
@@ -235,7 +235,7 @@ class PoolSearch:
         seconds = max(self.seconds_left, 0.0) + GRACE
         job = self._spec.trial(trial.number, trial.params, seconds, 1 / self.at_once)
         # Its job may be in the pool although the answer was lost: then the next look finds it.
-        self._trials.append(_Trial(trial, called_at=time.time()))
+        self._trials.append(_PoolTrial(trial, called_at=time.time()))
         search.begin()
         self._pool.submit(self._spec.bundle([job]), checked=True)
 
@@ -303,7 +303,7 @@ class PoolSearch:
         for seen in self._study.get_trials(deepcopy=False):
             if SECONDS not in seen.user_attrs:
                 continue  # the user's own
-            number, one = search.begin(), _Trial(optuna.Trial(self._study, seen._trial_id))
+            number, one = search.begin(), _PoolTrial(optuna.Trial(self._study, seen._trial_id))
             one.seconds, one.told = float(seen.user_attrs[SECONDS]), seen.state.is_finished()
             self._trials.append(one)
             for step, value in sorted(seen.intermediate_values.items()):
@@ -340,7 +340,7 @@ class PoolSearch:
         with suppress(JobEndedError, UnknownJobError):
             self._pool.send(command)
 
-    def _name(self, one: _Trial) -> str:
+    def _name(self, one: _PoolTrial) -> str:
         return f"{self._spec.name}-{one.trial.number}"
 
     def _is_better(self, value: float, other: float) -> bool:

@@ -15,7 +15,7 @@ from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.changeover import Changeover, throughput_of
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
-from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
+from lightning_core.market.observation import ForecastProvider, Observation, SpotForecast, SpotPolicy
 from lightning_core.market.safety_net import SafetyNet
 from lightning_core.market.spot_job import EXACT, intervals_after, value_at
 
@@ -110,7 +110,7 @@ class Playback:
         self.has, self.done = np.repeat(np.array(held, np.int64)[:, None], count, 1), np.zeros(count)
         self.launching = np.zeros(count)  # intervals of start-up still to come
 
-    def requests(self, policies: Sequence[SpotPolicy], interval: int, forecast: Forecast) -> IntArray:
+    def requests(self, policies: Sequence[SpotPolicy], interval: int, forecast: SpotForecast) -> IntArray:
         """Return the spot and on-demand nodes that the policies request for an interval, shape ``(2, rows)``."""
         by_policy = self.done.reshape(self.policy_count, self.jobs)
         lowest, highest = by_policy.min(0), by_policy.max(0)
@@ -133,10 +133,10 @@ class Playback:
             )
         return wanted
 
-    def play(self, interval: int, wanted: IntArray, forecast: Forecast) -> None:
+    def play(self, interval: int, wanted: IntArray, forecast: SpotForecast) -> None:
         """Play an interval in which these nodes are requested, and enter it into the ledger."""
         rows, done, several = self.rows, self.done, (self.policy_count, 1)
-        now = Forecast(np.tile(forecast.prices[:, :1], several), np.tile(forecast.counts[:, :1], several))
+        now = SpotForecast(np.tile(forecast.prices[:, :1], several), np.tile(forecast.counts[:, :1], several))
         spot, on_demand = self.has
         net = SafetyNet(Observation(rows, interval, done, spot, on_demand, now, done, done, self.launching))
         open_ = (done < rows.work - EXACT) & (interval < rows.deadline)

@@ -14,7 +14,7 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.specs import Family, Spec, parse_spec
 from lightning_core.market.job_batch import JobBatch
-from lightning_core.market.observation import Forecast
+from lightning_core.market.observation import SpotForecast
 from lightning_core.market.spot_market import Market
 from lightning_core.planning.time_series import (
     REFIT,
@@ -121,7 +121,7 @@ class MarketForecaster:
         self._prices, self._counts = prices, counts or prices
         self._tables: dict[tuple[int, int], tuple[Market, FloatArray, FloatArray]] = {}
 
-    def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
+    def look(self, batch: JobBatch, interval: int, horizon: int) -> SpotForecast:
         """Return the interval and so many after it, one row a job."""
         at = batch.starts + np.minimum(interval, batch.deadline - 1)
         several = [self._of(market, horizon) for market in batch.markets] if horizon else []
@@ -148,7 +148,7 @@ class LiveMarketForecaster:
     def __init__(self, series: LiveForecaster) -> None:
         self._series = series
 
-    def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
+    def look(self, batch: JobBatch, interval: int, horizon: int) -> SpotForecast:
         """Return the interval and so many after it, one row a job."""
         ahead = []
         if horizon:
@@ -159,7 +159,7 @@ class LiveMarketForecaster:
         return _forecast(batch, interval, ahead)
 
 
-def _forecast(batch: JobBatch, interval: int, ahead: Sequence[Sequence[FloatArray]]) -> Forecast:
+def _forecast(batch: JobBatch, interval: int, ahead: Sequence[Sequence[FloatArray]]) -> SpotForecast:
     """Return an interval and what is forecast after it.
 
     Args:
@@ -174,7 +174,7 @@ def _forecast(batch: JobBatch, interval: int, ahead: Sequence[Sequence[FloatArra
         prices = np.concatenate([prices, np.maximum(later_prices, MIN_PRICE)], axis=1)
         whole = np.maximum(np.floor(later_counts + 0.5), 0).astype(np.int64)
         counts = np.concatenate([counts, whole], axis=1)
-    return Forecast(prices, counts)
+    return SpotForecast(prices, counts)
 
 
 FORECASTERS: Family[Forecaster] = Family(

@@ -11,7 +11,7 @@ from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.job_batch import JobBatch
 
 
-class Forecast(NamedTuple):
+class SpotForecast(NamedTuple):
     """An interval and forecasts of those after it; one row a job, shape ``(B, 1 + horizon)``.
 
     Attributes:
@@ -26,7 +26,7 @@ class Forecast(NamedTuple):
 class ForecastProvider(Protocol):
     """Forecasts prices and counts for the jobs of a batch."""
 
-    def look(self, batch: JobBatch, interval: int, horizon: int) -> Forecast:
+    def look(self, batch: JobBatch, interval: int, horizon: int) -> SpotForecast:
         """Return a known interval and forecasts of as many after it as ``horizon`` says."""
 
 
@@ -52,7 +52,7 @@ class Observation:
     progress: FloatArray
     spot: IntArray
     on_demand: IntArray
-    forecast: Forecast
+    forecast: SpotForecast
     lowest: FloatArray
     highest: FloatArray
     launching: FloatArray = field(default_factory=lambda: np.zeros(1))

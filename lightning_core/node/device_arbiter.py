@@ -40,7 +40,7 @@ POLL_INTERVAL = 0.2
 ACCEPT_RETRY_DELAY = 0.1
 
 
-class _Process:
+class _ConnectedProcess:
     """A process connected to the arbiter."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
@@ -70,8 +70,8 @@ class DeviceArbiter:
         self._max_processes = max_connections(MAX_PROCESSES)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._processes: list[_Process] = []
-        self._holder: _Process | None = None
+        self._processes: list[_ConnectedProcess] = []
+        self._holder: _ConnectedProcess | None = None
         self._charged_from = 0.0  # when the holder's quantum began, or when the first other process began to wait
         self._virtual_floor = 0.0  # virtual time of the process served last: newcomers start there
         self._closed = False
@@ -117,14 +117,14 @@ class DeviceArbiter:
             connection.close()  # it trains without time slicing
             return
         connection.setblocking(False)  # never wait for a process that does not read
-        process = _Process(connection, pid)
+        process = _ConnectedProcess(connection, pid)
         self._processes.append(process)
         self._selector.register(connection, selectors.EVENT_READ, process)
         with contextlib.suppress(OSError):  # without a watch, only the socket can tell that the process has died
             process.watch = process_watch(connection)
             self._selector.register(process.watch, selectors.EVENT_READ, process)
 
-    def _receive(self, process: _Process) -> None:
+    def _receive(self, process: _ConnectedProcess) -> None:
         if process not in self._processes:
             return
         try:
@@ -147,7 +147,7 @@ class DeviceArbiter:
         process.waits = kind == ACQUIRE
         self._grant_next()
 
-    def _disconnect(self, process: _Process) -> None:
+    def _disconnect(self, process: _ConnectedProcess) -> None:
         if process not in self._processes:  # its socket and its watch both report one death
             return
         self._selector.unregister(process.connection)
@@ -161,7 +161,7 @@ class DeviceArbiter:
             self._end_quantum()
         self._grant_next()
 
-    def _waiters(self) -> list[_Process]:
+    def _waiters(self) -> list[_ConnectedProcess]:
         return [process for process in self._processes if process.waits]
 
     def _end_quantum(self) -> None:

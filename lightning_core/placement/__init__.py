@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from lightning_core.core.control.day_plan import CLOUD
 from lightning_core.placement.demands import Choice, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
-from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights
+from lightning_core.placement.plan import ObjectiveRanges, Task, TaskPlacement, Weights
 from lightning_core.placement.planner import InfeasibleError, Solution, plan
 from lightning_core.placement.reconfigurer import Reconfigurer
 from lightning_core.placement.replanner import Replanner
@@ -26,9 +26,9 @@ __all__ = [
     "Node",
     "ObjectiveRanges",
     "PlacedJob",
-    "Placement",
     "Solution",
     "Task",
+    "TaskPlacement",
     "Weights",
     "plan",
 ]  # fmt: skip

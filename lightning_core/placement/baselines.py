@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lightning_core.placement.demands import EXACT, Choice, Demands
-from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, capacity_of, range_width, usage
+from lightning_core.placement.plan import ObjectiveRanges, Task, TaskPlacement, Weights, capacity_of, range_width, usage
 from lightning_core.placement.planner import plan
 
 
 def incremental(
     demands: Demands, weights: Weights | None, ranges: ObjectiveRanges, accuracy: float | None = None
-) -> Placement:
+) -> TaskPlacement:
     """Serve tasks in order of arrival, period by period, each with the best choice for itself that has room.
 
     Args:
@@ -26,7 +26,7 @@ def incremental(
 
 def one_period(
     demands: Demands, weights: Weights | None, ranges: ObjectiveRanges, accuracy: float | None = None
-) -> Placement:
+) -> TaskPlacement:
     """Plan the busiest period; in the others each task takes the best choice for itself.
 
     Args:
@@ -71,7 +71,7 @@ class Greedy:
         self._pairs = sum(sum(job.tasks) for job in demands.jobs.values())
         self._sum = self._count = 0.0
 
-    def placement(self, given: Mapping[tuple[Task, int], Choice]) -> Placement:
+    def placement(self, given: Mapping[tuple[Task, int], Choice]) -> TaskPlacement:
         """Serve all tasks, the given ones first; a task for which there is no room goes unserved."""
         demands, periods = self.demands, range(len(self.demands.periods))
         for name, job in demands.jobs.items():
@@ -85,7 +85,7 @@ class Greedy:
                     best = self._best(task, period)
                     if best is not None:
                         self._take(task, period, best)
-        return Placement(demands, {task: tuple(choices) for task, choices in self._served.items()})
+        return TaskPlacement(demands, {task: tuple(choices) for task, choices in self._served.items()})
 
     def _best(self, task: Task, period: int) -> Choice | None:
         job, others = self.demands.jobs[task.job], self._served[task]

@@ -15,7 +15,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.placement.demands import Choice, Demands
-from lightning_core.placement.plan import Placement
+from lightning_core.placement.plan import TaskPlacement
 from lightning_core.placement.predictor import HORIZON
 from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
 from lightning_core.placement.replanner import Replanner
@@ -81,7 +81,7 @@ class Surges:
 
 
 def simulate_day(
-    placement: Placement,
+    placement: TaskPlacement,
     arrivals: Mapping[str, FloatArray],
     forecaster: Forecaster | None,
     limits: ReconfigurationLimits | None = None,

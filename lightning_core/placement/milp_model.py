@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
-from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, capacity_of, range_width, usage
+from lightning_core.placement.plan import ObjectiveRanges, Task, TaskPlacement, Weights, capacity_of, range_width, usage
 
 if TYPE_CHECKING:  # imported when a plan is made: most processes that import this make none
     from scipy.optimize import LinearConstraint, OptimizeResult
@@ -227,7 +227,7 @@ class MilpModel:
 
     # ------------------------------------------------------------------------------------------------- who is where
 
-    def assign(self, found: FloatArray) -> Placement:
+    def assign(self, found: FloatArray) -> TaskPlacement:
         """Return the placement of a solution, with as many tasks staying where they were as possible."""
         served: dict[Task, list[Choice | None]] = {
             task: [None] * len(self.demands.periods) for group in self.groups for task in group.tasks
@@ -247,7 +247,7 @@ class MilpModel:
             for name, job in self.demands.jobs.items()
             for task in (Task(name, k) for k in range(max(job.tasks)))
         }
-        return Placement(self.demands, {task: tuple(served[task]) for task in order})
+        return TaskPlacement(self.demands, {task: tuple(served[task]) for task in order})
 
 
 def _assign_tasks(

@@ -63,7 +63,7 @@ def range_width(within: tuple[float, float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class TaskPlacement:
     """All tasks and their choices.
 
     Args:

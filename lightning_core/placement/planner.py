@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lightning_core.errors import LightningCoreError
 from lightning_core.placement.demands import Demands, PlacedJob
 from lightning_core.placement.milp_model import MAX_SEARCH_NODES, MilpModel, TaskGroup
-from lightning_core.placement.plan import ObjectiveRanges, Placement, Task, Weights, capacity_of, usage
+from lightning_core.placement.plan import ObjectiveRanges, Task, TaskPlacement, Weights, capacity_of, usage
 
 # Relative gap at which a solution counts as optimal.
 GAP = 1e-3
@@ -32,7 +32,7 @@ class InfeasibleError(LightningCoreError, ValueError):
         missing: By period and resource, how much of it the unserved tasks would need at least.
     """
 
-    def __init__(self, message: str, largest: Placement, missing: dict[tuple[str, str], float]) -> None:
+    def __init__(self, message: str, largest: TaskPlacement, missing: dict[tuple[str, str], float]) -> None:
         super().__init__(message)
         self.largest, self.missing = largest, missing
 
@@ -49,7 +49,7 @@ class Solution:
         variables: Number of variables of the model.
     """
 
-    placement: Placement
+    placement: TaskPlacement
     ranges: ObjectiveRanges
     objective: float
     bound: float
@@ -169,5 +169,5 @@ def _explained(demands: Demands, groups: Sequence[TaskGroup]) -> InfeasibleError
     return InfeasibleError("; ".join(lines), largest, missing)
 
 
-def _left(placement: Placement, node: str, period: int, resource: str) -> float:
+def _left(placement: TaskPlacement, node: str, period: int, resource: str) -> float:
     return capacity_of(placement.demands, node, resource) - placement.held(node, period)[resource]

@@ -17,12 +17,12 @@ from typing import Any, Literal, NamedTuple
 
 from lightning_core.core.control.day_plan import MOVE_PRICE
 from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
-from lightning_core.placement.plan import Placement, Task, capacity_of, usage
+from lightning_core.placement.plan import Task, TaskPlacement, capacity_of, usage
 
 What = Literal["grown", "moved", "partly", "left", "released"]
 
 
-class Change(NamedTuple):
+class TaskChange(NamedTuple):
     """Change to one task.
 
     Attributes:
@@ -73,7 +73,7 @@ class Reconfigurer:
         limits: Limits of a change.
     """
 
-    def __init__(self, placement: Placement, period: int, limits: ReconfigurationLimits | None = None) -> None:
+    def __init__(self, placement: TaskPlacement, period: int, limits: ReconfigurationLimits | None = None) -> None:
         self.demands: Demands = placement.demands
         self.limits = limits or ReconfigurationLimits()
         self.now: dict[Task, Choice] = {
@@ -88,7 +88,7 @@ class Reconfigurer:
         for task, choice in self.now.items():
             self._count(task, choice, 1.0)
 
-    def serve(self, arrival_rates: Mapping[str, float]) -> list[Change]:
+    def serve(self, arrival_rates: Mapping[str, float]) -> list[TaskChange]:
         """Change the plan to serve the expected demand; return the changes.
 
         Args:
@@ -111,7 +111,7 @@ class Reconfigurer:
         self._known.clear()  # every rate that was ever seen would stay
         return changes
 
-    def _grow(self, more: Mapping[Task, float], moves: int = 0) -> list[Change]:
+    def _grow(self, more: Mapping[Task, float], moves: int = 0) -> list[TaskChange]:
         """Give tasks what they lack, one after the other.
 
         Args:
@@ -140,7 +140,7 @@ class Reconfigurer:
         # As they were added up: what is left of a node may differ in the last bit otherwise.
         self._used = {(location, resource): amount for location, resource, amount in state["used"]}
 
-    def _shrunk(self, task: Task, rate: float) -> Change | None:
+    def _shrunk(self, task: Task, rate: float) -> TaskChange | None:
         before = self.now[task]
         after = self._as_it_is(task, self._job(task, rate))
         self._count(task, before, -1.0, self._job(task))
@@ -148,33 +148,33 @@ class Reconfigurer:
         return (
             None
             if after == before
-            else Change(task, "released", before, after, "demand is lower: the additional GPUs are given back")
+            else TaskChange(task, "released", before, after, "demand is lower: the additional GPUs are given back")
         )
 
-    def _grown(self, task: Task, rate: float, moves: int) -> Change:
+    def _grown(self, task: Task, rate: float, moves: int) -> TaskChange:
         """Give a task what it lacks."""
         before, job, bigger = self.now[task], self._job(task), self._job(task, rate)
         self._count(task, before, -1.0, job)
         after = self._as_it_is(task, bigger)
         if self._fits(bigger, after):
             self._take(task, bigger, after)
-            return Change(task, "grown", before, after, f"there is room in {before.location}")
+            return TaskChange(task, "grown", before, after, f"there is room in {before.location}")
         lacks = f"{self._short(bigger, after)} are free in {before.location}"
         instead = next(self._fitting(bigger, before, there=True), None)
         if instead is not None and self._affordable(task, instead):
             self._take(task, bigger, instead)
-            return Change(task, "grown", before, instead, f"{lacks}, but {instead.gpu_count:g} {instead.gpu} are")
+            return TaskChange(task, "grown", before, instead, f"{lacks}, but {instead.gpu_count:g} {instead.gpu} are")
         best, why = self._elsewhere(task, bigger, moves)
         if best is not None:
             self._take(task, bigger, best)
-            return Change(task, "moved", before, best, f"{lacks}, {best.location} has room")
+            return TaskChange(task, "moved", before, best, f"{lacks}, {best.location} has room")
         part = self._part(job, bigger, before)
         some = self._as_it_is(task, part)
         if some.gpu_count > before.gpu_count + EXACT:
             self._take(task, part, some)
-            return Change(task, "partly", before, some, f"{lacks}, and {why}")
+            return TaskChange(task, "partly", before, some, f"{lacks}, and {why}")
         self._take(task, job, before)
-        return Change(task, "left", before, before, f"{lacks}, and {why}")
+        return TaskChange(task, "left", before, before, f"{lacks}, and {why}")
 
     def _elsewhere(self, task: Task, job: PlacedJob, moves: int) -> tuple[Choice | None, str]:
         """Return the cheapest choice elsewhere that is no less accurate and has room; else None with the reason."""

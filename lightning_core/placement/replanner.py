@@ -22,7 +22,7 @@ import numpy as np
 from lightning_core.placement.demands import EXACT, Choice, PlacedJob
 from lightning_core.placement.milp_model import ConstraintRows
 from lightning_core.placement.plan import Task, capacity_of, usage
-from lightning_core.placement.reconfigurer import Change, Reconfigurer
+from lightning_core.placement.reconfigurer import Reconfigurer, TaskChange
 
 # Relative gap at which a solution counts as optimal, and most nodes of the search.
 GAP, MAX_SEARCH_NODES = 1e-3, 100
@@ -60,7 +60,7 @@ class Replanner(Reconfigurer):
     core = 250
     """Options in the core of a program, beyond one for each group of tasks."""
 
-    def _grow(self, more: Mapping[Task, float], moves: int = 0) -> list[Change]:
+    def _grow(self, more: Mapping[Task, float], moves: int = 0) -> list[TaskChange]:
         wanted = {task: self._job(task, more.get(task)) for task in self.now}
         crowded = self._crowded({task: wanted[task] for task in more})
         if not crowded:
@@ -158,7 +158,7 @@ class Replanner(Reconfigurer):
 
     def _take_over(
         self, more: Mapping[Task, float], found: Mapping[Task, Option], crowded: Mapping[str, str]
-    ) -> list[Change]:
+    ) -> list[TaskChange]:
         """Take over the options of the tasks that change, then give the others what room there is left."""
         changed = {
             task: had for task, had in self.now.items() if found[task].moves or (task in more and not found[task].lacks)
@@ -173,13 +173,13 @@ class Replanner(Reconfigurer):
         return changes + super()._grow(short, sum(change.kind == "moved" for change in changes))
 
 
-def _change(task: Task, before: Choice, after: Choice, crowded: str | None) -> Change:
+def _change(task: Task, before: Choice, after: Choice, crowded: str | None) -> TaskChange:
     """Return the change of a task; ``crowded`` is what its location lacks, if it does."""
     here = before.location
     if after.location != here:
         why = f"{crowded}; {after.location} has room" if crowded else f"{after.location} costs less than {here}"
-        return Change(task, "moved", before, after, why)
+        return TaskChange(task, "moved", before, after, why)
     if after.gpu == before.gpu:
-        return Change(task, "grown", before, after, f"there is room in {here}")
+        return TaskChange(task, "grown", before, after, f"there is room in {here}")
     why = f"{crowded}; {after.gpu_count:g} {after.gpu} are free" if crowded else f"{after.gpu} costs less in {here}"
-    return Change(task, "grown", before, after, why)
+    return TaskChange(task, "grown", before, after, why)

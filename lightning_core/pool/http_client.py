@@ -19,7 +19,7 @@ from lightning_core.pool.pool_errors import NotOnThisMachineError
 from lightning_core.server.access.people import Person
 from lightning_core.view.job_entry import job_of_entry
 from lightning_core.view.text import clean
-from lightning_core.view.why import Row
+from lightning_core.view.why import JobMoment
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
@@ -100,13 +100,13 @@ class HttpClient:
             verdict = None if made["verdict"] is None else Verdict(made["verdict"])
             return JobForecast(**{key: made[key] for key in JobForecast._fields} | {"verdict": verdict})
 
-    def reasons(self, job: str) -> list[Row]:
+    def reasons(self, job: str) -> list[JobMoment]:
         """Return everything that happened to a job."""
         name, _, run = job.partition("@")
         body = self._api.get(f"{_path(name)}/story", run=run or None)
         with self._api.reading():
             return [
-                Row(one["time"], clean(one["what"]), one["share"], one["devices"] and tuple(one["devices"]),
+                JobMoment(one["time"], clean(one["what"]), one["share"], one["devices"] and tuple(one["devices"]),
                     clean(one["reason"]))
                 for one in body["moments"]
             ]  # fmt: skip

@@ -12,10 +12,10 @@ from lightning_core.pool.pool_errors import AgedOutError, NotOnThisMachineError,
 from lightning_core.run.ageing import aged_out, have_aged_out
 from lightning_core.storage.job_specs import home_of
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.view.why import Row, rows
+from lightning_core.view.why import JobMoment, rows
 
 
-def reasons_of(folder: Path, job: str) -> list[Row]:
+def reasons_of(folder: Path, job: str) -> list[JobMoment]:
     """Return everything that happened to a job, read from the journal of its pool.
 
     Raises:

@@ -14,7 +14,7 @@ from lightning_core.pool.local_files import log_of, reasons_of
 from lightning_core.pool.pool_errors import UnknownJobError
 from lightning_core.server.access.people import Person
 from lightning_core.server.clients.socket_client import SocketClient
-from lightning_core.view.why import Row
+from lightning_core.view.why import JobMoment
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
@@ -47,7 +47,7 @@ class NearPool:
                 return told
         raise UnknownJobError(f"no job {job!r}{did_you_mean(job, [told.name for told in jobs])}")
 
-    def reasons(self, job: str) -> list[Row]:
+    def reasons(self, job: str) -> list[JobMoment]:
         """Return everything that happened to a job."""
         return reasons_of(self._folder, job)
 
@@ -68,7 +68,7 @@ class NearPool:
         asking = partial(config_checker.ask, self._client.path.with_name(config_checker.SOCKET_NAME))
         bundle.check(local=False, check=asking)
         taken = {job.name for job in self._look()[1] if job.state is not State.ENDED}
-        job_specs.check([cast(job_specs.Spec, spec.for_worker(bundle.folder)) for spec in bundle.jobs], taken)
+        job_specs.check([cast(job_specs.LaunchSpec, spec.for_worker(bundle.folder)) for spec in bundle.jobs], taken)
 
     def submit(self, bundle: BundleSpec) -> list[str]:
         """Launch the jobs of a bundle whose points in time are settled, and return their names."""

@@ -24,7 +24,7 @@ from lightning_core.server.access.people import Person, person_from_dict
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import AUTO, connect, describe, is_url, kind_of
 from lightning_core.server.probe import PoolUnavailableError
-from lightning_core.view.why import Row
+from lightning_core.view.why import JobMoment
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
@@ -265,7 +265,7 @@ class Pool:
         self.status(job)
         return self._patiently(partial(self.client.job_forecast, job))
 
-    def reasons(self, job: str) -> list[Row]:
+    def reasons(self, job: str) -> list[JobMoment]:
         """Return everything that happened to a job: grants, verdicts, faults and commands, each with its reason.
 
         Args:

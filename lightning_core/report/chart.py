@@ -10,7 +10,7 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import format_duration, format_end, is_in_reach
 from lightning_core.history.job_history import JobHistory
-from lightning_core.history.moments import Forecast
+from lightning_core.history.moments import FinishForecast
 from lightning_core.report.svg import (
     Scale,
     boxes,
@@ -274,7 +274,7 @@ class _Chart:
         return [f'<path class="share" d="{boxes(areas)}"/>'] if areas else []
 
 
-def _ends(made: Forecast, start: float, limit: float) -> str:
+def _ends(made: FinishForecast, start: float, limit: float) -> str:
     early, likely, late = (format_end(end - start, limit) for end in (made.early, made.likely, made.late))
     if not is_in_reach(made.likely - start, limit):
         return f"its target is {likely}"

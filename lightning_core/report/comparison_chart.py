@@ -27,7 +27,7 @@ class Axis(StrEnum):
     EPOCHS = "epochs"
 
 
-class Curve(NamedTuple):
+class JobCurve(NamedTuple):
     """The curve of one job."""
 
     label: str
@@ -36,7 +36,7 @@ class Curve(NamedTuple):
     """Number of its colour and pattern."""
 
 
-def comparison_chart(curves: Sequence[Curve], axis: Axis, width: int) -> str:
+def comparison_chart(curves: Sequence[JobCurve], axis: Axis, width: int) -> str:
     """Return the curves of jobs with one metric as an inline SVG.
 
     Args:
@@ -88,7 +88,7 @@ def points_of(job: JobHistory, axis: Axis) -> FloatArray:
     return np.column_stack([batches, curve[:, 1]])
 
 
-def _goals(curves: Sequence[Curve]) -> FloatArray:
+def _goals(curves: Sequence[JobCurve]) -> FloatArray:
     goals: FloatArray = np.array([one.job.goal for one in curves], np.float64)
     return goals[np.isfinite(goals)]
 

@@ -11,7 +11,7 @@ from lightning_core.report.chart import CLASSES, chart
 from lightning_core.report.gantt import swatch
 from lightning_core.report.svg import escape
 from lightning_core.view.job_line import SYMBOLS
-from lightning_core.view.why import Row, rows
+from lightning_core.view.why import JobMoment, rows
 
 # Characters of a reason in a table: it may repeat what a program printed.
 MAX_WORDS = 400
@@ -67,7 +67,7 @@ def shortened(words: object) -> str:
     return escape(text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]}...")
 
 
-def _count(found: list[Row], max_rows: int) -> str:
+def _count(found: list[JobMoment], max_rows: int) -> str:
     return f"the newest {max_rows} of {len(found)}" if len(found) > max_rows else str(len(found))
 
 
@@ -80,7 +80,7 @@ def _chart(history: History, job: JobHistory, key: int) -> str:
         return f'<p class="soft">The chart of {escape(label)} cannot be drawn: {escape(error)}.</p>'
 
 
-def _table(found: list[Row], *, shares: bool = False) -> str:
+def _table(found: list[JobMoment], *, shares: bool = False) -> str:
     names = ("after", "share", "device", "reason") if shares else ("after", "what", "reason")
     body = []
     for row in found:

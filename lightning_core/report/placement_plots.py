@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_core.placement import CLOUD, Placement
+from lightning_core.placement import CLOUD, TaskPlacement
 from lightning_core.placement.day_simulation import DayResult
 from lightning_core.report.figure_file import save_figure
 
@@ -19,7 +19,7 @@ COLOURS = ("#1f5f8b", "#e8a33d", "#007a59", "#8a6d3b")
 INK = "#17202a"
 
 
-def draw(placement: Placement, path: Path) -> None:
+def draw(placement: TaskPlacement, path: Path) -> None:
     """Draw GPUs by location, period and level, beside the capacity of each node.
 
     Args:
@@ -54,7 +54,7 @@ def draw(placement: Placement, path: Path) -> None:
     save_figure(figure, path)
 
 
-def draw_day(placement: Placement, results: Mapping[str, DayResult], path: Path) -> None:
+def draw_day(placement: TaskPlacement, results: Mapping[str, DayResult], path: Path) -> None:
     """Draw the GPUs that each location gives, step by step, beside the capacity of each node.
 
     Args:
@@ -88,7 +88,7 @@ def draw_day(placement: Placement, results: Mapping[str, DayResult], path: Path)
     save_figure(figure, path)
 
 
-def _units(placement: Placement, location: str, period: int, level: str) -> float:
+def _units(placement: TaskPlacement, location: str, period: int, level: str) -> float:
     return sum(
         choice.gpu_count
         for choices in placement.served.values()

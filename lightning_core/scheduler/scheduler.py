@@ -63,7 +63,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
 from lightning_core.scheduler.asking import plans
-from lightning_core.scheduler.asking.cloud import Cloud
+from lightning_core.scheduler.asking.cloud import CloudLevels
 from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
 from lightning_core.scheduler.asking.prospects import Prospects
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
@@ -308,7 +308,7 @@ class Scheduler:
         )
 
     @property
-    def cloud(self) -> Cloud:
+    def cloud(self) -> CloudLevels:
         """What is known of nodes and money."""
         return self._state.cloud
 

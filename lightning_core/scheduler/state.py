@@ -25,7 +25,7 @@ from lightning_core.core.validation import checked
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
 from lightning_core.scheduler.allocation import Caps
-from lightning_core.scheduler.asking.cloud import Cloud
+from lightning_core.scheduler.asking.cloud import CloudLevels
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.sharing.owners import Owners
@@ -71,7 +71,7 @@ class SchedulerState:
         self.past = PastJobs(settings.window, settings.remember)
         self._lets_rows_go = _lets_rows_go(self.policy) and _lets_rows_go(self.curves.bank)
         self.controllers = settings.make_controllers()
-        self.cloud = Cloud()
+        self.cloud = CloudLevels()
         terms = settings.market_terms()
         self.selector = None if terms is None else Selector(terms.policies, seed=terms.seed)
         self.awaiting_feedback: dict[str, float] = {}

@@ -32,7 +32,7 @@ PERIOD = 4.0
 MAX_COMPARED = 24
 
 
-class Compared(NamedTuple):
+class ComparedTrials(NamedTuple):
     """Promises of trials, compared."""
 
     numbers: list[int]
@@ -88,7 +88,7 @@ class DeadlineSearch:
         self.trials = list[Trial]()
         self.beliefs = Beliefs(max_steps, mode)
         self._began: float | None = None
-        self._last: tuple[tuple[float, ...], Compared] | None = None
+        self._last: tuple[tuple[float, ...], ComparedTrials] | None = None
 
     # What happens.
 
@@ -163,7 +163,7 @@ class DeadlineSearch:
     def _waits(self, number: int) -> bool:
         return number == NEW or not self.trials[number].running
 
-    def _compared(self, now: float) -> Compared:
+    def _compared(self, now: float) -> ComparedTrials:
         """Return what `_compare` returns; once for all questions about one state."""
         steps, running = sum(trial.step for trial in self.trials), sum(trial.running for trial in self.trials)
         state = (now, self.max_trials, len(self.trials), steps, running)
@@ -171,14 +171,14 @@ class DeadlineSearch:
             self._last = (state, self._compare(now))
         return self._last[1]
 
-    def _compare(self, now: float, leaving: int | None = None) -> Compared:
+    def _compare(self, now: float, leaving: int | None = None) -> ComparedTrials:
         """Return the trials that can train, and what each of them promises, if one of them would leave for good."""
         numbers = [number for number, trial in enumerate(self.trials) if not trial.over]
         if len(self.trials) < self.max_trials:
             numbers.append(NEW)
         best = self.best
         if best is None or not numbers:
-            return Compared(numbers, np.zeros(len(numbers)), np.zeros(len(numbers)))
+            return ComparedTrials(numbers, np.zeros(len(numbers)), np.zeros(len(numbers)))
         self.beliefs.learn(self.trials)
         pace = usual_pace(self.trials)
         left = self._planned(now, PERIOD * self.max_steps * pace)
@@ -191,7 +191,7 @@ class DeadlineSearch:
 
     def _compare_until(
         self, left: float, pace: float, numbers: list[int], best: float, leaving: int | None
-    ) -> Compared:
+    ) -> ComparedTrials:
         """Return what trials promise for the value in some seconds, those that train on until then."""
         trials = [None if number == NEW else self.trials[number] for number in numbers]
         forecasts = self.beliefs.forecasts(trials, left, self.start, pace)
@@ -208,4 +208,4 @@ class DeadlineSearch:
         if self.target is not None:
             gains = gains / np.maximum(seconds, 1e-12)
         gains = np.where(seconds > 0.0, gains, -math.inf).max(axis=1)
-        return Compared(numbers, gains, forecasts.expected(np.zeros(1))[:, 0])
+        return ComparedTrials(numbers, gains, forecasts.expected(np.zeros(1))[:, 0])

@@ -21,7 +21,7 @@ from lightning_core.core.validation import MAX_INTEGER, checked
 from lightning_core.server import json_limits
 from lightning_core.server.access.people import Person, Right, person_from_dict
 from lightning_core.server.clients.socket_client import PROTOCOL
-from lightning_core.server.connections import Connection
+from lightning_core.server.connections import ClientConnection
 from lightning_core.server.load.shared_status import Json, SharedStatus
 
 # Events that clients may send; the scheduler's own events are not among them.
@@ -33,7 +33,7 @@ MAX_ID_LENGTH, MAX_WORDS_LENGTH = 64, 2000
 MAX_LAUNCHED_JOBS, MAX_LAUNCH_BYTES, BYTES_PER_VALUE = 1000, 64 * 2**20, 64
 
 
-class Pool(Protocol):
+class ServedScheduler(Protocol):
     """What a server serves: a scheduler's actor, or a proxy of one.
 
     Where a call is told for which person it is made, it refuses what that person may not see or do.
@@ -115,11 +115,11 @@ class Calls:
         pool: The pool.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ServedScheduler) -> None:
         self._pool = pool
         self._status = SharedStatus(pool.status)
 
-    def parse(self, body: Any, size: int, connection: Connection) -> Callable[[], Awaitable[Any]]:
+    def parse(self, body: Any, size: int, connection: ClientConnection) -> Callable[[], Awaitable[Any]]:
         """Return the call that a request asks for, checked; nothing has been done yet.
 
         Args:
@@ -168,7 +168,7 @@ class Calls:
                 raise ValueError(f"unknown call {call!r}")
 
 
-def _person(body: Mapping[str, Any], connection: Connection) -> Person:
+def _person(body: Mapping[str, Any], connection: ClientConnection) -> Person:
     """Return the person for whom a request is made.
 
     Raises:
@@ -186,7 +186,7 @@ def _name(args: Mapping[str, Any]) -> str:
     return check_name(checked(args["job"], str))
 
 
-def _check_joins(connection: Connection) -> None:
+def _check_joins(connection: ClientConnection) -> None:
     """Check that the scripts of an account can join.
 
     Raises:
@@ -205,7 +205,7 @@ def _own_job(body: Any, person: Person) -> Job:
     return replace(job, owner=person.name)
 
 
-def _taken_specs(connection: Connection, person: Person) -> list[Any]:
+def _taken_specs(connection: ClientConnection, person: Person) -> list[Any]:
     """Return the specs that a connection has prepared, whose jobs belong to the one who launches them."""
     specs, connection.specs, connection.prepared = connection.specs, [], 0
     return [
@@ -235,7 +235,7 @@ def _event(text: Any, person: Person) -> Event:
     return event
 
 
-def _add_specs(args: Mapping[str, Any], size: int, connection: Connection) -> None:
+def _add_specs(args: Mapping[str, Any], size: int, connection: ClientConnection) -> None:
     """Add specs to the launch that a connection prepares; the first part of one replaces what was there."""
     specs, after = checked(args["specs"], list), checked(args.get("after", 0), int)
     if after == 0:
@@ -256,7 +256,7 @@ async def _nothing() -> None:
     return None
 
 
-async def _report(pool: Pool, report: Report, connection: int, person: Person) -> Paced:
+async def _report(pool: ServedScheduler, report: Report, connection: int, person: Person) -> Paced:
     directive, period = await pool.report(report, connection, person)
     return Paced(None if directive is None else answer_to_dict(directive), period)
 
@@ -266,11 +266,11 @@ async def _directive(ask: Callable[..., Awaitable[Directive | None]], *args: Any
     return None if directive is None else answer_to_dict(directive)
 
 
-async def _terms(pool: Pool, name: str, person: Person) -> dict[str, Any]:
+async def _terms(pool: ServedScheduler, name: str, person: Person) -> dict[str, Any]:
     return job_to_dict(await pool.job(name, person))
 
 
-async def _about(pool: Pool, person: Person) -> dict[str, Any]:
+async def _about(pool: ServedScheduler, person: Person) -> dict[str, Any]:
     about = await pool.about() | {"person": person.to_dict()}
     if person.may(Right.SEE):
         return about

@@ -30,10 +30,10 @@ BYTES_PER_CALL = 2**13
 
 
 @dataclass(eq=False)
-class Process:
+class ClientProcess:
     """A process, or another account with all its processes, and what its connections have used."""
 
-    connections: set[Connection] = field(default_factory=set)
+    connections: set[ClientConnection] = field(default_factory=set)
     paid_until: float = float("-inf")
     """Time until which its calls so far would have taken at the permitted rate."""
 
@@ -44,7 +44,7 @@ class Process:
 
 
 @dataclass(eq=False)
-class Connection:
+class ClientConnection:
     """One connection.
 
     Args:
@@ -56,7 +56,7 @@ class Connection:
     """
 
     number: int
-    process: Process
+    process: ClientProcess
     transport: asyncio.WriteTransport
     used_at: float
     peer: Peer
@@ -85,14 +85,14 @@ class Connections:
     def __init__(self, max_connections: int = MAX_CONNECTIONS) -> None:
         self._max = max_connections
         self._count = 0
-        self._open: set[Connection] = set()
-        self._processes: dict[int | str, Process] = {}
+        self._open: set[ClientConnection] = set()
+        self._processes: dict[int | str, ClientProcess] = {}
         self._held_at_most = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def admit(self, peer: Peer, transport: asyncio.WriteTransport, now: float) -> Connection | None:
+    def admit(self, peer: Peer, transport: asyncio.WriteTransport, now: float) -> ClientConnection | None:
         """Return a new connection; None if there is no room.
 
         Args:
@@ -104,16 +104,16 @@ class Connections:
             key: process for key, process in self._processes.items() if process.connections or process.paid_until > now
         }
         key = peer.person.name if peer.of_group else peer.pid or -1 - self._count
-        process = self._processes.setdefault(key, Process())
+        process = self._processes.setdefault(key, ClientProcess())
         if len(self._open) >= self._max and not self._make_room(process):
             return None
         self._count += 1
-        connection = Connection(self._count, process, transport, now, peer)
+        connection = ClientConnection(self._count, process, transport, now, peer)
         self._open.add(connection)
         process.connections.add(connection)
         return connection
 
-    def _make_room(self, newcomer: Process) -> bool:
+    def _make_room(self, newcomer: ClientProcess) -> bool:
         """Disconnect the least recently used connection of the process with most, if it has more than the newcomer."""
         crowd = max(self._processes.values(), key=lambda process: len(process.connections))
         if len(crowd.connections) <= len(newcomer.connections) + 1:
@@ -121,7 +121,7 @@ class Connections:
         self.drop(min(crowd.connections, key=lambda connection: connection.used_at))
         return True
 
-    def delay(self, connection: Connection, size: int, now: float) -> float:
+    def delay(self, connection: ClientConnection, size: int, now: float) -> float:
         """Count a request of a connection; return the seconds after which it may be answered.
 
         Args:
@@ -154,14 +154,14 @@ class Connections:
             greedy = max((process for process in self._processes.values()), key=lambda process: process.held)
             self.drop(max(greedy.connections, key=lambda connection: connection.held))
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: ClientConnection) -> None:
         """Disconnect at once, whatever has not been sent yet."""
         connection.transport.abort()
         self._open.discard(connection)
         connection.process.connections.discard(connection)
         connection.specs, connection.prepared, connection.unfinished = [], 0, 0
 
-    def drop_unproven(self, connection: Connection) -> None:
+    def drop_unproven(self, connection: ClientConnection) -> None:
         """Disconnect if there was no valid request."""
         if not connection.proven:
             self.drop(connection)

@@ -20,7 +20,7 @@ from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.clocks.wall_time import WallTime
+from lightning_core.server.clocks.wall_time import WallClockWatch
 from lightning_core.server.load.counters import Counters
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.anchor import Anchor
@@ -63,9 +63,9 @@ class Host:
 
     def __init__(
         self, settings: Settings, journal: Path | None = None, clock: Clock = time.monotonic,
-        history: Path | None = None, wall_time: WallTime | None = None,
+        history: Path | None = None, wall_time: WallClockWatch | None = None,
     ) -> None:  # fmt: skip
-        self._clock, self._wall_time = clock, wall_time or WallTime()
+        self._clock, self._wall_time = clock, wall_time or WallClockWatch()
         self._trouble, self._refuses_until = "", -math.inf
         self._status: list[JobStatus] | None = None
         self._journal: Journal | None = None

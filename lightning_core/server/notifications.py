@@ -48,12 +48,12 @@ class Notifier:
     def __init__(self, on_verdict: Mapping[str, Any], is_trial: Callable[[str], bool] = lambda job: False) -> None:
         self._is_trial = is_trial
         self._ended: dict[str, int] = {}  # version of each job's end
-        self._ways = list[_Way]()
+        self._ways = list[_Delivery]()
         if command := on_verdict.get("command"):
-            self._ways.append(_Way("command", lambda body: _execute(list(command), body)))
+            self._ways.append(_Delivery("command", lambda body: _execute(list(command), body)))
         if address := on_verdict.get("webhook"):
             secret = on_verdict.get("secret_file")
-            self._ways.append(_Way("webhook", Webhook(address, Path(secret) if secret else None).post))
+            self._ways.append(_Delivery("webhook", Webhook(address, Path(secret) if secret else None).post))
 
     def tell(self, answers: Sequence[Answer]) -> None:
         """Queue a notification for every verdict and alert among the answers; returns at once."""
@@ -85,7 +85,7 @@ class Notifier:
         return True
 
 
-class _Way:
+class _Delivery:
     """Passes notifications on, one after another.
 
     Args:

@@ -42,7 +42,7 @@ from lightning_core.server.notifications import Notifier
 from lightning_core.server.pool_calls import PoolCalls
 from lightning_core.server.server import SocketServer
 from lightning_core.server.sessions import Sessions
-from lightning_core.storage.job_specs import Spec, store
+from lightning_core.storage.job_specs import LaunchSpec, store
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.journal_lock import lock_journal
 
@@ -184,7 +184,7 @@ class SchedulerActor(PoolCalls):
         await self._wakeups.begun()
         await self._handle(Submit(jobs))
 
-    async def launch(self, specs: Sequence[Spec]) -> None:
+    async def launch(self, specs: Sequence[LaunchSpec]) -> None:
         """Submit jobs that the pool manager launches from their specs.
 
         Args:

@@ -30,9 +30,9 @@ from lightning_core.node.unix_sockets import BACKLOG, listen, max_connections
 from lightning_core.server import json_limits
 from lightning_core.server.access.accounts import peer_at
 from lightning_core.server.access.groups import GroupSocket
-from lightning_core.server.calls import BYTES_PER_VALUE, Calls, Pool, read_id, write_answer
+from lightning_core.server.calls import BYTES_PER_VALUE, Calls, ServedScheduler, read_id, write_answer
 from lightning_core.server.clients.socket_client import REFUSALS
-from lightning_core.server.connections import MAX_CONNECTIONS, Connection, Connections
+from lightning_core.server.connections import MAX_CONNECTIONS, ClientConnection, Connections
 from lightning_core.storage.job_specs import MAX_SPEC_BYTES
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class SocketServer:
         group: Socket for the members of a group; None for none.
     """
 
-    def __init__(self, pool: Pool, path: Path, group: GroupSocket | None = None) -> None:
+    def __init__(self, pool: ServedScheduler, path: Path, group: GroupSocket | None = None) -> None:
         self._pool = pool
         self._path = path
         self._group = group
@@ -139,7 +139,7 @@ class SocketServer:
             self._connections.drop(connection)
             await self._pool.disconnected(connection.number)
 
-    async def _lines(self, reader: asyncio.StreamReader, connection: Connection) -> AsyncIterator[bytes]:
+    async def _lines(self, reader: asyncio.StreamReader, connection: ClientConnection) -> AsyncIterator[bytes]:
         """Yield the lines that arrive.
 
         Raises:
@@ -166,7 +166,7 @@ class SocketServer:
             connection.unfinished = len(line)
             self._connections.limit_memory(len(chunk))
 
-    async def _answer(self, line: bytes, connection: Connection, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, line: bytes, connection: ClientConnection, writer: asyncio.StreamWriter) -> None:
         number = None
         try:
             body = json_limits.loads(line)
@@ -189,7 +189,7 @@ class SocketServer:
                 answer = write_answer(number, "failed", f"{type(error).__name__}: {error}")
         await self._send(answer, connection, writer)
 
-    async def _send(self, answer: bytes, connection: Connection, writer: asyncio.StreamWriter) -> None:
+    async def _send(self, answer: bytes, connection: ClientConnection, writer: asyncio.StreamWriter) -> None:
         if writer.is_closing():
             return
         try:

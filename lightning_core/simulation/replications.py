@@ -139,7 +139,7 @@ class Mean(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class PolicyResult:
     """Result of one policy over all seeds.
 
     Args:
@@ -168,14 +168,14 @@ def compared_with(names: Sequence[str]) -> str:
     return DEFAULT if DEFAULT in names else names[0]
 
 
-def sums(done: Sequence[Replication]) -> dict[str, Row]:
+def sums(done: Sequence[Replication]) -> dict[str, PolicyResult]:
     """Return a row for each policy."""
     names = list(done[0].figures)
     met = {name: np.array([one.figures[name].met for one in done], float) for name in names}
     other = met[compared_with(names)]
     ceiling = sum(one.ceiling or 0 for one in done)
     return {
-        name: Row(
+        name: PolicyResult(
             Mean.of(met[name]),
             Mean.of([one.figures[name].weight for one in done]),
             Mean.of([one.figures[name].switches for one in done]),
@@ -199,7 +199,7 @@ def print_seeds(done: Sequence[Replication], jobs: int) -> None:
     if done[0].ceiling is not None:
         ceiling = Mean.of([one.ceiling or 0 for one in done])
         title += f"; at most {ceiling} of {jobs} could be met if the curves were known in advance"
-    columns: dict[str, Callable[[Row], str]] = {"met": lambda row: str(row.met)}
+    columns: dict[str, Callable[[PolicyResult], str]] = {"met": lambda row: str(row.met)}
     if any(row.weight != row.met for row in rows.values()):
         columns["met, by weight"] = lambda row: str(row.weight)
     if done[0].ceiling is not None:

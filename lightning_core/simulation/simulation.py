@@ -33,7 +33,7 @@ from lightning_core.simulation.event_queue import EventQueue
 from lightning_core.simulation.scenario import Delays, GivenVerdict, JobOutcome, Outcome, SimulatedJob
 from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.simulation.virtual_pool import VirtualPool
-from lightning_core.simulation.virtual_workers import Worker
+from lightning_core.simulation.virtual_workers import VirtualWorker
 from lightning_core.storage.journals.journal import Journal
 
 
@@ -107,7 +107,7 @@ class Simulation:
         self._known_before = known_before(self._settings)
         self._queue = EventQueue()
         self._pool = self._make_pool(
-            {given.job.name: Worker(given, reports_memory=settings.device_memory is not None) for given in jobs}
+            {given.job.name: VirtualWorker(given, reports_memory=settings.device_memory is not None) for given in jobs}
         )
         self._verdicts: dict[str, list[GivenVerdict]] = {name: [] for name in names}
         self._cloud, self._rows = cloud, list[IntervalEnded]()
@@ -123,7 +123,7 @@ class Simulation:
         for when, event in events:
             self._queue.at(when, self._tell, event)
 
-    def _make_pool(self, workers: Mapping[str, Worker]) -> VirtualPool:
+    def _make_pool(self, workers: Mapping[str, VirtualWorker]) -> VirtualPool:
         settings = self._settings
         return VirtualPool(
             workers,

@@ -33,7 +33,7 @@ from lightning_core.simulation.virtual_pool import VirtualPool
 AHEAD = 10_000
 
 
-class Lease(NamedTuple):
+class NodeUsage(NamedTuple):
     """A node that was there: what a cloud would send a bill for."""
 
     node: str
@@ -49,7 +49,7 @@ class Lease(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Node:
+class _VirtualNode:
     """A node that was asked for."""
 
     number: int
@@ -79,8 +79,8 @@ class _Node:
     def is_seen(self) -> bool:
         return self.since is not None and not self.is_missed
 
-    def lease(self, until: float) -> Lease:
-        return Lease(self.id, self.kind, self.launched, math.inf if self.since is None else self.since, until)
+    def lease(self, until: float) -> NodeUsage:
+        return NodeUsage(self.id, self.kind, self.launched, math.inf if self.since is None else self.since, until)
 
 
 class VirtualCloud:
@@ -114,12 +114,12 @@ class VirtualCloud:
         self.market = market
         self._start_up, self._notice, self._leave, self._warm_up, self._heard = start_up, notice, leave, warm_up, heard
         self.early = self.ahead = True
-        self._nodes: list[_Node] = []  # the newest last
-        self._gone: list[_Node] = []  # those that have gone, and the pool has not heard of it
+        self._nodes: list[_VirtualNode] = []  # the newest last
+        self._gone: list[_VirtualNode] = []  # those that have gone, and the pool has not heard of it
         self._requested = self._begun = 0  # nodes and intervals so far
         self._wanted, self._offered = NodeCounts(), 0
         self._seen, self._unavailable = NodesSeen(), dict[int, str]()
-        self._leases: list[Lease] = []
+        self._leases: list[NodeUsage] = []
 
     def join(self, pool: VirtualPool, queue: EventQueue, tell: Callable[[Event], None]) -> None:
         """Join a simulation.
@@ -147,7 +147,7 @@ class VirtualCloud:
         return replace(market, price=price, available=np.pad(market.available, ahead, mode="edge"))
 
     @property
-    def invoice(self) -> list[Lease]:
+    def invoice(self) -> list[NodeUsage]:
         """The nodes that there were, in the order in which they came; last those that never did."""
         there = [node.lease(math.inf) for node in self._nodes]
         return sorted([*self._leases, *there], key=lambda lease: (lease.since, int(lease.node.rpartition("-")[2])))
@@ -201,7 +201,7 @@ class VirtualCloud:
             kept = [node for node in self._nodes if node.is_spot is is_spot and not node.goes]
             self._let_go(kept[wanted:], self._leave, "its node was given back")
             number, now = self._requested + 1, self._queue.now
-            new += [_Node(number + k, is_spot, now) for k in range(wanted - len(kept))]
+            new += [_VirtualNode(number + k, is_spot, now) for k in range(wanted - len(kept))]
             self._requested += max(wanted - len(kept), 0)
         if new:
             self._nodes += new
@@ -211,7 +211,7 @@ class VirtualCloud:
         """Return the seconds until the pool sees a node, by its number from 1 on, and from then until it is warm."""
         return self._start_up, self._warm_up
 
-    def _arrive(self, nodes: Sequence[_Node]) -> None:
+    def _arrive(self, nodes: Sequence[_VirtualNode]) -> None:
         """Let nodes come that were asked for together, unless they are no longer wanted."""
         for node in nodes:
             if node in self._nodes:
@@ -222,7 +222,7 @@ class VirtualCloud:
         else:
             self._get_warm(nodes)
 
-    def _get_warm(self, nodes: Sequence[_Node]) -> None:
+    def _get_warm(self, nodes: Sequence[_VirtualNode]) -> None:
         for node in nodes:
             node.is_warm = node.since is not None
         self._give_devices()
@@ -237,7 +237,7 @@ class VirtualCloud:
             node.device = device
             self._pool.open(device)
 
-    def _let_go(self, nodes: Sequence[_Node], seconds: float, why: str) -> None:
+    def _let_go(self, nodes: Sequence[_VirtualNode], seconds: float, why: str) -> None:
         """Let nodes go after some seconds at the latest; one that has not come yet goes at once."""
         never_came = [node for node in nodes if node.since is None]
         self._leases += [node.lease(self._queue.now) for node in never_came]
@@ -258,7 +258,7 @@ class VirtualCloud:
                 self._end(node, ExitCause.LOST, self._heard)
         self._look_soon()  # once the pool has heard of it
 
-    def _miss(self, nodes: Sequence[_Node]) -> None:
+    def _miss(self, nodes: Sequence[_VirtualNode]) -> None:
         """Let the pool hear that nodes go, or have gone."""
         for node in nodes:
             node.is_missed = True
@@ -267,7 +267,7 @@ class VirtualCloud:
         self._say()
         self._look_soon()
 
-    def _time_is_up(self, node: _Node) -> None:
+    def _time_is_up(self, node: _VirtualNode) -> None:
         if node in self._nodes:
             self._end(node, ExitCause.PREEMPTED)
             self._say()
@@ -283,7 +283,7 @@ class VirtualCloud:
                 self._end(node, ExitCause.PREEMPTED)
         self._say()
 
-    def _end(self, node: _Node, cause: ExitCause, heard: float = 0.0) -> None:
+    def _end(self, node: _VirtualNode, cause: ExitCause, heard: float = 0.0) -> None:
         """End a node, of which the pool hears some seconds later."""
         self._nodes.remove(node)
         self._leases.append(node.lease(self._queue.now))

@@ -19,7 +19,7 @@ from lightning_core.core.answers import Grant, Placement
 from lightning_core.core.events import Event, ExitCause, WorkerExited
 from lightning_core.simulation.event_queue import EventQueue
 from lightning_core.simulation.scenario import Delays
-from lightning_core.simulation.virtual_workers import Device, Devices, Worker
+from lightning_core.simulation.virtual_workers import Device, Devices, VirtualWorker
 
 
 class VirtualPool:
@@ -37,7 +37,7 @@ class VirtualPool:
 
     def __init__(
         self,
-        workers: Mapping[str, Worker],
+        workers: Mapping[str, VirtualWorker],
         devices: int,
         slots: int | None,
         delays: Delays,
@@ -78,7 +78,7 @@ class VirtualPool:
             else:
                 self._train(worker, grant.share, grant.devices)
 
-    def end(self, worker: Worker) -> None:
+    def end(self, worker: VirtualWorker) -> None:
         """End a job."""
         if worker.over:
             return
@@ -95,19 +95,19 @@ class VirtualPool:
 
     # ------------------------------------------------------------------------------------------------ workers
 
-    def begin(self, worker: Worker) -> None:
+    def begin(self, worker: VirtualWorker) -> None:
         """Take in that a worker is up; the answer to its first report says what it may hold."""
         if not worker.over:
             worker.begin(self._queue.now)
             self._send(worker.report(self._queue.now, worker.cells))
 
-    def lose(self, worker: Worker) -> None:
+    def lose(self, worker: VirtualWorker) -> None:
         """Let the process of a worker die."""
         if worker.over or not worker.ready:
             return
         self._lose(worker, ExitCause.LOST, "its process died")
 
-    def _lose(self, worker: Worker, cause: ExitCause, detail: str, heard: float = 0.0) -> None:
+    def _lose(self, worker: VirtualWorker, cause: ExitCause, detail: str, heard: float = 0.0) -> None:
         starts = not (worker.ready or worker.leaving)  # so it has nothing to lose yet
         self._stop(worker)
         worker.leaving = False
@@ -119,7 +119,7 @@ class VirtualPool:
         else:
             self._send(lost)
 
-    def report_due(self, worker: Worker) -> None:
+    def report_due(self, worker: VirtualWorker) -> None:
         """Send the report that a worker has come to; end a training whose deadline and recording are over."""
         now = self._queue.now
         worker.advance(now)
@@ -131,10 +131,10 @@ class VirtualPool:
         else:
             self._schedule_report(worker)
 
-    def _schedule_report(self, worker: Worker) -> None:
+    def _schedule_report(self, worker: VirtualWorker) -> None:
         worker.entry = self._queue.at(worker.aim(self._delays.report_every), self.report_due, worker)
 
-    def _train(self, worker: Worker, share: float, at: Devices) -> None:
+    def _train(self, worker: VirtualWorker, share: float, at: Devices) -> None:
         """Let a worker go on with a share; without one it stops, and reports that it has."""
         now = self._queue.now
         worker.advance(now)
@@ -152,7 +152,7 @@ class VirtualPool:
             worker.entry = 0
             self._send(worker.report(now, worker.closed()))
 
-    def _leave(self, worker: Worker) -> None:
+    def _leave(self, worker: VirtualWorker) -> None:
         """Let a worker save where it is and leave."""
         left_at = self._queue.now + self._delays.release
         if worker.share:
@@ -164,7 +164,7 @@ class VirtualPool:
         worker.ready, worker.leaving = False, True
         self._queue.at(left_at, self._left, (worker, worker.incarnation))
 
-    def _left(self, of: tuple[Worker, int]) -> None:
+    def _left(self, of: tuple[VirtualWorker, int]) -> None:
         worker, incarnation = of
         if not worker.leaving or worker.incarnation != incarnation:
             return  # it was lost before
@@ -172,7 +172,7 @@ class VirtualPool:
         self._free(worker)
         self._send(WorkerExited(worker.name, worker.incarnation, ExitCause.RELEASED, checkpoint=worker.save()))
 
-    def _stop(self, worker: Worker) -> None:
+    def _stop(self, worker: VirtualWorker) -> None:
         """Stop a training without a report."""
         worker.advance(self._queue.now)
         if worker.share:
@@ -184,7 +184,7 @@ class VirtualPool:
         worker.entry = 0
         worker.ready = False
 
-    def _free(self, worker: Worker) -> None:
+    def _free(self, worker: VirtualWorker) -> None:
         """Free the devices of a worker whose process has gone."""
         if worker.launched:
             for device in worker.at:
@@ -246,7 +246,7 @@ class VirtualPool:
             device.training.clear()
             device.settle(self._queue.now, self._delays)
 
-    def _set_throughput(self, worker: Worker) -> None:
+    def _set_throughput(self, worker: VirtualWorker) -> None:
         worker.advance(self._queue.now)
         on = [self._devices[at] for at in worker.at]
         start = max(self._queue.now, *[device.clear for device in on])
@@ -273,7 +273,7 @@ class VirtualPool:
             took = worker.restart if worker.batches and worker.restart is not None else self._delays.start
             self._queue.at(self._queue.now + took, self._started, (worker, incarnation))
 
-    def _started(self, of: tuple[Worker, int]) -> None:
+    def _started(self, of: tuple[VirtualWorker, int]) -> None:
         worker, incarnation = of
         if worker.at and worker.incarnation == incarnation:  # else it was lost before
             self.begin(worker)

@@ -21,7 +21,7 @@ ROUNDING = 1e-12
 Devices = tuple[int, ...]
 
 
-class Worker:
+class VirtualWorker:
     """A job's training and its process; plain attributes, because they are read at every event."""
 
     __slots__ = (
@@ -217,10 +217,10 @@ class Device:
     __slots__ = ("clear", "last", "members", "resident", "since", "training")
 
     def __init__(self) -> None:
-        self.training: list[Worker] = []  # from now on
-        self.members: list[Worker] = []  # since `since`
+        self.training: list[VirtualWorker] = []  # from now on
+        self.members: list[VirtualWorker] = []  # since `since`
         self.since = 0.0
-        self.last: Worker | None = None
+        self.last: VirtualWorker | None = None
         self.clear = 0.0  # until then a process saves there or is switched to
         self.resident = 0  # number of launched processes on it
 

@@ -36,7 +36,7 @@ MAX_CHANGED_DEVICES = 4096
 TINY = 1e-6
 
 
-class Change(NamedTuple):
+class Assumption(NamedTuple):
     """Something that a person thinks of changing."""
 
     job: str = ""
@@ -83,7 +83,7 @@ class Chances:
     """What they rest on beside the forecasts."""
 
 
-def chances(prospects: Prospects, change: Change, goes_on: Callable[[int], bool]) -> Chances:
+def chances(prospects: Prospects, change: Assumption, goes_on: Callable[[int], bool]) -> Chances:
     """Return in how many futures each job is in time, before a change and after it.
 
     Args:

@@ -28,7 +28,7 @@ HANG = 300.0
 FILE = "spec.json"
 
 
-class Spec(TypedDict):
+class LaunchSpec(TypedDict):
     """What the pool manager needs to launch a job, as plain data."""
 
     job: dict[str, Any]
@@ -45,7 +45,7 @@ def home_of(folder: Path, job: str) -> Path:
     return folder / "jobs" / job
 
 
-def store(specs: Sequence[Spec], folder: Path, taken: set[str]) -> tuple[Job, ...]:
+def store(specs: Sequence[LaunchSpec], folder: Path, taken: set[str]) -> tuple[Job, ...]:
     """Write specs to the disk, for the pool manager.
 
     Args:
@@ -74,7 +74,7 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def check(specs: Sequence[Spec], taken: set[str]) -> dict[Job, str]:
+def check(specs: Sequence[LaunchSpec], taken: set[str]) -> dict[Job, str]:
     """Return the jobs of specs, each with the text of its spec.
 
     Args:
@@ -131,7 +131,7 @@ def read(folder: Path, job: str, digest: str) -> Mapping[str, Any]:
 
 def _job_of(spec: Any) -> Job:
     try:
-        job: Job = checked(job_from_dict(checked(spec, Spec)["job"]), Job)
+        job: Job = checked(job_from_dict(checked(spec, LaunchSpec)["job"]), Job)
         check_at_most("cell", spec["cell"], MAX_COUNT)
         check_seconds("save_every", spec["save_every"])
         check_seconds("hang", spec["hang"])

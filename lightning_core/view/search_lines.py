@@ -37,7 +37,7 @@ def is_listed(job: JobStatus) -> bool:
     return not job.trial_of or not (job.paused or job.state is State.ENDED)
 
 
-class Search(NamedTuple):
+class SearchView(NamedTuple):
     """A search in words."""
 
     owner: str
@@ -49,10 +49,10 @@ class Search(NamedTuple):
     """Whether all of its trials have ended."""
 
 
-def searches_of(jobs: Iterable[JobStatus]) -> list[Search]:
+def searches_of(jobs: Iterable[JobStatus]) -> list[SearchView]:
     """Return the searches that have trials among the jobs, the one that began last first."""
     return [
-        Search(clean(trials[0].owner), clean(trials[0].trial_of), _words(trials),
+        SearchView(clean(trials[0].owner), clean(trials[0].trial_of), _words(trials),
                all(job.state is State.ENDED for job in trials))
         for trials in trials_by_search(jobs)
     ]  # fmt: skip
@@ -64,7 +64,7 @@ def search_lines(jobs: Iterable[JobStatus]) -> list[str]:
     left_out = [search for search in searches if search.is_over][MAX_ENDED:]
     several = len({search.owner for search in searches}) > 1
 
-    def of(search: Search) -> str:
+    def of(search: SearchView) -> str:
         return f" of {search.owner or '-'}" if several else ""
 
     lines = [

@@ -15,7 +15,7 @@ from lightning_core.history.moments import Holding
 from lightning_core.view.text import clean
 
 
-class Row(NamedTuple):
+class JobMoment(NamedTuple):
     """One thing that happened to a job."""
 
     time: float
@@ -28,15 +28,15 @@ class Row(NamedTuple):
     reason: str
 
 
-def rows(job: JobHistory) -> list[Row]:
+def rows(job: JobHistory) -> list[JobMoment]:
     """Return everything that happened to a job, the oldest first."""
     start = job.submitted
     # At the same time: commands first, then faults, verdicts and grants.
-    found = [Row(0.0, "submitted", None, None, _terms(job))]
-    found += [Row(r.time - start, r.kind, None, None, clean(r.words)) for r in job.remarks]
-    found += [Row(fault.time - start, "fault", None, None, clean(str(fault))) for fault in job.faults]
-    found += [Row(b.time - start, str(b.verdict), None, None, clean(str(b.reason))) for b in job.beliefs]
-    found += [Row(g.time - start, "grant", g.share, g.devices, clean(_grant_words(job, g))) for g in job.grants]
+    found = [JobMoment(0.0, "submitted", None, None, _terms(job))]
+    found += [JobMoment(r.time - start, r.kind, None, None, clean(r.words)) for r in job.remarks]
+    found += [JobMoment(fault.time - start, "fault", None, None, clean(str(fault))) for fault in job.faults]
+    found += [JobMoment(b.time - start, str(b.verdict), None, None, clean(str(b.reason))) for b in job.beliefs]
+    found += [JobMoment(g.time - start, "grant", g.share, g.devices, clean(_grant_words(job, g))) for g in job.grants]
     return sorted(found, key=lambda row: row.time)
 
 
@@ -70,7 +70,7 @@ def why(history: History, name: str) -> list[str]:
     return lines + table_of(sorted([*rows(job), *_away(history, job)], key=lambda row: row.time))
 
 
-def table_of(found: Sequence[Row]) -> list[str]:
+def table_of(found: Sequence[JobMoment]) -> list[str]:
     """Return what happened to a job as the lines of a table, with its head."""
     table = [("after", "what", "share", "device", "reason")]
     for row in found:
@@ -100,15 +100,15 @@ def why_now(job: JobStatus) -> list[str]:
     return list(map(clean, lines))
 
 
-def _away(history: History, job: JobHistory) -> list[Row]:
+def _away(history: History, job: JobHistory) -> list[JobMoment]:
     """Return when the pool made no decisions, and which devices of the pool had no worker, while the job ran."""
     end = history.last if job.ended is None else job.ended
     return [
-        Row(since - job.submitted, "pool", None, None, f"{what} for {format_duration(until - since)}")
+        JobMoment(since - job.submitted, "pool", None, None, f"{what} for {format_duration(until - since)}")
         for since, until, what in history.gaps
         if job.submitted <= since < end
     ] + [
-        Row(outage.since - job.submitted, "pool", None, (outage.device,), clean(str(outage)))
+        JobMoment(outage.since - job.submitted, "pool", None, (outage.device,), clean(str(outage)))
         for outage in history.outages
         if outage.what != STARTS and job.submitted <= outage.since <= end
     ]

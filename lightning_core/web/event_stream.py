@@ -13,7 +13,7 @@ from typing import Any
 
 from lightning_core.core.answers import JobStatus
 from lightning_core.view.search_lines import searches_of
-from lightning_core.web.pool_watch import PoolWatch, View
+from lightning_core.web.pool_watch import PoolSnapshot, PoolWatch
 
 # Seconds between two looks at what has changed, and after which something is sent in any case: a proxy closes a
 # connection that is silent for long, and the page sees that it is still connected.
@@ -25,7 +25,10 @@ Allowed = Callable[[JobStatus], bool]
 
 
 async def changes(
-    watch: PoolWatch, describe: Callable[[View], Mapping[str, Any]], allowed: Allowed, is_let_in: Callable[[], bool]
+    watch: PoolWatch,
+    describe: Callable[[PoolSnapshot], Mapping[str, Any]],
+    allowed: Allowed,
+    is_let_in: Callable[[], bool],
 ) -> AsyncIterator[str]:
     """Yield all rows, then what changes, as events of a stream; ends when the reader is no longer let in.
 
@@ -52,7 +55,9 @@ async def changes(
             silent += POLL
 
 
-def update(view: View, sent: int, about: Mapping[str, Any] | None, allowed: Allowed, trouble: str = "") -> str | None:
+def update(
+    view: PoolSnapshot, sent: int, about: Mapping[str, Any] | None, allowed: Allowed, trouble: str = ""
+) -> str | None:
     """Return an event with what has changed since version ``sent``; None if nothing has.
 
     Args:
@@ -71,13 +76,13 @@ def update(view: View, sent: int, about: Mapping[str, Any] | None, allowed: Allo
     return f"event: update\ndata: {_json(body)[:-1]},{_rows(rows)}}}\n\n"
 
 
-def first_state(view: View, about: Mapping[str, Any], allowed: Allowed) -> str:
+def first_state(view: PoolSnapshot, about: Mapping[str, Any], allowed: Allowed) -> str:
     """Return all that a new page shows, as JSON."""
     rows = [row.text for row in view.rows.values() if allowed(row.status)]
     return f"{_json(_state(view, about, allowed) | {'all': True, 'gone': []})[:-1]},{_rows(rows)}}}"
 
 
-def _state(view: View, about: Mapping[str, Any] | None, allowed: Allowed) -> dict[str, Any]:
+def _state(view: PoolSnapshot, about: Mapping[str, Any] | None, allowed: Allowed) -> dict[str, Any]:
     searches = [search._asdict() for search in searches_of(filter(allowed, view.statuses()))]
     body: dict[str, Any] = {"version": view.version, "now": view.now, "offset": view.offset, "trouble": view.trouble,
                             "searches": searches}  # fmt: skip

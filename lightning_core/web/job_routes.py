@@ -21,7 +21,7 @@ from lightning_core.web.pages import job_pages, overview_page, what_if_panel
 from lightning_core.web.pages.document_frame import Frame
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds, whole_number
-from lightning_core.web.steering import Steering
+from lightning_core.web.steering import JobControls
 
 DrawJob = Callable[[History, tuple[int, JobHistory]], str]
 """Draws something of a job, from the history and from the index and the history of the job."""
@@ -41,7 +41,7 @@ class JobRoutes:
     """
 
     def __init__(
-        self, entrance: Entrance, watch: PoolWatch, history: LiveHistory, steering: Steering, drawing: Drawing,
+        self, entrance: Entrance, watch: PoolWatch, history: LiveHistory, steering: JobControls, drawing: Drawing,
         frame: Frame, folder: Path,
     ) -> None:  # fmt: skip
         self._entrance, self._watch, self._history, self._steering = entrance, watch, history, steering

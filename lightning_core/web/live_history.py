@@ -16,7 +16,7 @@ from pathlib import Path
 from lightning_core.history.forecasts import fill_in, seconds_again
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
-from lightning_core.history.moments import Forecast
+from lightning_core.history.moments import FinishForecast
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError, reading
 from lightning_core.web.pool_watch import PoolWatch
@@ -48,7 +48,7 @@ class LiveHistory:
         self._lock, self._looking, self._looked_at = threading.RLock(), threading.Lock(), float("-inf")
         self._history: History | None = None
         self._read_to: tuple[int, str] = (0, "")
-        self._forecasts: dict[str, list[Forecast]] = {}
+        self._forecasts: dict[str, list[FinishForecast]] = {}
         self._known = threading.Event()
         self._stop, self._wanted = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="live-history", daemon=True)
@@ -156,7 +156,7 @@ class LiveHistory:
             if status.finish is None or status.finished_at is not None:
                 continue
             kept = self._forecasts.setdefault(key_of(status), [])
-            made = Forecast(view.now, *status.finish, "" if status.like is None else str(status.like))
+            made = FinishForecast(view.now, *status.finish, "" if status.like is None else str(status.like))
             if not kept or abs(kept[-1].likely - made.likely) > NEW_FORECAST * max(made.likely - view.now, 1.0):
                 kept.append(made)
             if len(kept) > MAX_FORECASTS:

@@ -29,7 +29,7 @@ MAX_REMOVED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ListedJob:
     """A job in the list."""
 
     version: int
@@ -40,7 +40,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PoolSnapshot:
     """A pool as it was seen last. It is never changed: the next look makes another one."""
 
     version: int = 0
@@ -48,7 +48,7 @@ class View:
     """Scheduler time in seconds."""
     offset: float = 0.0
     """Seconds to add to scheduler time for the time since the epoch."""
-    rows: Mapping[str, Row] = field(default_factory=dict)
+    rows: Mapping[str, ListedJob] = field(default_factory=dict)
     """Rows by key, in the order of submission."""
     removed: tuple[tuple[int, str, JobStatus], ...] = ()
     """The jobs that the pool has forgotten: number of that change, key, and the job as it was seen last."""
@@ -95,7 +95,7 @@ class PoolWatch:
 
     def __init__(self, pool: Pool, look_every: float = LOOK) -> None:
         self._pool, self._look_every = pool, look_every
-        self.view = View()
+        self.view = PoolSnapshot()
         self._viewers = 0
         self._wanted = threading.Event()
         self._stop = threading.Event()
@@ -157,12 +157,12 @@ class PoolWatch:
     def _take_a_look(self) -> None:
         before = self.view
         now, jobs = self._pool.look()
-        version, rows = before.version + 1, dict[str, Row]()
+        version, rows = before.version + 1, dict[str, ListedJob]()
         for job in jobs:
             key = key_of(job)
             row = before.rows.get(key)
             if row is None or not same_on_page(row.status, job, now):
-                row = Row(version, job, text_of(job, now))
+                row = ListedJob(version, job, text_of(job, now))
             rows[key] = row
         gone = [(version, key, row.status) for key, row in before.rows.items() if key not in rows]
         removed, complete_from = (*before.removed, *gone), before.complete_from
@@ -173,4 +173,4 @@ class PoolWatch:
             self._about_at = time.monotonic()
             if (told := self._pool.about()) != about:
                 about, about_version = told, version
-        self.view = View(version, now, time.time() - now, rows, removed, complete_from, about, about_version)
+        self.view = PoolSnapshot(version, now, time.time() - now, rows, removed, complete_from, about, about_version)

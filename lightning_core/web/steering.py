@@ -53,7 +53,7 @@ ACTIONS: dict[str, Callable[[Pool, str, Body], str]] = {
 """What can be asked of a job; each returns the words that confirm it."""
 
 
-class Steering:
+class JobControls:
     """Passes on what people ask.
 
     Args:

@@ -29,7 +29,7 @@ TokenHolder = Callable[[str], Person | None]
 
 
 @dataclass
-class _Link:
+class _SignInLink:
     person: Person
     expires: float
     once: bool
@@ -53,7 +53,7 @@ class Visitors:
 
     def __init__(self, holder_of: TokenHolder, clock: Callable[[], float] = time.monotonic) -> None:
         self._holder_of, self._clock = holder_of, clock
-        self._links: dict[bytes, _Link] = {}
+        self._links: dict[bytes, _SignInLink] = {}
         self._sessions: dict[bytes, _Session] = {}
 
     def link(self, person: Person, seconds: float = LINK_SECONDS, *, once: bool = True) -> str:
@@ -71,7 +71,7 @@ class Visitors:
         if len(self._links) >= MAX_LINKS:
             raise ValueError(f"there are {MAX_LINKS} links, which is the limit; they expire in time")
         secret = secrets.token_urlsafe(32)
-        self._links[_digest(secret)] = _Link(person, self._clock() + seconds, once)
+        self._links[_digest(secret)] = _SignInLink(person, self._clock() + seconds, once)
         return secret
 
     def enter(self, secret: str) -> tuple[str, Person] | None:

@@ -27,7 +27,7 @@ from lightning_core.web.job_routes import JobRoutes
 from lightning_core.web.live_history import LiveHistory
 from lightning_core.web.metrics import metrics
 from lightning_core.web.pages import overview_page, submit_page, timeline_page, what_if_panel
-from lightning_core.web.pages.document_frame import Frame, Link, read_assets
+from lightning_core.web.pages.document_frame import Frame, PageLink, read_assets
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds
 from lightning_core.web.request_guard import RequestGuard
@@ -36,7 +36,7 @@ from lightning_core.web.routes.earlier_routes import EarlierRoutes
 from lightning_core.web.routes.market_routes import MarketRoutes
 from lightning_core.web.routes.what_if_process import warm_up
 from lightning_core.web.routes.what_if_routes import WhatIfRoutes
-from lightning_core.web.steering import Steering
+from lightning_core.web.steering import JobControls
 from lightning_core.web.submission import Submission
 from lightning_core.web.visitors import Visitors
 
@@ -63,16 +63,16 @@ class WebApp:
         self.watch, self.visitors, self.folder, self.drawing = watch, visitors, pool.folder, Drawing()
         self.history = LiveHistory(self.folder / "journal.db", watch)
         self._assets = read_assets()
-        pages = [Link("/", "Jobs"), Link("/timeline", "Timeline", Right.SEE)]
+        pages = [PageLink("/", "Jobs"), PageLink("/timeline", "Timeline", Right.SEE)]
         if watch.view.is_on_market:
-            pages.append(Link("/market", "Market", Right.SEE))
+            pages.append(PageLink("/market", "Market", Right.SEE))
         elif watch.view.has_plan:
-            pages.append(Link("/market", "Plan", Right.SEE))
+            pages.append(PageLink("/market", "Plan", Right.SEE))
         if allow_submit:
-            pages.append(Link("/submit", "Submit", Right.SUBMIT))
+            pages.append(PageLink("/submit", "Submit", Right.SUBMIT))
         self.frame = Frame(self._assets, self.folder.name, pages)
         self.entrance = Entrance(visitors, watch, self.frame, https=https, cookie=cookie)
-        steering = Steering(pool, watch)
+        steering = JobControls(pool, watch)
         self.submission = Submission(pool, watch, allowed=allow_submit)
         jobs = JobRoutes(self.entrance, watch, self.history, steering, self.drawing, self.frame, self.folder)
         api = ApiRoutes(self.entrance, pool, Sources(self.folder, self.history, steering, self.submission))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lightning_core.callbacks.reporting.joining import Connection
+from lightning_core.callbacks.reporting.joining import SchedulerConnection
 from lightning_core.callbacks.reporting.mailbox import Mailbox
 from lightning_core.core.answers import Directive
 from lightning_core.core.events import ExitCause, Report, WorkerExited
@@ -49,7 +49,7 @@ def client() -> Iterator[Slow]:
 
 @pytest.mark.promise("R17", "F13")
 def test_a_flood_of_reports_is_one_call_and_then_the_newest(client: Slow) -> None:
-    mailbox = Mailbox(lambda: Connection(client, 1), "a", period=0.001)
+    mailbox = Mailbox(lambda: SchedulerConnection(client, 1), "a", period=0.001)
     mailbox.begin(0)
     assert client.called.wait(60)
     tracemalloc.start()

@@ -20,7 +20,7 @@ from lightning_core.core.codec import decode_answers, decode_event, encode_answe
 from lightning_core.core.commands import Pause, SetTerms
 from lightning_core.core.events import Cell, Report, Submit
 from lightning_core.core.jobs import Job
-from lightning_core.core.targets import Judge, LossTarget, Met, Target, parse_target
+from lightning_core.core.targets import LossTarget, Met, Target, TargetJudge, parse_target
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.local_client import LocalClient
@@ -203,7 +203,7 @@ def test_reports_cut_anywhere_are_judged_as_the_training_judges_itself(
     target: Target, evaluated: bool, values: list[float], data: st.DataObject
 ) -> None:
     """Cells may come one by one, together, twice or late; the cell that meets the target is the same one."""
-    judge, scheduler = Judge(target, Settings().window), job_of(target)
+    judge, scheduler = TargetJudge(target, Settings().window), job_of(target)
     cells = [Cell(number, 10 * number, value) for number, value in enumerate(values, start=1)]
     meets = next((cell for cell in cells if judge.see(cell.batches, cell.value, evaluated=evaluated)), None)
     trained_to = cells if meets is None else cells[: meets.number]  # it stops there

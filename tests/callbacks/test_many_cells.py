@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lightning_core.callbacks.reporting.joining import Connection
+from lightning_core.callbacks.reporting.joining import SchedulerConnection
 from lightning_core.callbacks.reporting.mailbox import Mailbox
 from lightning_core.core.events import Cell, ExitCause, Report, WorkerExited
 from lightning_core.core.jobs import Job
@@ -37,7 +37,7 @@ def test_all_cells_arrive_in_several_reports_before_it_leaves(
 
     monkeypatch.setattr(client, "report", spied)
     monkeypatch.setattr(client, "close", lambda: None)
-    mailbox = Mailbox(lambda: Connection(client, 1), "a", period=60.0)
+    mailbox = Mailbox(lambda: SchedulerConnection(client, 1), "a", period=60.0)
     for number in range(1, CELLS + 1):
         mailbox.add(Cell(number, number, 0.5))
     mailbox.outbox.progress = (CELLS, 1.0, 0)

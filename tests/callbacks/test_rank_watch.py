@@ -58,7 +58,10 @@ class Watched:
         self.watches = [
             RankWatch("job", rank, 2, hangs, lambda: store, lambda: self.now) for rank, hangs in enumerate(self.hangs)
         ]
-        self.places = [rank_watch.Place("all_reduce (a.py:1)", True, "a"), rank_watch.Place("b (b.py:2)", False, "b")]
+        self.places = [
+            rank_watch.StalledPlace("all_reduce (a.py:1)", True, "a"),
+            rank_watch.StalledPlace("b (b.py:2)", False, "b"),
+        ]
         monkeypatch.setattr(rank_watch, "_place_of", lambda thread: self.places[thread])
 
     def step(self, seconds: float = 1.0, ranks: tuple[int, ...] = (0, 1)) -> None:
@@ -102,7 +105,7 @@ def test_ranks_in_different_places_are_reported_with_where_they_are(
 
 
 def test_ranks_that_wait_in_different_collectives_will_wait_for_ever(watched: Watched) -> None:
-    watched.places[1] = rank_watch.Place("broadcast (b.py:2)", True, "b")
+    watched.places[1] = rank_watch.StalledPlace("broadcast (b.py:2)", True, "b")
     watched.step(MIN_STILL + 3.0, ranks=())
     assert not watched.watches[0].is_over
     watched.step(MIN_STILL + 3.0, ranks=())

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.job_record import KEY, MAX_POINTS, NEWEST_POINTS, JobRecord, LossCurve, Point
+from lightning_core.callbacks.job_record import KEY, MAX_POINTS, NEWEST_POINTS, CurvePoint, JobRecord, LossCurve
 from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.callbacks.reporting import forecast_watch
 from lightning_core.core.answers import Grant, Verdict
@@ -200,7 +200,7 @@ def test_a_long_curve_is_thinned_and_its_newest_points_are_not() -> None:
     assert [point.batches for point in curve.points[-NEWEST_POINTS:]] == list(
         range(100_000 - 10 * NEWEST_POINTS + 10, 100_001, 10)
     )
-    assert curve.points[0] == Point(10, 10**-0.3)
+    assert curve.points[0] == CurvePoint(10, 10**-0.3)
     gaps = [later.batches - sooner.batches for sooner, later in zip(curve.points, curve.points[1:], strict=False)]
     assert max(gaps) < 0.1 * 100_000
     assert curve.points[4].batches < 0.02 * 100_000

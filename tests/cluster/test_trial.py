@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_core.cluster.bundle import Bundle
-from lightning_core.cluster.trial import Trial, try_jobs
+from lightning_core.cluster.trial import TrialReport, try_jobs
 from lightning_core.run.bundle_plan import FAR, plan_bundle
 from tests.conftest import ROOT
 from tests.tiny import Line
@@ -72,10 +72,10 @@ def test_a_plan_with_trials_states_their_doubt() -> None:
     given = {"model": {"class_path": "mine.Vit"}, "target": "loss<=0.1", "deadline": "10m"}
     bundle = Bundle.from_dict({"jobs": dict.fromkeys(("sure", "doubtful", "hopeless", "brief", "new"), given)})
     tried = {
-        "sure": Trial(3000, 20.0, (60.0, 60.0, 60.0)),
-        "doubtful": Trial(90, 20.0, (90.0, 120.0, float("inf"))),
-        "hopeless": Trial(90, 20.0, (600.0, FAR * 601.0, float("inf"))),
-        "brief": Trial(2, 20.0, None, "too short for a forecast"),
+        "sure": TrialReport(3000, 20.0, (60.0, 60.0, 60.0)),
+        "doubtful": TrialReport(90, 20.0, (90.0, 120.0, float("inf"))),
+        "hopeless": TrialReport(90, 20.0, (600.0, FAR * 601.0, float("inf"))),
+        "brief": TrialReport(2, 20.0, None, "too short for a forecast"),
     }
     lines, fits = plan_bundle(bundle, tried=tried)
     assert not fits

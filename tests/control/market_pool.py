@@ -12,7 +12,7 @@ from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, Quoted, W
 from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.scheduler.scheduler import Scheduler, Settings
-from lightning_core.server.clocks.wall_time import WallTime
+from lightning_core.server.clocks.wall_time import WallClockWatch
 from lightning_core.server.host import Host
 
 MARKET: dict[str, Any] = {
@@ -53,7 +53,7 @@ class MarketPool:
 
     def open(self) -> None:
         """Start a host, from the journal if there is one."""
-        wall_time = WallTime(lambda: WallClock(NOON + self.clock))
+        wall_time = WallClockWatch(lambda: WallClock(NOON + self.clock))
         self.host = Host(self.settings, self._path, lambda: self.clock, wall_time=wall_time)
 
     @property

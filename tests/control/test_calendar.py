@@ -25,7 +25,7 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler, Settings
-from lightning_core.server.clocks.wall_time import INTERVAL, WallTime, wall_clock
+from lightning_core.server.clocks.wall_time import INTERVAL, WallClockWatch, wall_clock
 from lightning_core.server.host import EventNotPersistedError, Host
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
@@ -112,7 +112,7 @@ def test_a_late_job_that_is_held_goes_on_when_the_hours_open() -> None:
 
 def test_the_clock_is_told_again_after_a_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    wall = WallTime(lambda: WallClock(MONDAY + 23 * HOUR + now[0]))
+    wall = WallClockWatch(lambda: WallClock(MONDAY + 23 * HOUR + now[0]))
     host = Host(POOL, tmp_path / "journal.db", lambda: now[0], wall_time=wall)
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "commit", full)
@@ -153,7 +153,7 @@ def test_before_the_clock_on_the_wall_is_known_nothing_is_held() -> None:
 def test_what_the_calendar_asks_is_journalled_replayed_and_told(tmp_path: Path) -> None:
     time, wall = [0.0], [MONDAY + 21 * HOUR]
     clock = lambda: time[0]  # noqa: E731
-    host = Host(POOL, tmp_path / "journal.db", clock, wall_time=WallTime(lambda: WallClock(wall[0] + time[0])))
+    host = Host(POOL, tmp_path / "journal.db", clock, wall_time=WallClockWatch(lambda: WallClock(wall[0] + time[0])))
     host.handle(Submit((LAUNCHED,)))
     time[0] = HOUR + 1
     host.catch_up()
@@ -161,7 +161,7 @@ def test_what_the_calendar_asks_is_journalled_replayed_and_told(tmp_path: Path) 
     host.close()
     time[0] = 0.0  # a new process, whose clock begins anew
     wall[0] = MONDAY + DAY + 7 * HOUR
-    host = Host(POOL, tmp_path / "journal.db", clock, wall_time=WallTime(lambda: WallClock(wall[0] + time[0])))
+    host = Host(POOL, tmp_path / "journal.db", clock, wall_time=WallClockWatch(lambda: WallClock(wall[0] + time[0])))
     assert host.scheduler.last("vit").paused
     host.catch_up()  # it is told the time before anything else
     assert not host.scheduler.last("vit").paused
@@ -209,7 +209,7 @@ def test_asks_and_the_clock_go_through_the_journal() -> None:
 
 def test_the_host_tells_the_time_again_only_where_the_clock_was_set() -> None:
     now, offset, ahead = [0.0], [3600.0], [0.0]
-    watch = WallTime(lambda: WallClock(MONDAY + now[0] + ahead[0], offset[0]))
+    watch = WallClockWatch(lambda: WallClock(MONDAY + now[0] + ahead[0], offset[0]))
     assert watch.news(0.0) == WallClock(MONDAY, 3600.0)
     for seconds in (1.0, INTERVAL, 10 * INTERVAL):
         now[0] = seconds

@@ -37,7 +37,7 @@ from lightning_core.placement.reconfigurer import ReconfigurationLimits
 from lightning_core.scheduler.asking.plans import describe
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.clocks.wall_time import WallTime
+from lightning_core.server.clocks.wall_time import WallClockWatch
 from lightning_core.server.host import Host
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
@@ -340,7 +340,7 @@ def test_a_plan_is_journalled_and_a_host_that_is_opened_again_decides_the_same(t
         clock, off = [0.0], [0.0]
 
         def opened() -> Host:
-            wall = WallTime(lambda: WallClock(MONDAY + 7.5 * HOUR + clock[0]))
+            wall = WallClockWatch(lambda: WallClock(MONDAY + 7.5 * HOUR + clock[0]))
             return Host(SETTINGS, tmp_path / name, lambda: clock[0] - off[0], wall_time=wall)
 
         hosts = [opened()]

@@ -190,7 +190,7 @@ MUTANTS = (
     ),
     Mutant(
         "R2", "lightning_core/storage/journals/snapshots.py",
-        " or digest_of(before, str(version), text).encode() != digest:", ":",
+        " or digest_of(before, str(STATE_VERSION), text).encode() != digest:", ":",
         "tests/storage/test_snapshots.py::test_a_damaged_snapshot_is_passed_over",
     ),
     Mutant(

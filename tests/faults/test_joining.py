@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.control import steering
 from lightning_core.callbacks.reporting import joining, mailbox
-from lightning_core.callbacks.reporting.joining import Connection
+from lightning_core.callbacks.reporting.joining import SchedulerConnection
 from lightning_core.callbacks.reporting.mailbox import Mailbox
 from lightning_core.core.answers import Directive, End, Grant, JobForecast, JoinReply, Verdict
 from lightning_core.core.events import Cell, ExitCause, WorkerExited
@@ -474,7 +474,7 @@ def test_the_cpu_affinity_is_restored_after_a_fit(pool: Pool, tmp_path: Path) ->
 
 def test_cells_that_arrive_during_a_send_are_sent_too(caplog: pytest.LogCaptureFixture) -> None:
     client = Pool()
-    box = Mailbox(lambda: Connection(client, 1), "job", period=0.0)
+    box = Mailbox(lambda: SchedulerConnection(client, 1), "job", period=0.0)
     box.begin(0)
     for number in range(1, 30_001):
         box.add(Cell(number, number, 1.0))

@@ -14,7 +14,7 @@ from ray.experimental import internal_kv
 
 from lightning_core.cloud import autoscaler_provisioner, demands, provisioner
 from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
-from lightning_core.cloud.demands import EXPIRES, Demand
+from lightning_core.cloud.demands import EXPIRES, NodeDemand
 from lightning_core.cloud.provisioner import MARKET_LABEL, POOL_LABEL, TYPE_LABEL, ZONE_LABEL
 from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
@@ -137,7 +137,7 @@ def test_nodes_of_an_offer_are_asked_for_by_their_labels_and_others_are_drained(
 
 
 def test_what_a_pool_demanded_expires_when_it_no_longer_renews_it(cloud: Cloud, made: Make) -> None:
-    dead = Demand("dead", "device", 5, 5, False, cloud.now + EXPIRES)
+    dead = NodeDemand("dead", "device", 5, 5, False, cloud.now + EXPIRES)
     cloud.store[b"demand/dead"] = json.dumps(
         {name: getattr(dead, name) for name in ("pool", "resource", "spot", "on_demand", "labelled", "until")}
     ).encode()

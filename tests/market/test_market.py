@@ -27,7 +27,7 @@ from lightning_core.market import (
     backtest,
 )
 from lightning_core.market.forecasters import make_forecaster
-from lightning_core.market.observation import Forecast, Observation, SpotPolicy
+from lightning_core.market.observation import Observation, SpotForecast, SpotPolicy
 from lightning_core.market.policies import (
     SPOT_POLICIES,
     Ahanp,
@@ -184,7 +184,7 @@ def test_all_or_nothing_stays_on_demand_until_it_is_ahead() -> None:
 @pytest.mark.parametrize(("interval", "on_demand"), [(0, 0), (1, 0), (2, 9), (3, 9)])
 def test_max_spot_adds_what_is_lacking_on_demand_in_the_last_intervals(interval: int, on_demand: int) -> None:
     job, none, zero = SpotJob(work=30.0, deadline=4), np.zeros(1, np.int64), np.zeros(1)
-    forecast = Forecast(np.array([[0.4]]), np.array([[3]]))
+    forecast = SpotForecast(np.array([[0.4]]), np.array([[3]]))
     state = Observation(JobBatch([job], flat([3] * 4), [0]), interval, zero, none, none, forecast, zero, zero)
     assert [nodes.tolist() for nodes in MaxSpot(last=2).decide(state)] == [[3], [on_demand]]
 
@@ -408,7 +408,7 @@ def test_preemption_costs_count_only_where_a_preemption_is_possible() -> None:
     for preemption_cost, beside in ((0.2, False), (0.0, False), (0.0, True)):
         batch = JobBatch([replace(job, preemption_cost=preemption_cost)] + [job] * beside, market, [0] * (1 + beside))
         several = [np.repeat(column, 1 + beside) for column in (np.array([33.0]), held, held * 0)]
-        now = Forecast(np.repeat(row.prices, 1 + beside, 0), np.repeat(row.counts, 1 + beside, 0))
+        now = SpotForecast(np.repeat(row.prices, 1 + beside, 0), np.repeat(row.counts, 1 + beside, 0))
         net = SafetyNet(Observation(batch, 10, several[0], several[1], several[2], now, several[0], several[0]))
         wanted = np.array([4] * (1 + beside))
         assert [one[0] for one in net.guarded(wanted, wanted * 0)] == [3, 0]

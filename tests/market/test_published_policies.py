@@ -15,7 +15,7 @@ import pytest
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, Perfect, SpotJob, backtest
-from lightning_core.market.observation import Forecast, Observation
+from lightning_core.market.observation import Observation, SpotForecast
 from lightning_core.market.policies import Ahanp, Ahap, AllOrNothing, NextLifetime, OnDemand, UniformProgress
 from lightning_core.market.policies.ahap import Mode
 from lightning_core.market.programs.optimum import optimum
@@ -39,7 +39,7 @@ def seen(
 ) -> Observation:
     """Return what a policy sees of equal jobs that differ in their progress; an even pace is 8 in an interval."""
     jobs, ahead = len(progress), max(len(counts), len(prices))
-    forecast = Forecast(np.array([np.resize(prices, ahead)] * jobs), np.array([np.resize(counts, ahead)] * jobs))
+    forecast = SpotForecast(np.array([np.resize(prices, ahead)] * jobs), np.array([np.resize(counts, ahead)] * jobs))
     done, none = np.array(progress, float), np.zeros(jobs, np.int64)
     batch = JobBatch([job] * jobs, Market(np.full(10, 0.5), np.full(10, before), on_demand), [0] * jobs)
     return Observation(batch, interval, done, none + held, none + held_on_demand, forecast, done, done)
@@ -245,7 +245,7 @@ def test_the_lifetime_that_spot_nodes_must_have(
 
 def test_spot_nodes_that_outlive_the_forecast_live_long_enough() -> None:
     state = seen([0, 0], job=replace(JOB, launch_time=3.0))
-    state = replace(state, forecast=Forecast(np.full((2, 3), 0.5), np.array([[12, 12, 0], [12, 12, 12]])))
+    state = replace(state, forecast=SpotForecast(np.full((2, 3), 0.5), np.array([[12, 12, 0], [12, 12, 12]])))
     assert pair(NextLifetime(1).decide(state)) == [[12, 12], [0, 0]]
     assert pair(NextLifetime(2).decide(state)) == [[0, 12], [0, 0]]
     assert NextLifetime().horizon == 5

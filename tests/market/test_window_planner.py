@@ -9,7 +9,7 @@ import pytest
 
 from lightning_core.core.arrays import IntArray
 from lightning_core.market import JobBatch, Market, SpotJob
-from lightning_core.market.observation import Forecast, Observation
+from lightning_core.market.observation import Observation, SpotForecast
 from lightning_core.market.programs.progress_grid import exact_grid, group_of, groups_of
 from lightning_core.market.programs.window_planner import Table, WindowPlanner
 
@@ -17,7 +17,7 @@ from lightning_core.market.programs.window_planner import Table, WindowPlanner
 def seen(job: SpotJob, interval: int, done: float, counts: int, price: float = 0.4, ahead: int = 4) -> Observation:
     batch = JobBatch([job], Market(np.full(job.deadline, price), np.full(job.deadline, counts)), [0])
     progress, none = np.array([done]), np.zeros(1, np.int64)
-    forecast = Forecast(np.full((1, ahead + 1), price), np.full((1, ahead + 1), counts))
+    forecast = SpotForecast(np.full((1, ahead + 1), price), np.full((1, ahead + 1), counts))
     return Observation(batch, interval, progress, none, none, forecast, progress, progress)
 
 

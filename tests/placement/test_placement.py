@@ -24,8 +24,8 @@ from lightning_core.placement import (
     Node,
     ObjectiveRanges,
     PlacedJob,
-    Placement,
     Task,
+    TaskPlacement,
     Weights,
     plan,
 )
@@ -114,7 +114,7 @@ def test_invalid_demands_are_refused(make: Any, words: str) -> None:
 # ------------------------------------------------------------------------------------------------- the best of all
 
 
-def every(wanted: Demands) -> list[Placement]:
+def every(wanted: Demands) -> list[TaskPlacement]:
     """Return all feasible plans."""
     tasks = [Task(name, k) for name, one in wanted.jobs.items() for k in range(max(one.tasks))]
     ways = []
@@ -125,7 +125,7 @@ def every(wanted: Demands) -> list[Placement]:
         ways.append(list(product(*there)))
     found = []
     for served in product(*ways):
-        placement = Placement(wanted, dict(zip(tasks, served, strict=True)))
+        placement = TaskPlacement(wanted, dict(zip(tasks, served, strict=True)))
         try:
             placement.check()
         except AssertionError:
@@ -273,7 +273,7 @@ def test_the_counting_model_equals_the_model_by_task(wanted: Demands, moves: flo
 # --------------------------------------------------------------------------------------------- aggregation (eq. 7)
 
 
-def at_edge(placement: Placement) -> list[int]:
+def at_edge(placement: TaskPlacement) -> list[int]:
     """Return the number of tasks at the edge in each period."""
     periods = range(len(placement.demands.periods))
     return [
@@ -296,7 +296,7 @@ def test_aggregation_binds_at_each_node_in_each_period() -> None:
     assert tight.cost > loose.cost
     tight.check()
     with pytest.raises(AssertionError, match=r"(40|20) aggregation"):
-        Placement(tight.demands, loose.served).check()
+        TaskPlacement(tight.demands, loose.served).check()
 
 
 def test_one_task_at_a_time_respects_aggregation_too() -> None:
@@ -315,7 +315,7 @@ def test_a_surge_needs_more_aggregation_as_well(how: str) -> None:
     nodes = {"n": Node({"v100": 50.0}, aggregation=17.9), "m": Node({"v100": 50.0}, aggregation=18.0)}
     wanted = demands({"a": job(1, delay=20.0, aggregation=1.0)}, nodes, cloud=Cloud(delay=40.0))
     stands = wanted.choice(wanted.jobs["a"], "n", "v100", "fp32")
-    placement = Placement(wanted, {Task("a", 0): (stands,)})
+    placement = TaskPlacement(wanted, {Task("a", 0): (stands,)})
     [moved] = RECONFIGURERS[how](placement, 0).serve({"a": 18.0})
     assert (moved.kind, moved.after.location) == ("moved", "m")
     assert "aggregation" in moved.reason
@@ -339,7 +339,7 @@ def test_a_check_names_the_task_that_must_not_move_and_where_it_is() -> None:
     wanted = demands({"a": job(1, 1, moves=False)})
     both = [wanted.choice(wanted.jobs["a"], place, "v100", "fp32") for place in ("edge", CLOUD)]
     with pytest.raises(AssertionError, match="must not move, and trains in cloud, edge"):
-        Placement(wanted, {Task("a", 0): tuple(both)}).check()
+        TaskPlacement(wanted, {Task("a", 0): tuple(both)}).check()
 
 
 # ------------------------------------------------------------------------------------------------ what does not fit

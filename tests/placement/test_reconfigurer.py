@@ -16,8 +16,8 @@ from lightning_core.placement import (
     Level,
     Node,
     PlacedJob,
-    Placement,
     Task,
+    TaskPlacement,
     Weights,
     plan,
 )
@@ -27,7 +27,7 @@ GPUS = {"v100": Gpu(2.0)}
 LEVELS = {"fp32": Level(0.9, {"v100": 150.0})}
 
 
-def planned(gpu_count: dict[str, float], **jobs: PlacedJob) -> Placement:
+def planned(gpu_count: dict[str, float], **jobs: PlacedJob) -> TaskPlacement:
     """Return a plan that uses the cheaper edge where it has room. A task of rate 15 takes ten GPUs, of 18 twelve."""
     nodes = {name: Node({"v100": has}) for name, has in gpu_count.items()}
     demands = Demands(("day",), GPUS, LEVELS, nodes, jobs, Cloud(delay=40.0), EdgePrices(0.5))
@@ -53,10 +53,10 @@ def test_a_task_grows_where_there_is_room() -> None:
     assert not now.serve({"a": 15.0})
 
 
-def standing(location: str, gpu_count: dict[str, float], **jobs: PlacedJob) -> Placement:
+def standing(location: str, gpu_count: dict[str, float], **jobs: PlacedJob) -> TaskPlacement:
     """Return a placement of all tasks at one location, whether a plan would choose it or not."""
     demands = planned(gpu_count, **jobs).demands
-    return Placement(demands, {
+    return TaskPlacement(demands, {
         Task(name, number): (next(one for one in demands.choices(job) if one.location == location),)
         for name, job in jobs.items() for number in range(job.tasks[0])
     })  # fmt: skip
@@ -122,7 +122,7 @@ def test_another_gpu_type_is_used_within_the_cost_limit() -> None:
     nodes = {"n": Node({"v100": 11.0, "eight": 3.0})}
     demands = Demands(("day",), gpus, levels, nodes, {"a": near()}, Cloud(delay=40.0), EdgePrices(0.5))
     choice = next(one for one in demands.choices(demands.jobs["a"]) if (one.location, one.gpu) == ("n", "v100"))
-    placement = Placement(demands, {Task("a", 0): (choice,)})
+    placement = TaskPlacement(demands, {Task("a", 0): (choice,)})
     [grown] = Reconfigurer(placement, 0, ReconfigurationLimits(cost=1.0)).serve({"a": 18.0})
     assert (grown.kind, grown.after.gpu, grown.after.gpu_count) == ("grown", "eight", 2)
     assert grown.reason == "11 of 12 v100 are free in n, but 2 eight are"
@@ -140,11 +140,11 @@ def test_a_task_takes_what_is_left_if_it_cannot_have_all() -> None:
     assert (back.kind, back.after.gpu_count) == ("released", 10)
     parts = replace(planned({"n": 22.0}, a=near()).demands, whole=False, nodes={"n": Node({"v100": 11.0}, 6.5)})
     choice = next(one for one in parts.choices(parts.jobs["a"]) if one.location == "n")
-    thin = Reconfigurer(Placement(parts, {Task("a", 0): (choice,)}), 0)
+    thin = Reconfigurer(TaskPlacement(parts, {Task("a", 0): (choice,)}), 0)
     [partly] = thin.serve({"a": 30.0})
     assert partly.after.gpu_count == pytest.approx(10 * 6.5 / 0.4 / 15)  # its line is full before its GPUs are
     few = replace(parts, nodes={"n": Node({"v100": 11.0}, aggregation=32.0)}, jobs={"a": near(aggregation=2.0)})
-    short = Reconfigurer(Placement(few, {Task("a", 0): (choice,)}), 0)
+    short = Reconfigurer(TaskPlacement(few, {Task("a", 0): (choice,)}), 0)
     [partly] = short.serve({"a": 30.0})
     assert partly.after.gpu_count == pytest.approx(10 * 32.0 / 2.0 / 15)  # its processors are, before its GPUs (eq. 7)
 

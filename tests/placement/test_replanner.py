@@ -23,8 +23,8 @@ from lightning_core.placement import (
     Level,
     Node,
     PlacedJob,
-    Placement,
     Task,
+    TaskPlacement,
     replanner,
 )
 from lightning_core.placement.plan import capacity_of, usage
@@ -74,7 +74,7 @@ def test_the_limit_of_moves_counts_those_of_the_program_and_those_after_it() -> 
     """One task may move, and another location has room for both that lack something."""
     demands = standing("n", {"n": 10.0, "o": 10.0, "m": 30.0}, a=near(), b=near()).demands
     ways = {name: demands.choice(demands.jobs[name], at, "v100", "fp32") for name, at in (("a", "n"), ("b", "o"))}
-    placement = Placement(demands, {Task(name, 0): (way,) for name, way in ways.items()})
+    placement = TaskPlacement(demands, {Task(name, 0): (way,) for name, way in ways.items()})
     changes = Replanner(placement, 0, ReconfigurationLimits(moves=1)).serve({"a": 18.0, "b": 18.0})
     assert [change.kind for change in changes] == ["moved", "left"]
     assert changes[1].reason.endswith("and 1 tasks have moved already, the limit")
@@ -98,7 +98,7 @@ def test_a_task_takes_another_type_of_gpu_only_if_it_lacks_something() -> None:
     gpus, levels = {**demands.gpus, "eight": Gpu(16.0)}, {"fp32": Level(0.9, {"v100": 150.0, "eight": 1100.0})}
     demands = replace(demands, gpus=gpus, levels=levels, nodes={"n": Node({"v100": 11.0, "eight": 3.0})})
     ways = {name: demands.choice(job, "n", "v100", "fp32") for name, job in demands.jobs.items()}
-    placement = Placement(demands, {Task(name, 0): (way,) for name, way in ways.items()})
+    placement = TaskPlacement(demands, {Task(name, 0): (way,) for name, way in ways.items()})
     [grown] = Replanner(placement, 0).serve({"a": 18.0})
     assert (grown.task.job, grown.after.gpu, grown.after.gpu_count) == ("a", "eight", 2)
     assert grown.reason == "n has 11 v100 and would need 13; 2 eight are free"
@@ -111,12 +111,12 @@ def test_a_task_does_not_become_less_accurate() -> None:
     demands = planned({"n": 10.0, "m": 3.0}, a=near()).demands
     demands = replace(demands, levels={"fp32": Level(0.9, {"v100": 150.0}), "mixed": Level(0.7, {"v100": 600.0})})
     way = demands.choice(demands.jobs["a"], "n", "v100", "fp32")
-    placement = Placement(demands, {Task("a", 0): (way,)})
+    placement = TaskPlacement(demands, {Task("a", 0): (way,)})
     [left] = Replanner(placement, 0).serve({"a": 18.0})
     assert left.kind == "left"
     fast = demands.choice(demands.jobs["a"], "n", "v100", "mixed")
     tight = replace(demands, nodes={"n": Node({"v100": 4.0}), "m": Node({"v100": 5.0})})
-    [moved] = Replanner(Placement(tight, {Task("a", 0): (fast,)}), 0).serve({"a": 27.0})
+    [moved] = Replanner(TaskPlacement(tight, {Task("a", 0): (fast,)}), 0).serve({"a": 27.0})
     assert (moved.after.location, moved.after.level) == ("m", "mixed")
 
 
@@ -219,7 +219,7 @@ def every(now: Reconfigurer, rates: dict[str, float]) -> list[tuple[int, float, 
 
 
 @st.composite
-def periods(draw: st.DrawFn) -> tuple[Placement, ReconfigurationLimits, dict[str, float]]:
+def periods(draw: st.DrawFn) -> tuple[TaskPlacement, ReconfigurationLimits, dict[str, float]]:
     """A few tasks that stand somewhere, and more demand."""
     jobs = {
         name: near(1, delay=draw(st.sampled_from([20.0, FAR])), moves=draw(st.booleans()),
@@ -236,14 +236,14 @@ def periods(draw: st.DrawFn) -> tuple[Placement, ReconfigurationLimits, dict[str
     served = {Task(name, 0): (draw(st.sampled_from(demands.choices(job))),) for name, job in jobs.items()}
     limits = ReconfigurationLimits(draw(st.sampled_from([0.3, 9.0])), draw(st.integers(0, 4)),
                                    draw(st.sampled_from([0.0, 0.1, 1.0])))  # fmt: skip
-    return Placement(demands, served), limits, {name: draw(st.sampled_from([15.0, 16.5, 18.0])) for name in jobs}
+    return TaskPlacement(demands, served), limits, {name: draw(st.sampled_from([15.0, 16.5, 18.0])) for name in jobs}
 
 
 @pytest.mark.stories
 @given(periods())
 @settings(max_examples=examples(60), deadline=None)
 def test_no_other_plan_serves_more_or_costs_less(
-    period: tuple[Placement, ReconfigurationLimits, dict[str, float]],
+    period: tuple[TaskPlacement, ReconfigurationLimits, dict[str, float]],
 ) -> None:
     placement, limits, rates = period
     now = Replanner(placement, 0, limits)
@@ -255,7 +255,7 @@ def test_no_other_plan_serves_more_or_costs_less(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(replanner, "GAP", 0.0)
         changes = now.serve(rates)
-    Placement(replace(now.demands, jobs={
+    TaskPlacement(replace(now.demands, jobs={
         name: replace(job, rate=now._rates[Task(name, 0)]) for name, job in now.demands.jobs.items()
     }), {task: (choice,) for task, choice in now.now.items()}).check()  # fmt: skip
     short = sum(change.kind in ("left", "partly") for change in changes)

@@ -17,7 +17,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import restored
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
-from lightning_core.scheduler.asking.view import View
+from lightning_core.scheduler.asking.view import SchedulerView
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 
 POOL = Settings(policy="fifo", devices=6, locations=("edge", "edge", "cloud", "cloud", "cloud", "cloud"))
@@ -54,7 +54,7 @@ def test_controllers_see_the_throughputs_that_are_known() -> None:
     for job, seen in ((JOB, {}), (told, {1: 1.0, 2: 1.9, 4: 3.6})):
         scheduler = Scheduler(POOL)
         scheduler.handle(Submit((job,)), 0.0)
-        assert View(scheduler._state, 0.0).throughputs("a") == seen
+        assert SchedulerView(scheduler._state, 0.0).throughputs("a") == seen
 
 
 def test_what_is_withdrawn_leaves_what_the_others_ask() -> None:

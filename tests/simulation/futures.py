@@ -6,7 +6,7 @@ from lightning_core.core.events import Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.what_if import Chances, Change, chances
+from lightning_core.simulation.what_if import Assumption, Chances, chances
 
 HOUR = 3600.0
 ELASTIC = frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
@@ -22,7 +22,7 @@ def known(settings: Settings, jobs: list[Job], throughputs: list[float]) -> Sche
     return scheduler
 
 
-def asked(scheduler: Scheduler, change: Change, futures: int = 8) -> tuple[dict[str, float], dict[str, float]]:
+def asked(scheduler: Scheduler, change: Assumption, futures: int = 8) -> tuple[dict[str, float], dict[str, float]]:
     found: Chances = chances(scheduler.prospects(), change, lambda played: played < futures)
     assert found.futures == futures
     return dict(zip(found.names, found.before, strict=True)), dict(zip(found.names, found.after, strict=True))

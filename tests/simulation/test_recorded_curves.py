@@ -16,7 +16,7 @@ from lightning_core.core.targets import LossTarget
 from lightning_core.simulation.bundle_curves import read_bundle
 from lightning_core.simulation.recorded_curves import SHIPPED, Curve, family, load_curve, load_curves
 from lightning_core.simulation.scenario import SimulatedJob
-from lightning_core.simulation.virtual_workers import Worker
+from lightning_core.simulation.virtual_workers import VirtualWorker
 
 INDEX = "file,domain,task,sec_per_step,jumps_back,rows\n"
 
@@ -218,7 +218,7 @@ def test_the_recordings_of_runs_with_a_schedule_have_their_learning_rates(curve:
 def test_a_worker_reports_the_learning_rates_of_its_job_once_each_time_it_begins() -> None:
     rates = LearningRates((1, 40), (1.0, 0.0))
     job = Job("a", 60.0, LossTarget("loss", 0.1))
-    worker = Worker(SimulatedJob(job, [10, 20, 30], [3.0, 2.0, 1.0], 10.0, learning_rates=rates))
+    worker = VirtualWorker(SimulatedJob(job, [10, 20, 30], [3.0, 2.0, 1.0], 10.0, learning_rates=rates))
     worker.begin(0.0)
     assert [worker.report(1.0, seen).learning_rates for seen in (1, 2)] == [rates, None]
     worker.begin(2.0)

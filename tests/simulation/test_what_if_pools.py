@@ -20,7 +20,7 @@ from lightning_core.placement import CLOUD, Demands, Gpu, Level, Node, PlacedJob
 from lightning_core.scheduler.asking.prospects import Assumed, Kept, Prospects, Resized
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.what_if import PLANS, PLANS_BY_OWNER, Change, chances, finish
+from lightning_core.simulation.what_if import PLANS, PLANS_BY_OWNER, Assumption, chances, finish
 from tests.simulation.futures import ELASTIC, HOUR, asked, known
 
 
@@ -33,19 +33,19 @@ def owned(owners: dict[str, dict[str, float]], devices: int, *jobs: tuple[str, s
 
 def test_a_quota_holds_in_the_futures() -> None:
     jobs = ("a1", "ann", 140.0), ("a2", "ann", 150.0), ("b", "bob", 160.0)
-    assert asked(owned({}, 2, *jobs), Change())[0] == {"a1": 1.0, "a2": 1.0, "b": 0.0}
-    before, after = asked(owned({"bob": {"devices": 1}}, 2, *jobs), Change(devices=3))
+    assert asked(owned({}, 2, *jobs), Assumption())[0] == {"a1": 1.0, "a2": 1.0, "b": 0.0}
+    before, after = asked(owned({"bob": {"devices": 1}}, 2, *jobs), Assumption(devices=3))
     assert before == {"a1": 1.0, "a2": 0.0, "b": 1.0}
     assert after == {"a1": 1.0, "a2": 1.0, "b": 1.0}
     with pytest.raises(ValueError, match="quotas of all owners must be at most the pool's 1 devices, got 2"):
-        asked(owned({"bob": {"devices": 2}}, 2, *jobs), Change(devices=1))
+        asked(owned({"bob": {"devices": 2}}, 2, *jobs), Assumption(devices=1))
 
 
 def test_a_cap_and_a_spent_budget_hold_in_the_futures() -> None:
     jobs = ("a1", "ann", 140.0), ("a2", "ann", 150.0)
-    assert asked(owned({"ann": {"max_devices": 1}}, 2, *jobs), Change())[0] == {"a1": 1.0, "a2": 0.0}
+    assert asked(owned({"ann": {"max_devices": 1}}, 2, *jobs), Assumption())[0] == {"a1": 1.0, "a2": 0.0}
     both = ("a", "ann", 140.0), ("b", "bob", 160.0)
-    assert asked(owned({"ann": {"device_hours": 0.0}}, 1, *both), Change())[0] == {"a": 0.0, "b": 1.0}
+    assert asked(owned({"ann": {"device_hours": 0.0}}, 1, *both), Assumption())[0] == {"a": 0.0, "b": 1.0}
 
 
 def test_owners_take_turns_in_the_futures() -> None:
@@ -98,7 +98,7 @@ def test_a_first_start_takes_as_long_and_is_hidden_where_it_happens_ahead() -> N
 
 def test_the_answer_says_what_starts_were_taken_to_cost() -> None:
     def starts(scheduler: Scheduler) -> Assumed:
-        return chances(scheduler.prospects(), Change(), lambda _: False).assumed
+        return chances(scheduler.prospects(), Assumption(), lambda _: False).assumed
 
     assert starts(moving(30.0)).starts == (30.0, 30.0)
     assert starts(moving(None)) == Assumed(None, True)
@@ -152,9 +152,9 @@ def two_sizes(policy: str = "edf") -> Scheduler:
 
 
 def test_a_job_with_fewer_devices_leaves_some_to_others() -> None:
-    before, after = asked(two_sizes(), Change("a", own=2))
+    before, after = asked(two_sizes(), Assumption("a", own=2))
     assert (before, after) == ({"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 1.0})
-    before, after = asked(two_sizes(), Change("a", 175.0, own=3))  # it takes two of them, and 167 s
+    before, after = asked(two_sizes(), Assumption("a", 175.0, own=3))  # it takes two of them, and 167 s
     assert after == {"a": 1.0, "b": 1.0}
 
 

@@ -44,7 +44,7 @@ from lightning_core.storage.journals import blocks, excerpt, snapshots
 from lightning_core.storage.journals import journal as journal_module
 from lightning_core.storage.journals.downtime import seconds_down
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import Entry, JournalPart
+from lightning_core.storage.journals.journal_database import JournalEntry, JournalPart
 from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError
 from lightning_core.storage.journals.recovery import recover
 from lightning_core.storage.journals.replay import replay
@@ -243,7 +243,7 @@ def test_a_damaged_block_is_named(thin: Path, damage: str, words: str) -> None:
     [b"{", b"[[1]]", b'[[99,1.0,"{}","[]"]]', b'[[2,1.0,"{}","[]"],[1,1.0,"{}","[]"]]', b" " * 2**27],
 )
 def test_the_content_of_a_block_is_checked(tmp_path: Path, text: bytes) -> None:
-    entry = Entry(9, 1.0, encode_event(Tick()), "[]", "x")
+    entry = JournalEntry(9, 1.0, encode_event(Tick()), "[]", "x")
     block = blocks.make(1, entry, [entry], "")._replace(data=zlib.compress(text, 9))
     with pytest.raises((ValueError, TypeError)):
         list(block.entries())
@@ -265,14 +265,14 @@ def test_without_a_snapshot_that_can_be_restored_it_says_so(thin: Path, monkeypa
         replay(journal)
 
 
-def entry(number: int, now: float, event: Event, answers: str = "[]") -> Entry:
-    return Entry(number, now, encode_event(event), answers, "0" * 64)
+def entry(number: int, now: float, event: Event, answers: str = "[]") -> JournalEntry:
+    return JournalEntry(number, now, encode_event(event), answers, "0" * 64)
 
 
 EVERY_SECOND = Settings(period=1.0)
 
 
-def numbers(entries: list[Entry]) -> list[int]:
+def numbers(entries: list[JournalEntry]) -> list[int]:
     return [kept.number for kept in thinned(entries, EVERY_SECOND)]
 
 

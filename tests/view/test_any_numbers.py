@@ -18,7 +18,7 @@ from lightning_core.core.limits import MAX_SECONDS
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
-from lightning_core.history.moments import Forecast
+from lightning_core.history.moments import FinishForecast
 from lightning_core.report import chart
 from lightning_core.report.card import card
 from lightning_core.report.page import page
@@ -74,7 +74,7 @@ def told(target: Target, losses: list[float], deadline: float) -> tuple[Schedule
         for job in history.jobs:
             status = scheduler.last(job.name)
             if status.finish is not None and isinstance(event, Report):
-                job.forecasts.append(Forecast(now, *status.finish))
+                job.forecasts.append(FinishForecast(now, *status.finish))
     return scheduler, history
 
 

@@ -20,13 +20,13 @@ from lightning_core.history import forecasts
 from lightning_core.history.entries import read_entry
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
-from lightning_core.history.moments import Point
+from lightning_core.history.moments import MetricPoint
 from lightning_core.history.series import Series
 from lightning_core.report.lanes import Lane, count_boxes, lanes, seconds_held, thinned
 from lightning_core.report.page import MAX_CARDS, first_jobs, page, write
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import Entry
+from lightning_core.storage.journals.journal_database import JournalEntry
 from lightning_core.view.why import why
 from tests.driven import drive_sample
 from tests.view.test_report import Page, harmless
@@ -163,7 +163,7 @@ def test_a_cell_of_another_form_is_refused(cell: object) -> None:
     body = {"kind": "report", "job": "a", "incarnation": 1, "number": 1, "version": 1, "batches": 10, "busy": 1.0}
     event = json.dumps(body | {"cells": [cell]}, separators=(",", ":"))
     with pytest.raises((TypeError, ValueError)):
-        read_entry(Entry(1, 0.0, event, '[{"job":"a","accepted":{}}]', ""))
+        read_entry(JournalEntry(1, 0.0, event, '[{"job":"a","accepted":{}}]', ""))
 
 
 def test_forecasts_of_a_long_run_are_left_out_unless_asked_for(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,13 +181,13 @@ def test_forecasts_of_a_long_run_are_left_out_unless_asked_for(sample: Path, mon
 def test_an_observation_takes_little_memory() -> None:
     tracemalloc.start()
     try:
-        series = Series(Point)
+        series = Series(MetricPoint)
         for k in range(100):
             series.extend((float(k), 10 * n, 0.5) for n in range(1000))
         assert tracemalloc.get_traced_memory()[0] < 32 * len(series)
     finally:
         tracemalloc.stop()
-    assert series[-1] == Point(99.0, 9990, 0.5)
-    assert series[-3:-1] == [Point(99.0, 9970, 0.5), Point(99.0, 9980, 0.5)]
+    assert series[-1] == MetricPoint(99.0, 9990, 0.5)
+    assert series[-3:-1] == [MetricPoint(99.0, 9970, 0.5), MetricPoint(99.0, 9980, 0.5)]
     with pytest.raises(IndexError):
         series[100_000]

@@ -13,7 +13,7 @@ from lightning_core.history.history import History
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.people import Person, Right
 from lightning_core.web.pages.market_page import body
-from lightning_core.web.pool_watch import View
+from lightning_core.web.pool_watch import PoolSnapshot
 from lightning_core.web.visitors import account, reader
 from tests.web.pages import page_of
 
@@ -38,7 +38,7 @@ def test_a_market_is_shown_as_it_was_journalled() -> None:
         (0.0, NodesWanted(1, 3, 1, Reason("submitted"))),
         *((60.0 * k, IntervalEnded(k, 0.3 + 0.1 * k, 4, 2, 1, 0.0, 3.0, 1.5, 20, 1, 0, 0)) for k in range(3)),
     ]
-    html = body(history, View(now=60.0, about={"cloud": CLOUD, "plan": PLAN, "settings": {"market": "given"}}))
+    html = body(history, PoolSnapshot(now=60.0, about={"cloud": CLOUD, "plan": PLAN, "settings": {"market": "given"}}))
     for words in (
         "3 intervals, 4.5 paid",
         "2 of 3 wanted",
@@ -66,14 +66,14 @@ def test_a_job_has_the_spot_policy_of_all_or_one_that_was_chosen_for_it(tmp_path
 
 
 def test_a_market_without_an_interval_says_so() -> None:
-    html = body(History(Settings()), View(about={"cloud": CLOUD | {"trouble": {}, "money": 3.0}}))
+    html = body(History(Settings()), PoolSnapshot(about={"cloud": CLOUD | {"trouble": {}, "money": 3.0}}))
     assert "No interval has ended yet" in html
     assert "What is planned" not in html
-    assert "Nothing is known of its nodes" in body(History(Settings()), View())
+    assert "Nothing is known of its nodes" in body(History(Settings()), PoolSnapshot())
 
 
 def test_a_pool_without_a_market_shows_its_plan_alone() -> None:
-    view = View(now=600.0, about={"plan": PLAN, "settings": {"controllers": {"plan": {}}}})
+    view = PoolSnapshot(now=600.0, about={"plan": PLAN, "settings": {"controllers": {"plan": {}}}})
     html = body(History(Settings()), view)
     assert view.has_plan
     assert "<h1>Plan of the day</h1>" in html
@@ -92,8 +92,8 @@ def test_the_page_is_for_who_sees_all_and_named_where_there_is_a_market(tmp_path
         assert page.browser().get("/market").status_code == 401
         own = page.of(Person("bob", frozenset({Right.STEER_OWN}))).get("/").text
         assert 'href="/timeline"' not in own  # it shows the jobs of all
-    assert View(about={"settings": {"controllers": {"market": {}}}}).is_on_market
-    assert not View(about={"settings": {"market": None}}).is_on_market
+    assert PoolSnapshot(about={"settings": {"controllers": {"market": {}}}}).is_on_market
+    assert not PoolSnapshot(about={"settings": {"market": None}}).is_on_market
 
 
 def test_the_form_takes_the_right_and_a_server_that_allows_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.asking.prospects import Assumed, Kept, Prospects, Resized
 from lightning_core.server.access.people import Person, Right
-from lightning_core.simulation.what_if import Chances, Change
+from lightning_core.simulation.what_if import Assumption, Chances
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.web.pages.what_if_panel import answer
 from lightning_core.web.routes import what_if_process
@@ -75,7 +75,7 @@ def test_who_sees_their_own_jobs_alone_may_not_ask(page: Page) -> None:
 def test_an_answer_is_kept_while_the_pool_is_as_it_was(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def simulated(source: object, change: Change) -> object:
+    def simulated(source: object, change: Assumption) -> object:
         asked.append(source)
         prospects = read_prospects(source) if isinstance(source, Path) else source
         assert isinstance(prospects, Prospects)
@@ -86,17 +86,17 @@ def test_an_answer_is_kept_while_the_pool_is_as_it_was(page: Page, monkeypatch: 
     monkeypatch.setattr(what_if_process, "simulated", simulated)
     what_if = WhatIf(page.web_app.folder / "journal.db")
     for devices in (2, 2, 3):
-        assert what_if.ask(Change(devices=devices)).futures == 3
+        assert what_if.ask(Assumption(devices=devices)).futures == 3
     assert [isinstance(source, Path) for source in asked] == [True, False]  # the journal was read once
-    what_if.ask(Change(devices=4))
+    what_if.ask(Assumption(devices=4))
     assert isinstance(asked[-1], Prospects)
     assert len(asked[-1].played) == 2  # what was played for the questions before
 
 
 def test_no_more_than_some_questions_wait(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on = list[Change](), threading.Event()
+    begun, go_on = list[Assumption](), threading.Event()
 
-    def ask(_: WhatIf, change: Change) -> Chances:
+    def ask(_: WhatIf, change: Assumption) -> Chances:
         begun.append(change)
         assert go_on.wait(PATIENCE)
         return Chances(["vit"], [1.0], [1.0], [True], 1)
@@ -118,24 +118,24 @@ def test_no_more_than_some_questions_wait(page: Page, monkeypatch: pytest.Monkey
 
 def test_a_process_that_finds_nothing_says_why(tmp_path: Path) -> None:
     with pytest.raises(NoFutureError, match="no journal here"):
-        WhatIf(tmp_path / "journal.db").ask(Change())
+        WhatIf(tmp_path / "journal.db").ask(Assumption())
 
 
 def test_names_are_words_and_the_changed_come_first() -> None:
     found = Chances(
         ["a", "<b>", "c", "d"], [1.0, 0.25, 0.5, math.nan], [1.0, 0.75, 0.0, 1.0], [True, False, True, True], 40
     )
-    html = answer(found, Change(devices=2))
+    html = answer(found, Assumption(devices=2))
     assert "the mean of 40 simulated futures" in html
     assert "<b>" not in html.replace("<b>2.8 in time</b>", "")
     assert html.index(">d<") < html.index("&lt;b&gt;") < html.index(">c<") < html.index("1 job as before")
     assert "nothing is known yet" in html
-    assert "no difference" in answer(Chances(["a"], [0.5], [0.51], [True], 1), Change(devices=2))
+    assert "no difference" in answer(Chances(["a"], [0.5], [0.51], [True], 1), Assumption(devices=2))
 
 
 def test_it_is_said_what_starts_cost() -> None:
     def said(assumed: Assumed) -> str:
-        return answer(Chances(["a"], [0.5], [0.5], [True], 1, assumed), Change())
+        return answer(Chances(["a"], [0.5], [0.5], [True], 1, assumed), Assumption())
 
     assert "take 12.0s to 60.0s, as moves were measured here" in said(Assumed((12.0, 60.0), True))
     assert "No move of a job has been measured yet" in said(Assumed(None, True))
@@ -144,7 +144,7 @@ def test_it_is_said_what_starts_cost() -> None:
 
 def test_it_is_said_whose_memory_is_not_known() -> None:
     def said(assumed: Assumed) -> str:
-        return answer(Chances(["a"], [0.5], [0.5], [True], 1, assumed), Change())
+        return answer(Chances(["a"], [0.5], [0.5], [True], 1, assumed), Assumption())
 
     assert "memory 2 jobs will need is not known yet: once tried, each takes 3GiB" in said(
         Assumed(None, True, 2, 3 * 2**30)
@@ -155,7 +155,7 @@ def test_it_is_said_whose_memory_is_not_known() -> None:
 
 def test_it_is_said_how_many_devices_the_job_takes() -> None:
     def said(resized: Resized) -> str:
-        return answer(Chances(["a"], [0.5], [0.5], [True], 1, Assumed(resized=resized)), Change("a", own=3))
+        return answer(Chances(["a"], [0.5], [0.5], [True], 1, Assumed(resized=resized)), Assumption("a", own=3))
 
     assert "&lt;a&gt; takes 2 devices." in said(Resized("<a>", 2, True))
     assert "a takes 1 device, and how fast it is on so many has not been measured, but" in said(Resized("a", 1, False))
@@ -163,7 +163,7 @@ def test_it_is_said_how_many_devices_the_job_takes() -> None:
 
 def test_it_is_said_first_that_a_market_is_not_played() -> None:
     def said(kept: Kept) -> str:
-        return answer(Chances(["a"], [0.5], [0.5], [True], 1, Assumed(None, True, kept=kept)), Change())
+        return answer(Chances(["a"], [0.5], [0.5], [True], 1, Assumed(None, True, kept=kept)), Assumption())
 
     assert "not played.</b> The 3 devices that the market holds now stay to the end; 1 job without" in said(Kept(3, 1))
     assert "not played.</b> The device that the market holds now stays to the end. No move" in said(Kept(1, 0))

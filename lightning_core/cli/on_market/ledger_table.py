@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_core.history.ledger import Ledger
+from lightning_core.history.ledger import MarketLedger
 from lightning_core.storage.atomic_files import write_whole
 
 if TYPE_CHECKING:  # it needs extras that a simulation does without
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # it needs extras that a simulation does without
 FILE = "ledger.json"
 
 
-def draw(ledger: Ledger, bundle: BundleSpec, seconds: float, path: Path) -> None:
+def draw(ledger: MarketLedger, bundle: BundleSpec, seconds: float, path: Path) -> None:
     """Draw the intervals of a run that has ended.
 
     Args:
@@ -47,7 +47,7 @@ def draw(ledger: Ledger, bundle: BundleSpec, seconds: float, path: Path) -> None
     draw_intervals(IntervalSeries(progress=progress, max_nodes=max_nodes, deadline=deadline, **columns), path, title)
 
 
-def print_ledger(ledger: Ledger) -> None:
+def print_ledger(ledger: MarketLedger) -> None:
     """Print the intervals and what they have cost."""
     from lightning_core.view.tables import print_table
 
@@ -57,13 +57,13 @@ def print_ledger(ledger: Ledger) -> None:
     print_table(header, rows, ledger.words)
 
 
-def ledger_to_dict(ledger: Ledger) -> dict[str, Any]:
+def ledger_to_dict(ledger: MarketLedger) -> dict[str, Any]:
     """Return the ledger as JSON values."""
     on_demand, optimum = ledger.references or (None, None)
     intervals = [row._asdict() for row in ledger.rows]
     return {"intervals": intervals, "cost": ledger.cost, "on_demand_cost": on_demand, "optimum": optimum}
 
 
-def write_ledger(ledger: Ledger, run_dir: Path) -> None:
+def write_ledger(ledger: MarketLedger, run_dir: Path) -> None:
     """Write the ledger of a run, for programs: the journal has it as well."""
     write_whole(run_dir / FILE, json.dumps(ledger_to_dict(ledger), indent=2, allow_nan=False) + "\n")

@@ -11,7 +11,7 @@ from lightning_core.cli.arguments import parse_times
 from lightning_core.cli.on_market.flags import add_terms
 from lightning_core.cloud.provisioner import LEAVE_SECONDS
 from lightning_core.core.limits import check_seconds
-from lightning_core.history.ledger import Ledger
+from lightning_core.history.ledger import MarketLedger
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.bundle_curves import PlayedBundle
 from lightning_core.simulation.scenario import Outcome
@@ -108,6 +108,6 @@ def make_cloud(settings: Settings, nodes: Mapping[str, float]) -> VirtualCloud:
     return VirtualCloud(terms.market(), **nodes)
 
 
-def ledger_of(outcome: Outcome) -> Ledger:
+def ledger_of(outcome: Outcome) -> MarketLedger:
     """Return the ledger of a simulation on a market."""
-    return Ledger(list(outcome.rows), outcome.references)
+    return MarketLedger(list(outcome.rows), outcome.references)

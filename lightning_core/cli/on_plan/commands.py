@@ -21,7 +21,7 @@ from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
-    from lightning_core.placement import Placement
+    from lightning_core.placement import TaskPlacement
 
 Asked = Mapping[str, Sequence[Any]]
 """By job, what the plan asks of it: whether it is held, location, devices, reason."""
@@ -207,7 +207,7 @@ def _next(one: Sequence[Any]) -> str:
     return "held" if hold else f"{clean(location)}, {devices}"
 
 
-def _lacks(plan: DayPlan, placement: Placement, locations: Sequence[str]) -> list[str]:
+def _lacks(plan: DayPlan, placement: TaskPlacement, locations: Sequence[str]) -> list[str]:
     """Return in words where a plan counts on more devices than a pool has."""
     has = Counter(locations)
     counts = {node.name: sum(count for _, count in node.gpus) for node in plan.nodes}

@@ -10,12 +10,24 @@ from lightning_core.core.names import closest, did_you_mean
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number
 from lightning_core.core.targets.batches import BatchTarget
 from lightning_core.core.targets.epochs import EpochTarget
-from lightning_core.core.targets.judge import Judge, Met, newest
+from lightning_core.core.targets.judge import Met, TargetJudge, newest
 from lightning_core.core.targets.loss import LossTarget
 
 __all__ = [
-    "STEP_LOSS", "TARGETS", "BatchTarget", "EpochTarget", "Judge", "LossTarget", "Met", "Target", "as_target",
-    "is_loss", "newest", "parse_target", "target_from_dict", "target_keys",
+    "STEP_LOSS",
+    "TARGETS",
+    "BatchTarget",
+    "EpochTarget",
+    "LossTarget",
+    "Met",
+    "Target",
+    "TargetJudge",
+    "as_target",
+    "is_loss",
+    "newest",
+    "parse_target",
+    "target_from_dict",
+    "target_keys",
 ]  # fmt: skip
 
 # Characters of a target in one line.

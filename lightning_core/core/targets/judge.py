@@ -30,7 +30,7 @@ def newest(target: Target, window: int, values: Iterable[float] = ()) -> deque[f
     return deque(values, max(window, target.evaluations))
 
 
-class Judge:
+class TargetJudge:
     """Judges whether a target is met by the observations of one training, in their order.
 
     The answer depends on them alone: not on when they were made, or on which reports carry them.
@@ -42,7 +42,7 @@ class Judge:
     Example::
 
         >>> from lightning_core.core.targets import LossTarget
-        >>> judge = Judge(LossTarget("loss", 0.5), window=2)
+        >>> judge = TargetJudge(LossTarget("loss", 0.5), window=2)
         >>> [judge.see(batches, value, evaluated=False) for batches, value in ((10, 0.7), (20, 0.4), (30, 0.5))]
         [False, False, True]
         >>> judge.met

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from lightning_core.market.job_batch import JobBatch
-from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
+from lightning_core.market.observation import ForecastProvider, Observation, SpotForecast, SpotPolicy
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.safety_net import Pair, SafetyNet
 from lightning_core.market.spot_job import EXACT, SpotJob
@@ -112,7 +112,7 @@ class OnlinePlan:
                 held = NodeCounts(spot, held.all - spot)
             elif spot < held.spot:  # nothing is lost, but the job continues on fewer nodes
                 held, waits = NodeCounts(spot, held.on_demand), float(batch.shrink_time[0])
-        forecast = Forecast(forecast.prices, np.maximum(forecast.counts - reserved, 0))
+        forecast = SpotForecast(forecast.prices, np.maximum(forecast.counts - reserved, 0))
         progress = np.array([done / float(batch.units[0])])
         spot_nodes, on_demand = (np.array([number], np.int64) for number in held)
         launching = np.array([waits])

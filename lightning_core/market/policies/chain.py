@@ -16,7 +16,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.observation import Observation
-from lightning_core.market.programs.progress_grid import CELLS, Group, group_of
+from lightning_core.market.programs.progress_grid import CELLS, JobGroup, group_of
 from lightning_core.market.programs.window_planner import step_back
 from lightning_core.market.safety_net import SafetyNet
 from lightning_core.market.spot_job import EXACT, SpotJob, intervals_after, value_at
@@ -98,7 +98,7 @@ class Chain:
 
 
 def _expected(
-    job: SpotJob, left: float, intervals: int, chain: FloatArray, cost: FloatArray, group: Group, on_demand: float
+    job: SpotJob, left: float, intervals: int, chain: FloatArray, cost: FloatArray, group: JobGroup, on_demand: float
 ) -> FloatArray:
     """Return the expected worth after this interval, with so many to come.
 

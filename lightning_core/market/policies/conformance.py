@@ -20,7 +20,7 @@ from lightning_core.market.backtest import backtest
 from lightning_core.market.forecasters import LastValue, MarketForecaster, Noisy
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
-from lightning_core.market.observation import Forecast, ForecastProvider, Observation, SpotPolicy
+from lightning_core.market.observation import ForecastProvider, Observation, SpotForecast, SpotPolicy
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.policies.max_spot import MaxSpot
@@ -189,5 +189,5 @@ class _Checked:
 
 def _columns(observation: Observation) -> list[np.ndarray]:
     columns = [getattr(observation, f.name) for f in fields(observation)] + list(vars(observation.batch).values())
-    flat = [part for one in columns for part in (one if isinstance(one, Forecast) else (one,))]
+    flat = [part for one in columns for part in (one if isinstance(one, SpotForecast) else (one,))]
     return [np.copy(one) for one in flat if isinstance(one, np.ndarray)]

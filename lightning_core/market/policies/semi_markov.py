@@ -51,7 +51,7 @@ class _Basis(NamedTuple):
     """Entries of tables that are kept for the next intervals."""
 
 
-class _Plan(NamedTuple):
+class _NodePlan(NamedTuple):
     """A plan from an interval on."""
 
     basis: _Basis
@@ -93,7 +93,7 @@ class SemiMarkov:
             if value < 2:
                 raise ValueError(f"{name} must be at least 2 intervals, got {value}")
         self.window, self.horizon_limit, self.others = window, horizon_limit, others
-        self._plans: dict[int, _Plan] = {}  # by row
+        self._plans: dict[int, _NodePlan] = {}  # by row
         self._saved: dict[int, _Basis] = {}  # of plans that are made again when they are asked
 
     def state(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class SemiMarkov:
         return int(pairs.numbers[spot]), int(pairs.numbers[on_demand])
 
 
-def _plan(basis: _Basis) -> _Plan:
+def _plan(basis: _Basis) -> _NodePlan:
     """Make a plan; the price is taken to stay."""
     job, left, price, on_demand = basis.job, basis.left, basis.price, basis.on_demand
     intervals = min(job.deadline - basis.begins, basis.limit)
@@ -181,7 +181,7 @@ def _plan(basis: _Basis) -> _Plan:
             worth = pairs.step_back(expected, offer)
             if lost > EXACT:
                 _lose(worth, gone, lost)
-    return _Plan(basis, pairs, unit, after[::-1])
+    return _NodePlan(basis, pairs, unit, after[::-1])
 
 
 def _lose(worth: FloatArray, gone: BoolArray, cells: float) -> None:

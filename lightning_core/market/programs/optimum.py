@@ -16,7 +16,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.job_batch import JobBatch
-from lightning_core.market.observation import Forecast, Observation
+from lightning_core.market.observation import Observation, SpotForecast
 from lightning_core.market.programs.node_pairs import NodePairs, OnOffer
 from lightning_core.market.programs.pair_labels import by_pair_labels, undominated
 from lightning_core.market.programs.progress_grid import exact_grid
@@ -44,7 +44,7 @@ def optimum(batch: JobBatch) -> FloatArray:
     if rows := [row for row, exact in enumerate(on_grid) if exact]:
         some = batch.only(rows)
         nothing, progress = np.zeros(len(some), np.int64), np.zeros(len(some))
-        now = Forecast(some.price, some.available)
+        now = SpotForecast(some.price, some.available)
         observation = Observation(some, 0, progress, nothing, nothing, now, progress, progress)
         best[rows] = WindowPlanner("literal").worth(observation, some.intervals - 1)
     for row, exact in enumerate(on_grid):

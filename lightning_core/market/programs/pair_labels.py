@@ -20,7 +20,7 @@ Labels = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _Transition:
     """An interval on one pair after another.
 
     Attributes:
@@ -71,7 +71,7 @@ class _Change:
         return bill
 
 
-def _change(job: SpotJob, before: tuple[int, int], wait: float, after: tuple[int, int], offer: OnOffer) -> _Change:
+def _change(job: SpotJob, before: tuple[int, int], wait: float, after: tuple[int, int], offer: OnOffer) -> _Transition:
     kept = min(before[0], int(offer.available))
     launches = after[0] > before[0] or after[1] > before[1]
     hands_over = launches and kept == before[0] and sum(before) >= job.min_nodes and job.overlap > 0
@@ -87,7 +87,7 @@ def _change(job: SpotJob, before: tuple[int, int], wait: float, after: tuple[int
     )  # fmt: skip
     meanwhile = max(job.overlap - wait, 0.0) * had if hands_over else 0.0
     surplus = surplus if hands_over else 0.0
-    return _Change(had, has, meanwhile, wait, waits if sum(after) else 0.0, price, surplus, launched, job)
+    return _Transition(had, has, meanwhile, wait, waits if sum(after) else 0.0, price, surplus, launched, job)
 
 
 def by_pair_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: float = 1.0) -> float:

@@ -19,7 +19,7 @@ MAX_GROUP_JOBS = 64
 MAX_TABLE_ENTRIES = 1_000_000
 
 
-class Group(NamedTuple):
+class JobGroup(NamedTuple):
     """Jobs of equal throughput and deadline.
 
     Attributes:
@@ -72,7 +72,7 @@ def grid_of(throughput: FloatArray, *fractions: float) -> float:
     return float(throughput.max()) / CELLS if exact is None else exact
 
 
-def groups_of(batch: JobBatch) -> list[Group]:
+def groups_of(batch: JobBatch) -> list[JobGroup]:
     """Return the jobs of a batch by throughput and deadline, a few at a time."""
     found: dict[tuple[float, ...], list[int]] = {}
     for row, job in enumerate(batch.jobs):
@@ -87,7 +87,7 @@ def groups_of(batch: JobBatch) -> list[Group]:
     return groups
 
 
-def group_of(job: SpotJob, unit: float | None = None) -> Group:
+def group_of(job: SpotJob, unit: float | None = None) -> JobGroup:
     """Return a job on its grid.
 
     Args:
@@ -98,4 +98,4 @@ def group_of(job: SpotJob, unit: float | None = None) -> Group:
     fractions = max(1.0 - job.launch, 0.0), 1.0 - job.shrink_time, job.overlap
     unit, rounded = (unit, 0.5) if unit else (grid_of(throughput, *fractions), 1e-6)
     cells = (np.floor(part * throughput / unit + rounded).astype(np.int64) for part in (1.0, *fractions))
-    return Group(np.zeros(1, np.int64), job.deadline, unit, *cells)
+    return JobGroup(np.zeros(1, np.int64), job.deadline, unit, *cells)

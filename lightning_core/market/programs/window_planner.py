@@ -24,11 +24,11 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market.job_batch import JobBatch
-from lightning_core.market.programs.progress_grid import Group, groups_of
+from lightning_core.market.programs.progress_grid import JobGroup, groups_of
 from lightning_core.market.spot_job import EXACT, intervals_after, value_at
 
 if TYPE_CHECKING:
-    from lightning_core.market.observation import Forecast, Observation
+    from lightning_core.market.observation import Observation, SpotForecast
 
 
 End = Literal["target", "literal", "rollout"]
@@ -50,7 +50,7 @@ class Table(NamedTuple):
         cost: Cost by interval, job and number of nodes, shape ``(intervals, jobs, N + 1)``; inf where not allowed.
     """
 
-    group: Group
+    group: JobGroup
     first: IntArray
     last: IntArray
     worth: list[FloatArray]
@@ -93,8 +93,8 @@ class WindowPlanner:
     def __init__(self, end: End = "target") -> None:
         self.end = end
         self._batch: JobBatch | None = None
-        self._forecast: Forecast | None = None
-        self._groups: list[Group] = []
+        self._forecast: SpotForecast | None = None
+        self._groups: list[JobGroup] = []
         self._tables: dict[tuple[int, int], Table] = {}
 
     def plan(self, observation: Observation, horizon: int, steps: int) -> tuple[IntArray, IntArray]:
@@ -144,7 +144,7 @@ class WindowPlanner:
                 table = self._tables[number, intervals] = self._table(observation, intervals, group)
             yield table
 
-    def _table(self, observation: Observation, intervals: int, group: Group, *, last_only: bool = False) -> Table:
+    def _table(self, observation: Observation, intervals: int, group: JobGroup, *, last_only: bool = False) -> Table:
         batch, rows = observation.batch, group.rows
         evenly = self.end == "target"
         goal = batch.work[rows] * ((observation.interval + intervals) / group.deadline if evenly else 1.0)
@@ -198,7 +198,7 @@ def _costs(observation: Observation, rows: IntArray, intervals: int, numbers: in
     return np.where(allowed, cost, math.inf)
 
 
-def step_back(after: FloatArray, cost: FloatArray, group: Group) -> FloatArray:
+def step_back(after: FloatArray, cost: FloatArray, group: JobGroup) -> FloatArray:
     """Return the worth before an interval from the worth after it; both of shape ``(numbers, jobs, cells)``.
 
     Args:

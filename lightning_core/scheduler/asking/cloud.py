@@ -29,7 +29,7 @@ from lightning_core.core.reasons import reason_from_list
 CloudEvent = NodesSeen | CloudTrouble | Quoted
 
 
-class Cloud:
+class CloudLevels:
     """The newest level of each; what controllers want is taken in here, and nowhere else.
 
     Attributes:

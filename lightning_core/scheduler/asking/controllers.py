@@ -6,7 +6,7 @@ from lightning_core.core.control import RIGHTS, Allowance, Ask, Asker, NodesWant
 from lightning_core.core.events import Event
 from lightning_core.core.limits import MAX_TEXT
 from lightning_core.core.reasons import Reason
-from lightning_core.scheduler.asking.view import View
+from lightning_core.scheduler.asking.view import SchedulerView
 from lightning_core.scheduler.requests import take_ask
 from lightning_core.scheduler.state import SchedulerState
 
@@ -17,7 +17,7 @@ def tell_controllers(state: SchedulerState, event: Event, now: float) -> bool:
     What they ask and want is among the answers. It is part of the event: a replay asks them again. One that raises is
     told nothing more: what it asked stays, people are told, and the pool goes on. The same events make it raise again.
     """
-    needs_round, view = False, View(state, now)
+    needs_round, view = False, SchedulerView(state, now)
     for by, controller in state.controllers.items():
         if by in state.cloud.failed:
             continue

@@ -13,7 +13,7 @@ from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.status import job_status
 
 
-class View:
+class SchedulerView:
     """A :class:`~lightning_core.core.control.pool_view.PoolView` of a scheduler, as of one event.
 
     Args:

@@ -24,7 +24,7 @@ from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
 from lightning_core.planning.best_effort import fewest, slowed
 from lightning_core.scheduler.round import Round
-from lightning_core.scheduler.sharing.dealing import Dealing, Place, rooms
+from lightning_core.scheduler.sharing.dealing import Dealing, DeviceSubset, rooms
 from lightning_core.scheduler.sharing.fair_share import EPSILON, Claims, allotments, fair_shares
 
 # Times that owners are planned in a round at most: where one asks for less than it may hold, others may hold more.
@@ -131,7 +131,7 @@ def _sizes(round: Round, view: JobView, owners: Entitled) -> tuple[IntArray, Int
     return np.where(told, view.fixed_size, size), np.where(told, view.fixed_size, least)
 
 
-def _places(round: Round, usable: BoolArray) -> list[Place]:
+def _places(round: Round, usable: BoolArray) -> list[DeviceSubset]:
     """Return the parts of the pool to which some of its jobs are bound."""
     table, settings, rows = round.table, round.settings, round.rows
     if settings.devices == 1:
@@ -142,7 +142,7 @@ def _places(round: Round, usable: BoolArray) -> list[Place]:
         devices = settings.devices_at(job.location) if job.device is None else (job.device,)
         if len(devices) < settings.devices:
             bound.setdefault(devices, []).append(at)
-    return [Place(len(set(devices) - round.unavailable), np.array(jobs)) for devices, jobs in bound.items()]
+    return [DeviceSubset(len(set(devices) - round.unavailable), np.array(jobs)) for devices, jobs in bound.items()]
 
 
 def _devices(share: FloatArray, whole: FloatArray, content: BoolArray) -> FloatArray:

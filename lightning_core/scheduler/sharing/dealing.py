@@ -14,7 +14,7 @@ from lightning_core.planning.best_effort import MIN_SHARE
 from lightning_core.scheduler.sharing.fair_share import EPSILON, max_min
 
 
-class Place(NamedTuple):
+class DeviceSubset(NamedTuple):
     """Some of the pool's devices, which are all that some jobs can be on."""
 
     devices: int
@@ -22,7 +22,9 @@ class Place(NamedTuple):
     """Rows of these jobs in the round."""
 
 
-def rooms(places: Sequence[Place], of: IntArray, weight: FloatArray, size: IntArray) -> tuple[FloatArray, FloatArray]:
+def rooms(
+    places: Sequence[DeviceSubset], of: IntArray, weight: FloatArray, size: IntArray
+) -> tuple[FloatArray, FloatArray]:
     """Divide the devices of each place among the owners of the jobs that are bound to it.
 
     Args:
@@ -68,7 +70,7 @@ class Dealing:
         usable: BoolArray,
         of: IntArray,
         conserving: BoolArray,
-        places: Sequence[Place],
+        places: Sequence[DeviceSubset],
         room: FloatArray,
     ) -> None:
         self.size = size if plan.size is None else plan.size

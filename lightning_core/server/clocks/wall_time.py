@@ -17,7 +17,7 @@ def wall_clock() -> WallClock:
     return WallClock(seconds, float(time.localtime(seconds).tm_gmtoff))
 
 
-class WallTime:
+class WallClockWatch:
     """Tells when the clock on the wall shows something else than scheduler time leads one to expect.
 
     It is set, daylight saving time begins or ends, or the machine was suspended.

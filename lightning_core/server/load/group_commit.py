@@ -25,7 +25,7 @@ PassOn = Callable[[Sequence[Answer], Event | None], object]
 Said = TypeVar("Said")
 
 
-class _Group:
+class _CommitGroup:
     """Events that are committed together."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class GroupCommit:
     def __init__(self, host: Host, pass_on: PassOn) -> None:
         self._host = host
         self._pass_on = pass_on
-        self._next: _Group | None = None
-        self._now: _Group | None = None
+        self._next: _CommitGroup | None = None
+        self._now: _CommitGroup | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "journal")
         self._lags: list[float] = []
@@ -54,7 +54,7 @@ class GroupCommit:
     def add(self, answers: Sequence[Answer], event: Event | None = None) -> None:
         """Commit the newest decision, with all others that are made until the running commit is done."""
         if self._next is None:
-            self._next = _Group()
+            self._next = _CommitGroup()
         self._next.answers.append((answers, event))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -116,7 +116,7 @@ class GroupCommit:
         self._host.commit()
         return time.monotonic()
 
-    def _release(self, group: _Group) -> None:
+    def _release(self, group: _CommitGroup) -> None:
         for answers, event in group.answers:
             try:
                 self._pass_on(answers, event)

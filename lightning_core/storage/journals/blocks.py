@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from lightning_core.core.limits import shown
 from lightning_core.storage.failpoints import reach
-from lightning_core.storage.journals.journal_database import Entry, check_entry, rows_of
+from lightning_core.storage.journals.journal_database import JournalEntry, check_entry, rows_of
 from lightning_core.storage.journals.journal_errors import DamagedJournalError
 
 # Events that a new block takes the place of: reading and compressing them takes some 10 ms. Read four times as many at
@@ -47,7 +47,7 @@ class Block(NamedTuple):
     digest: str
     """Digest over the block and the digest of the block before it."""
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[JournalEntry]:
         """Yield what is kept of its events.
 
         Raises:
@@ -64,14 +64,14 @@ class Block(NamedTuple):
             )
         before = self.first - 1
         for number, now, event, answers in json.loads(text):
-            entry = check_entry(Entry(number, now, event, answers, ""))
+            entry = check_entry(JournalEntry(number, now, event, answers, ""))
             if not before < entry.number <= self.last:
                 raise ValueError(f"event {shown(entry.number)} is in the block of {self.first} to {self.last}")
             before = entry.number
             yield entry
 
 
-def make(first: int, last: Entry, kept: Sequence[Entry], before: str) -> Block:
+def make(first: int, last: JournalEntry, kept: Sequence[JournalEntry], before: str) -> Block:
     """Return the block of some events.
 
     Args:

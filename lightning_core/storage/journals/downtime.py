@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Close, Event, Tick, WorkersLost
-from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, Entry
+from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, JournalEntry
 
 # Seconds that the scheduler may be late, on a busy machine, before that counts as a gap.
 MAX_LATENESS = 1.5
@@ -74,7 +74,7 @@ class Downtime:
         return Down(*longest, by)
 
 
-def seconds_down(entries: Iterable[Entry]) -> float:
+def seconds_down(entries: Iterable[JournalEntry]) -> float:
     """Return the seconds of downtime within the span of a journal's entries."""
     downtime, seconds = Downtime(), 0.0
     for entry in entries:

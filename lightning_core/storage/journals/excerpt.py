@@ -21,7 +21,7 @@ from typing import Any
 from lightning_core.core.codec import encode_event
 from lightning_core.core.events import Tick
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, Entry, JournalPart
+from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, JournalEntry, JournalPart
 from lightning_core.storage.journals.journal_errors import JournalError, reading
 from lightning_core.storage.journals.replay import Replay, replay
 
@@ -134,7 +134,7 @@ def open_whole(part: JournalPart) -> Journal:
     return Journal.open(path, read_only=True)
 
 
-def _entries(journal: Journal, part: JournalPart) -> Iterator[Entry]:
+def _entries(journal: Journal, part: JournalPart) -> Iterator[JournalEntry]:
     """Yield the entries of a whole journal that concern the jobs, from their submission until the last has ended."""
     running: set[str] = set()
     left_out = False  # whether the entry before was not yielded, and said that others were left out before it
@@ -160,7 +160,7 @@ def _entries(journal: Journal, part: JournalPart) -> Iterator[Entry]:
             if event != TICK or entry.event == TICK or answers:
                 digest = LEFT_OUT_BEFORE if left_out else entry.digest
                 left_out = False
-                yield Entry(entry.number, entry.now, event, _text(answers), digest)
+                yield JournalEntry(entry.number, entry.now, event, _text(answers), digest)
             running -= {answer["job"] for answer in answers if _ends(answer)}
             if not running:
                 return

@@ -34,7 +34,7 @@ from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
 from lightning_core.storage.journals.journal_database import (
     LACKING,
     SCHEMA,
-    Entry,
+    JournalEntry,
     JournalPart,
     check_entry,
     check_files,
@@ -67,7 +67,7 @@ class Journal(JournalReader):
         self._durable = durable
         self._newest = self._committed = newest
         self._anchor_file = anchor_file
-        self._added: list[Entry] = []
+        self._added: list[JournalEntry] = []
         self._adding = Lock()
 
     @classmethod
@@ -168,7 +168,7 @@ class Journal(JournalReader):
             journal._anchor_file = AnchorFile(anchor_path(path))
         return journal
 
-    def insert(self, entry: Entry) -> None:
+    def insert(self, entry: JournalEntry) -> None:
         """Insert an entry of the whole journal with its number and digest, in a journal that is a part."""
         self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
         self._newest = self._committed = Anchor(entry.number, entry.digest, entry.now, self._newest.wall)
@@ -193,7 +193,7 @@ class Journal(JournalReader):
         digest = digest_of(self.digest, repr(now), body, answer)
         number = self._newest.number + 1
         with self._adding:
-            self._added.append(Entry(number, now, body, answer, digest))
+            self._added.append(JournalEntry(number, now, body, answer, digest))
             self._newest = Anchor.made_now(number, digest, now)
 
     def commit(self) -> bool:
@@ -241,17 +241,17 @@ class Journal(JournalReader):
         rows = self._connection.execute(query, (first_whole(self._connection), EVENTS_PER_BLOCK)).fetchall()
         if len(rows) < EVENTS_PER_BLOCK:
             return False
-        entries = [check_entry(Entry(*row)) for row in rows]
+        entries = [check_entry(JournalEntry(*row)) for row in rows]
         while len(entries) > 1 and entries[-1].event.startswith(TICK):  # what follows tells what a gap before them was
             entries.pop()
         self._replace(entries[0].number, entries[-1], entries)
         if merged := blocks.small_ones(self._connection, self.path):
             last = merged[-1]
-            end = Entry(last.last, last.now, "", "", last.chain)
+            end = JournalEntry(last.last, last.now, "", "", last.chain)
             self._replace(merged[0].first, end, [entry for block in merged for entry in block.entries()])
         return True
 
-    def _replace(self, first: int, last: Entry, entries: list[Entry]) -> None:
+    def _replace(self, first: int, last: JournalEntry, entries: list[JournalEntry]) -> None:
         """Put one block in the place of consecutive events or blocks."""
         kept = thinned(entries, self.settings(verified=False))
         before = blocks.digest_before(self._connection, first) or self.first_digest

@@ -43,7 +43,7 @@ TABLES = {
 KEPT_ON, LEFT_OUT_BEFORE = "-", ""
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One event with its answers."""
 
     number: int
@@ -126,7 +126,7 @@ def read_part(connection: sqlite3.Connection) -> JournalPart | None:
     return part
 
 
-def check_entry(entry: Entry) -> Entry:
+def check_entry(entry: JournalEntry) -> JournalEntry:
     """Return an entry after checking the types of its values.
 
     Raises:

@@ -14,7 +14,7 @@ from lightning_core.storage.journals.journal_database import (
     KEPT_ON,
     LACKING,
     LEFT_OUT_BEFORE,
-    Entry,
+    JournalEntry,
     JournalPart,
     check_entry,
     digest_of,
@@ -91,7 +91,7 @@ class JournalReader:
         number, version, state, digest = self._connection.execute(query, (number,)).fetchone()
         return number, version, state, digest
 
-    def entries(self, since: float = 0.0) -> Iterator[Entry]:
+    def entries(self, since: float = 0.0) -> Iterator[JournalEntry]:
         """Yield the entries from a scheduler time on, the oldest first; each is verified by the digest before it.
 
         Raises:
@@ -112,7 +112,7 @@ class JournalReader:
                 behind_a_hole = entry.number == end + 1 and number != end
                 yield entry._replace(digest=LEFT_OUT_BEFORE) if behind_a_hole else entry
 
-    def recent_entries(self, since: float = 0.0) -> Iterator[Entry]:
+    def recent_entries(self, since: float = 0.0) -> Iterator[JournalEntry]:
         """Yield the entries behind the blocks, all of which a restart may need; blocks and entries are verified."""
         with reading(self.path):
             number, digest = (0, "") if self.part_of is not None else self.end_of_blocks()
@@ -121,7 +121,7 @@ class JournalReader:
             number, digest = self._connection.execute(query, (first,)).fetchone() or (number, digest)
             yield from self.entries_behind(number, digest)
 
-    def entries_behind(self, number: int, digest: str) -> Iterator[Entry]:
+    def entries_behind(self, number: int, digest: str) -> Iterator[JournalEntry]:
         """Yield the entries behind an event, each verified by the digest before it.
 
         Args:
@@ -133,7 +133,7 @@ class JournalReader:
             query = "SELECT number, now, event, answers, digest FROM events WHERE number > ? ORDER BY number"
             with rows_of(self._connection, query, (number,)) as rows:
                 for row in rows:
-                    entry = Entry(*row)
+                    entry = JournalEntry(*row)
                     if whole:
                         if entry.number != number + 1:
                             raise DamagedJournalError(self.path, f"event {number + 1} is missing")

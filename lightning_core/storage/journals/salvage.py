@@ -17,7 +17,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals import blocks
 from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import Entry, create_tables
+from lightning_core.storage.journals.journal_database import JournalEntry, create_tables
 from lightning_core.storage.journals.journal_errors import JournalError, reading
 from lightning_core.storage.journals.snapshots import Snapshot
 from lightning_core.storage.journals.thinning import thinned
@@ -45,7 +45,7 @@ def copy_good(journal: Journal, connection: sqlite3.Connection) -> Salvaged:
     create_tables(connection, journal.settings_text())
     settings = journal.settings(verified=False)
     end = _copy_blocks(journal, connection)
-    entries: list[Entry] = []
+    entries: list[JournalEntry] = []
     with suppress(JournalError):
         entries.extend(journal.entries_behind(end.number, end.chain))
     good = entries[-1].number if entries else end.number
@@ -73,7 +73,7 @@ def copy_good(journal: Journal, connection: sqlite3.Connection) -> Salvaged:
     return _copy_entries(journal, connection, Scheduler(settings), entries, none)
 
 
-class _End(NamedTuple):
+class _LastGoodBlock(NamedTuple):
     """Where the blocks end that are good."""
 
     number: int
@@ -81,18 +81,22 @@ class _End(NamedTuple):
     digest: str
 
 
-def _copy_blocks(journal: Journal, connection: sqlite3.Connection) -> _End:
-    end = _End(0, journal.first_digest, journal.first_digest)
+def _copy_blocks(journal: Journal, connection: sqlite3.Connection) -> _LastGoodBlock:
+    end = _LastGoodBlock(0, journal.first_digest, journal.first_digest)
     with suppress(JournalError), reading(journal.path):
         for block in journal.blocks():
             list(block.entries())
             connection.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?)", block)
-            end = _End(block.last, block.chain, block.digest)
+            end = _LastGoodBlock(block.last, block.chain, block.digest)
     return end
 
 
 def _stand_in(
-    connection: sqlite3.Connection, end: _End, entries: list[Entry], snapshot: Snapshot, settings: Settings
+    connection: sqlite3.Connection,
+    end: _LastGoodBlock,
+    entries: list[JournalEntry],
+    snapshot: Snapshot,
+    settings: Settings,
 ) -> None:
     """Write blocks for what is before the snapshot: the good entries, and one without content for the rest."""
     number, digest = end.number, end.digest
@@ -101,7 +105,9 @@ def _stand_in(
         some = entries[start : start + EVENTS_PER_BLOCK]
         made.append(blocks.make(some[0].number, some[-1], thinned(some, settings), digest))
         number, digest = made[-1].last, made[-1].digest
-    made.append(blocks.make(number + 1, Entry(snapshot.number, snapshot.now, "", "", snapshot.digest), [], digest))
+    made.append(
+        blocks.make(number + 1, JournalEntry(snapshot.number, snapshot.now, "", "", snapshot.digest), [], digest)
+    )
     connection.executemany("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?)", made)
 
 
@@ -113,7 +119,11 @@ def _snapshots(journal: Journal) -> list[Snapshot]:
 
 
 def _copy_entries(
-    journal: Journal, connection: sqlite3.Connection, scheduler: Scheduler, entries: list[Entry], salvaged: Salvaged
+    journal: Journal,
+    connection: sqlite3.Connection,
+    scheduler: Scheduler,
+    entries: list[JournalEntry],
+    salvaged: Salvaged,
 ) -> Salvaged:
     """Copy verified entries, those behind a snapshot as far as its scheduler can handle them again."""
     with suppress(JournalError), reading(journal.path):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.downtime import MAX_LATENESS
-from lightning_core.storage.journals.journal_database import Entry
+from lightning_core.storage.journals.journal_database import JournalEntry
 
 # Ratio of two positions of the grid on which loss cells are kept: about a hundred from the first batches to the last.
 GRID = 1.06
@@ -29,7 +29,7 @@ _TRANSIENT = ("checkpoint", "horizon", "in_slow_phase", "bad_losses", "hang", "l
 _REPORT, TICK = '{"kind":"report"', '{"kind":"tick"'
 
 
-def thinned(entries: Sequence[Entry], settings: Settings) -> list[Entry]:
+def thinned(entries: Sequence[JournalEntry], settings: Settings) -> list[JournalEntry]:
     """Return what is kept of entries; the first and the last one stay.
 
     Args:
@@ -38,15 +38,16 @@ def thinned(entries: Sequence[Entry], settings: Settings) -> list[Entry]:
 
     Example::
 
-        >>> entries = [Entry(n, float(n), '{"kind":"tick"}', "[]", "") for n in (1, 2, 3, 4)] + [
-        ...     Entry(5, 5.0, '{"kind":"cancel","job":"a"}', "[]", ""), Entry(6, 6.0, '{"kind":"tick"}', "[]", "")]
+        >>> entries = [JournalEntry(n, float(n), '{"kind":"tick"}', "[]", "") for n in (1, 2, 3, 4)] + [
+        ...     JournalEntry(5, 5.0, '{"kind":"cancel","job":"a"}', "[]", ""),
+        ...     JournalEntry(6, 6.0, '{"kind":"tick"}', "[]", "")]
         >>> [entry.number for entry in thinned(entries, Settings(period=1.0))]
         [1, 5, 6]
     """
-    reports = {k: _Report.of(entry) for k, entry in enumerate(entries) if entry.event.startswith(_REPORT)}
+    reports = {k: _StoredReport.of(entry) for k, entry in enumerate(entries) if entry.event.startswith(_REPORT)}
     gap = settings.period + MAX_LATENESS  # the scheduler may have been down
     keeps = {0, len(entries) - 1, *_around_gaps(entries, gap), *_with_consequences(entries), *_on_grid(reports)}
-    pending: dict[tuple[str, int], list[_Cell]] = {}  # cells of each worker that may be in its next report
+    pending: dict[tuple[str, int], list[_AcceptedCell]] = {}  # cells of each worker that may be in its next report
     kept = []
     for k, entry in enumerate(entries):
         if (report := reports.get(k)) is not None:
@@ -60,31 +61,31 @@ def thinned(entries: Sequence[Entry], settings: Settings) -> list[Entry]:
     return kept
 
 
-class _Cell(NamedTuple):
+class _AcceptedCell(NamedTuple):
     mark: int
     batches: int
     loss: float
 
 
-class _Report(NamedTuple):
+class _StoredReport(NamedTuple):
     """What decides whether a report is kept. Its text is read again if it is: all of them read would fill memory."""
 
     worker: tuple[str, int]
-    cells: list[_Cell]
+    cells: list[_AcceptedCell]
     """The cells that were accepted."""
     batches: int
     """Where on the curve it is."""
     is_evaluation: bool
 
     @classmethod
-    def of(cls, entry: Entry) -> Self:
+    def of(cls, entry: JournalEntry) -> Self:
         body, parts = json.loads(entry.event), json.loads(entry.answers)
         told = body.get("cells", ())
         cells: list[Any] = []
         for own in _accepted(body, parts):
             cells = own.get("cells", [cell[1:] for cell in told])
         marks = [FOLLOWS] * len(cells) if entry.digest else [mark for mark, *_ in told]
-        cells = [_Cell(mark, *cell) for mark, cell in zip(marks, cells, strict=True)]
+        cells = [_AcceptedCell(mark, *cell) for mark, cell in zip(marks, cells, strict=True)]
         batches = max(cells[-1].batches if cells else body["batches"], 1)
         return cls((body["job"], body["incarnation"]), cells, batches, bool(cells and body.get("evaluated")))
 
@@ -94,7 +95,7 @@ def _accepted(body: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> li
     return [part["accepted"] for part in parts if "accepted" in part and part["job"] == body["job"]]
 
 
-def _shortened(entry: Entry, cells: list[_Cell]) -> Entry:
+def _shortened(entry: JournalEntry, cells: list[_AcceptedCell]) -> JournalEntry:
     """Return a report that is kept, with other cells."""
     body, parts = json.loads(entry.event), json.loads(entry.answers)
     for name in ("cells", *_TRANSIENT):
@@ -104,14 +105,14 @@ def _shortened(entry: Entry, cells: list[_Cell]) -> Entry:
     return entry._replace(event=_text(body | ({"cells": cells} if cells else {})), answers=_text(parts))
 
 
-def _newest(cells: list[_Cell], count: int) -> list[_Cell]:
+def _newest(cells: list[_AcceptedCell], count: int) -> list[_AcceptedCell]:
     if len(cells) <= count:
         return cells
     first, *others = cells[-count:]
     return [first._replace(mark=AFTER_A_BREAK), *others]
 
 
-def _around_gaps(entries: Sequence[Entry], gap: float) -> Iterator[int]:
+def _around_gaps(entries: Sequence[JournalEntry], gap: float) -> Iterator[int]:
     """Yield the places before and behind a gap; ticks may come before the event that tells what it was."""
     after_gap = False
     for k in range(1, len(entries)):
@@ -124,7 +125,7 @@ def _around_gaps(entries: Sequence[Entry], gap: float) -> Iterator[int]:
             after_gap = entry.event.startswith(TICK)
 
 
-def _with_consequences(entries: Sequence[Entry]) -> Iterator[int]:
+def _with_consequences(entries: Sequence[JournalEntry]) -> Iterator[int]:
     """Yield the places of all but the reports and ticks that led to nothing new; a directive may be repeated."""
     versions: dict[str, int] = {}
     for k, entry in enumerate(entries):
@@ -138,7 +139,7 @@ def _with_consequences(entries: Sequence[Entry]) -> Iterator[int]:
             yield k
 
 
-def _on_grid(reports: Mapping[int, _Report]) -> Iterator[int]:
+def _on_grid(reports: Mapping[int, _StoredReport]) -> Iterator[int]:
     """Yield the places of reports with a cell on the grid, and of the first and the last one of each worker."""
     reached: dict[tuple[str, int], int] = {}
     last: dict[tuple[str, int], int] = {}

@@ -19,7 +19,7 @@ from lightning_core.core.names import is_name
 from lightning_core.pool.pool import Pool
 from lightning_core.server import json_limits
 from lightning_core.server.access.people import Person
-from lightning_core.web.api.endpoints import ENDPOINTS, VERSION, Asked, Endpoint, Sources
+from lightning_core.web.api.endpoints import ENDPOINTS, VERSION, CheckedRequest, Endpoint, Sources
 from lightning_core.web.api.errors import PREFIX, error_answer
 from lightning_core.web.api.openapi import document
 from lightning_core.web.api.reading import read_body, read_query
@@ -103,7 +103,7 @@ class ApiRoutes:
 
         def run() -> Any:
             with self._pool.acting_for(person) as acting:
-                return endpoint.run(self._sources, Asked(person, acting, name, query, body))
+                return endpoint.run(self._sources, CheckedRequest(person, acting, name, query, body))
 
         if endpoint.method == "GET":
             return await self._reading.draw(run)

@@ -26,7 +26,7 @@ from lightning_core.web.pages.job_pages import log_tail
 
 if TYPE_CHECKING:
     from lightning_core.web.live_history import LiveHistory
-    from lightning_core.web.steering import Steering
+    from lightning_core.web.steering import JobControls
     from lightning_core.web.submission import Submission
 
 VERSION = "v1"
@@ -39,11 +39,11 @@ class Sources(NamedTuple):
     folder: Path
     """Folder of the pool."""
     history: LiveHistory
-    steering: Steering
+    steering: JobControls
     submission: Submission
 
 
-class Asked(NamedTuple):
+class CheckedRequest(NamedTuple):
     """A request, read and checked."""
 
     person: Person
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     """What its body says, with the keys of the endpoint's type."""
 
 
-Answer = Callable[[Sources, Asked], Any]
+Answer = Callable[[Sources, CheckedRequest], Any]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Endpoint:
     body: type = shapes.Nothing
 
 
-def _pool(sources: Sources, asked: Asked) -> shapes.PoolAnswer:
+def _pool(sources: Sources, asked: CheckedRequest) -> shapes.PoolAnswer:
     about, person = asked.pool.about(), asked.person
     return {
         "pid": about["pid"], "folder": about["folder"], "kind": kind_of(about),
@@ -96,7 +96,7 @@ def _pool(sources: Sources, asked: Asked) -> shapes.PoolAnswer:
     }  # fmt: skip
 
 
-def _jobs(sources: Sources, asked: Asked) -> shapes.JobsAnswer:
+def _jobs(sources: Sources, asked: CheckedRequest) -> shapes.JobsAnswer:
     now, jobs = asked.pool.look()
     wanted: shapes.JobsQuery = asked.query
     found = [
@@ -110,16 +110,16 @@ def _jobs(sources: Sources, asked: Asked) -> shapes.JobsAnswer:
     return {"now": now, "jobs": [job_entry(job, sources.folder) for job in page], "next": after}
 
 
-def _job(sources: Sources, asked: Asked) -> JobEntry:
+def _job(sources: Sources, asked: CheckedRequest) -> JobEntry:
     return job_entry(asked.pool.status(asked.name), sources.folder)
 
 
-def _forecast(_: Sources, asked: Asked) -> shapes.ForecastAnswer:
+def _forecast(_: Sources, asked: CheckedRequest) -> shapes.ForecastAnswer:
     made = asked.pool.forecast(asked.name)
     return {"forecast": None if made is None else made._asdict()}  # type: ignore[typeddict-item]
 
 
-def _curve(sources: Sources, asked: Asked) -> shapes.CurveAnswer:
+def _curve(sources: Sources, asked: CheckedRequest) -> shapes.CurveAnswer:
     def read(job: JobHistory) -> shapes.CurveAnswer:
         curve, limit = job.curve(), asked.query.limit
         kept = np.unique(np.linspace(0, max(len(curve) - 1, 0), min(limit, len(curve))).round().astype(int))
@@ -132,7 +132,7 @@ def _curve(sources: Sources, asked: Asked) -> shapes.CurveAnswer:
     return _of_history(sources, asked, read)
 
 
-def _story(sources: Sources, asked: Asked) -> shapes.StoryAnswer:
+def _story(sources: Sources, asked: CheckedRequest) -> shapes.StoryAnswer:
     def read(job: JobHistory) -> shapes.StoryAnswer:
         found = rows(job)
         moments: list[shapes.Moment] = [
@@ -147,12 +147,12 @@ def _story(sources: Sources, asked: Asked) -> shapes.StoryAnswer:
     return _of_history(sources, asked, read)
 
 
-def _log(sources: Sources, asked: Asked) -> shapes.LogAnswer:
+def _log(sources: Sources, asked: CheckedRequest) -> shapes.LogAnswer:
     _of_history(sources, asked, lambda _: None)  # a log is that of the newest job of a name
     return {"lines": log_tail(sources.folder, asked.name).splitlines()[-asked.query.lines :]}
 
 
-def _of_history(sources: Sources, asked: Asked, read: Callable[[JobHistory], T]) -> T:
+def _of_history(sources: Sources, asked: CheckedRequest, read: Callable[[JobHistory], T]) -> T:
     """Return what is read of the history of a job.
 
     Raises:
@@ -167,24 +167,24 @@ def _of_history(sources: Sources, asked: Asked, read: Callable[[JobHistory], T])
         return read(found[1])
 
 
-def _counters(_: Sources, asked: Asked) -> dict[str, Any]:
+def _counters(_: Sources, asked: CheckedRequest) -> dict[str, Any]:
     asked.person.check(Right.SEE)
     return dict(asked.pool.counters())
 
 
 def _steer(action: str) -> Answer:
-    def run(sources: Sources, asked: Asked) -> shapes.Done:
+    def run(sources: Sources, asked: CheckedRequest) -> shapes.Done:
         return {"words": sources.steering.ask(asked.person, asked.name, action, asked.body)}
 
     return run
 
 
-def _check(sources: Sources, asked: Asked) -> shapes.CheckAnswer:
+def _check(sources: Sources, asked: CheckedRequest) -> shapes.CheckAnswer:
     found = sources.submission.check(asked.person, asked.body["bundle"])
     return {"problems": [{"line": line, "column": column, "words": words} for line, column, words in found]}
 
 
-def _submit(sources: Sources, asked: Asked) -> shapes.Submitted:
+def _submit(sources: Sources, asked: CheckedRequest) -> shapes.Submitted:
     return {"jobs": sources.submission.submit(asked.person, asked.body["bundle"])}
 
 

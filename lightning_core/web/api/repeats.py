@@ -18,7 +18,7 @@ HEADER = "Request-Id"
 MAX_REMEMBERED, MAX_ID = 10_000, 64
 
 
-class _Request(NamedTuple):
+class _PastRequest(NamedTuple):
     digest: bytes
     answer: asyncio.Future[Any]
 
@@ -27,7 +27,7 @@ class Repeats:
     """Remembers the answers to requests by who asked, and their ids."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], _Request] = {}
+        self._known: dict[tuple[str, str], _PastRequest] = {}
 
     async def once(self, person: str, number: str | None, content: str, do: Callable[[], Awaitable[Any]]) -> Any:
         """Do what a request asks, unless it is being done or has been; what failed may be asked again.
@@ -49,7 +49,7 @@ class Repeats:
         known = self._known.get(key)
         if known is None:
             # A task of its own: it is done even if who asked hangs up, and the answer is there for the next request.
-            known = self._known[key] = _Request(digest, asyncio.ensure_future(do()))
+            known = self._known[key] = _PastRequest(digest, asyncio.ensure_future(do()))
             known.answer.add_done_callback(lambda answer: self._forget_failure(key, answer))
             if len(self._known) > MAX_REMEMBERED:
                 del self._known[next(iter(self._known))]

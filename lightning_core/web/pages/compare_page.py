@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from lightning_core.core.durations import format_duration
 from lightning_core.history.job_history import JobHistory
-from lightning_core.report.comparison_chart import Axis, Curve, comparison_chart, key_of_line
+from lightning_core.report.comparison_chart import Axis, JobCurve, comparison_chart, key_of_line
 from lightning_core.report.job_card import badge, shortened
 from lightning_core.report.svg import escape
 
@@ -16,7 +16,7 @@ from lightning_core.report.svg import escape
 MAX_JOBS, MAX_ROWS = 8, 200
 
 
-class Compared(NamedTuple):
+class ComparedJob(NamedTuple):
     """One of the jobs."""
 
     label: str
@@ -27,7 +27,7 @@ class Compared(NamedTuple):
     """Hyper-parameters by name, secrets left out; empty if they are not known."""
 
 
-def body(jobs: Sequence[Compared], last: float, axis: Axis, width: int) -> str:
+def body(jobs: Sequence[ComparedJob], last: float, axis: Axis, width: int) -> str:
     """Return the content of the page.
 
     Args:
@@ -55,15 +55,15 @@ def body(jobs: Sequence[Compared], last: float, axis: Axis, width: int) -> str:
     )
 
 
-def charts(jobs: Sequence[Compared], axis: Axis, width: int) -> str:
+def charts(jobs: Sequence[ComparedJob], axis: Axis, width: int) -> str:
     """Return a chart for each metric among the jobs."""
-    by_metric: dict[str, list[Curve]] = {}
+    by_metric: dict[str, list[JobCurve]] = {}
     for key, one in enumerate(jobs):
-        by_metric.setdefault(one.job.job.target.axis, []).append(Curve(one.label, one.job, key))
+        by_metric.setdefault(one.job.job.target.axis, []).append(JobCurve(one.label, one.job, key))
     return "".join(comparison_chart(curves, axis, width) for curves in by_metric.values())
 
 
-def _choices(jobs: Sequence[Compared], axis: Axis) -> str:
+def _choices(jobs: Sequence[ComparedJob], axis: Axis) -> str:
     """Return links to the same page over something else; over epochs only if all jobs tell theirs."""
     names = [("job", one.asked) for one in jobs]
     axes = [one for one in Axis if one is not Axis.EPOCHS or all(job.job.job.target.epoch_batches for job in jobs)]
@@ -74,7 +74,7 @@ def _choices(jobs: Sequence[Compared], axis: Axis) -> str:
     )
 
 
-def _outcomes(jobs: Sequence[Compared], last: float) -> str:
+def _outcomes(jobs: Sequence[ComparedJob], last: float) -> str:
     rows = [
         ("outcome", [badge(one.job.verdict) for one in jobs]),
         ("target", [escape(one.job.job.target) for one in jobs]),
@@ -93,7 +93,7 @@ def _reached(job: JobHistory) -> str:
     return "-" if (value := job.reached) is None else escape(job.job.target.show(value))
 
 
-def _differences(jobs: Sequence[Compared]) -> str:
+def _differences(jobs: Sequence[ComparedJob]) -> str:
     unknown = [one.label for one in jobs if not one.values]
     note = f'<p class="soft">Not known of {escape(", ".join(unknown))}.</p>' if unknown else ""
     told = [one for one in jobs if one.values]
@@ -110,7 +110,7 @@ def _differences(jobs: Sequence[Compared]) -> str:
     return f"{_table(jobs, rows[:MAX_ROWS])}{more}{note}"
 
 
-def _table(jobs: Sequence[Compared], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+def _table(jobs: Sequence[ComparedJob], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
     head = "".join(f'<th scope="col">{escape(one.label)}</th>' for one in jobs)
     body = "".join(
         f'<tr><th scope="row">{name}</th>{"".join(f"<td>{value}</td>" for value in values)}</tr>'

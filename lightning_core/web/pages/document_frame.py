@@ -43,7 +43,7 @@ def digest_of(assets: Mapping[str, Asset]) -> str:
     return digest.hexdigest()[:16]
 
 
-class Link(NamedTuple):
+class PageLink(NamedTuple):
     """A page of the navigation."""
 
     address: str
@@ -61,7 +61,7 @@ class Frame:
         pages: Pages of the navigation.
     """
 
-    def __init__(self, assets: Mapping[str, Asset], title: str, pages: Sequence[Link]) -> None:
+    def __init__(self, assets: Mapping[str, Asset], title: str, pages: Sequence[PageLink]) -> None:
         self._title, self._pages, self.digest = title, pages, digest_of(assets)
 
     def page(self, name: str, body: str, person: Person | None, here: str = "", script: str = "") -> str:

@@ -13,7 +13,7 @@ from lightning_core.report.on_market.market_tables import money_by_job, offers, 
 from lightning_core.report.svg import Scale, boxes, escape, line, number
 from lightning_core.view.cloud_line import trouble_line
 from lightning_core.view.text import clean
-from lightning_core.web.pool_watch import View
+from lightning_core.web.pool_watch import PoolSnapshot
 
 # Intervals in the charts and in the table, changes of what was wanted, and jobs: the newest.
 MAX_DRAWN, MAX_ROWS, MAX_WANTED, MAX_JOBS = 400, 50, 20, 200
@@ -24,13 +24,13 @@ Box = tuple[float, float, float, float]
 """Left, top, width and height in pixels."""
 
 
-def body(history: History, view: View) -> str:
+def body(history: History, view: PoolSnapshot) -> str:
     """Return the content of the page."""
     title = "Plan of the day" if view.has_plan and not view.is_on_market else "Market"
     return f'<h1>{title}</h1><div id="market" aria-live="off">{parts(history, view, WIDTH)}</div>'
 
 
-def parts(history: History, view: View, width: int) -> str:
+def parts(history: History, view: PoolSnapshot, width: int) -> str:
     """Return what changes with time, as HTML.
 
     Args:
@@ -139,7 +139,7 @@ def _plan(plan: Mapping[str, Any], now: float) -> str:
     return f'<section class="panel"><h2>What is planned</h2><p>{escape(words)}</p>{asked}</section>'
 
 
-def _jobs(view: View) -> str:
+def _jobs(view: PoolSnapshot) -> str:
     """Return the jobs with their spot policies: that of all jobs, or the one that was chosen for each."""
     of_all = view.about.get("settings", {}).get("controllers", {}).get("market", {}).get("policy", "")
     found = [(job, of_all if job.spot_policy is None else str(job.spot_policy)) for job in view.statuses()]

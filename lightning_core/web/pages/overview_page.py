@@ -8,10 +8,10 @@ from lightning_core.server.access.people import Person, Right
 from lightning_core.server.discovery import kind_of
 from lightning_core.view.silence import silence_line
 from lightning_core.view.text import clean
-from lightning_core.web.pool_watch import View
+from lightning_core.web.pool_watch import PoolSnapshot
 
 
-def describe(view: View, person: Person) -> dict[str, Any]:
+def describe(view: PoolSnapshot, person: Person) -> dict[str, Any]:
     """Return what the page shows of the pool itself to a person."""
     about = view.about
     settings = about.get("settings", {})

@@ -8,7 +8,7 @@ from lightning_core.history.history import History
 from lightning_core.report.gantt import gantt
 from lightning_core.report.job_tables import all_faults
 from lightning_core.report.svg import escape
-from lightning_core.web.pool_watch import View
+from lightning_core.web.pool_watch import PoolSnapshot
 
 # Lengths that can be chosen, in seconds.
 LENGTHS = ((600, "10 minutes"), (3600, "hour"), (6 * 3600, "6 hours"), (86400, "day"), (7 * 86400, "week"),
@@ -29,7 +29,7 @@ def body() -> str:
     )
 
 
-def lanes(history: History, view: View, last: float | None) -> str:
+def lanes(history: History, view: PoolSnapshot, last: float | None) -> str:
     """Return the lanes of the devices, as HTML.
 
     Args:

@@ -9,15 +9,15 @@ from lightning_core.core.limits import format_bytes
 from lightning_core.report.svg import escape
 from lightning_core.scheduler.asking.prospects import Assumed, Kept
 from lightning_core.server.access.people import Person, Right
-from lightning_core.simulation.what_if import Chances, Change
+from lightning_core.simulation.what_if import Assumption, Chances
 from lightning_core.view.text import clean
-from lightning_core.web.pool_watch import View
+from lightning_core.web.pool_watch import PoolSnapshot
 
 # A chance that moves by less is the same to a reader; rows that are shown of the jobs that stay as they are.
 NOTABLE, MAX_SAME = 0.05, 100
 
 
-def panel(view: View, person: Person, job: str = "") -> str:
+def panel(view: PoolSnapshot, person: Person, job: str = "") -> str:
     """Return the panel; its script asks for what it shows. It is empty for who may not see all jobs.
 
     Args:
@@ -55,7 +55,7 @@ def panel(view: View, person: Person, job: str = "") -> str:
     )
 
 
-def answer(found: Chances, change: Change) -> str:
+def answer(found: Chances, change: Assumption) -> str:
     """Return who would make it, as HTML: first those for whom the change makes a difference."""
     rows = sorted(
         zip(found.names, found.before, found.after, found.known, strict=True),
@@ -69,7 +69,7 @@ def answer(found: Chances, change: Change) -> str:
         f"Of the jobs that go on, <b>{after:.1f} in time</b> on average, {before:.1f} as things are: the mean of {of}."
     )
     none = "" if moved else "<p>It makes no difference to any job's chance.</p>"
-    if change == Change(change.job):  # nothing of the job is to change
+    if change == Assumption(change.job):  # nothing of the job is to change
         words, none = f"As things are, <b>{after:.1f}</b> of the jobs that go on are in time: the mean of {of}.", ""
     rest = (
         f"<details><summary>{len(same)} job{'s' * (len(same) != 1)} as before</summary>{_table(same[:MAX_SAME])}"

@@ -18,7 +18,7 @@ from lightning_core.web.drawing import Drawing
 from lightning_core.web.entrance import Entrance
 from lightning_core.web.live_history import LiveHistory
 from lightning_core.web.pages import compare_page
-from lightning_core.web.pages.compare_page import MAX_JOBS, Compared
+from lightning_core.web.pages.compare_page import MAX_JOBS, ComparedJob
 from lightning_core.web.pages.document_frame import Frame
 from lightning_core.web.pages.job_pages import trained_with
 from lightning_core.web.query_values import whole_number
@@ -57,7 +57,7 @@ class CompareRoutes:
         drawn = await self._draw(request, person, lambda _, jobs: compare_page.charts(jobs, axis, width))
         return HTMLResponse(drawn)
 
-    async def _draw(self, request: Request, person: Person, draw: Callable[[History, list[Compared]], str]) -> str:
+    async def _draw(self, request: Request, person: Person, draw: Callable[[History, list[ComparedJob]], str]) -> str:
         asked = list(dict.fromkeys(request.query_params.getlist("job")))
         if len(asked) > MAX_JOBS:
             raise HTTPException(400, f"at most {MAX_JOBS} jobs can be compared, got {len(asked)}")
@@ -72,7 +72,7 @@ class CompareRoutes:
                         raise HTTPException(404, f"There is no job {words}.")
                     _, job = found
                     values = trained_with(self._folder, job, is_newest=history.label(job) == job.name)
-                    jobs.append(Compared(history.label(job), job, words, dict(values)))
+                    jobs.append(ComparedJob(history.label(job), job, words, dict(values)))
                 return draw(history, jobs)
 
         return await self._drawing.draw(find)

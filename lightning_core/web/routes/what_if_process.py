@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.asking.prospects import Prospects
-from lightning_core.simulation.what_if import Chances, Change, chances
+from lightning_core.simulation.what_if import Assumption, Chances, chances
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 
@@ -50,9 +50,9 @@ class WhatIf:
         self._journal = journal
         self._lock = threading.Lock()
         self._read: tuple[float, Prospects] | None = None
-        self._answers: dict[tuple[float, Change], Chances] = {}
+        self._answers: dict[tuple[float, Assumption], Chances] = {}
 
-    def ask(self, change: Change) -> Chances:
+    def ask(self, change: Assumption) -> Chances:
         """Return in how many futures each job is in time; takes some seconds.
 
         Raises:
@@ -82,7 +82,7 @@ def warm_up() -> None:
     forkserver.ensure_running()
 
 
-def simulated(source: Path | Prospects, change: Change) -> tuple[Prospects, Chances]:
+def simulated(source: Path | Prospects, change: Assumption) -> tuple[Prospects, Chances]:
     """Simulate futures in a process of its own.
 
     Args:
@@ -115,7 +115,7 @@ def simulated(source: Path | Prospects, change: Change) -> tuple[Prospects, Chan
     return found
 
 
-def _answer(pipe: Connection, source: Path | Prospects, change: Change, until: float) -> None:
+def _answer(pipe: Connection, source: Path | Prospects, change: Assumption, until: float) -> None:
     """Simulate until some time of the monotonic clock, and send what was found, or in words why it was not."""
     with suppress(OSError):
         os.nice(10)

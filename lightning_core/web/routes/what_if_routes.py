@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from lightning_core.core.names import is_name
-from lightning_core.simulation.what_if import Change
+from lightning_core.simulation.what_if import Assumption
 from lightning_core.web.entrance import Entrance
 from lightning_core.web.pages import what_if_panel
 from lightning_core.web.pool_watch import PoolWatch
@@ -48,7 +48,7 @@ class WhatIfRoutes:
         if job and not is_name(job):
             raise HTTPException(400, "job must be the name of a job")
         deadline = None if left is None else self._watch.view.now + left
-        change = Change(job, deadline, whole_number(request, "devices"), whole_number(request, "own"))
+        change = Assumption(job, deadline, whole_number(request, "devices"), whole_number(request, "own"))
         if self.waiting >= MAX_WAITING:
             raise HTTPException(503, "others are asking as well; try again in some seconds")
         self.waiting += 1
