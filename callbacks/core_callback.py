@@ -19,14 +19,14 @@ from lightning_core.view.console_lines import logger
 
 from .checkpointing.best_model import check_keep_best
 from .checkpointing.job_checkpointer import JobCheckpointer
-from .control.offload import check_offload
-from .control.roll_call import RollCall
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
 from .job_record import KEY, JobRecord, notebook_card
 from .options import JobTerms, Options, read_on_refused
 from .parent import ForParent, Left
 from .reporting.hang_watch import Phase
+from .steering.offload import check_offload
+from .steering.roll_call import RollCall
 
 log = logger(__name__)
 

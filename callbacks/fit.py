@@ -38,11 +38,6 @@ from lightning_core.view.console_lines import logger, print_line, watch_bar_of
 from .checkpointing.best_model import best_model_saver
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .checkpointing.job_writer import batches_done
-from .control.busy_timer import BusyTimer, GpuTimer, HostTimer
-from .control.fit_signals import JobEnded, JobReleased
-from .control.offload import offload_of
-from .control.ranks import NOTHING, Ranks, SideAction
-from .control.steering import Steering
 from .elastic.steps import micro_batches_per_step
 from .fit_end import exit_of
 from .job_record import JobRecord
@@ -58,6 +53,11 @@ from .reporting.rank_memory import RankMemory
 from .reporting.rank_watch import RankWatch, store_of_group
 from .reporting.target_reader import Stage
 from .slurm import SlurmEnd, SlurmSaver
+from .steering.busy_timer import BusyTimer, GpuTimer, HostTimer
+from .steering.fit_signals import JobEnded, JobReleased
+from .steering.offload import offload_of
+from .steering.ranks import NOTHING, Ranks, SideAction
+from .steering.steering import Steering
 from .user_code.guarded import Guarded
 from .user_code.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of
 

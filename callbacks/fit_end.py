@@ -10,8 +10,8 @@ import lightning.pytorch as pl
 
 from lightning_core.core.events import ExitCause, WorkerExited
 
-from .control.fit_signals import JobEnded, JobReleased
 from .reporting.horizon import seconds_left
+from .steering.fit_signals import JobEnded, JobReleased
 from .user_code.guarded import Guarded
 from .user_code.lightning_kinds import EARLY_STOPPING, callbacks_of
 

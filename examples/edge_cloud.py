@@ -43,7 +43,7 @@ from lightning_core.callbacks import ElasticLoader  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.cluster.device_groups import LOCATION_LABEL  # noqa: E402
-from lightning_core.control.plan_data import plan_of  # noqa: E402
+from lightning_core.controllers.plan_data import plan_of  # noqa: E402
 from lightning_core.core.answers import JobStatus  # noqa: E402
 from lightning_core.core.commands import Cancel  # noqa: E402
 from lightning_core.core.control import DemandSeen, PlanGiven  # noqa: E402

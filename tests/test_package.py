@@ -26,8 +26,8 @@ ROOMS = (
     "core name_conflict",
     "variables planning estimators search",
     "policies market placement",
-    "market.policies",
-    "control",
+    "market.spot_policies",
+    "controllers",
     "scheduler",
     "storage node",
     "history server",
@@ -37,7 +37,7 @@ ROOMS = (
     "callbacks.elastic",
     "callbacks.checkpointing",
     "callbacks.reporting",
-    "callbacks.control",
+    "callbacks.steering",
     "callbacks",
     "bundle",
     "simulation cloud worker run",
@@ -45,6 +45,7 @@ ROOMS = (
     "pool",
     "web",
     "autojoin integrations",
+    "testing",
     "cli",
     "__main__",
 )
@@ -149,6 +150,16 @@ def test_no_two_benchmarks_share_a_name() -> None:
     assert [name for name, number in count.items() if number > 1] == []
 
 
+def test_no_two_modules_share_a_name() -> None:
+    """Nor do two folders: a name says what is in one wherever it is imported."""
+    for of_folders in (True, False):
+        modules: dict[str, list[str]] = {}
+        for name, path in sources().items():
+            if (path.name == "__init__.py") is of_folders:
+                modules.setdefault(name.rpartition(".")[2], []).append(name)
+        assert {name: found for name, found in modules.items() if len(found) > 1} == {}
+
+
 def test_no_two_classes_share_a_name() -> None:
     """A name says what a class is wherever it is read: a leading underscore does not tell two apart."""
     classes: dict[str, list[str]] = {}
@@ -164,9 +175,10 @@ def test_no_two_classes_share_a_name() -> None:
 # measured on the monotonic clock, which cannot be set.
 WALL_CLOCK = {
     "callbacks/fit.py", "callbacks/job_record.py", "callbacks/options.py", "callbacks/slurm.py",
-    "lightning_core/bundle/job_section.py", "lightning_core/cli/history_commands.py", "lightning_core/cli/jobs.py",
+    "lightning_core/bundle/job_section.py", "lightning_core/cli/history_commands.py",
+    "lightning_core/cli/job_commands.py",
     "lightning_core/cli/run_in_pool.py", "lightning_core/cli/search.py",
-    "lightning_core/cli/access/token_commands.py", "lightning_core/server/access/tokens.py",
+    "lightning_core/cli/users/token_commands.py", "lightning_core/server/access/tokens.py",
     "lightning_core/cli/simulate.py", "lightning_core/cloud/provisioner.py", "lightning_core/cluster/bundle_runner.py",
     "lightning_core/cluster/head.py", "lightning_core/integrations/lightning_search.py",
     "lightning_core/integrations/optuna.py", "lightning_core/integrations/pool_search.py",

@@ -20,11 +20,11 @@ from lightning_core.cloud.machine_notes import MachineNotes  # noqa: E402
 from lightning_core.cloud.provisioner import SPOT  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
-from lightning_core.control import MarketController  # noqa: E402
+from lightning_core.controllers import MarketController  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
 from lightning_core.core.control import Asker, NodesSeen  # noqa: E402
 from lightning_core.core.events import Checkpoint, ExitCause, Report, WorkerExited  # noqa: E402
-from lightning_core.history.ledger import MarketLedger, read_ledger  # noqa: E402
+from lightning_core.history.market_ledger import MarketLedger, read_ledger  # noqa: E402
 from lightning_core.market import Market, SpotJob  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
 from lightning_core.run.follow import Watcher  # noqa: E402

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.market.loss_jobs import LossJob
-from lightning_core.control.job_model import JobModel, sure_work, with_margin
+from lightning_core.controllers.job_model import JobModel, sure_work, with_margin
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import LossTarget
@@ -20,7 +20,7 @@ from lightning_core.market.observation import Observation
 from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
-from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.spot_policies import SPOT_POLICIES
 
 # Hours of a launch, and between two checkpoints; hours that the work takes on one node.
 LAUNCH, SAVE_EVERY, WORK = 0.2, 0.05, 12.0
@@ -87,7 +87,7 @@ class LossPlanner:
 
     Args:
         job: The job.
-        policy: Spec of a policy in :data:`~lightning_core.market.policies.SPOT_POLICIES`.
+        policy: Spec of a policy in :data:`~lightning_core.market.spot_policies.SPOT_POLICIES`.
         knowledge: Returns the work that the job is planned with at any time, from the little or much that is known.
         as_planned: The job as the market sees it if its work is so much.
     """
@@ -124,7 +124,7 @@ def play(job: LossJob, deadline: float, policy: str, knowledge: Knowledge) -> Pl
     Args:
         job: The job.
         deadline: Hours from its start to its deadline.
-        policy: Spec of a policy in :data:`~lightning_core.market.policies.SPOT_POLICIES`.
+        policy: Spec of a policy in :data:`~lightning_core.market.spot_policies.SPOT_POLICIES`.
         knowledge: Returns the work that the job is planned with at any time, from the little or much that is known.
     """
     market = job.market

@@ -38,7 +38,9 @@ from lightning_core.market import (
 )
 from lightning_core.market.forecasters import Forecaster, Tails, errors
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.policies import (
+from lightning_core.market.programs.optimum import optimum
+from lightning_core.market.spot_job import Overhead
+from lightning_core.market.spot_policies import (
     Ahanp,
     Ahap,
     AllOrNothing,
@@ -49,9 +51,7 @@ from lightning_core.market.policies import (
     SemiMarkov,
     UniformProgress,
 )
-from lightning_core.market.policies.paper_pool import paper_pool
-from lightning_core.market.programs.optimum import optimum
-from lightning_core.market.spot_job import Overhead
+from lightning_core.market.spot_policies.paper_pool import paper_pool
 
 STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
 ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: SemiMarkov"

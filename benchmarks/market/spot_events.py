@@ -27,7 +27,7 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
-from lightning_core.market.policies import SPOT_POLICIES, SemiMarkov
+from lightning_core.market.spot_policies import SPOT_POLICIES, SemiMarkov
 from lightning_core.market.traces import shipped_trace
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob

@@ -27,12 +27,12 @@ import numpy as np
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.market.spot import paired, spread
 from benchmarks.market.spot_traces import DEADLINE, INSTANCES, TRACES, Trace, load
-from lightning_core.control.market_terms import DEFAULT_POLICIES, MarketTerms
+from lightning_core.controllers.market_terms import DEFAULT_POLICIES, MarketTerms
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.policies.on_demand import on_demand_cost
-from lightning_core.market.policies.paper_pool import make_pool
 from lightning_core.market.selector import Selector, normalised
+from lightning_core.market.spot_policies.on_demand import on_demand_cost
+from lightning_core.market.spot_policies.paper_pool import make_pool
 from lightning_core.scheduler.selecting.earlier_feedback import play
 
 SEEDS: Mapping[Size, int] = {"quick": 10, "default": 40, "full": 100}

@@ -42,7 +42,7 @@ from benchmarks.market.virtual_day import Decision, LiveDay, decisions, differen
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.storage.atomic_files import write_whole
 
 # Seconds of an interval, intervals to the deadline, batches, and seeds. A node and a worker on it start in 6 to 15 s.

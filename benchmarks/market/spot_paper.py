@@ -22,11 +22,11 @@ from benchmarks.market.spot_traces import DEADLINE, VALUE, WORK, Trace, scaled
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Ledger, MarketForecaster, Perfect, SpotJob, backtest
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
-from lightning_core.market.policies.ahap import Mode
-from lightning_core.market.policies.paper_pool import MAX_OMEGA, SIGMAS
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.programs.window_planner import WindowPlanner
+from lightning_core.market.spot_policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
+from lightning_core.market.spot_policies.ahap import Mode
+from lightning_core.market.spot_policies.paper_pool import MAX_OMEGA, SIGMAS
 
 # Utility of AHAP above the others at a deadline of 10 intervals, per cent (section VI-B).
 CLAIMED = {"OD": 49.0, "MSU": 54.8, "UP": 33.4, "AHANP": 23.2}

@@ -15,7 +15,7 @@ from lightning_core.market import (
     backtest,
 )
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.policies.paper_pool import distinct, paper_pool
+from lightning_core.market.spot_policies.paper_pool import distinct, paper_pool
 
 JOBS = (250, 500, 1000)
 

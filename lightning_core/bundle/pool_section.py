@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import exact_duration, parse_bytes, read_bool
-from lightning_core.control import Budget, Calendar
+from lightning_core.controllers import Budget, Calendar
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
@@ -61,7 +61,7 @@ class PoolSection(NamedTuple):
     share_history: bool = False
     """Whether jobs are given the earlier runs of other users too."""
     calendar: tuple[str, ...] = ()
-    """Hours at which nothing trains; see :class:`~lightning_core.control.calendar.Calendar`."""
+    """Hours at which nothing trains; see :class:`~lightning_core.controllers.calendar.Calendar`."""
     budget: float | None = None
     """Money that the pool may spend on a market; None for any."""
     best_effort: float = 0.0

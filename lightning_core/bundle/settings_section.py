@@ -10,7 +10,7 @@ from typing import Any
 from lightning_core.bundle.pool_section import PoolSection, with_pool
 from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import exact_duration
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.specs import Spec, parse_spec

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_core.cli.arguments import add_allow_import, add_pool
-from lightning_core.cli.jobs import read_bundle
+from lightning_core.cli.job_commands import read_bundle
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.names import listed
 from lightning_core.node.signals import recorded_signals

@@ -21,18 +21,18 @@ from lightning_core.cli import (
     advice,
     history_commands,
     init,
-    jobs,
+    job_commands,
     journals,
-    market,
+    market_commands,
     place,
     run_bundle,
     search,
     simulate,
-    status,
+    status_command,
     up,
 )
-from lightning_core.cli.access import serve, token_commands
 from lightning_core.cli.arguments import Parser, complete
+from lightning_core.cli.users import serve, token_commands
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
 from lightning_core.node.signals import SignalReceivedError, raising_signals
@@ -51,13 +51,13 @@ COMMANDS = (
     advice,
     init,
     simulate,
-    market,
+    market_commands,
     place,
     up,
     token_commands,
-    jobs,
+    job_commands,
     search,
-    status,
+    status_command,
     serve,
     history_commands,
     journals,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.cli.arguments import new_file
-from lightning_core.cli.on_plan import commands as on_plan
+from lightning_core.cli.on_plan import plan_commands as on_plan
 from lightning_core.cli.on_plan.plan_arguments import add_limits, add_plan, solve, weights_of
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.storage.atomic_files import write_whole

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
-from lightning_core.cli.jobs import has_job, print_moments, read_bundle
+from lightning_core.cli.job_commands import has_job, print_moments, read_bundle
 from lightning_core.cli.on_market.flags import add_market, market_of
 from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
 from lightning_core.node.signals import SignalReceivedError, recorded_signals

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_core.cli.jobs import launch
+from lightning_core.cli.job_commands import launch
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.errors import LightningCoreError
 from lightning_core.pool import NotOnThisMachineError, Pool

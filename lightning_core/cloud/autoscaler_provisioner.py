@@ -6,8 +6,8 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from lightning_core.cloud import demands
-from lightning_core.cloud.demands import NodeDemand
+from lightning_core.cloud import node_demands
+from lightning_core.cloud.node_demands import NodeDemand
 from lightning_core.cloud.provisioner import (
     LEAVE_SECONDS,
     MARKET_LABEL,
@@ -66,24 +66,26 @@ class AutoscalerProvisioner:
     def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
         with self._lock:
             self._wanted, self._places = wanted, tuple(places)
-            demands.put(self._pool, self._resource, wanted, places, labelled=self._labelled)
+            node_demands.put(self._pool, self._resource, wanted, places, labelled=self._labelled)
             self._request()
 
     def close(self) -> None:
         self._closed.set()
         with self._lock:
             self._wanted, self._places = NodeCounts(), ()
-            demands.remove(self._pool)
+            node_demands.remove(self._pool)
             self._request()
         self._thread.join()
 
     def _renew(self) -> None:
         """Renew the demand, and the request, which another pool may have replaced while this one changed."""
-        while not self._closed.wait(demands.RENEWS):
+        while not self._closed.wait(node_demands.RENEWS):
             try:
                 with self._lock:
                     if self._wanted is not None and not self._closed.is_set():
-                        demands.put(self._pool, self._resource, self._wanted, self._places, labelled=self._labelled)
+                        node_demands.put(
+                            self._pool, self._resource, self._wanted, self._places, labelled=self._labelled
+                        )
                         self._request()
             except Exception as error:  # Ray raises many kinds; the next one may succeed
                 log.warning("the demand of the pool could not be renewed: %s", " ".join(str(error).split()))
@@ -91,7 +93,7 @@ class AutoscalerProvisioner:
     def _request(self) -> None:
         from ray.autoscaler.sdk import request_resources
 
-        several = demands.read()
+        several = node_demands.read()
         self._drain_surplus(several)
         bundles = [{demand.resource: 1} for demand in several for _ in range(demand.counts.all)]
         selectors = [

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from lightning_core.cloud import parse_provision
 from lightning_core.cloud.lease import lease_seconds
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import owner_only, read_own
 
@@ -28,7 +28,7 @@ class CloudSpec:
         resource: Resource of a device, ``"GPU"`` or ``"device"``.
         provision: Who brings nodes: :data:`SIMULATED`, or as :func:`~lightning_core.cloud.parse_provision` reads it.
         interval: Seconds of an interval of the market.
-        terms: Arguments of :class:`~lightning_core.control.market_terms.MarketTerms`; None if a command quotes.
+        terms: Arguments of :class:`~lightning_core.controllers.market_terms.MarketTerms`; None if a command quotes.
         quotes: Command that prints quotes; None for a recorded market.
         notice: Seconds from a preemption notice to the end of a simulated node; 0 for no notice.
         leave: Seconds that a job has to leave a node which is given back.

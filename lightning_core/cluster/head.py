@@ -37,7 +37,7 @@ from lightning_core.cluster.joined_head import join_cluster
 from lightning_core.core.events import Close, WorkersLost
 from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
-from lightning_core.run.feedback import leave_feedback, with_feedback
+from lightning_core.run.feedback_folder import leave_feedback, with_feedback
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.groups import GroupSocket
 from lightning_core.server.clients.socket_client import SocketClient

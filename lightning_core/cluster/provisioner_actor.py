@@ -33,7 +33,7 @@ from lightning_core.cloud.provisioner import ON_DEMAND, SPOT, Provisioner, list_
 from lightning_core.cloud.quotes import QUOTES_PER_INTERVAL, QuoteCommand, recorded_quote
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
 from lightning_core.cloud.troubles import Troubles
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.control import CloudPart, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.control.cloud import MAX_NODES
 from lightning_core.core.control.offers import PlacedNodes

@@ -46,7 +46,7 @@ def backtest(
     Example::
 
         >>> from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob
-        >>> from lightning_core.market.policies import OnDemand
+        >>> from lightning_core.market.spot_policies import OnDemand
         >>> market = Market([0.4] * 10, [4] * 10)
         >>> batch = JobBatch([SpotJob(work=80.0, deadline=10)], market, [0])
         >>> [ledger] = backtest([OnDemand()], batch, MarketForecaster(LastValue()))

@@ -23,7 +23,7 @@ from lightning_core.report.gantt import gantt, swatch
 from lightning_core.report.job_card import job_card
 from lightning_core.report.job_tables import all_faults, all_jobs, outcomes
 from lightning_core.report.lanes import use
-from lightning_core.report.on_market.market_tables import money_by_job, offers
+from lightning_core.report.markets.market_tables import money_by_job, offers
 from lightning_core.report.svg import escape
 from lightning_core.storage.journals.journal import Journal
 

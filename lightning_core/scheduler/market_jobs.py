@@ -11,17 +11,17 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from lightning_core.control import MarketController
-from lightning_core.control.job_model import sure_work
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.controllers import MarketController
+from lightning_core.controllers.job_model import sure_work
+from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.answers import State, Verdict
 from lightning_core.core.control import Asker
 from lightning_core.core.events import SelectorFeedback
 from lightning_core.market import JobBatch, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import make_forecaster
 from lightning_core.market.online.throughput_table import throughput_table
-from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.selector import normalised
+from lightning_core.market.spot_policies.on_demand import on_demand_cost
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.control.market import MarketController
+from lightning_core.controllers.market import MarketController
 from lightning_core.core.answers import Answer, Grant, Verdict
 from lightning_core.core.commands import (
     Cancel,
@@ -49,8 +49,8 @@ from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
-from lightning_core.scheduler.asking import levels, plans
-from lightning_core.scheduler.asking.cloud import CloudEvent
+from lightning_core.scheduler.asking import given_plans, levels
+from lightning_core.scheduler.asking.cloud_levels import CloudEvent
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
 from lightning_core.scheduler.selecting.feedback import draw_spot_policy, is_no_news
@@ -307,7 +307,7 @@ def _is_known(state: SchedulerState, event: CloudEvent | QuotedBefore | PlanEven
     if isinstance(event, Close):
         return state.closing
     if isinstance(event, PlanEvent):
-        return not plans.changes(state, event)
+        return not given_plans.changes(state, event)
     market = state.controllers.get(Asker.MARKET)
     if isinstance(event, QuotedBefore):
         return not isinstance(market, MarketController) or market.knows(event)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.control import Controller
+from lightning_core.controllers import Controller
 from lightning_core.core.answers import (
     Accepted,
     Answer,
@@ -62,8 +62,8 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
-from lightning_core.scheduler.asking import plans
-from lightning_core.scheduler.asking.cloud import CloudLevels
+from lightning_core.scheduler.asking import given_plans
+from lightning_core.scheduler.asking.cloud_levels import CloudLevels
 from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
 from lightning_core.scheduler.asking.prospects import Prospects
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
@@ -210,7 +210,7 @@ class Scheduler:
 
     def check_plan(self, event: PlanEvent) -> None:
         """Check that a plan, or a demand, fits the pool; a ValueError says why not."""
-        plans.check(self._state, event)
+        given_plans.check(self._state, event)
 
     # ------------------------------------------------------------------------------------------------ the round
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from lightning_core.control import CONTROLLERS, Controller
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.controllers import CONTROLLERS, Controller
+from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.limits import (
     MAX_CELLS,
@@ -68,8 +68,8 @@ class Settings:
             any; at least 0 and below 1. With 0 they have what the others leave.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown: then all are let in.
         share_history: Whether jobs are given the earlier runs of other users of the pool's machine too.
-        controllers: Arguments of each controller, by its name in :data:`lightning_core.control.CONTROLLERS`.
-        market: Arguments of :class:`~lightning_core.control.market_terms.MarketTerms`, from which each job gets a
+        controllers: Arguments of each controller, by its name in :data:`lightning_core.controllers.CONTROLLERS`.
+        market: Arguments of :class:`~lightning_core.controllers.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
         remember: Jobs that have ended whose outcome is remembered, beside all of the last day. A run and a simulation
             remember all that are in them.

@@ -25,7 +25,7 @@ from lightning_core.core.validation import checked
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
 from lightning_core.scheduler.allocation import Caps
-from lightning_core.scheduler.asking.cloud import CloudLevels
+from lightning_core.scheduler.asking.cloud_levels import CloudLevels
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.sharing.owners import Owners

@@ -26,7 +26,7 @@ from lightning_core.core.commands import Command
 from lightning_core.core.control import PlanEvent
 from lightning_core.core.events import Event, Report, Submit, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Job
-from lightning_core.scheduler.asking import plans
+from lightning_core.scheduler.asking import given_plans
 from lightning_core.scheduler.reports import unknown_job
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.groups import GroupSocket
@@ -235,7 +235,7 @@ class SchedulerActor(PoolCalls):
             "pid": os.getpid(), "folder": str(self._folder), "devices": devices,
             "unavailable": self._unavailable(), "manager_silent": self._manager_silent_for(),
             "settings": scheduler.settings.to_dict(), "cloud": scheduler.cloud.to_dict(),
-            "plan": plans.describe(scheduler.controllers), "owners": scheduler.owners(),
+            "plan": given_plans.describe(scheduler.controllers), "owners": scheduler.owners(),
             "waiting": self._sessions.waiting(),
         }  # fmt: skip
 

@@ -16,12 +16,12 @@ from lightning_core.history.job_history import JobHistory
 from lightning_core.web.drawing import Drawing
 from lightning_core.web.entrance import Entrance
 from lightning_core.web.event_stream import first_state
+from lightning_core.web.job_controls import JobControls
 from lightning_core.web.live_history import LiveHistory
 from lightning_core.web.pages import job_pages, overview_page, what_if_panel
 from lightning_core.web.pages.document_frame import Frame
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds, whole_number
-from lightning_core.web.steering import JobControls
 
 DrawJob = Callable[[History, tuple[int, JobHistory]], str]
 """Draws something of a job, from the history and from the index and the history of the job."""

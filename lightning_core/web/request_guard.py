@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lightning_core.web.api.errors import error_answer, is_api
+from lightning_core.web.api.error_answers import error_answer, is_api
 
 MAX_BODY_BYTES, BODY_SECONDS = 2**20, 10.0
 SAFE = frozenset({"GET", "HEAD"})

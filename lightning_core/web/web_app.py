@@ -19,10 +19,11 @@ from lightning_core.pool.pool import Pool
 from lightning_core.server.access.people import Right
 from lightning_core.web.api.api_routes import ApiRoutes
 from lightning_core.web.api.endpoints import Sources
-from lightning_core.web.api.errors import error_answer, is_api
+from lightning_core.web.api.error_answers import error_answer, is_api
 from lightning_core.web.drawing import Drawing
 from lightning_core.web.entrance import Entrance
 from lightning_core.web.event_stream import MAX_PAGES, changes, first_state
+from lightning_core.web.job_controls import JobControls
 from lightning_core.web.job_routes import JobRoutes
 from lightning_core.web.live_history import LiveHistory
 from lightning_core.web.metrics import metrics
@@ -36,7 +37,6 @@ from lightning_core.web.routes.earlier_routes import EarlierRoutes
 from lightning_core.web.routes.market_routes import MarketRoutes
 from lightning_core.web.routes.what_if_process import warm_up
 from lightning_core.web.routes.what_if_routes import WhatIfRoutes
-from lightning_core.web.steering import JobControls
 from lightning_core.web.submission import Submission
 from lightning_core.web.visitors import Visitors
 

@@ -34,8 +34,8 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
     """
     from lightning_core.bundle.lightning_config import build
     from lightning_core.callbacks.checkpointing.job_writer import CheckpointNotSavedError, write
-    from lightning_core.callbacks.control.fit_signals import JobEnded, JobFenced, JobReleased
     from lightning_core.callbacks.fit_end import ended_by
+    from lightning_core.callbacks.steering.fit_signals import JobEnded, JobFenced, JobReleased
 
     rank, home = assignment.rank, Path(assignment.folder)
     folder = checkpoint_folder(home, assignment.incarnation)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.market import spot_first_jobs
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.market.selector import Selector
 
 

@@ -28,10 +28,10 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler, WeightedRan
 from lightning_core.bundle.job_spec import feasible_sizes, micro_batches_of
 from lightning_core.callbacks import ElasticLoader
 from lightning_core.callbacks.checkpointing.job_checkpointer import JobCheckpointer
-from lightning_core.callbacks.control import ranks
-from lightning_core.callbacks.control.fit_signals import JobReleased
 from lightning_core.callbacks.elastic import loader as loaders
 from lightning_core.callbacks.elastic import steps
+from lightning_core.callbacks.steering import ranks
+from lightning_core.callbacks.steering.fit_signals import JobReleased
 from lightning_core.callbacks.user_code import random_state
 from lightning_core.worker.process_group import (
     INTERFACE,

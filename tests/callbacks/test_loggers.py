@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.control.fit_signals import JobEnded
+from lightning_core.callbacks.steering.fit_signals import JobEnded
 from lightning_core.core.answers import End, Verdict
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget

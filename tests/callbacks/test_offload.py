@@ -16,16 +16,16 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from lightning_core.callbacks import CoreCallback, fit
 from lightning_core.callbacks.checkpointing import job_checkpointer
-from lightning_core.callbacks.control import offload
-from lightning_core.callbacks.control.fit_signals import JobEnded, JobReleased
-from lightning_core.callbacks.control.offload import (
+from lightning_core.callbacks.launched import LaunchedCallback
+from lightning_core.callbacks.steering import offload
+from lightning_core.callbacks.steering.fit_signals import JobEnded, JobReleased
+from lightning_core.callbacks.steering.offload import (
     MAX_WAIT_FOR_ROOM,
     SILENT_WAIT,
     Offload,
     check_offload,
     state_holders,
 )
-from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.jobs import Job, OnHold
 from lightning_core.core.reasons import Reason

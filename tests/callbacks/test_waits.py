@@ -11,9 +11,9 @@ import pytest
 
 from lightning_core.callbacks import fit, metric_logging
 from lightning_core.callbacks.checkpointing import best_model, job_checkpointer
-from lightning_core.callbacks.control import busy_timer, offload, ranks, steering, throttle
 from lightning_core.callbacks.reporting.joining import POOL_TIMEOUT
 from lightning_core.callbacks.reporting.mailbox import Mailbox
+from lightning_core.callbacks.steering import busy_timer, offload, ranks, steering, throttle
 from lightning_core.node import arbiter_client
 from lightning_core.node.device_arbiter import DeviceArbiter
 from lightning_core.view import console_lines
@@ -44,10 +44,10 @@ CALLS = {
     "callbacks/checkpointing/checkpoint_io.py": {"load_checkpoint:wait": BELOW},
     "callbacks/checkpointing/job_checkpointer.py": {"_gather:all_gather_object": SAVE, "_postpone:broadcast": SAVE},
     "callbacks/checkpointing/job_writer.py": {"_dump:reduce_boolean_decision": SAVE, "write:broadcast": SAVE},
-    "callbacks/control/busy_timer.py": {"batch:synchronize": GPU, "end:synchronize": GPU},
-    "callbacks/control/offload.py": {"_synchronize:synchronize": ROOM},
-    "callbacks/control/ranks.py": {"_tell:all_gather": RANKS, "agree:broadcast": RANKS, "told:broadcast": RANKS},
-    "callbacks/control/steering.py": {
+    "callbacks/steering/busy_timer.py": {"batch:synchronize": GPU, "end:synchronize": GPU},
+    "callbacks/steering/offload.py": {"_synchronize:synchronize": ROOM},
+    "callbacks/steering/ranks.py": {"_tell:all_gather": RANKS, "agree:broadcast": RANKS, "told:broadcast": RANKS},
+    "callbacks/steering/steering.py": {
         "wait_for_start:wait": FIRST, "wait_for_start:wait_for_answer": FIRST, "admit:wait": HELD, "_hold:wait": HELD,
         "_pause:wait": AHEAD, "_acquire:acquire": TURN, "_acquire:wait": ROOM,
     },

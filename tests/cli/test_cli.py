@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from lightning_core.bundle.bundle_file import BundleSpec
-from lightning_core.cli.jobs import launch
+from lightning_core.cli.job_commands import launch
 from lightning_core.cli.main import main, make_parser
 from lightning_core.cloud.ray_head import MARK
 from lightning_core.cluster import head as heads

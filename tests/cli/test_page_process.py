@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.cli.access import page_process
-from lightning_core.cli.access.page_guard import FILE, LOG, MAX_STARTS, STEADY, guard
-from lightning_core.cli.access.page_process import PageError, end_page, start_page
+from lightning_core.cli.users import page_process
+from lightning_core.cli.users.page_guard import FILE, LOG, MAX_STARTS, STEADY, guard
+from lightning_core.cli.users.page_process import PageError, end_page, start_page
 from lightning_core.node.processes import is_alive, started
 from tests.socket_servers import Pool
 from tests.waiting import until

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lightning_core.cli.on_plan import commands
-from lightning_core.cli.on_plan.commands import read_begin, read_rates
+from lightning_core.cli.on_plan import plan_commands
+from lightning_core.cli.on_plan.plan_commands import read_begin, read_rates
 from lightning_core.core.codec import encode_event
 from lightning_core.core.control import Ask, Asker, PlanGiven, WallClock
 from lightning_core.core.jobs import Job
@@ -21,7 +21,7 @@ from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.core.targets import BatchTarget
 from lightning_core.server.clients.socket_client import SocketClient
 from tests.cli.test_cli import Said, note
-from tests.control.test_placement import CAN, NAMES, SETTINGS, given
+from tests.controllers.test_placement import CAN, NAMES, SETTINGS, given
 from tests.socket_servers import Pool
 
 DEMANDS: dict[str, Any] = {
@@ -200,7 +200,7 @@ def test_clients_may_give_plans_and_not_what_controllers_ask(pool: Pool) -> None
 
 def test_the_beginning_is_read_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime(2026, 11, 23, 12, 0, tzinfo=UTC).timestamp()
-    monkeypatch.setattr(commands, "wall_clock", lambda: WallClock(now, 3600.0))
+    monkeypatch.setattr(plan_commands, "wall_clock", lambda: WallClock(now, 3600.0))
     assert read_begin(None) == now + 3600.0
     assert read_begin("2h") == now + 3600.0 + 7200.0
     assert read_begin("2026-11-01T06:30") == datetime(2026, 11, 1, 6, 30, tzinfo=UTC).timestamp()

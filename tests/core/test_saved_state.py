@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.saved_state import StateError, decode, encode, restored
 from lightning_core.estimators import ESTIMATORS
-from lightning_core.estimators.conformance import check_replay, check_rows
-from lightning_core.estimators.history_checks import check_history
-from lightning_core.estimators.schedule_checks import check_schedule
 from lightning_core.policies import POLICIES
-from lightning_core.policies.conformance import check_policy
 from lightning_core.policies.round_robin import RoundRobin
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from lightning_core.testing.checks import saved_and_restored
+from lightning_core.testing.estimator_conformance import check_replay, check_rows
+from lightning_core.testing.history_checks import check_history
+from lightning_core.testing.policy_conformance import check_policy
+from lightning_core.testing.schedule_checks import check_schedule
 from tests.examples import examples
 
 NUMBERS = st.floats(width=64) | st.integers(-(2**70), 2**70)

@@ -28,7 +28,11 @@ from lightning_core.core.targets import (
     parse_target,
 )
 from lightning_core.core.targets.base import STEP_LOSS
-from lightning_core.core.targets.conformance import (
+from lightning_core.history.history import History
+from lightning_core.report.card import card
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
+from lightning_core.testing.target_conformance import (
     CHECKS,
     check_met,
     check_registered,
@@ -37,10 +41,6 @@ from lightning_core.core.targets.conformance import (
     check_target,
     check_words,
 )
-from lightning_core.history.history import History
-from lightning_core.report.card import card
-from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.scheduler.settings import Settings
 from lightning_core.view.text import clean
 
 

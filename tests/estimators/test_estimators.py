@@ -14,7 +14,8 @@ import pytest
 from lightning_core.core.arrays import NORMAL, FloatArray, IntArray
 from lightning_core.core.protocols import Estimator
 from lightning_core.estimators import ESTIMATORS, LeastSquares
-from lightning_core.estimators.conformance import (
+from lightning_core.estimators.kalman import Kalman
+from lightning_core.testing.estimator_conformance import (
     CHECKS,
     check_constant_loss,
     check_coverage,
@@ -26,8 +27,7 @@ from lightning_core.estimators.conformance import (
     check_rows,
     check_silence,
 )
-from lightning_core.estimators.kalman import Kalman
-from lightning_core.estimators.sample_curves import Make, is_close, is_sorted, power_laws
+from lightning_core.testing.sample_curves import Make, is_close, is_sorted, power_laws
 
 PLAIN = partial(Kalman, order=0, process=1e-4)
 

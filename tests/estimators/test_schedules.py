@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, kept_by_row
-from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.protocols import KnowsSchedule
 from lightning_core.core.saved_state import Stateful
 from lightning_core.estimators import LeastSquares
 from lightning_core.estimators.above_floor import AboveFloor
-from lightning_core.estimators.conformance import CHECKS
-from lightning_core.estimators.schedule_checks import check_schedule
+from lightning_core.testing.checks import saved_and_restored
+from lightning_core.testing.estimator_conformance import CHECKS
+from lightning_core.testing.schedule_checks import check_schedule
 
 
 class Scheduled(Stateful):

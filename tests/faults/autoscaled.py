@@ -21,7 +21,6 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
-from lightning_core.cloud.conformance import check_provisioner
 from lightning_core.cloud.provisioner import MARKET_LABEL, MARKET_TYPES, POOL_LABEL, count_nodes, list_nodes
 from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
@@ -29,6 +28,7 @@ from lightning_core.cluster.cluster import Cluster
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.node.signals import descendants, kill_all
 from lightning_core.server.ray_settings import NAMESPACE
+from lightning_core.testing.provisioner_conformance import check_provisioner
 from lightning_core.worker.process_group import free_port
 from tests.conftest import ROOT
 

@@ -97,7 +97,7 @@ MUTANTS = (
         "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "step",
     ),
     Mutant(
-        "F27", "callbacks/control/steering.py",
+        "F27", "callbacks/steering/steering.py",
         "        self._hangs.done()  # it may take any time\n        lock =",
         "        self._hangs.turn(Phase.TRAINING)\n        lock =",
         "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "device",
@@ -241,9 +241,9 @@ MUTANTS = (
         "tests/market/test_spot_live.py::test_on_demand_nodes_meet_the_deadline_after_any_preemptions",
     ),
     Mutant(
-        "R27", "lightning_core/control/market.py",
+        "R27", "lightning_core/controllers/market.py",
         "if left is None or not wanted.all:", "if True:",
-        "tests/control/test_budget.py::test_no_more_is_spent_than_may_be",
+        "tests/controllers/test_budget.py::test_no_more_is_spent_than_may_be",
     ),
     Mutant(
         "R28", "lightning_core/market/online/quote_history.py",

@@ -20,7 +20,7 @@ from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.codec import decode_answers
 from lightning_core.core.control import Ask, NodesWanted
 from lightning_core.history.history import History
-from lightning_core.history.ledger import read_ledger
+from lightning_core.history.market_ledger import read_ledger
 from lightning_core.market import Market
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.why import why

@@ -30,8 +30,8 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import rows
-from tests.control.market_pool import MARKET, MarketPool
-from tests.control.market_world import elastic
+from tests.controllers.market_pool import MARKET, MarketPool
+from tests.controllers.market_world import elastic
 from tests.driven import Curve, drive
 from tests.fuzz.fuzzing import Target, fuzz, fuzz_for_long
 from tests.storage.test_hostile_journal import seal

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.searches.optuna_contender import BEGINNING, OptunaContender
 from benchmarks.searches.play import Action, Played, Terms, play
 from lightning_core.integrations.optuna import ForecastPruner
-from lightning_core.integrations.pruner_conformance import check_pruner
+from lightning_core.testing.pruner_conformance import check_pruner
 from tests.integrations.trials import table
 
 Pruner = Callable[[], optuna.pruners.BasePruner]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.control.job_model import THROUGHPUT_MARGIN
-from lightning_core.control.market import MarketController
+from lightning_core.controllers.job_model import THROUGHPUT_MARGIN
+from lightning_core.controllers.market import MarketController
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted, QuotedBefore
@@ -24,7 +24,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, Market, SpotJob, backtest
 from lightning_core.market.forecasters import MarketForecaster, make_forecaster
 from lightning_core.market.online.node_counts import NodeCounts
-from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.spot_policies import SPOT_POLICIES
 from tests.examples import examples
 
 MAX_NODES, DEADLINE, START = 12, 10, 1

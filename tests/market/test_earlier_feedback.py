@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.control import Quoted, QuotedBefore
 from lightning_core.core.control.cloud import MAX_BEFORE
@@ -20,9 +20,9 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, LastValue, MarketForecaster, SpotJob, backtest
 from lightning_core.market.feedback_file import FEEDBACK, feedback_to_text, read_feedback
-from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.selector import MAX_NUMBERS, Selector, normalised
-from lightning_core.run.feedback import leave_feedback, with_feedback
+from lightning_core.market.spot_policies.on_demand import on_demand_cost
+from lightning_core.run.feedback_folder import leave_feedback, with_feedback
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.selecting.earlier_feedback import (
     PLAYED,
@@ -38,7 +38,7 @@ from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
-from tests.control.market_world import World, controller
+from tests.controllers.market_world import World, controller
 from tests.market.test_market_jobs import ended, job
 from tests.simulation.test_market import DELAYS, HOUR, Watched, drawn, elastic
 

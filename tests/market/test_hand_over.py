@@ -15,11 +15,11 @@ from lightning_core.core.arrays import IntArray
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.changeover import Changeover
 from lightning_core.market.observation import Observation
-from lightning_core.market.policies import MaxSpot, OnDemand, SemiMarkov
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.programs.progress_grid import group_of
 from lightning_core.market.programs.window_planner import step_back
 from lightning_core.market.safety_net import SafetyNet
+from lightning_core.market.spot_policies import MaxSpot, OnDemand, SemiMarkov
 from tests.examples import examples
 from tests.market.test_launches import flat, played
 

@@ -19,12 +19,12 @@ from lightning_core.market.forecasters import LiveMarketForecaster
 from lightning_core.market.observation import Observation
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
-from lightning_core.market.policies import SPOT_POLICIES, MaxSpot, OnDemand, SemiMarkov
 from lightning_core.market.programs.node_pairs import NodePairs, OnOffer
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.programs.pair_labels import by_pair_labels
 from lightning_core.market.run_lengths import AGES, LASTS, RunLengths
 from lightning_core.market.spot_job import intervals_after
+from lightning_core.market.spot_policies import SPOT_POLICIES, MaxSpot, OnDemand, SemiMarkov
 from tests.examples import examples
 
 LAST = MarketForecaster(LastValue())

@@ -10,7 +10,7 @@ import pytest
 from lightning_core.cli.on_market.ledger_table import FILE, draw, write_ledger
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.head import _unfinished
-from lightning_core.history.ledger import read_ledger
+from lightning_core.history.market_ledger import read_ledger
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
 from tests.cli.test_cli import Said

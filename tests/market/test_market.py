@@ -28,7 +28,10 @@ from lightning_core.market import (
 )
 from lightning_core.market.forecasters import make_forecaster
 from lightning_core.market.observation import Observation, SpotForecast, SpotPolicy
-from lightning_core.market.policies import (
+from lightning_core.market.programs.optimum import by_labels, optimum
+from lightning_core.market.programs.progress_grid import grid_of
+from lightning_core.market.safety_net import SafetyNet
+from lightning_core.market.spot_policies import (
     SPOT_POLICIES,
     Ahanp,
     Ahap,
@@ -39,16 +42,13 @@ from lightning_core.market.policies import (
     SemiMarkov,
     UniformProgress,
 )
-from lightning_core.market.policies.chain import transitions
-from lightning_core.market.policies.conformance import CHECKS, check_spot_policy
-from lightning_core.market.policies.on_demand import fewest_in_time, on_demand_cost
-from lightning_core.market.policies.paper_pool import PAPER_POOL, pool_of
-from lightning_core.market.policies.semi_markov import _lose
-from lightning_core.market.programs.optimum import by_labels, optimum
-from lightning_core.market.programs.progress_grid import grid_of
-from lightning_core.market.safety_net import SafetyNet
+from lightning_core.market.spot_policies.chain import transitions
+from lightning_core.market.spot_policies.on_demand import fewest_in_time, on_demand_cost
+from lightning_core.market.spot_policies.paper_pool import PAPER_POOL, pool_of
+from lightning_core.market.spot_policies.semi_markov import _lose
 from lightning_core.placement.predictor import PREDICTORS
 from lightning_core.planning.time_series import LiveForecaster, errors
+from lightning_core.testing.spot_policy_conformance import CHECKS, check_spot_policy
 from tests.examples import examples
 
 PAPER = SpotJob(work=80.0, deadline=10, overhead="total")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.answers import JobStatus, Verdict
 from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Cell, Horizon, Report, SelectorFeedback, Submit

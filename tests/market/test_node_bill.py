@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.control import NodesSeen, Quoted
 from lightning_core.core.control.offers import Offer, PlacedNodes
 from lightning_core.market.online.node_bill import NodeBill
 from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.testing.checks import saved_and_restored
 
 
 def bill(minimum_charge: float = 0.0, price: float = 1.0) -> NodeBill:

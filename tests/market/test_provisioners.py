@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cloud import PROVISIONERS, CommandProvisioner, conformance, parse_provision, simulated_provisioner
-from lightning_core.cloud.conformance import check_provisioner
+from lightning_core.cloud import PROVISIONERS, CommandProvisioner, parse_provision, simulated_provisioner
 from lightning_core.cloud.machine_notes import Machine, MachineNotes
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
 from lightning_core.core.control.offers import Offer, PlacedNodes
 from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.testing import provisioner_conformance
+from lightning_core.testing.provisioner_conformance import check_provisioner
 from tests.waiting import until
 
 
@@ -364,7 +365,7 @@ def test_the_suite_names_the_rule_that_a_provisioner_breaks(
     mistake: str, rule: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mistake == "slow":
-        monkeypatch.setattr(conformance, "REQUEST_SECONDS", 0.1)
+        monkeypatch.setattr(provisioner_conformance, "REQUEST_SECONDS", 0.1)
     with pytest.raises(AssertionError, match=rule):
         check_provisioner(lambda: Wrong(file, mistake), lambda: count(file), timeout=0.1)
 

@@ -16,11 +16,11 @@ import pytest
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, Perfect, SpotJob, backtest
 from lightning_core.market.observation import Observation, SpotForecast
-from lightning_core.market.policies import Ahanp, Ahap, AllOrNothing, NextLifetime, OnDemand, UniformProgress
-from lightning_core.market.policies.ahap import Mode
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.programs.window_planner import WindowPlanner
 from lightning_core.market.selector import Selector, normalised
+from lightning_core.market.spot_policies import Ahanp, Ahap, AllOrNothing, NextLifetime, OnDemand, UniformProgress
+from lightning_core.market.spot_policies.ahap import Mode
 
 JOB = SpotJob(work=80.0, deadline=10, min_nodes=2, max_nodes=12)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.policies import Ahanp, Ahap
-from lightning_core.market.policies.paper_pool import distinct, paper_pool
 from lightning_core.market.selector import Selector, normalised
+from lightning_core.market.spot_policies import Ahanp, Ahap
+from lightning_core.market.spot_policies.paper_pool import distinct, paper_pool
 
 Sequence = Callable[[Selector, int], FloatArray]
 

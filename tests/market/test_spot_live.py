@@ -21,7 +21,7 @@ from lightning_core.cluster.bundle import Bundle
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
-from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.run.differences import differences
 from lightning_core.scheduler.settings import Settings
 from tests.cli.test_cli import Said

@@ -83,7 +83,7 @@ def workspace_of(room: str) -> Path:
     settings = {
         "source_paths": ["lightning_core"],
         "only_mutate": [f"lightning_core/{room}/*"],
-        "do_not_mutate": ["*/conformance.py"],
+        "do_not_mutate": ["*/testing/*.py"],
         "do_not_mutate_patterns": [LEFT_ALONE],
         "also_copy": BESIDE,
         "pytest_add_cli_args_test_selection": tests_of(room),

@@ -32,7 +32,7 @@ from lightning_core.policies import (
     Uniform,
     summaries,
 )
-from lightning_core.policies.conformance import check_policy
+from lightning_core.testing.policy_conformance import check_policy
 from tests.examples import examples
 from tests.views import view
 

@@ -21,12 +21,12 @@ from lightning_core.core.protocols import Estimator, UsesHistory
 from lightning_core.core.saved_state import Stateful
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.estimators import ESTIMATORS
-from lightning_core.estimators.history_checks import check_history
-from lightning_core.estimators.sample_curves import Make
 from lightning_core.scheduler.forecasting import forecast
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from lightning_core.testing.history_checks import check_history
+from lightning_core.testing.sample_curves import Make
 
 RUN = EarlierRun("before", (10, 20, 40), (2.0, 1.0, 0.5), met_at=40, throughputs=((1, 10.0), (2, 16.0)))
 FASTER, FASTEST = (RUN._replace(name=name, throughputs=((1, rate),)) for name, rate in (("b", 14.0), ("c", 90.0)))

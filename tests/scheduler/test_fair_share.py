@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import JobStatus, Verdict
 from lightning_core.core.commands import Cancel, SetDevices
-from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.events import DevicesUnavailable, Event, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.plans import Plan
@@ -31,6 +30,7 @@ from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from lightning_core.testing.checks import saved_and_restored
 from tests.driven import Curve, drive
 from tests.examples import examples
 

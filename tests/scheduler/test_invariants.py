@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
-from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.control import Asker
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
@@ -36,6 +35,7 @@ from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables import past_jobs
+from lightning_core.testing.checks import saved_and_restored
 from tests.examples import examples
 from tests.faults.prefixes import Watch
 from tests.scheduler.owners_watch import OwnersWatch, owners_of

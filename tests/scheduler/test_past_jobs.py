@@ -6,7 +6,6 @@ import pytest
 
 from lightning_core.core.answers import End, Grant, Verdict
 from lightning_core.core.commands import Cancel, Pause, Resume
-from lightning_core.core.conformance import saved_and_restored
 from lightning_core.core.events import ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.plans import JobView, Plan
@@ -16,6 +15,7 @@ from lightning_core.policies.classic import Fifo
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables import past_jobs
+from lightning_core.testing.checks import saved_and_restored
 
 
 def job(name: str) -> Job:

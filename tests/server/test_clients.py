@@ -18,10 +18,10 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.protocols import Client
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.clients import conformance
-from lightning_core.server.clients.conformance import check_client, check_unreachable
 from lightning_core.server.clients.local_client import LocalClient
 from lightning_core.server.clients.socket_client import SocketClient
+from lightning_core.testing import client_conformance
+from lightning_core.testing.client_conformance import check_client, check_unreachable
 from tests.socket_servers import Pool
 
 JOB = Job("job", 600.0, BatchTarget(10**6), can=frozenset({Capability.TIME_SLICE, Capability.HOLD}))
@@ -119,7 +119,7 @@ def test_the_suite_names_the_rule_that_a_client_breaks(
     mistake: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mistake == "sleeps":
-        monkeypatch.setattr(conformance, "NEWS_SECONDS", 0.3)
+        monkeypatch.setattr(client_conformance, "NEWS_SECONDS", 0.3)
     client = Wrong(mistake)
     with pytest.raises(AssertionError, match=rule):
         check_client(client, JOB, cancelled_in(client.inner))

@@ -21,7 +21,7 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, Market, SpotJob, backtest
 from lightning_core.market.forecasters import LastValue, LiveMarketForecaster
-from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.market.traces import shipped_trace
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, Outcome, SimulatedJob

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.control.plan_data import plan_of
+from lightning_core.controllers.plan_data import plan_of
 from lightning_core.core.commands import SetDevices
 from lightning_core.core.control import Ask, Asker, PlanGiven, WallClock
 from lightning_core.core.events import DevicesUnavailable, Report, Submit

@@ -12,12 +12,12 @@ from lightning_core.core.control import DemandSeen, PlanEvent, PlanGiven, WallCl
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
-from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.virtual_cloud import VirtualCloud
-from tests.control.test_placement import HOUR, NAMES, given
+from tests.controllers.test_placement import HOUR, NAMES, given
 
 INTERVAL = 60.0
 # Spot nodes on offer: some are preempted, and there are none for a while.

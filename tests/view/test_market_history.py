@@ -15,9 +15,9 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
-from lightning_core.history.ledger import read_ledger
 from lightning_core.history.market_history import MarketHistory, Money
-from lightning_core.report.on_market.market_tables import money_by_job, offers
+from lightning_core.history.market_ledger import read_ledger
+from lightning_core.report.markets.market_tables import money_by_job, offers
 from lightning_core.report.page import page
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal

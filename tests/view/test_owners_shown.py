@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lightning_core.cli.status import owner_line
+from lightning_core.cli.status_command import owner_line
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.events import Submit, Tick
 from lightning_core.core.jobs import Job

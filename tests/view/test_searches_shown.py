@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lightning_core.cli.status import RECENT_SECONDS, recent_of
+from lightning_core.cli.status_command import RECENT_SECONDS, recent_of
 from lightning_core.core.answers import JobStatus, State, Verdict, Watched
 from lightning_core.core.codec import job_from_dict, job_to_dict, status_from_dict, status_to_dict
 from lightning_core.core.events import Submit, Tick

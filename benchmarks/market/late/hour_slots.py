@@ -16,8 +16,8 @@ from lightning_core.core.arrays import IntArray
 from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.forecasters import LastValue, LiveMarketForecaster
 from lightning_core.market.observation import Observation, SpotPolicy
-from lightning_core.market.policies import SPOT_POLICIES
 from lightning_core.market.safety_net import SafetyNet
+from lightning_core.market.spot_policies import SPOT_POLICIES
 
 HOUR = 3600.0
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_core.history.ledger import MarketLedger
+from lightning_core.history.market_ledger import MarketLedger
 from lightning_core.storage.atomic_files import write_whole
 
 if TYPE_CHECKING:  # it needs extras that a simulation does without
@@ -24,7 +24,7 @@ def draw(ledger: MarketLedger, bundle: BundleSpec, seconds: float, path: Path) -
         seconds: Seconds of an interval.
         path: File to write; its suffix is the format.
     """
-    from lightning_core.report.on_market.market_plots import IntervalSeries, draw_intervals
+    from lightning_core.report.markets.market_plots import IntervalSeries, draw_intervals
 
     jobs = [spec.job for spec in bundle.jobs]
     works = [job.target.work for job in jobs]

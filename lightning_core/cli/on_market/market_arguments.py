@@ -13,8 +13,8 @@ from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.names import did_you_mean
 from lightning_core.market import Market, SpotJob
 from lightning_core.market.online.throughput_table import throughput_table
-from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.spot_job import EXACT, Overhead
+from lightning_core.market.spot_policies.on_demand import on_demand_cost
 from lightning_core.market.traces import read_trace, shipped_trace
 from lightning_core.scheduler.market_jobs import batches_left
 from lightning_core.view.text import clean

@@ -14,12 +14,12 @@ from lightning_core.bundle.problems import BundleError, require
 from lightning_core.bundle.settings_section import MARKET_FILES, market_to_dict, read_market
 from lightning_core.cloud import parse_provision
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
-from lightning_core.control.market_terms import DEFAULT_POLICIES, MarketTerms
+from lightning_core.controllers.market_terms import DEFAULT_POLICIES, MarketTerms
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.market.forecasters import make_live_forecaster
-from lightning_core.market.policies import SPOT_POLICIES
+from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.market.traces import INTERVAL
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.atomic_files import write_whole

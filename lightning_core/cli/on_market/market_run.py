@@ -11,8 +11,8 @@ from lightning_core.cli.on_market.ledger_table import draw, print_ledger, write_
 from lightning_core.cli.on_market.market_options import MarketOptions
 from lightning_core.cloud.quotes import QuoteCommand
 from lightning_core.core.control import Asker
-from lightning_core.history.ledger import read_ledger
-from lightning_core.run.feedback import leave_feedback
+from lightning_core.history.market_ledger import read_ledger
+from lightning_core.run.feedback_folder import leave_feedback
 from lightning_core.run.follow import Watcher
 from lightning_core.scheduler.summary import Summary
 from lightning_core.storage.journals.journal import Journal

@@ -11,7 +11,7 @@ from lightning_core.cli.arguments import parse_times
 from lightning_core.cli.on_market.flags import add_terms
 from lightning_core.cloud.provisioner import LEAVE_SECONDS
 from lightning_core.core.limits import check_seconds
-from lightning_core.history.ledger import MarketLedger
+from lightning_core.history.market_ledger import MarketLedger
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.bundle_curves import PlayedBundle
 from lightning_core.simulation.scenario import Outcome

@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from lightning_core.control.market_terms import MarketTerms
+from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.control import Asker, QuotedBefore
 from lightning_core.core.control.cloud import MAX_BEFORE
 from lightning_core.core.events import EarlierFeedback
 from lightning_core.market import JobBatch, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.feedback_file import Rows, feedback_to_text
 from lightning_core.market.forecasters import make_forecaster
-from lightning_core.market.policies.on_demand import on_demand_cost
 from lightning_core.market.selector import normalised
+from lightning_core.market.spot_policies.on_demand import on_demand_cost
 from lightning_core.market.traces import INTERVAL
 from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler

@@ -20,7 +20,7 @@ from lightning_core.pool.pool import Pool
 from lightning_core.server import json_limits
 from lightning_core.server.access.people import Person
 from lightning_core.web.api.endpoints import ENDPOINTS, VERSION, CheckedRequest, Endpoint, Sources
-from lightning_core.web.api.errors import PREFIX, error_answer
+from lightning_core.web.api.error_answers import PREFIX, error_answer
 from lightning_core.web.api.openapi import document
 from lightning_core.web.api.reading import read_body, read_query
 from lightning_core.web.api.repeats import HEADER, Repeats

@@ -25,8 +25,8 @@ from lightning_core.web.api.paging import page_of
 from lightning_core.web.pages.job_pages import log_tail
 
 if TYPE_CHECKING:
+    from lightning_core.web.job_controls import JobControls
     from lightning_core.web.live_history import LiveHistory
-    from lightning_core.web.steering import JobControls
     from lightning_core.web.submission import Submission
 
 VERSION = "v1"

@@ -9,7 +9,7 @@ from lightning_core.core.control import IntervalEnded, NodesWanted
 from lightning_core.core.durations import format_duration
 from lightning_core.history.history import History
 from lightning_core.report.job_card import shortened
-from lightning_core.report.on_market.market_tables import money_by_job, offers, table
+from lightning_core.report.markets.market_tables import money_by_job, offers, table
 from lightning_core.report.svg import Scale, boxes, escape, line, number
 from lightning_core.view.cloud_line import trouble_line
 from lightning_core.view.text import clean

@@ -1,0 +1,57 @@
+"""The ledger of a pool on a market, read from its journal: what each interval held, cost and trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_core.controllers import MarketController
+from lightning_core.core.codec import decode_answers
+from lightning_core.core.control import Asker, IntervalEnded
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
+
+
+@dataclass(frozen=True, slots=True)
+class MarketLedger:
+    """What the intervals of a market have cost.
+
+    Attributes:
+        rows: The intervals, the last one up to the newest event if it is in progress; what it trained is not known yet.
+        references: What the jobs would have cost on on-demand nodes alone, and at the offline optimum, at the measured
+            throughput; None while that of a job is unknown.
+    """
+
+    rows: list[IntervalEnded]
+    references: tuple[float, float] | None
+
+    @property
+    def cost(self) -> float:
+        """Cost of the intervals."""
+        return sum(row.cost for row in self.rows)
+
+    @property
+    def words(self) -> str:
+        """The cost, and what it compares with."""
+        if self.references is None:
+            return f"paid: {self.cost:.4g}"
+        on_demand, optimum = self.references
+        compared = f"on-demand only {on_demand:.4g}, offline optimum {optimum:.4g}"
+        return f"paid: {self.cost:.4g}; at the measured throughput: {compared}"
+
+
+def read_ledger(path: Path) -> MarketLedger:
+    """Return the ledger of a journal.
+
+    Raises:
+        ValueError: If its pool is on no market.
+        JournalError: If the journal is damaged.
+    """
+    with Journal.open(path, read_only=True) as journal:
+        market = replay(journal).scheduler.controllers.get(Asker.MARKET)
+        if not isinstance(market, MarketController):
+            raise ValueError(f"{path}: its pool is on no market")
+        answers = (answer for entry in journal.entries() for answer in decode_answers(entry.answers))
+        rows = [answer for answer in answers if isinstance(answer, IntervalEnded)]
+        rows += [row for row in [market.open_row()] if row is not None]
+        return MarketLedger(rows, market.reference_costs())

@@ -1,0 +1,49 @@
+"""What the selector of spot policies was told: a run or pool that is over leaves it in its folder for later ones."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from lightning_core.controllers.market_terms import MarketTerms
+from lightning_core.market.feedback_file import FEEDBACK
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.selecting.earlier_feedback import feedback_text
+from lightning_core.scheduler.settings import Settings
+from lightning_core.storage.atomic_files import write_whole
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
+
+
+def leave_feedback(folder: Path, scheduler: Scheduler | None = None) -> None:
+    """Write ``feedback.json``, unless there is nothing to tell.
+
+    Args:
+        folder: Folder of the run or pool, with its journal.
+        scheduler: Its scheduler, if it is at hand.
+    """
+    path = folder / FEEDBACK
+    try:
+        if scheduler is None:
+            with Journal.open(folder / "journal.db", read_only=True) as journal:
+                if journal.settings().market is None:
+                    return
+                scheduler = replay(journal).scheduler
+        if (text := feedback_text(scheduler)) is not None:
+            write_whole(path, text)
+    except Exception as error:  # the run is over all the same
+        print(f"{path}: cannot be written: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def with_feedback(folder: Path, settings: Settings) -> Settings:
+    """Return the settings of a new pool, whose selector begins with what the folder's earlier pools have left."""
+    if settings.market is None or settings.market.get("feedback") or not (folder / FEEDBACK).exists():
+        return settings
+    market = {**settings.market, "feedback": str(folder / FEEDBACK)}
+    try:
+        MarketTerms(**market).earlier_jobs()
+    except ValueError as error:  # it was a market with other policies
+        print(f"spot policies are chosen without what earlier jobs have shown: {error}", file=sys.stderr)
+        return settings
+    return replace(settings, market=market)

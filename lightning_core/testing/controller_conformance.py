@@ -1,0 +1,174 @@
+"""Conformance suite for controllers: what must hold for every controller, whatever it is told.
+
+Run it on a controller of your own, on random events or on any sequence of events with their times::
+
+    check_controller(MyController)
+    check_controller(MyController, [(Submit((job,)), 0.0), (Tick(), 60.0)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lightning_core.controllers.controller import Controller
+from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.arrays import LEVELS, FloatArray
+from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
+from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted, WallClock
+from lightning_core.core.control.offers import Offer, PlacedNodes
+from lightning_core.core.events import Close, Event, Submit, Tick, WorkersLost
+from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.reasons import Reason
+from lightning_core.core.targets import BatchTarget
+from lightning_core.testing.checks import require, saved_and_restored
+
+# Random sequences of events that a controller is told by default, and their length.
+SEQUENCES, EVENTS = 20, 60
+# Zones of the offers and nodes in them.
+ZONES = ("east-1a", "east-1b", "west-1a")
+
+
+class MadeUpPool:
+    """A :class:`~lightning_core.core.control.pool_view.PoolView` without a scheduler.
+
+    Each job trains a batch a second on all devices from its submission on.
+
+    Args:
+        names: Names of jobs that are there from the beginning.
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.jobs = {name: Job(name, 1e6, BatchTarget(1000)) for name in names}
+        self.since = dict.fromkeys(names, 0.0)
+        self.now, self.nodes, self.spent, self.closing = 0.0, NodesSeen(), 0.0, False
+        self.money: float | None = None
+
+    def take(self, event: Event, now: float) -> None:
+        """Take in an event."""
+        self.now = now
+        match event:
+            case Submit(jobs):
+                self.jobs |= {job.name: job for job in jobs}
+                self.since |= dict.fromkeys((job.name for job in jobs), now)
+            case NodesSeen():
+                self.nodes = event
+            case Close():
+                self.closing = True
+            case WorkersLost():
+                self.closing = False
+
+    def names(self) -> list[str]:
+        return [name for name in self.jobs if self.is_active(name)]
+
+    def is_active(self, name: str) -> bool:
+        return name in self.jobs and self._batches(name) < (self.jobs[name].target.work or 0)
+
+    def status(self, name: str) -> JobStatus | None:
+        if name not in self.jobs:
+            return None
+        nothing: dict[str, Any] = dict.fromkeys(JobStatus.__dataclass_fields__)
+        job, since = self.jobs[name], self.since[name]
+        counts = dict.fromkeys(("restarts", "lost_batches", "checkpoint_batches"), 0)
+        return JobStatus(**nothing | counts | {
+            "name": name, "state": State.RUNNING if self.is_active(name) else State.ENDED, "target": job.target,
+            "reason": Reason("its_turn"), "batches": self._batches(name), "share": 1.0, "submitted_at": since,
+            "deadline": since + job.deadline, "devices": (0,), "incarnation": 1, "paused": False,
+        })  # fmt: skip
+
+    def job(self, name: str) -> Job:
+        return self.jobs[name]
+
+    def throughputs(self, name: str) -> Mapping[int, float]:
+        return {1: 1.0} if self._batches(name) else {}
+
+    def resize_seconds(self, name: str) -> float | None:
+        return 0.5 if self._batches(name) > 2 else None
+
+    def forecast_work(self, name: str) -> FloatArray:
+        return np.full(len(LEVELS), np.nan)  # its jobs have targets in batches
+
+    def _batches(self, name: str) -> int:
+        return min(int(self.now - self.since[name]), int(self.jobs[name].target.work or 0))
+
+
+def check_controller(
+    make: Callable[[], Controller],
+    events: Iterable[tuple[Event, float]] | None = None,
+    caches: Collection[str] = (),
+) -> None:
+    """Check what a controller asks and wants, when it wants to be woken, and that its state is saved and restored.
+
+    Args:
+        make: Creates the controller; all that it creates must ask alike.
+        events: Events with their scheduler times, which do not fall; None for 20 random sequences
+            (:func:`random_events`).
+        caches: Names of attributes that need not come back, because they follow from what does.
+
+    Raises:
+        AssertionError: If a rule is broken; the message names it.
+
+    Example::
+
+        >>> from lightning_core.controllers import Calendar
+        >>> check_controller(lambda: Calendar(["not between 22:00 and 06:00"]))
+    """
+    for sequence in [events] if events is not None else map(random_events, range(SEQUENCES)):
+        _check_sequence(make, sequence, caches)
+
+
+def _check_sequence(
+    make: Callable[[], Controller], events: Iterable[tuple[Event, float]], caches: Collection[str]
+) -> None:
+    controller, twin, pool, version = make(), make(), MadeUpPool(), 0
+    require(isinstance(controller, Controller), "a controller must have the methods of Controller")
+    for event, now in events:
+        pool.take(event, now)
+        answers = list(controller.handle(event, now, pool))
+        asked = [answer for answer in answers if isinstance(answer, Ask)]
+        require(len({ask.job for ask in asked}) == len(asked), "handle() must ask once at most for each job")
+        require({ask.job for ask in asked} <= set(pool.names()), "handle() must ask of jobs that have not ended")
+        require(len({ask.by for ask in asked}) <= 1, "a controller must ask in its own name alone")
+        for ask in asked:
+            require(decode_event(encode_event(ask)) == ask, "an ask must go through the journal")
+        require(decode_answers(encode_answers(answers)) == answers, "an answer must go through the journal")
+        for answer in answers:
+            if isinstance(answer, IntervalEnded):
+                pool.spent += answer.cost
+        newer = [answer.version for answer in answers if isinstance(answer, NodesWanted)]
+        require(newer == [version + 1 + k for k in range(len(newer))], "versions of what is wanted must grow by one")
+        version += len(newer)
+        rule = "what is asked must come from earlier calls of handle() alone, and restore() must bring it back"
+        require(answers == list(twin.handle(event, now, pool)), rule)
+        wakeup = controller.wakeup()
+        require(wakeup is None or wakeup > now, "wakeup() must be later than the last event: the past has been told")
+        controller = saved_and_restored(controller, make(), caches)
+
+
+def random_events(seed: int) -> Iterator[tuple[Event, float]]:
+    """Yield events of some days: jobs, ticks, nodes and quotes, and a clock on the wall that is set now and then."""
+    draw, now = np.random.default_rng(seed), 0.0
+    for number in range(EVENTS):
+        kind = draw.random()
+        if kind < 0.25:
+            batches = int(draw.choice((100, 10_000, 1_000_000)))
+            yield Submit((Job(f"job-{number}", 1e6, BatchTarget(batches), can=frozenset(Capability)),)), now
+        elif kind < 0.35:
+            yield WallClock(float(draw.uniform(1.7e9, 1.8e9)), 3600.0 * int(draw.integers(-12, 13))), now
+        elif kind < 0.5:
+            nodes = tuple(f"node-{k}" for k in draw.choice(9, int(draw.integers(0, 9)), replace=False))
+            spot = int(draw.integers(0, len(nodes) + 1))
+            places = PlacedNodes(ZONES[draw.integers(3)], "", int(draw.integers(0, spot + 1)), 0)
+            yield NodesSeen(nodes[:spot], nodes[spot:], int(draw.integers(0, 9)), (places,)), now
+        elif kind < 0.6:
+            offers = [Offer(zone, "", float(draw.uniform(0.1, 1.2)), int(draw.integers(0, 9))) for zone in ZONES]
+            yield Quoted.of(offers, egress=0.1, transfer=60.0), now
+        elif kind < 0.65:
+            yield Quoted(float(draw.uniform(0.1, 1.2)), int(draw.integers(0, 9)), float(draw.choice((1.0, 2.0)))), now
+        elif kind < 0.7:
+            yield Close() if draw.random() < 0.5 else WorkersLost(), now
+        else:
+            yield Tick(), now
+        now += float(draw.choice((0.0, 1.0, 600.0, 3600.0, 40_000.0)))
