@@ -122,6 +122,19 @@ def test_no_import_cycles() -> None:
     assert list(TopologicalSorter(graph()).static_order())
 
 
+def test_the_parts_of_a_room_have_no_import_cycles() -> None:
+    """A folder counts as one part: nothing in it is imported by what it imports. Imports for types alone count too."""
+    modules, arrows = sources(), graph()
+    for room in (name for name, path in modules.items() if path.name == "__init__.py"):
+        parts: dict[str, set[str]] = {}
+        for name, others in arrows.items():
+            for other in others:
+                one, another = (of.removeprefix(f"{room}.").split(".")[0] for of in (name, other))
+                if name.startswith(f"{room}.") and other.startswith(f"{room}.") and one != another:
+                    parts.setdefault(one, set()).add(another)
+        assert list(TopologicalSorter(parts).static_order()) or not parts, room
+
+
 def benchmarks() -> dict[str, Path]:
     """Every module of the benchmarks by its name."""
     found = {}

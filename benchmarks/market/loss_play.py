@@ -16,9 +16,9 @@ from lightning_core.core.targets import LossTarget
 from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.backtest import backtest
 from lightning_core.market.forecasters import make_live_forecaster
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import Observation
 from lightning_core.market.online.job_span import JobSpan
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.spot_policies import SPOT_POLICIES
 

@@ -28,7 +28,7 @@ from lightning_core.core.control import Asker, IntervalEnded, NodesSeen, NodesWa
 from lightning_core.core.events import Event, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.saved_state import decode
 from lightning_core.market import Market
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.simulation.scenario import Delays, Outcome, SimulatedJob
 from lightning_core.simulation.simulation import Simulation

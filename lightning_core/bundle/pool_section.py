@@ -18,8 +18,8 @@ from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, sho
 from lightning_core.core.names import check_person
 from lightning_core.core.validation import positive_int, read_number
 from lightning_core.node.cpu_quota import QUANTUM
+from lightning_core.scheduler.owner_terms import OTHERS, OwnerTerms, owner_terms
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
-from lightning_core.scheduler.sharing.owner_terms import OTHERS, OwnerTerms, owner_terms
 
 POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar", "budget",
              "best_effort", "device_memory", "owners")  # fmt: skip
@@ -146,7 +146,7 @@ def read_owners(section: Any, problems: Problems, devices: int | None) -> dict[s
         devices: Devices of the pool; None if their number is wrong.
 
     Returns:
-        Arguments of :class:`~lightning_core.scheduler.sharing.owner_terms.OwnerTerms` by the name of the owner.
+        Arguments of :class:`~lightning_core.scheduler.owner_terms.OwnerTerms` by the name of the owner.
     """
     if not isinstance(section, Mapping) or not section:
         problems.add(f"expected a mapping of owners, or '*' for all others, to {_OWNER_KEYS}, got {shown(section)}")

@@ -19,7 +19,7 @@ from lightning_core.cli.on_market.several_zones import add_moves, print_where, p
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, Perfect, SpotJob, backtest
 from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors, make_forecaster
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.spot_policies import SPOT_POLICIES, OnDemand
 from lightning_core.market.spot_policies.on_demand import on_demand_cost

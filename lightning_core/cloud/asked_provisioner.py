@@ -10,7 +10,7 @@ from lightning_core.cloud.provisioner import Provisioner
 from lightning_core.cloud.troubles import Troubles
 from lightning_core.core.control import CloudPart
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.storage.failpoints import reach
 
 # Seconds after which nodes are asked for again that are not there, or not wanted and still there, and after which a

@@ -20,7 +20,7 @@ from lightning_core.cloud.provisioner import (
     place_labels,
 )
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 
 log = logging.getLogger(__name__)
 # Word after the name of this provisioner, if the pool has node types of its own.

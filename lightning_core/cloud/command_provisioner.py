@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from lightning_core.cloud.user_command import UserCommandError, run_command
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 
 log = logging.getLogger(__name__)
 

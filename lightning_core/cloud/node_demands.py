@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from lightning_core.cloud.provisioner import wall_time
 from lightning_core.core.control.cloud import places_from_lists
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 
 # Seconds after which a demand expires, and after which its pool renews it.
 EXPIRES, RENEWS = 180.0, 20.0

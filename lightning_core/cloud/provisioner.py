@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 
 MARKET_LABEL = "ray.io/market-type"
 ZONE_LABEL, TYPE_LABEL = "ray.io/availability-zone", "lightning-core/instance-type"

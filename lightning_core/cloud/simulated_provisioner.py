@@ -35,7 +35,7 @@ from lightning_core.cloud.provisioner import (
 )
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.core.control.offers import Offer, PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.node.processes import is_marked, started
 
 log = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from lightning_core.core.control.cloud import MAX_NODES
 from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.events import Event
 from lightning_core.market import Market
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.server.ray_settings import NAMESPACE, Actor
 from lightning_core.server.start_scheduler import this_node
 from lightning_core.storage.failpoints import reach

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from lightning_core.core.control import Allowance
-from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import Event
 from lightning_core.core.limits import MAX_FACTOR, check_at_most, shown
+from lightning_core.core.pool_view import PoolView
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import Stateful
 

@@ -9,10 +9,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from lightning_core.core.control import Ask, Asker
-from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.control.wall_clock import WallClock
 from lightning_core.core.events import Event, Submit
 from lightning_core.core.limits import check_at_most, check_length, shown
+from lightning_core.core.pool_view import PoolView
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import Stateful
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from lightning_core.core.control import Ask, PoolAnswer
-from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import Event
+from lightning_core.core.pool_view import PoolView
 
 
 @runtime_checkable

@@ -33,15 +33,15 @@ from lightning_core.core.control import (
 )
 from lightning_core.core.control.cloud import wanted_from_list, wanted_to_list
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import EarlierFeedback, EarlierRuns, Event, Report, SelectorFeedback, Tick
 from lightning_core.core.limits import check_seconds
+from lightning_core.core.pool_view import PoolView
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.market import Market, SpotJob
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.current_interval import CurrentInterval, Rest, Toll
 from lightning_core.market.online.node_bill import NodeBill
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.quote_history import QuoteHistory
 from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.market.zones.node_places import Leeway, NodePlaces, dearest, mean_prices

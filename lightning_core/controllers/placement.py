@@ -19,10 +19,10 @@ from typing import Any
 from lightning_core.controllers.plan_data import placement_of
 from lightning_core.core.codec import decode_event, encode_event, event_from_dict
 from lightning_core.core.control import Ask, Asker, DayPlan, DemandSeen, PlanEvent, PlanGiven, WallClock
-from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import Event, Submit
 from lightning_core.core.limits import MAX_DEVICES, shown
 from lightning_core.core.names import listed
+from lightning_core.core.pool_view import PoolView
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.placement.demands import Choice

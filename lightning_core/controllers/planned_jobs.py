@@ -13,13 +13,13 @@ from lightning_core.controllers.job_model import JobModel, min_size, sure_work, 
 from lightning_core.controllers.market_job import MarketJob
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, QuotedBefore
-from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.pool_view import PoolView
 from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.forecasters import make_live_forecaster
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.current_interval import Rest
 from lightning_core.market.online.job_span import JobSpan
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.start_up_times import StartUpTimes
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.spot_policies.on_demand import on_demand_cost

@@ -19,8 +19,8 @@ from lightning_core.core.control import Asker, IntervalEnded, NodesSeen, Quoted
 from lightning_core.core.control.offers import Offer
 from lightning_core.core.events import Event
 from lightning_core.history.job_history import JobHistory
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.node_bill import NodeBill
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.scheduler.settings import Settings
 
 # Offers that are kept, those of the newest quote and those quoted before: more than a quote can have.

@@ -11,7 +11,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import Plan
 from lightning_core.core.reasons import CODES, Reason, index
 from lightning_core.scheduler.allocation import Allocator, Caps, Devices, allocate_one, is_simple
-from lightning_core.scheduler.asking.levels import asker
+from lightning_core.scheduler.asked_levels import asker
 from lightning_core.scheduler.device_memory import Needs, needs
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import NONE, JobTable

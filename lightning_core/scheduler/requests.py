@@ -49,11 +49,11 @@ from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
-from lightning_core.scheduler.asking import given_plans, levels
-from lightning_core.scheduler.asking.cloud_levels import CloudEvent
+from lightning_core.scheduler import asked_levels, given_plans
+from lightning_core.scheduler.cloud_levels import CloudEvent
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
-from lightning_core.scheduler.selecting.feedback import draw_spot_policy, is_no_news
+from lightning_core.scheduler.selector_feedback import draw_spot_policy, is_no_news
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import UNKNOWN
 
@@ -173,18 +173,18 @@ def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> 
         case Resume() if not table.paused[row]:
             pass  # nothing holds it
         case Pause() | Resume():
-            levels.take(state, row, event)
+            asked_levels.take(state, row, event)
     return True
 
 
 def take_ask(state: SchedulerState, event: Ask, *, is_event: bool = False) -> bool:
     """Take in what a controller asks of a job, in an event or in answer to one; return whether a round is needed."""
     row = state.table.find_active(event.job)
-    if row is None or not levels.changes(state, row, event):
+    if row is None or not asked_levels.changes(state, row, event):
         return False
     if is_event:
         state.accept(row)
-    levels.take(state, row, event)
+    asked_levels.take(state, row, event)
     return True
 
 
@@ -205,7 +205,7 @@ def change(state: SchedulerState, event: Change, now: float) -> bool:
     if isinstance(event, SetDeadline):
         table.deadline[row] = event.deadline_at(float(table.submitted[row]), now)
     if isinstance(event, SetDevices | SetLocation):
-        levels.take(state, row, event)
+        asked_levels.take(state, row, event)
     else:
         _tell_target(state, row, job)
         table.set_terms(row, job)
@@ -242,7 +242,7 @@ def changed_job(state: SchedulerState, row: int, event: Change, now: float) -> J
         case SetDeadline():
             return event.apply(job, float(table.submitted[row]), now)
         case SetDevices() | SetLocation():
-            levels.check(state, row, event)
+            asked_levels.check(state, row, event)
         case SetTerms():
             job = event.apply(job)
             if (refusal := state.settings.refusal(job.target)) is not None:
@@ -293,7 +293,7 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return table.find_active(event.job) is None
         case Ask():
             row = table.find_active(event.job)
-            return row is None or not levels.changes(state, row, event)
+            return row is None or not asked_levels.changes(state, row, event)
         case Resume():
             row = table.find_active(event.job)
             return row is None or not (table.paused[row] or table.evicted[row])

@@ -61,11 +61,11 @@ from lightning_core.core.events import (
 )  # fmt: skip
 from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
+from lightning_core.scheduler import given_plans
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
-from lightning_core.scheduler.asking import given_plans
-from lightning_core.scheduler.asking.cloud_levels import CloudLevels
 from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
 from lightning_core.scheduler.asking.prospects import Prospects
+from lightning_core.scheduler.cloud_levels import CloudLevels
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
 from lightning_core.scheduler.forecasting import forecast, forecast_work
 from lightning_core.scheduler.grants import allocate, grant
@@ -81,7 +81,7 @@ from lightning_core.scheduler.requests import (
 )  # fmt: skip
 from lightning_core.scheduler.retry_budgets import launch_timed_out, placements, pool_changed, worker_exited
 from lightning_core.scheduler.round import Round
-from lightning_core.scheduler.selecting.feedback import take_feedback
+from lightning_core.scheduler.selector_feedback import take_feedback
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
 from lightning_core.scheduler.status import job_forecast, job_status, judge

@@ -29,7 +29,7 @@ from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.planning.best_effort import TURN
 from lightning_core.policies import POLICIES
-from lightning_core.scheduler.sharing.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, owner_terms
+from lightning_core.scheduler.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, owner_terms
 
 # Estimator of policies that do not name their own.
 DEFAULT_ESTIMATOR = "posterior"
@@ -73,7 +73,7 @@ class Settings:
             spot policy; None without a market.
         remember: Jobs that have ended whose outcome is remembered, beside all of the last day. A run and a simulation
             remember all that are in them.
-        owners: Arguments of :class:`~lightning_core.scheduler.sharing.owner_terms.OwnerTerms` by the name of each owner
+        owners: Arguments of :class:`~lightning_core.scheduler.owner_terms.OwnerTerms` by the name of each owner
             of jobs, and of all others under ``"*"``; empty for a pool whose jobs are not told apart by their owners.
 
     Upper bounds are those of :mod:`lightning_core.core.limits`.

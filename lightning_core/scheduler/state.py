@@ -25,12 +25,12 @@ from lightning_core.core.validation import checked
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
 from lightning_core.scheduler.allocation import Caps
-from lightning_core.scheduler.asking.cloud_levels import CloudLevels
+from lightning_core.scheduler.cloud_levels import CloudLevels
+from lightning_core.scheduler.past_jobs import PastJobs
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.sharing.owners import Owners
 from lightning_core.scheduler.status import job_status, unmet_reason, verdict_reason
-from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.saved_table import restore_table, table_to_dict
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from lightning_core.core.control import QuotedBefore
 from lightning_core.core.events import EarlierFeedback, Event, SelectorFeedback
-from lightning_core.scheduler.market_jobs import CounterfactualReplay, ReplayableJob
 from lightning_core.scheduler.selecting.earlier_feedback import known_before
+from lightning_core.scheduler.selecting.market_jobs import CounterfactualReplay, ReplayableJob
 from lightning_core.server.host import EventNotPersistedError, Host
 
 log = logging.getLogger(__name__)

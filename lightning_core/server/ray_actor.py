@@ -26,14 +26,14 @@ from lightning_core.core.commands import Command
 from lightning_core.core.control import PlanEvent
 from lightning_core.core.events import Event, Report, Submit, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Job
-from lightning_core.scheduler.asking import given_plans
+from lightning_core.scheduler import given_plans
 from lightning_core.scheduler.reports import unknown_job
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.groups import GroupSocket
 from lightning_core.server.access.guard import Guard
 from lightning_core.server.access.people import POOL, Person
+from lightning_core.server.counters import journal_bytes
 from lightning_core.server.host import Host
-from lightning_core.server.load.counters import journal_bytes
 from lightning_core.server.load.group_commit import GroupCommit
 from lightning_core.server.load.long_polling import LongPolling
 from lightning_core.server.load.report_period import ReportPeriod

@@ -24,9 +24,9 @@ from lightning_core.controllers import MarketController
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
 from lightning_core.core.control import Asker, IntervalEnded, NodesWanted, PlanEvent, WallClock
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Submit, Tick, WorkerExited
-from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.selecting.earlier_feedback import known_before
+from lightning_core.scheduler.selecting.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.simulation.event_queue import EventQueue

@@ -25,7 +25,7 @@ import numpy as np
 from lightning_core.core.control import NodesSeen, NodesWanted, Quoted
 from lightning_core.core.events import DevicesUnavailable, Event, ExitCause
 from lightning_core.market import Market
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.simulation.event_queue import EventQueue
 from lightning_core.simulation.virtual_pool import VirtualPool
 

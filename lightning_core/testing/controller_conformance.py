@@ -32,7 +32,7 @@ ZONES = ("east-1a", "east-1b", "west-1a")
 
 
 class MadeUpPool:
-    """A :class:`~lightning_core.core.control.pool_view.PoolView` without a scheduler.
+    """A :class:`~lightning_core.core.pool_view.PoolView` without a scheduler.
 
     Each job trains a batch a second on all devices from its submission on.
 

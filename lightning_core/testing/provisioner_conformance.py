@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from lightning_core.cloud.provisioner import Provisioner
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.testing.checks import require
 
 # Seconds within which a request must return: the run that makes it has jobs to look after.

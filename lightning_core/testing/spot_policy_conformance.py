@@ -19,8 +19,8 @@ from lightning_core.market.backtest import backtest
 from lightning_core.market.forecasters import LastValue, MarketForecaster, Noisy
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import ForecastProvider, Observation, SpotForecast, SpotPolicy
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.spot_job import EXACT, Overhead, SpotJob

@@ -12,7 +12,7 @@ def cloud_line(cloud: Mapping[str, Any]) -> str:
     """Return what a pool says of its cloud.
 
     Args:
-        cloud: As :meth:`lightning_core.scheduler.asking.cloud_levels.CloudLevels.to_dict` returns it.
+        cloud: As :meth:`lightning_core.scheduler.cloud_levels.CloudLevels.to_dict` returns it.
 
     Example::
 

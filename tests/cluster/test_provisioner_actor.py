@@ -23,7 +23,7 @@ from lightning_core.cluster.provisioner_actor import ProvisionerActor
 from lightning_core.core.control import CloudPart, CloudTrouble, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.control.cloud import MAX_NODES
 from lightning_core.core.reasons import Reason
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from tests.cluster.test_pool_manager import Method
 from tests.waiting import until_async
 

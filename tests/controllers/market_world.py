@@ -17,7 +17,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 
 # What plans and forecasters keep of the last market: it follows from the next one.
 CACHES = ("_batch", "_forecast", "_groups", "_tables")
@@ -41,7 +41,7 @@ def controller(policy: str = "max-spot", **more: Any) -> MarketController:
 
 @dataclass
 class World:
-    """A pool (:class:`~lightning_core.core.control.pool_view.PoolView`) that obeys its market.
+    """A pool (:class:`~lightning_core.core.pool_view.PoolView`) that obeys its market.
 
     Its jobs train at once, one batch a second on each node.
     """

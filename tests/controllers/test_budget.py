@@ -13,9 +13,9 @@ from lightning_core.controllers import Budget
 from lightning_core.core.answers import Answer, End, Verdict
 from lightning_core.core.commands import Cancel, Pause, Resume
 from lightning_core.core.control import Allowance, Ask, Asker, IntervalEnded, NodesWanted, Quoted
-from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import Event, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.pool_view import PoolView
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.asking.controllers import check_right

@@ -10,8 +10,8 @@ import pytest
 
 from lightning_core.controllers import CONTROLLERS, MarketController
 from lightning_core.core.control import Allowance, Ask, Asker, NodesWanted, PoolAnswer
-from lightning_core.core.control.pool_view import PoolView
 from lightning_core.core.events import Event, Submit, Tick
+from lightning_core.core.pool_view import PoolView
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host

@@ -14,7 +14,7 @@ from lightning_core.core.control import Ask, CloudPart, CloudTrouble, IntervalEn
 from lightning_core.core.events import Close, Tick, WorkersLost
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.saved_state import StateError
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.start_up_times import StartUpTimes
 from lightning_core.testing.checks import saved_and_restored
 from tests.controllers.market_world import CACHES, World, controller, elastic, market

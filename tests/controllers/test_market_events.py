@@ -18,8 +18,8 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import Observation
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob

@@ -13,7 +13,7 @@ from lightning_core.controllers import MarketController
 from lightning_core.core.codec import decode_answers
 from lightning_core.core.control import NodesSeen, NodesWanted, Quoted
 from lightning_core.core.control.offers import Offer, PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.testing.checks import saved_and_restored

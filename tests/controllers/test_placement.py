@@ -33,7 +33,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.placement import CLOUD, Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights, plan
 from lightning_core.placement.reconfigurer import ReconfigurationLimits
-from lightning_core.scheduler.asking.given_plans import describe
+from lightning_core.scheduler.given_plans import describe
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clocks.wall_time import WallClockWatch

@@ -25,7 +25,7 @@ from lightning_core.cloud.provisioner import MARKET_LABEL, MARKET_TYPES, POOL_LA
 from lightning_core.cloud.ray_cluster import join_ray
 from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.cluster.cluster import Cluster
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.node.signals import descendants, kill_all
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.testing.provisioner_conformance import check_provisioner

@@ -14,7 +14,7 @@ from lightning_core.cloud.troubles import STAY, Troubles
 from lightning_core.core.control import CloudPart, CloudTrouble
 from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.limits import MAX_TEXT
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 
 NONE, ONE, TWO = NodeCounts(), NodeCounts(1, 0), NodeCounts(2, 0)
 

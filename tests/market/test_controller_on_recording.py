@@ -23,7 +23,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import JobBatch, Market, SpotJob, backtest
 from lightning_core.market.forecasters import MarketForecaster, make_forecaster
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.spot_policies import SPOT_POLICIES
 from tests.examples import examples
 

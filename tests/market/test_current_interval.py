@@ -9,8 +9,8 @@ import pytest
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import IntervalEnded
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.current_interval import CurrentInterval, Toll
-from lightning_core.market.online.node_counts import NodeCounts
 
 SECONDS = 100.0
 NONE = NodeCounts()

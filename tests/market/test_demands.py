@@ -17,7 +17,7 @@ from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
 from lightning_core.cloud.node_demands import EXPIRES, NodeDemand
 from lightning_core.cloud.provisioner import MARKET_LABEL, POOL_LABEL, TYPE_LABEL, ZONE_LABEL
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from tests.waiting import until
 
 

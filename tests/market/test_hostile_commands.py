@@ -14,7 +14,7 @@ from lightning_core.cloud import command_provisioner, quotes
 from lightning_core.cloud.command_provisioner import CommandProvisioner
 from lightning_core.cloud.quotes import QuoteCommand
 from lightning_core.core.control import Quoted
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.node.processes import started
 from tests.waiting import until
 

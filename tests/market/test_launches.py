@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from lightning_core.core.saved_state import StateError
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import LiveMarketForecaster
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import Observation
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.programs.node_pairs import NodePairs, OnOffer
 from lightning_core.market.programs.optimum import optimum

@@ -20,13 +20,13 @@ from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.market import Market, SpotJob
 from lightning_core.market.online.throughput_table import throughput_table
-from lightning_core.scheduler.market_jobs import (
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.selecting.market_jobs import (
     CounterfactualReplay,
     ReplayableJob,
     batches_left,
     coarsen,
 )
-from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.simulation.scenario import SimulatedJob

@@ -8,8 +8,8 @@ import pytest
 
 from lightning_core.core.control import NodesSeen, Quoted
 from lightning_core.core.control.offers import Offer, PlacedNodes
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.node_bill import NodeBill
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.testing.checks import saved_and_restored
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lightning_core.core.control import NodesSeen, Quoted
 from lightning_core.core.control.offers import Offer, PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.zones.node_places import Leeway, NodePlaces, dearest, mean_prices
 
 EAST, WEST = "us-east-1a", "us-west-2b"

@@ -23,7 +23,7 @@ from lightning_core.cloud import PROVISIONERS, CommandProvisioner, parse_provisi
 from lightning_core.cloud.machine_notes import Machine, MachineNotes
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
 from lightning_core.core.control.offers import Offer, PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.testing import provisioner_conformance
 from lightning_core.testing.provisioner_conformance import check_provisioner
 from tests.waiting import until
@@ -256,7 +256,7 @@ DIES = """
 import os, signal, subprocess, sys, threading
 from pathlib import Path
 from lightning_core.cloud import machine_notes, simulated_provisioner
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 
 left = int(sys.argv[2])
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from lightning_core.core.control import Quoted
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online import quote_history
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.online.quote_history import QuoteHistory
 
 SECONDS = 60.0

@@ -19,7 +19,7 @@ from lightning_core.cloud import command_provisioner
 from lightning_core.cloud.command_provisioner import CommandProvisioner
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.run.differences import differences

@@ -12,8 +12,8 @@ import pytest
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.control.offers import Offer, region_of
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.run_lengths import RunLengths
 from lightning_core.market.spot_policies import AllOrNothing, MaxSpot, OnDemand, SemiMarkov, UniformProgress
 from lightning_core.market.zones.offer_trace import OfferTrace, any_of

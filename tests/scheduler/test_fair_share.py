@@ -20,12 +20,12 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.plans import Plan
 from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
+from lightning_core.scheduler.owner_terms import OwnerTerms, owner_terms
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.sharing.dealing import Dealing
 from lightning_core.scheduler.sharing.device_time import DeviceTime
 from lightning_core.scheduler.sharing.fair_share import Claims, allotments, fair_shares, max_min
-from lightning_core.scheduler.sharing.owner_terms import OwnerTerms, owner_terms
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal

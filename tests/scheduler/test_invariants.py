@@ -32,9 +32,9 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.policies import POLICIES
+from lightning_core.scheduler import past_jobs
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.tables import past_jobs
 from lightning_core.testing.checks import saved_and_restored
 from tests.examples import examples
 from tests.faults.prefixes import Watch

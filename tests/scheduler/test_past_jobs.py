@@ -12,9 +12,9 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
 from lightning_core.policies.classic import Fifo
+from lightning_core.scheduler import past_jobs
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.tables import past_jobs
 from lightning_core.testing.checks import saved_and_restored
 
 

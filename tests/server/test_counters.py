@@ -15,8 +15,8 @@ from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
+from lightning_core.server.counters import BOUNDS, Counters
 from lightning_core.server.host import Host
-from lightning_core.server.load.counters import BOUNDS, Counters
 from tests.socket_servers import Pool
 
 JOB = Job("job", 600.0, BatchTarget(20), can=frozenset({Capability.TIME_SLICE, Capability.HOLD}))

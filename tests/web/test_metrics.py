@@ -25,7 +25,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
-from lightning_core.server.load.counters import Counters
+from lightning_core.server.counters import Counters
 from lightning_core.web.metrics import MAX_JOBS, MAX_OWNERS, PoolCollector, Seen, metrics
 from tests.socket_servers import Pool
 from tests.waiting import until

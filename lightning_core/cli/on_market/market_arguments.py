@@ -16,7 +16,7 @@ from lightning_core.market.online.throughput_table import throughput_table
 from lightning_core.market.spot_job import EXACT, Overhead
 from lightning_core.market.spot_policies.on_demand import on_demand_cost
 from lightning_core.market.traces import read_trace, shipped_trace
-from lightning_core.scheduler.market_jobs import batches_left
+from lightning_core.scheduler.selecting.market_jobs import batches_left
 from lightning_core.view.text import clean
 
 READINGS = ("hand-over", *get_args(Overhead))

@@ -13,7 +13,7 @@ from lightning_core.cli.on_market.market_arguments import read_job_of, read_reco
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import make_forecaster
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.spot_policies.paper_pool import make_pool
 from lightning_core.market.zones.offer_trace import OfferTrace, any_of
 from lightning_core.market.zones.stays import expected_stay

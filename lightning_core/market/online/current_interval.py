@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import IntervalEnded
 from lightning_core.core.saved_state import decode, encode
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 
 # Fraction of an interval for which surplus nodes may stay while their replacements start; then they are requested.
 HANDOVER_FRACTION = 0.5

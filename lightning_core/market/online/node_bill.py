@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from lightning_core.core.control import NodesSeen, Quoted
 from lightning_core.core.control.cloud import places_from_lists
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.quote_history import quote_from_list, quote_to_list
 from lightning_core.market.zones.node_places import mean_prices
 

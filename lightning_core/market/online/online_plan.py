@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from lightning_core.market.job_batch import JobBatch
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import ForecastProvider, Observation, SpotForecast, SpotPolicy
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.safety_net import Pair, SafetyNet
 from lightning_core.market.spot_job import EXACT, SpotJob
 from lightning_core.market.spot_market import Market

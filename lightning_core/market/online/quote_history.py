@@ -13,7 +13,7 @@ from lightning_core.core.arrays import IntArray
 from lightning_core.core.control import Quoted
 from lightning_core.core.control.cloud import MAX_INTERVALS
 from lightning_core.core.control.offers import Offer
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.spot_market import Market
 
 # Intervals before the present one of which the quotes are kept. As many as a plan looks ahead are told of, at most,

@@ -11,7 +11,7 @@ from lightning_core.core.arrays import IntArray
 from lightning_core.core.control import NodesSeen, Quoted
 from lightning_core.core.control.cloud import places_from_lists
 from lightning_core.core.control.offers import Offer, PlacedNodes
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.zones.stays import expected_stay
 from lightning_core.market.zones.where import MoveCost, choose
 

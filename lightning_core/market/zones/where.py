@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from lightning_core.core.control.offers import Offer
-from lightning_core.market.online.node_counts import NodeCounts
+from lightning_core.market.node_counts import NodeCounts
 
 
 class MoveCost(NamedTuple):

@@ -13,8 +13,8 @@ from lightning_core.market.backtest import Playback, Settled, play_all
 from lightning_core.market.changeover import throughput_of
 from lightning_core.market.job_batch import JobBatch
 from lightning_core.market.ledger import Ledger
+from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import ForecastProvider, SpotPolicy
-from lightning_core.market.online.node_counts import NodeCounts
 from lightning_core.market.safety_net import SafetyNet
 from lightning_core.market.spot_job import EXACT, SpotJob
 from lightning_core.market.zones.offer_trace import OfferTrace, any_of

@@ -1,1 +1,1 @@
-"""What people and controllers ask of a job, and what comes of it."""
+"""The controllers: what they are told and see, and what the pool would come to."""

@@ -21,9 +21,9 @@ from lightning_core.scheduler.allocation import Caps, Devices
 from lightning_core.scheduler.asking.controllers import tell_controllers
 from lightning_core.scheduler.forecasting import MID, between
 from lightning_core.scheduler.grants import FIRST_DEVICE, allocate
+from lightning_core.scheduler.past_jobs import PastJobs
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.state import SchedulerState
-from lightning_core.scheduler.tables.past_jobs import PastJobs
 from lightning_core.scheduler.tables.table import NO_TRIAL, JobTable
 
 

@@ -17,7 +17,7 @@ from lightning_core.core.control import NOTHING, RIGHTS, Asker
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.estimators.above_floor import AboveFloor
-from lightning_core.scheduler.asking import levels
+from lightning_core.scheduler import asked_levels
 from lightning_core.scheduler.asking.future_pool import FuturePool, forked, learns_memory, usual_memory
 from lightning_core.scheduler.forecasting import MID, USER_ERROR, forecast, resize_seconds
 from lightning_core.scheduler.round import Round
@@ -198,7 +198,7 @@ class Prospects:
         if len(speedup.sizes) == 1:
             only = speedup.sizes[0]
             raise ValueError(f"{name} trains on {only} device{'s' * (only != 1)} only, as it was submitted")
-        levels.take(other._state, row, SetDevices(name, devices))
+        asked_levels.take(other._state, row, SetDevices(name, devices))
         told = int(table.told_size[row])
         other._resized = Resized(name, told, speedup.seen(told) > 0)
         return other

@@ -14,7 +14,7 @@ from lightning_core.scheduler.status import job_status
 
 
 class SchedulerView:
-    """A :class:`~lightning_core.core.control.pool_view.PoolView` of a scheduler, as of one event.
+    """A :class:`~lightning_core.core.pool_view.PoolView` of a scheduler, as of one event.
 
     Args:
         state: State of the scheduler.

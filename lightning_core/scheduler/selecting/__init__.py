@@ -1,1 +1,1 @@
-"""The selector of spot policies: what it begins with, what it is told, and which policy a job gets."""
+"""Jobs that are replayed under each spot policy, so that the selector learns which one to give."""

@@ -21,8 +21,8 @@ from lightning_core.market.forecasters import make_forecaster
 from lightning_core.market.selector import normalised
 from lightning_core.market.spot_policies.on_demand import on_demand_cost
 from lightning_core.market.traces import INTERVAL
-from lightning_core.scheduler.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.selecting.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.settings import Settings
 
 # Jobs that are played in the past, their deadline in intervals, and the most nodes that one can use.

@@ -13,11 +13,11 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.saved_state import Saves, StateError
 from lightning_core.scheduler.allocation import Caps
+from lightning_core.scheduler.owner_terms import OwnerTerms
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.sharing.by_owner import Entitled, plan_by_owner
 from lightning_core.scheduler.sharing.device_time import DeviceTime
-from lightning_core.scheduler.sharing.owner_terms import OwnerTerms
 from lightning_core.scheduler.tables.table import JobTable
 
 HOUR = 3600.0

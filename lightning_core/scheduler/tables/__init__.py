@@ -1,1 +1,1 @@
-"""The jobs of a scheduler as tables: those that it plans, those that are over, and their form as JSON values."""
+"""The jobs of a scheduler as a table, and its form as JSON values."""
