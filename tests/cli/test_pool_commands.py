@@ -16,6 +16,7 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.builders import job
 from tests.scheduler.test_scheduler import directives, notices
 
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
@@ -29,10 +30,6 @@ def scheduler() -> Iterator[Scheduler]:
     for status in made.status():  # every status can be encoded
         assert str(status.reason) + str(status.grant_reason)
         assert status_from_dict(json.loads(json.dumps(status_to_dict(status)))) == status
-
-
-def job(name: str, deadline: float = 100.0, n: int = 100, **more: object) -> Job:
-    return Job(name, deadline, BatchTarget(n), **more)  # type: ignore[arg-type]
 
 
 def report(name: str, number: int, batches: int = 0, busy: float = 0.0, incarnation: int = 1, **more: object) -> Report:
@@ -51,12 +48,12 @@ def shares(scheduler: Scheduler) -> dict[str, float]:
 
 
 def test_a_late_job_continues_on_devices_that_no_other_job_needs(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 5.0),)), 0.0)
+    scheduler.handle(Submit((job("a", 5.0, 100),)), 0.0)
     assert notices(scheduler.handle(Tick(), 5.0)) == [
         ("a", "missed", "deadline passed: continues on devices that no other job needs")
     ]
     assert shares(scheduler) == {"a": 1.0}
-    scheduler.handle(Submit((job("b", 50.0),)), 6.0)
+    scheduler.handle(Submit((job("b", 50.0, 100),)), 6.0)
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
     scheduler.handle(Cancel("b"), 7.0)
     assert shares(scheduler)["a"] == 1.0
@@ -65,7 +62,7 @@ def test_a_late_job_continues_on_devices_that_no_other_job_needs(scheduler: Sche
 
 
 def test_a_late_job_that_meets_its_target_has_missed_its_deadline(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 5.0),)), 0.0)
+    scheduler.handle(Submit((job("a", 5.0, 100),)), 0.0)
     scheduler.handle(Tick(), 5.0)
     [end] = scheduler.handle(report("a", 1, 100, 9.0), 11.0)
     assert isinstance(end, End)
@@ -73,7 +70,7 @@ def test_a_late_job_that_meets_its_target_has_missed_its_deadline(scheduler: Sch
 
 
 def test_of_late_jobs_the_one_with_the_least_work_goes_first(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("long", 4.0, 90), job("short", 5.0, 30), job("unknown", 3.0))), 0.0)
+    scheduler.handle(Submit((job("long", 4.0, 90), job("short", 5.0, 30), job("unknown", 3.0, 100))), 0.0)
     for name in ("long", "short"):
         scheduler.handle(report(name, 1, 10, 1.0), 1.0)
     scheduler.handle(Tick(), 6.0)
@@ -81,7 +78,7 @@ def test_of_late_jobs_the_one_with_the_least_work_goes_first(scheduler: Schedule
 
 
 def test_a_job_on_hold_waits_for_a_new_deadline(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 5.0, on_miss=OnMiss.HOLD),)), 0.0)
+    scheduler.handle(Submit((job("a", 5.0, 100, on_miss=OnMiss.HOLD),)), 0.0)
     answers = scheduler.handle(Tick(), 5.0)
     words = "deadline passed: held until it gets a new deadline"
     assert notices(answers) == [("a", "missed", words)]
@@ -93,7 +90,7 @@ def test_a_job_on_hold_waits_for_a_new_deadline(scheduler: Scheduler) -> None:
 
 
 def test_a_job_may_be_stopped_at_its_deadline(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 5.0, on_miss=OnMiss.STOP),)), 0.0)
+    scheduler.handle(Submit((job("a", 5.0, 100, on_miss=OnMiss.STOP),)), 0.0)
     [end] = scheduler.handle(Tick(), 5.0)
     assert isinstance(end, End)
     assert (end.verdict, str(end.reason)) == (Verdict.MISSED, "deadline passed")
@@ -103,7 +100,7 @@ def test_a_job_may_be_stopped_at_its_deadline(scheduler: Scheduler) -> None:
 
 
 def test_a_new_deadline_counts_from_now_and_resumes_a_late_job(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 5.0), job("b", 100.0))), 0.0)
+    scheduler.handle(Submit((job("a", 5.0, 100), job("b", 100.0, 100))), 0.0)
     scheduler.handle(report("a", 1, 50, 5.0), 5.0)
     scheduler.handle(Tick(), 10.0)
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
@@ -114,7 +111,7 @@ def test_a_new_deadline_counts_from_now_and_resumes_a_late_job(scheduler: Schedu
 
 
 def test_other_terms_count_from_submission(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 50.0),)), 10.0)
+    scheduler.handle(Submit((job("a", 50.0, 100),)), 10.0)
     scheduler.handle(SetDeadline("a", 70.0, from_submission=True), 20.0)
     scheduler.handle(SetTerms("a", weight=3.0), 20.0)
     status = scheduler.status()[0]
@@ -123,7 +120,7 @@ def test_other_terms_count_from_submission(scheduler: Scheduler) -> None:
 
 
 def test_a_job_may_be_told_to_hold_no_devices(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a"), job("b", 200.0))), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100), job("b", 200.0, 100))), 0.0)
     scheduler.handle(SetDevices("a", 0, Asker.MARKET), 1.0)
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
     status = scheduler.status()[0]
@@ -135,7 +132,7 @@ def test_a_job_may_be_told_to_hold_no_devices(scheduler: Scheduler) -> None:
 
 
 def test_an_easier_target_is_met_at_once(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a"), job("b", 200.0))), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100), job("b", 200.0, 100))), 0.0)
     scheduler.handle(report("a", 1, 60, 6.0), 7.0)
     answers = scheduler.handle(SetTerms("a", target=BatchTarget(50)), 8.0)
     told, end, *_ = answers
@@ -147,13 +144,13 @@ def test_an_easier_target_is_met_at_once(scheduler: Scheduler) -> None:
 
 
 def test_capabilities_of_a_process_cannot_be_changed_by_a_person(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", can=SCRIPT, device=0),)), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100, can=SCRIPT, device=0),)), 0.0)
     scheduler.handle(SetTerms("a", weight=2.0), 1.0)
     assert (scheduler.job("a").can, scheduler.job("a").device) == (SCRIPT, 0)
 
 
 def test_a_late_job_can_be_told_to_stop(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 5.0),)), 0.0)
+    scheduler.handle(Submit((job("a", 5.0, 100),)), 0.0)
     scheduler.handle(Tick(), 6.0)
     [end] = scheduler.handle(SetTerms("a", on_miss=OnMiss.STOP), 7.0)
     assert isinstance(end, End)
@@ -161,12 +158,12 @@ def test_a_late_job_can_be_told_to_stop(scheduler: Scheduler) -> None:
 
 
 def test_a_deadline_that_is_moved_into_the_past_is_missed_at_once(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 50.0),)), 0.0)
+    scheduler.handle(Submit((job("a", 50.0, 100),)), 0.0)
     assert [n[1] for n in notices(scheduler.handle(SetDeadline("a", 8.0, from_submission=True), 10.0))] == ["missed"]
 
 
 def test_commands_about_unknown_jobs_are_ignored(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a"),)), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100),)), 0.0)
     scheduler.handle(Cancel("a"), 1.0)
     for name in ("a", "b"):
         for event in (
@@ -185,7 +182,7 @@ def test_commands_about_unknown_jobs_are_ignored(scheduler: Scheduler) -> None:
 
 
 def test_a_job_does_not_start_before_it_may(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 60.0, begin=20.0),)), 0.0)
+    scheduler.handle(Submit((job("a", 60.0, 100, begin=20.0),)), 0.0)
     status = scheduler.status()[0]
     assert (status.share, status.verdict, str(status.grant_reason)) == (0.0, None, "starts in 20.0s")
     assert scheduler.wakeup() == 20.0
@@ -195,7 +192,7 @@ def test_a_job_does_not_start_before_it_may(scheduler: Scheduler) -> None:
 
 
 def test_a_job_with_an_earlier_deadline_waits_for_its_begin(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("soon", 30.0, begin=5.0), job("later", 60.0))), 0.0)
+    scheduler.handle(Submit((job("soon", 30.0, 100, begin=5.0), job("later", 60.0, 100))), 0.0)
     assert shares(scheduler) == {"soon": 0.0, "later": 1.0}
     assert scheduler.wakeup() == 1.0
     scheduler.handle(Tick(), 5.0)
@@ -206,7 +203,7 @@ def test_a_job_with_an_earlier_deadline_waits_for_its_begin(scheduler: Scheduler
 
 
 def test_pause_holds_a_job_until_resume(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 50.0), job("b", 60.0))), 0.0)
+    scheduler.handle(Submit((job("a", 50.0, 100), job("b", 60.0, 100))), 0.0)
     scheduler.handle(report("a", 1, 10, 1.0), 1.0)
     scheduler.handle(Tick(), 2.0)
     scheduler.handle(Pause("a"), 3.0)
@@ -223,7 +220,7 @@ def test_pause_holds_a_job_until_resume(scheduler: Scheduler) -> None:
 
 
 def test_pausing_the_only_job_lets_the_device_stand_idle_until_its_deadline(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 50.0),)), 0.0)
+    scheduler.handle(Submit((job("a", 50.0, 100),)), 0.0)
     scheduler.handle(Pause("a"), 1.0)
     assert scheduler.wakeup() == 50.0
     assert notices(scheduler.handle(Tick(), 50.0)) == [
@@ -235,7 +232,7 @@ def test_pausing_the_only_job_lets_the_device_stand_idle_until_its_deadline(sche
 
 
 def test_pause_with_release_frees_the_memory_of_a_launched_job(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a"), job("script", 200.0, can=SCRIPT, device=0))), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100), job("script", 200.0, 100, can=SCRIPT, device=0))), 0.0)
     scheduler.handle(report("a", 1, 10, 1.0), 1.0)
     for name in ("a", "script"):
         scheduler.handle(Pause(name, release=True), 2.0)
@@ -250,7 +247,7 @@ def test_pause_with_release_frees_the_memory_of_a_launched_job(scheduler: Schedu
 
 
 def test_a_pause_can_become_one_that_keeps_the_memory(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a"),)), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100),)), 0.0)
     scheduler.handle(Pause("a", release=True), 1.0)
     scheduler.handle(Pause("a"), 2.0)
     scheduler.handle(Resume("a"), 3.0)
@@ -261,7 +258,7 @@ def test_a_pause_can_become_one_that_keeps_the_memory(scheduler: Scheduler) -> N
 
 
 def test_a_released_job_resumes_as_another_incarnation(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a"),)), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100),)), 0.0)
     scheduler.handle(report("a", 1, 40, 4.0, rejected=2), 4.0)
     assert (
         directives(scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 5.0)) == []
@@ -293,14 +290,16 @@ def test_batches_that_were_not_saved_are_repeated(scheduler: Scheduler) -> None:
 
 
 def test_a_script_that_leaves_ends_its_job(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", can=SCRIPT, device=0),)), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100, can=SCRIPT, device=0),)), 0.0)
     [end] = scheduler.handle(WorkerExited("a", 1, ExitCause.RELEASED), 1.0)
     assert isinstance(end, End)
     assert str(end.reason) == "its training ended"
 
 
 def test_a_pool_that_closes_and_reopens(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a"), job("b", 200.0), job("script", 90.0, can=SCRIPT, device=0))), 0.0)
+    scheduler.handle(
+        Submit((job("a", 100.0, 100), job("b", 200.0, 100), job("script", 90.0, 100, can=SCRIPT, device=0))), 0.0
+    )
     scheduler.handle(report("a", 1, 30, 3.0), 3.0)
     answers = scheduler.handle(Close(), 4.0)
     said = "the pool is shutting down; the job is saved and resumes with the pool"
@@ -319,7 +318,7 @@ def test_a_pool_that_closes_and_reopens(scheduler: Scheduler) -> None:
 
 
 def waiting_script(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("script", 90.0, can=SCRIPT, device=0),)), 0.0)
+    scheduler.handle(Submit((job("script", 90.0, 100, can=SCRIPT, device=0),)), 0.0)
     scheduler.handle(report("script", 1, 30, 3.0), 3.0)
     scheduler.handle(Close(), 4.0)
     for now in (10.0, 20.0):  # taken down once more before its script is back
@@ -348,19 +347,19 @@ def test_one_that_does_not_come_back_ends_with_that_as_its_reason(scheduler: Sch
 
 
 def test_jobs_submitted_to_a_closing_pool_wait(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a"),)), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100),)), 0.0)
     scheduler.handle(Close(), 1.0)
-    scheduler.handle(Submit((job("b"),)), 2.0)
+    scheduler.handle(Submit((job("b", 100.0, 100),)), 2.0)
     assert shares(scheduler) == {"a": 0.0, "b": 0.0}
     scheduler.handle(WorkersLost(), 3.0)
     assert shares(scheduler) == {"a": 1.0, "b": 0.0}
 
 
 def test_a_name_whose_job_has_ended_may_be_used_again(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a"), job("b"))), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100), job("b", 100.0, 100))), 0.0)
     [end, *_] = scheduler.handle(Cancel("a"), 1.0)
     assert isinstance(end, End)
-    scheduler.handle(Submit((job("a", 10.0, n=7),)), 2.0)
+    scheduler.handle(Submit((job("a", 10.0, 7),)), 2.0)
     again = scheduler.directive("a")
     assert isinstance(again, Grant)
     assert again.version > end.version
@@ -415,8 +414,10 @@ def test_cells_that_arrive_all_at_once_are_all_counted() -> None:
 
 def test_a_job_that_cannot_fit_the_pool_is_reported_at_once() -> None:
     scheduler = Scheduler(Settings(devices=2))
-    wide = job("wide", min_devices=3, max_devices=4)
-    answers = directives(scheduler.handle(Submit((wide, job("lost", can=SCRIPT, device=2), job("a"))), 0.0))
+    wide = job("wide", 100.0, 100, min_devices=3, max_devices=4)
+    answers = directives(
+        scheduler.handle(Submit((wide, job("lost", 100.0, 100, can=SCRIPT, device=2), job("a", 100.0, 100))), 0.0)
+    )
     assert [(a.job, a.verdict, str(a.reason)) for a in answers if isinstance(a, End)] == [
         ("wide", Verdict.CANCELLED, "needs 3 devices, but the pool has 2"),
         ("lost", Verdict.CANCELLED, "requires device 2, but the pool has only 2 devices"),
@@ -426,7 +427,7 @@ def test_a_job_that_cannot_fit_the_pool_is_reported_at_once() -> None:
 
 def test_a_job_takes_as_many_devices_as_it_may_and_the_pool_has() -> None:
     scheduler = Scheduler(Settings(policy="fifo", devices=4))
-    scheduler.handle(Submit((job("a", min_devices=2, max_devices=8), job("b"))), 0.0)
+    scheduler.handle(Submit((job("a", 100.0, 100, min_devices=2, max_devices=8), job("b", 100.0, 100))), 0.0)
     assert scheduler.status()[0].devices == (0, 1, 2, 3)
     assert shares(scheduler) == {"a": 1.0, "b": 0.0}
     assert Placement("a", 1, (0, 1, 2, 3)) in scheduler.placements()
@@ -434,7 +435,7 @@ def test_a_job_takes_as_many_devices_as_it_may_and_the_pool_has() -> None:
 
 def test_a_persons_estimate_counts_until_the_throughput_is_known() -> None:
     scheduler = Scheduler(Settings(policy="lrf", policy_args={"explore": 0}))
-    scheduler.handle(Submit((job("long", n=10, work=30.0), job("short", n=90, work=5.0))), 0.0)
+    scheduler.handle(Submit((job("long", 100.0, 10, work=30.0), job("short", 100.0, 90, work=5.0))), 0.0)
     assert shares(scheduler) == {"long": 0.0, "short": 1.0}
     assert [s.verdict for s in scheduler.status()] == [None, None]  # an estimate is not a measurement
     scheduler.handle(report("short", 1, 5, 10.0), 10.0)  # two seconds a batch: 170 s more
@@ -446,7 +447,7 @@ def test_a_persons_estimate_counts_until_the_throughput_is_known() -> None:
 
 
 def test_verdict_changes_are_reported_exactly_when_the_verdict_changes(scheduler: Scheduler) -> None:
-    scheduler.handle(Submit((job("a", 20.0),)), 0.0)
+    scheduler.handle(Submit((job("a", 20.0, 100),)), 0.0)
     told: list[str] = []
     for second, batches in enumerate([0, 20, 20, 22, 22, 40, 90], 1):
         answers = scheduler.handle(report("a", second, batches, float(second)), float(second))
@@ -459,7 +460,7 @@ def test_verdict_changes_are_reported_exactly_when_the_verdict_changes(scheduler
 
 def test_heavier_jobs_are_kept_first() -> None:
     scheduler = Scheduler(Settings(policy="lara", policy_args={"explore": 0, "order": "edf"}))
-    scheduler.handle(Submit((job("light", 12.0), job("heavy", 13.0, weight=3.0))), 0.0)
+    scheduler.handle(Submit((job("light", 12.0, 100), job("heavy", 13.0, 100, weight=3.0))), 0.0)
     for name in ("light", "heavy"):
         scheduler.handle(report(name, 1, 10, 1.0), 0.0)
     scheduler.handle(Tick(), 1.0)

@@ -24,12 +24,9 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
+from tests.builders import job
 
 RESIZABLE = frozenset(Capability) - {Capability.TIME_SLICE}
-
-
-def job(name: str, deadline: float = inf, batches: int = 100, devices: int = 1) -> Job:
-    return Job(name, deadline, BatchTarget(batches), min_devices=devices, max_devices=devices)
 
 
 def elastic(name: str, deadline: float = inf, batches: int = 1000) -> Job:
@@ -51,23 +48,23 @@ def grants(policy: str, devices: int, *jobs: Job) -> dict[str, Grant]:
 
 
 def test_no_deadline_is_null_where_it_is_written() -> None:
-    submit = Submit((job("a"),))
+    submit = Submit((job("a", inf, 100),))
     assert json.loads(encode_event(submit))["jobs"][0]["deadline"] is None
     events: list[Event] = [submit, SetDeadline("a", inf), SetDeadline("a", inf, from_submission=True)]
     assert [decode_event(encode_event(event)) for event in events] == events
-    assert job("a").is_best_effort
-    assert not job("a", 9.0).is_best_effort
+    assert job("a", inf, 100).is_best_effort
+    assert not job("a", 9.0, 100).is_best_effort
     scheduler = Scheduler(Settings("edf"))
     scheduler.handle(submit, 0.0)
     [status] = scheduler.status()
     assert status.deadline == inf
     assert status_from_dict(json.loads(json.dumps(status_to_dict(status), allow_nan=False))) == status
     with pytest.raises(ValueError, match="weight: expected a finite number, got inf"):
-        checked(Submit((job("a"),)), Submit) and checked(_with_infinite_weight(), Job)
+        checked(Submit((job("a", inf, 100),)), Submit) and checked(_with_infinite_weight(), Job)
 
 
 def _with_infinite_weight() -> Job:
-    one = job("a")
+    one = job("a", inf, 100)
     object.__setattr__(one, "weight", inf)
     return one
 
@@ -104,7 +101,7 @@ def test_a_job_that_cannot_make_its_deadline_comes_after_them(policy: str, devic
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"fixed"}))
 def test_a_job_that_is_found_feasible_again_has_its_device_back(policy: str) -> None:
     scheduler = Scheduler(Settings(policy))
-    scheduler.handle(Submit((job("late", 20.0, 2000), job("free"))), 0.0)
+    scheduler.handle(Submit((job("late", 20.0, 2000), job("free", inf, 100))), 0.0)
     for number in range(1, 5):
         scheduler.handle(Report("late", 1, number=number, version=1, batches=10 * number, busy=number), float(number))
         scheduler.handle(Tick(), number + 0.5)
@@ -139,13 +136,16 @@ class _AsksForHalf(_ServesNone):
 def test_what_a_policy_leaves_of_a_device_is_shared_equally() -> None:
     scheduler = Scheduler(Settings("edf"))
     scheduler._state.policy = _AsksForHalf()
-    scheduler.handle(Submit((job("a"), job("urgent", 50.0), job("b"))), 0.0)
+    scheduler.handle(Submit((job("a", inf, 100), job("urgent", 50.0, 100), job("b", inf, 100))), 0.0)
     assert [one.share for one in scheduler.status()] == [0.25, 0.5, 0.25]
 
 
 def test_what_a_policy_leaves_goes_to_jobs_with_a_chance_then_to_those_without_a_deadline() -> None:
     scheduler = Scheduler(Settings("edf", devices=3))
-    scheduler.handle(Submit((job("hopeless", 20.0, 9000), job("free"), job("a", 50.0), job("unknown", 60.0))), 0.0)
+    scheduler.handle(
+        Submit((job("hopeless", 20.0, 9000), job("free", inf, 100), job("a", 50.0, 100), job("unknown", 60.0, 100))),
+        0.0,
+    )
     scheduler.handle(Report("hopeless", 1, number=1, version=1, batches=50, busy=5.0), 5.0)
     scheduler.handle(Tick(), 6.0)
     scheduler._state.policy = _ServesNone()
@@ -157,17 +157,17 @@ def test_what_a_policy_leaves_goes_to_jobs_with_a_chance_then_to_those_without_a
 
 
 def test_devices_that_are_left_are_shared_equally() -> None:
-    given = grants("edf", 3, job("a"), job("b"), job("urgent", 50.0), job("c"))
+    given = grants("edf", 3, job("a", inf, 100), job("b", inf, 100), job("urgent", 50.0, 100), job("c", inf, 100))
     assert {name: one.share for name, one in given.items()} == {"urgent": 1.0, "a": 0.5, "b": 0.5, "c": 1.0}
     assert str(given["a"].reason) == "no deadline: has an equal part of what jobs with deadlines leave"
-    full = grants("edf", 1, job("a"), job("urgent", 50.0))
+    full = grants("edf", 1, job("a", inf, 100), job("urgent", 50.0, 100))
     assert full["urgent"].share == 1.0
     assert "a" not in full or str(full["a"].reason).startswith("no deadline: waits for devices")
 
 
 def test_jobs_of_several_devices_take_turns() -> None:
     """Each has the devices for as long as the other, to within a turn of 20 s; none begins again every second."""
-    jobs = [played(job(name, inf, 1000, devices=2)) for name in ("a", "b")]
+    jobs = [played(job(name, inf, devices=2)) for name in ("a", "b")]
     simulation = Simulation(Settings("edf", devices=2), jobs)
     outcome = simulation.run(until=100.0)
     done = [one.busy for one in outcome.summary.jobs]
@@ -186,7 +186,7 @@ def test_a_job_that_can_be_resized_has_the_most_devices_of_its_part() -> None:
 
 def test_a_deadline_comes_and_goes() -> None:
     scheduler = Scheduler(Settings("edf"))
-    scheduler.handle(Submit((job("a"), job("b", 50.0))), 0.0)
+    scheduler.handle(Submit((job("a", inf, 100), job("b", 50.0, 100))), 0.0)
     [grant, other] = [one for one in scheduler.handle(SetDeadline("a", 20.0), 1.0) if isinstance(one, Grant)]
     assert {grant.job: grant.share, other.job: other.share} == {"a": 1.0, "b": 0.0}
     scheduler.handle(SetDeadline("b", inf), 2.0)
@@ -198,7 +198,7 @@ def test_a_deadline_comes_and_goes() -> None:
 
 def test_a_forecast_has_no_seconds_to_spare_and_nothing_is_slept_over() -> None:
     scheduler = Scheduler(Settings("edf"))
-    scheduler.handle(Submit((job("a"),)), 0.0)
+    scheduler.handle(Submit((job("a", inf, 100),)), 0.0)
     scheduler.handle(Report("a", 1, number=1, version=1, batches=20, busy=4.0), 4.0)
     scheduler.handle(Tick(), 5.0)
     [status] = scheduler.status()
@@ -223,7 +223,7 @@ def test_a_part_of_the_pool_is_kept_for_them(policy: str) -> None:
 @pytest.mark.parametrize("policy", ["edf", "triage", "lara"])
 def test_jobs_with_deadlines_are_planned_with_the_rest(policy: str) -> None:
     scheduler = Scheduler(Settings(policy, best_effort=0.2))
-    scheduler.handle(Submit((job("urgent", 100.0, 850), job("free"))), 0.0)
+    scheduler.handle(Submit((job("urgent", 100.0, 850), job("free", inf, 100))), 0.0)
     scheduler.handle(Report("urgent", 1, number=1, version=1, batches=50, busy=5.0), 5.0)
     scheduler.handle(Tick(), 6.0)
     assert scheduler.status()[0].verdict is Verdict.AT_RISK  # 80 s of work in 94 s, of which a fifth is not its own

@@ -23,13 +23,10 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
+from tests.builders import job
 from tests.examples import examples
 
 GB = 10**9
-
-
-def job(name: str, memory: int | None = None, deadline: float = 1000.0, **more: object) -> Job:
-    return Job(name, deadline, BatchTarget(1000), memory=memory, **more)  # type: ignore[arg-type]
 
 
 class Driven:
@@ -79,17 +76,19 @@ class Driven:
 
 
 def test_jobs_that_fit_stay_together_and_the_last_of_those_that_do_not_waits() -> None:
-    pool = Driven(job("a", 4 * GB), job("b", 5 * GB), job("c", 3 * GB))
+    pool = Driven(job("a", memory=4 * GB), job("b", memory=5 * GB), job("c", memory=3 * GB))
     assert pool.on == {"a": (0,), "b": (0,)}
     assert pool.grant("a").share == 1.0
     # Without a limit all three stay.
-    assert set(Driven(job("a", 4 * GB), job("b", 5 * GB), job("c", 3 * GB), memory=None).on) == set("abc")
+    assert set(
+        Driven(job("a", memory=4 * GB), job("b", memory=5 * GB), job("c", memory=3 * GB), memory=None).on
+    ) == set("abc")
 
 
 def test_an_urgent_job_has_room_made_for_it_and_is_launched_once_the_other_has_left() -> None:
-    pool = Driven(job("a", 6 * GB))
+    pool = Driven(job("a", memory=6 * GB))
     pool.reports("a", 1)
-    pool.scheduler.handle(Submit((job("urgent", 6 * GB, deadline=10.0),)), pool.now)
+    pool.scheduler.handle(Submit((job("urgent", 10.0, memory=6 * GB),)), pool.now)
     assert pool.grant("a").devices == ()
     assert str(pool.grant("a").reason) == "frees its memory for jobs ahead of it"
     assert pool.grant("urgent").share == 1.0
@@ -99,21 +98,21 @@ def test_an_urgent_job_has_room_made_for_it_and_is_launched_once_the_other_has_l
 
 
 def test_a_job_that_fits_beside_one_that_leaves_is_launched_at_once() -> None:
-    pool = Driven(job("a", 6 * GB), job("b", 3 * GB))
+    pool = Driven(job("a", memory=6 * GB), job("b", memory=3 * GB))
     pool.reports("a", 1)
-    pool.scheduler.handle(Submit((job("urgent", 5 * GB, deadline=10.0),)), pool.now)
+    pool.scheduler.handle(Submit((job("urgent", 10.0, memory=5 * GB),)), pool.now)
     assert pool.on == {"urgent": (0,), "b": (0,)}
     assert pool.launched == []  # neither: 6 GB, 3 GB and 5 GB do not fit
     pool.exits("a", ExitCause.RELEASED)
     assert set(pool.launched) == {"urgent", "b"}
-    small = Driven(job("a", 6 * GB))
+    small = Driven(job("a", memory=6 * GB))
     small.reports("a", 1)
-    small.scheduler.handle(Submit((job("urgent", 3 * GB, deadline=10.0),)), small.now)
+    small.scheduler.handle(Submit((job("urgent", 10.0, memory=3 * GB),)), small.now)
     assert small.launched == ["a", "urgent"]
 
 
 def test_what_has_been_measured_counts_and_the_last_leaves_if_it_is_too_much() -> None:
-    pool = Driven(job("a", 4 * GB), job("b", 4 * GB))
+    pool = Driven(job("a", memory=4 * GB), job("b", memory=4 * GB))
     pool.reports("b", 0)
     pool.reports("a", 1, peak=7 * GB)
     assert pool.on == {"a": (0,)}
@@ -125,7 +124,7 @@ def test_what_has_been_measured_counts_and_the_last_leaves_if_it_is_too_much() -
 def test_a_process_that_has_more_than_a_device_was_said_to_have_comes_back_alone() -> None:
     pool = Driven(job("a"))
     pool.reports("a", 1, peak=12 * GB)
-    pool.scheduler.handle(Submit((job("urgent", GB, deadline=10.0),)), pool.now)
+    pool.scheduler.handle(Submit((job("urgent", 10.0, memory=GB),)), pool.now)
     pool.exits("a", ExitCause.RELEASED)
     assert pool.on == {"urgent": (0,)}
     pool.reports("urgent", 1000)
@@ -144,13 +143,13 @@ def test_only_a_job_that_asks_for_a_share_lacks_memory() -> None:
 
 
 def test_a_job_that_lacks_only_memory_says_so() -> None:
-    pool = Driven(job("a", 8 * GB), job("b", 4 * GB), policy="uniform")
+    pool = Driven(job("a", memory=8 * GB), job("b", memory=4 * GB), policy="uniform")
     assert pool.on == {"a": (0,)}
     assert str(pool.grant("b").reason) == "waiting for memory: it needs 3.73GiB of a device's 9.31GiB, and less is free"
 
 
 def test_an_unknown_job_is_alone_for_a_trial_until_it_has_trained() -> None:
-    pool = Driven(job("known", 2 * GB, deadline=2000.0), job("new"))
+    pool = Driven(job("known", 2000.0, memory=2 * GB), job("new"))
     assert pool.on == {"new": (0,)}
     assert str(pool.grant("new").reason) == "alone on its device until it is known how much memory it needs"
     pool.reports("new", 0)
@@ -161,26 +160,26 @@ def test_an_unknown_job_is_alone_for_a_trial_until_it_has_trained() -> None:
 
 
 def test_an_unknown_job_makes_no_job_leave_that_comes_before_it() -> None:
-    pool = Driven(job("first", 2 * GB, deadline=10.0), job("new"))
+    pool = Driven(job("first", 10.0, memory=2 * GB), job("new"))
     assert pool.on == {"first": (0,)}
-    assert Driven(job("first", 2 * GB, deadline=10.0), job("new"), devices=2).on == {"first": (0,), "new": (1,)}
+    assert Driven(job("first", 10.0, memory=2 * GB), job("new"), devices=2).on == {"first": (0,), "new": (1,)}
 
 
 def test_earlier_runs_say_how_much_a_job_needs() -> None:
-    pool = Driven(job("known", 2 * GB), job("new", deadline=2000.0))
+    pool = Driven(job("known", memory=2 * GB), job("new", 2000.0))
     assert pool.on == {"known": (0,)}
     run = EarlierRun("old", (10, 20), (2.0, 1.0), memory=5 * GB)
     event = EarlierRuns((run,), (("new", (0,)),))
     assert decode_event(encode_event(event)) == event
     pool.scheduler.handle(event, 1.0)
     assert pool.on == {"known": (0,), "new": (0,)}
-    more = Driven(job("known", 6 * GB), job("new", deadline=2000.0))
+    more = Driven(job("known", memory=6 * GB), job("new", 2000.0))
     more.scheduler.handle(event, 1.0)
     assert more.on == {"known": (0,)}
 
 
 def test_a_job_that_needs_more_than_a_device_has_is_refused() -> None:
-    pool = Driven(job("big", 11 * GB), job("a", GB))
+    pool = Driven(job("big", memory=11 * GB), job("a", memory=GB))
     end = pool.scheduler.directive("big")
     assert isinstance(end, End)
     assert (end.verdict, str(end.reason)) == (
@@ -191,7 +190,7 @@ def test_a_job_that_needs_more_than_a_device_has_is_refused() -> None:
 
 @pytest.mark.parametrize("memory", [10 * GB, None])
 def test_a_job_that_ran_out_of_memory_comes_back_alone_until_it_is_past_that_batch(memory: int | None) -> None:
-    pool = Driven(job("a", 4 * GB), job("b", 4 * GB, deadline=2000.0), memory=memory)
+    pool = Driven(job("a", memory=4 * GB), job("b", 2000.0, memory=4 * GB), memory=memory)
     pool.reports("b", 1, peak=4 * GB)
     pool.reports("a", 7, peak=4 * GB)
     assert pool.on == {"a": (0,), "b": (0,)}
@@ -213,7 +212,7 @@ def test_a_job_that_ran_out_of_memory_comes_back_alone_until_it_is_past_that_bat
 
 
 def test_a_job_that_runs_out_of_memory_alone_again_and_again_is_over() -> None:
-    pool = Driven(job("a", GB))
+    pool = Driven(job("a", memory=GB))
     for _ in range(2):
         pool.reports("a", 3, peak=GB)
         pool.exits("a", ExitCause.OUT_OF_MEMORY, "out of memory")
@@ -225,32 +224,32 @@ def test_a_job_that_runs_out_of_memory_alone_again_and_again_is_over() -> None:
     assert isinstance(end, End)
     assert str(end.reason) == "out of memory; retry limit reached (2)"
     # `restarts` limits these too.
-    once = Driven(job("a", GB, restarts=0))
+    once = Driven(job("a", memory=GB, restarts=0))
     once.exits("a", ExitCause.OUT_OF_MEMORY, "out of memory")
     assert str(once.scheduler.last("a").reason) == "out of memory"
 
 
 def test_a_held_job_that_offloads_leaves_room_and_has_it_again_when_it_trains() -> None:
-    offloads = job("a", 7 * GB, on_hold=OnHold.OFFLOAD)
+    offloads = job("a", memory=7 * GB, on_hold=OnHold.OFFLOAD)
     pool = Driven(offloads)
     pool.reports("a", 1, peak=7 * GB, held=GB)
-    pool.scheduler.handle(Submit((job("urgent", 8 * GB, deadline=10.0),)), pool.now)
+    pool.scheduler.handle(Submit((job("urgent", 10.0, memory=8 * GB),)), pool.now)
     assert pool.on == {"a": (0,), "urgent": (0,)}
     assert (pool.grant("a").share, pool.grant("urgent").share) == (0.0, 1.0)
     # One that keeps its memory has to leave.
-    keeps = Driven(job("a", 7 * GB))
+    keeps = Driven(job("a", memory=7 * GB))
     keeps.reports("a", 1, peak=7 * GB, held=GB)
-    keeps.scheduler.handle(Submit((job("urgent", 8 * GB, deadline=10.0),)), keeps.now)
+    keeps.scheduler.handle(Submit((job("urgent", 10.0, memory=8 * GB),)), keeps.now)
     assert keeps.on == {"urgent": (0,)}
     # It cannot go on beside a job that stays.
     pool.reports("urgent", 1, peak=8 * GB)
-    pool.scheduler.handle(Submit((job("more", GB, deadline=2000.0),)), pool.now)
+    pool.scheduler.handle(Submit((job("more", 2000.0, memory=GB),)), pool.now)
     assert pool.on == {"a": (0,), "urgent": (0,), "more": (0,)}
     assert pool.grant("urgent").share == 1.0
 
 
 def test_terms_and_reports_survive_being_written() -> None:
-    submit = Submit((job("a", 4 * GB, on_hold=OnHold.OFFLOAD), job("b")))
+    submit = Submit((job("a", memory=4 * GB, on_hold=OnHold.OFFLOAD), job("b")))
     assert decode_event(encode_event(submit)) == submit
     assert "on_hold" not in encode_event(Submit((job("b"),)))
     report = Report("a", 1, 1, 1, 1, 1.0, memory=MemoryUse(3, 2))
@@ -268,17 +267,17 @@ def test_a_report_of_impossible_memory_is_taken_without_it(use: MemoryUse) -> No
 @pytest.mark.parametrize(("memory", "rule"), [(0, "memory must be at least 1 byte, got 0"), (2**51, "memory must be")])
 def test_a_job_and_a_pool_check_their_memory(memory: int, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
-        job("a", memory)
+        job("a", memory=memory)
     with pytest.raises(ValueError, match="device_memory must be 1 to"):
         Settings(device_memory=memory)
 
 
 def test_state_is_restored_with_what_is_known_of_memory() -> None:
-    pool = Driven(job("a", 4 * GB), job("b"), devices=2)
+    pool = Driven(job("a", memory=4 * GB), job("b"), devices=2)
     pool.reports("a", 1, peak=5 * GB)
     pool.reports("b", 1, peak=6 * GB)
     pool.exits("b", ExitCause.OUT_OF_MEMORY)
-    pool.scheduler.handle(Submit((job("urgent", 9 * GB, 5.0), job("other", 9 * GB, 5.0))), pool.now)
+    pool.scheduler.handle(Submit((job("urgent", 5.0, memory=9 * GB), job("other", 5.0, memory=9 * GB))), pool.now)
     again = Scheduler(pool.scheduler.settings)
     again.restore(pool.scheduler.state())
     assert again.state() == pool.scheduler.state()
@@ -294,11 +293,11 @@ def played(one: Job) -> SimulatedJob:
 
 @pytest.mark.parametrize("policy", ["edf", "triage", "laira", "decor", "uniform"])
 def test_all_jobs_end_under_every_policy_and_never_too_many_are_on_a_device(policy: str) -> None:
-    jobs = [job(f"j{k}", memory, on_hold=held) for k, (memory, held) in enumerate([
+    jobs = [job(f"j{k}", memory=memory, on_hold=held) for k, (memory, held) in enumerate([
         (6 * GB, OnHold.KEEP), (6 * GB, OnHold.OFFLOAD), (None, OnHold.KEEP), (3 * GB, OnHold.KEEP),
         (10 * GB, OnHold.KEEP),
     ])]  # fmt: skip
-    jobs.append(job("free", 5 * GB, inf))
+    jobs.append(job("free", inf, memory=5 * GB))
     run = Simulation(Settings(policy, devices=2, device_memory=10 * GB, resident=6), [played(one) for one in jobs],
                      check=True).run()  # fmt: skip
     assert {one.verdict for one in run.summary.jobs} == {Verdict.MET}
@@ -356,7 +355,9 @@ def test_a_script_cannot_leave_and_what_it_has_counts() -> None:
     pool = Scheduler(Settings("edf", device_memory=10 * GB))
     pool.handle(Submit((script,)), 0.0)
     assert isinstance(pool.directive("s"), End)  # more than the device has
-    small = Driven(Job("s", 100.0, BatchTarget(10), device=0, can=frozenset({Capability.HOLD})), job("a", 2 * GB))
+    small = Driven(
+        Job("s", 100.0, BatchTarget(10), device=0, can=frozenset({Capability.HOLD})), job("a", memory=2 * GB)
+    )
     small.reports("s", 1, peak=9 * GB)
     assert small.on == {"s": (0,)}
     assert small.launched == []
@@ -364,7 +365,7 @@ def test_a_script_cannot_leave_and_what_it_has_counts() -> None:
 
 def test_the_most_that_is_known_counts() -> None:
     for told, peaks in ((6 * GB, (4 * GB,)), (None, (6 * GB, 4 * GB)), (4 * GB, (6 * GB,))):
-        pool = Driven(job("a", told), job("b", 5 * GB, deadline=2000.0))
+        pool = Driven(job("a", memory=told), job("b", 2000.0, memory=5 * GB))
         for number, peak in enumerate(peaks, start=1):  # each of a process of its own
             pool.reports("a", number, peak=peak)
             pool.exits("a", ExitCause.RELEASED)
@@ -372,7 +373,7 @@ def test_the_most_that_is_known_counts() -> None:
 
 
 def test_the_batch_in_which_it_ran_out_is_not_past_it() -> None:
-    pool = Driven(job("a"), job("b", GB, deadline=2000.0))
+    pool = Driven(job("a"), job("b", 2000.0, memory=GB))
     pool.reports("a", 7, peak=4 * GB)
     pool.exits("a", ExitCause.OUT_OF_MEMORY)
     pool.tick(5.0)
@@ -385,23 +386,23 @@ def test_the_batch_in_which_it_ran_out_is_not_past_it() -> None:
 
 
 def test_a_job_that_trains_stays_placed_while_others_leave() -> None:
-    pool = Driven(job("a", 6 * GB), job("b", 3 * GB))
+    pool = Driven(job("a", memory=6 * GB), job("b", memory=3 * GB))
     pool.reports("a", 1)
     pool.reports("b", 0)
-    pool.scheduler.handle(Submit((job("urgent", 5 * GB, deadline=10.0),)), pool.now)
+    pool.scheduler.handle(Submit((job("urgent", 10.0, memory=5 * GB),)), pool.now)
     assert pool.on == {"urgent": (0,), "b": (0,)}
     assert pool.launched == ["b"]
 
 
 def test_the_next_job_is_launched_once_the_process_of_one_that_has_ended_has_gone() -> None:
-    pool = Driven(job("a", 6 * GB), job("b", 6 * GB, deadline=2000.0))
+    pool = Driven(job("a", memory=6 * GB), job("b", 2000.0, memory=6 * GB))
     pool.reports("a", 1000)
     assert isinstance(pool.scheduler.directive("a"), End)
     assert (pool.on, pool.launched) == ({"b": (0,)}, [])
     pool.exits("a", ExitCause.DONE)
     assert pool.launched == ["b"]
     # One that crashed has gone already.
-    crashed = Driven(job("a", 6 * GB), job("b", 6 * GB, deadline=2000.0))
+    crashed = Driven(job("a", memory=6 * GB), job("b", 2000.0, memory=6 * GB))
     crashed.reports("a", 1)
     crashed.exits("a", ExitCause.RAISED, "ValueError")
     assert crashed.launched == ["b"]
@@ -409,7 +410,7 @@ def test_the_next_job_is_launched_once_the_process_of_one_that_has_ended_has_gon
 
 def test_a_process_that_takes_no_more_trains_on_beside_one_that_cannot_leave() -> None:
     script = Job("s", 2000.0, BatchTarget(1000), device=0, can=frozenset({Capability.HOLD}))
-    pool = Driven(job("a", 2 * GB), script)
+    pool = Driven(job("a", memory=2 * GB), script)
     pool.reports("a", 1)
     pool.reports("s", 1, peak=9 * GB)
     pool.tick()
@@ -427,9 +428,9 @@ def test_a_job_that_leaves_gives_back_what_it_has_kept() -> None:
 
 
 def test_a_job_that_trains_beside_one_that_leaves_counts_with_all_that_it_takes() -> None:
-    pool = Driven(job("c", 3 * GB, deadline=2000.0))
+    pool = Driven(job("c", 2000.0, memory=3 * GB))
     pool.reports("c", 0)
-    jobs = job("a", 6 * GB, on_hold=OnHold.OFFLOAD), job("b", 2 * GB)
+    jobs = job("a", memory=6 * GB, on_hold=OnHold.OFFLOAD), job("b", memory=2 * GB)
     pool.scheduler.handle(Submit(jobs), pool.now)
     pool.reports("a", 1, peak=6 * GB, held=GB)
     assert pool.on == {"a": (0,), "c": (0,)}  # the three do not fit
@@ -441,11 +442,11 @@ def test_a_job_that_trains_beside_one_that_leaves_counts_with_all_that_it_takes(
 
 
 def test_a_job_that_is_called_back_before_it_has_left_is_not_counted_twice() -> None:
-    pool = Driven(job("a", 6 * GB))
+    pool = Driven(job("a", memory=6 * GB))
     pool.reports("a", 1)
-    pool.scheduler.handle(Submit((job("urgent", 6 * GB, deadline=10.0),)), pool.now)
+    pool.scheduler.handle(Submit((job("urgent", 10.0, memory=6 * GB),)), pool.now)
     assert pool.on == {"urgent": (0,)}
     pool.scheduler.handle(Cancel("urgent"), pool.now)
     assert pool.on == {"a": (0,)}
-    pool.scheduler.handle(Submit((job("b", 3 * GB),)), pool.now)
+    pool.scheduler.handle(Submit((job("b", memory=3 * GB),)), pool.now)
     assert pool.launched == ["a", "b"]

@@ -16,15 +16,12 @@ from lightning_core.scheduler import past_jobs
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.testing.checks import saved_and_restored
-
-
-def job(name: str) -> Job:
-    return Job(name, 100.0, BatchTarget(10))
+from tests.builders import job
 
 
 def trained(scheduler: Scheduler, name: str, now: float, number: int = 1) -> End:
     """Let a job train to its end, and its worker leave."""
-    scheduler.handle(Submit((job(name),)), now)
+    scheduler.handle(Submit((job(name, 100.0, 10),)), now)
     incarnation = scheduler.incarnation(name)
     answers = scheduler.handle(Report(name, incarnation, number=1, version=1, batches=10, busy=1.0), now + 1.0)
     [end] = [answer for answer in answers if isinstance(answer, End)]
@@ -54,7 +51,7 @@ def test_what_is_over_leaves_the_table_and_stays_in_the_status() -> None:
 def test_a_job_stays_until_its_worker_has_left_or_must_have() -> None:
     scheduler = Scheduler(Settings(policy="fifo"))
     for k in range(past_jobs.MIN_LEAVING + 1):
-        scheduler.handle(Submit((job(f"job-{k}"),)), 0.0)
+        scheduler.handle(Submit((job(f"job-{k}", 100.0, 10),)), 0.0)
         scheduler.handle(Report(f"job-{k}", 1, number=1, version=1, batches=10, busy=1.0), 1.0)
     scheduler.handle(Tick(), 2.0)
     assert len(scheduler._table) == past_jobs.MIN_LEAVING + 1
@@ -87,7 +84,7 @@ def test_versions_and_incarnations_of_a_past_name_only_grow() -> None:
     scheduler = Scheduler(Settings(policy="fifo"))
     end = trained(scheduler, "again", 0.0)
     now = months(scheduler, 100)
-    [grant] = scheduler.handle(Submit((job("again"),)), now)
+    [grant] = scheduler.handle(Submit((job("again", 100.0, 10),)), now)
     assert isinstance(grant, Grant)
     assert grant.version == end.version + 1
     assert scheduler.incarnation("again") == 2
@@ -118,7 +115,7 @@ def test_the_oldest_are_forgotten_and_no_incarnation_comes_again() -> None:
     scheduler = saved_and_restored(
         scheduler, Scheduler(scheduler.settings), ("answers", "accepted", "_status", "rounds")
     )
-    scheduler.handle(Submit((job("nightly"),)), now)
+    scheduler.handle(Submit((job("nightly", 100.0, 10),)), now)
     assert scheduler.incarnation("nightly") > 3
     assert scheduler.handle(Report("nightly", 3, number=9, version=1, batches=9, busy=1.0), now) != []
     assert scheduler.last("nightly").batches == 0

@@ -20,11 +20,11 @@ from lightning_core.core.events import (
     WorkerExited,
     WorkersLost,
 )
-from lightning_core.core.jobs import Capability, Job
-from lightning_core.core.targets import BatchTarget
+from lightning_core.core.jobs import Capability
 from lightning_core.scheduler.retry_budgets import MAX_DELAY, MAX_HANGS, MAX_LAUNCH_TIMEOUTS, restart_delay
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.builders import job
 
 TRACE = "Traceback ...\nValueError: no"
 
@@ -34,10 +34,6 @@ def scheduler() -> Iterator[Scheduler]:
     made = Scheduler(Settings(policy="edf"))
     yield made
     made.check()
-
-
-def job(name: str = "a", deadline: float = 1000.0, **terms: object) -> Job:
-    return Job(name, deadline, BatchTarget(1000), **terms)  # type: ignore[arg-type]
 
 
 def save(batches: int, mark: str = "a") -> Checkpoint:
@@ -248,7 +244,7 @@ def test_only_a_loss_on_the_new_size_is_a_failed_resize(dies: str) -> None:
     """A node that is preempted while its job is told to leave says nothing of the new size."""
     scheduler = Scheduler(Settings(policy="fifo", devices=2))
     elastic = frozenset(Capability)
-    scheduler.handle(Submit((job(max_devices=2, sizes=(1, 2), can=elastic, deadline=9000.0),)), 0.0)
+    scheduler.handle(Submit((job(deadline=9000.0, max_devices=2, sizes=(1, 2), can=elastic),)), 0.0)
     scheduler.handle(Ask("a", Asker.MARKET, devices=1), 0.0)
     scheduler.handle(report(0), 1.0)
     scheduler.handle(report(40, 2, checkpoint=save(30)), 4.0)

@@ -18,16 +18,13 @@ from lightning_core.server.clients.local_client import LocalClient
 from lightning_core.server.host import Host
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
-
-
-def job(name: str, deadline: float = 60.0) -> Job:
-    return Job(name, deadline, BatchTarget(10), on_miss=OnMiss.STOP)
+from tests.builders import job
 
 
 def test_the_host_wakes_the_scheduler_before_it_hands_over_an_event() -> None:
     clock = [50.0]
     host = Host(Settings(policy="edf"), clock=lambda: clock[0])
-    host.handle(Submit((job("a", 5.0), job("b"))))
+    host.handle(Submit((job("a", 5.0, 10, on_miss=OnMiss.STOP), job("b", 60.0, 10, on_miss=OnMiss.STOP))))
     assert host.seconds_to_wakeup() == 1.0
     clock[0] += 7.0
     answers = host.handle(Report("b", 1, 1, 0, 0, 0.0))
@@ -38,7 +35,7 @@ def test_the_host_wakes_the_scheduler_before_it_hands_over_an_event() -> None:
 
 def test_an_event_that_cannot_be_journalled_has_no_effect(tmp_path: Path) -> None:
     host = Host(Settings(policy="fifo"), tmp_path / "j.db")
-    host.handle(Submit((job("a"),)))
+    host.handle(Submit((job("a", 60.0, 10, on_miss=OnMiss.STOP),)))
     with pytest.raises(ValueError, match="cells: value: expected a finite number, got nan"):
         host.handle(Report("a", 1, 1, 0, 7, 1.0, (Cell(1, 5, float("nan")),)))
     assert host.scheduler.status()[0].batches == 0
@@ -50,8 +47,8 @@ def test_an_event_that_cannot_be_journalled_has_no_effect(tmp_path: Path) -> Non
 
 def test_the_local_client(tmp_path: Path) -> None:
     client = LocalClient(Settings(policy="fifo"), tmp_path / "j.db")
-    assert client.join(job("a"), "cpu").incarnation == 1
-    client.join(job("b"), "cpu")
+    assert client.join(job("a", 60.0, 10, on_miss=OnMiss.STOP), "cpu").incarnation == 1
+    client.join(job("b", 60.0, 10, on_miss=OnMiss.STOP), "cpu")
     grant = client.report(Report("a", 1, 1, 0, 5, 1.0))
     assert isinstance(grant, Grant)
     assert client.report(Report("a", 1, 2, grant.version, 6, 1.1)) is None
@@ -75,7 +72,7 @@ def test_a_job_that_does_not_fit_is_refused() -> None:
 def test_the_forecast_agrees_with_the_status() -> None:
     client = LocalClient()
     assert client.job_forecast("a") is None
-    client.join(job("a"), "cpu")
+    client.join(job("a", 60.0, 10, on_miss=OnMiss.STOP), "cpu")
     assert client.job_forecast("a") == JobForecast(None, "too early to tell", 1.0, None, None)
     client._host.handle(Report("a", 1, 1, 1, 5, 10.0))
     client._host.scheduler.handle(Tick(), now := client._host.now() + 1.0)
@@ -88,8 +85,8 @@ def test_the_forecast_agrees_with_the_status() -> None:
 
 def test_wait_returns_with_the_next_directive() -> None:
     client = LocalClient(Settings(policy="fifo"))
-    client.join(job("a"), "cpu")
-    client.join(job("b"), "cpu")
+    client.join(job("a", 60.0, 10, on_miss=OnMiss.STOP), "cpu")
+    client.join(job("b", 60.0, 10, on_miss=OnMiss.STOP), "cpu")
     held = client.wait("b", 0, 5.0)
     assert isinstance(held, Grant)
     assert held.share == 0.0
@@ -103,7 +100,7 @@ def test_wait_returns_with_the_next_directive() -> None:
 
 def test_wait_wakes_the_scheduler() -> None:
     client = LocalClient(Settings(policy="fifo"))
-    client.join(job("a", 0.3), "cpu")
+    client.join(job("a", 0.3, 10, on_miss=OnMiss.STOP), "cpu")
     grant = client.report(Report("a", 1, 1, 0, 0, 0.0))
     assert grant is not None
     end = client.wait("a", grant.version, 10.0)

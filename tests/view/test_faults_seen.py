@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -35,6 +36,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.board import Board
 from lightning_core.view.progress import PlainView
 from lightning_core.view.why import why
+from tests.builders import job
 from tests.driven import HOSTILE
 
 SAVED = Checkpoint(80, "0" * 64)
@@ -82,12 +84,8 @@ class Told:
         return re.sub("<[^>]+>", " ", page(self.history).partition("</style>")[2])
 
 
-def job(**terms: object) -> Job:
-    return Job("a", 600.0, BatchTarget(1000), **terms)  # type: ignore[arg-type]
-
-
 def test_a_recovering_job_is_shown_everywhere() -> None:
-    told = Told(job(), ExitCause.LOST)
+    told = Told(job(deadline=600.0), ExitCause.LOST)
     assert told.status.state is State.RECOVERING
     for text in (told.board(), told.plain()):
         assert "recovering" in text
@@ -100,7 +98,7 @@ def test_a_recovering_job_is_shown_everywhere() -> None:
 
 
 def test_the_cost_of_a_fault_is_still_shown_after_the_restart() -> None:
-    told = Told(job(), ExitCause.LOST)
+    told = Told(job(deadline=600.0), ExitCause.LOST)
     told.come_back()
     assert told.status.state is State.RUNNING
     for text in (told.board(), told.plain()):
@@ -112,7 +110,7 @@ def test_the_cost_of_a_fault_is_still_shown_after_the_restart() -> None:
 
 
 def test_a_damaged_checkpoint_adds_to_the_cost() -> None:
-    told = Told(job(), ExitCause.LOST)
+    told = Told(job(deadline=600.0), ExitCause.LOST)
     told.come_back(batches_at_start=30)
     assert told.status.lost_batches == 70
     for text in (told.why(), told.report()):
@@ -139,10 +137,8 @@ def test_a_damaged_checkpoint_adds_to_the_cost() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.promise("R10")
-def test_each_cause_has_its_words(
-    terms: dict[str, object], cause: ExitCause, detail: str, what: str, done: str
-) -> None:
-    told = Told(job(**terms), cause, detail)
+def test_each_cause_has_its_words(terms: dict[str, Any], cause: ExitCause, detail: str, what: str, done: str) -> None:
+    told = Told(job(deadline=600.0, **terms), cause, detail)
     for text in (told.why(), told.report()):
         assert what in text.replace("&#x27;", "'")
         assert done in text
@@ -152,7 +148,7 @@ def test_each_cause_has_its_words(
 
 
 def test_a_launch_that_timed_out_is_shown_with_its_retry() -> None:
-    told = Told(job())
+    told = Told(job(deadline=600.0))
     told.take(WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=SAVED), 4.0)
     told.take(LaunchTimedOut("a", 2, "rank 1 of 2 missing: NO_RESOURCES"), 64.0)
     assert "its workers were not ready in time (rank 1 of 2 missing: NO_RESOURCES)" in told.board()
@@ -162,7 +158,7 @@ def test_a_launch_that_timed_out_is_shown_with_its_retry() -> None:
 
 
 def test_a_pool_that_was_down_is_shown_and_a_job_that_had_saved_lost_nothing() -> None:
-    killed, left = Told(job()), Told(job())
+    killed, left = Told(job(deadline=600.0)), Told(job(deadline=600.0))
     left.take(WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=Checkpoint(100, "1" * 64)), 4.0)
     for told in (killed, left):
         told.take(WorkersLost(), 100.0)
@@ -174,7 +170,7 @@ def test_a_pool_that_was_down_is_shown_and_a_job_that_had_saved_lost_nothing() -
 
 
 def test_a_run_that_was_stopped_in_order_had_no_fault() -> None:
-    told = Told(job())
+    told = Told(job(deadline=600.0))
     told.take(Close("Ctrl-C"), 3.0)
     told.take(WorkerExited("a", 1, ExitCause.RELEASED, checkpoint=Checkpoint(100, "1" * 64)), 4.0)
     told.take(Tick(), 4.2)
@@ -192,14 +188,14 @@ def test_a_run_that_was_stopped_in_order_had_no_fault() -> None:
 
 
 def test_a_job_that_had_not_left_when_the_run_was_stopped_loses_what_it_had_not_saved() -> None:
-    told = Told(job())
+    told = Told(job(deadline=600.0))
     told.take(Close("SIGTERM"), 3.0)
     told.take(WorkersLost(), 60.0)
     assert "stopped by SIGTERM before it had left; lost: 100 batches" in told.why()
 
 
 def test_a_pool_that_was_killed_is_shown_once() -> None:
-    told = Told(job())
+    told = Told(job(deadline=600.0))
     told.take(Tick(), 100.0)
     told.take(Tick(), 101.0)
     told.take(WorkersLost(), 101.5)
@@ -208,7 +204,7 @@ def test_a_pool_that_was_killed_is_shown_once() -> None:
 
 
 def test_a_scheduler_that_did_not_answer_is_shown() -> None:
-    told = Told(job())
+    told = Told(job(deadline=600.0))
     told.take(Tick(), 4.0)
     assert told.history.gaps == []
     told.take(Report("a", 1, 4, 1, 150, 15.0), 12.0)
@@ -218,7 +214,7 @@ def test_a_scheduler_that_did_not_answer_is_shown() -> None:
 
 
 def test_a_device_without_a_worker_is_shown() -> None:
-    told = Told(job(), ExitCause.LOST)
+    told = Told(job(deadline=600.0), ExitCause.LOST)
     told.take(DevicesUnavailable((0,), "device 0: its node is gone"), 5.0)
     told.take(Tick(), 6.5)
     for text in (told.why(), told.report()):
@@ -231,7 +227,7 @@ def test_a_device_without_a_worker_is_shown() -> None:
 
 
 def test_devices_that_are_away_together_are_one_fault() -> None:
-    told = Told(job(), ExitCause.LOST)
+    told = Told(job(deadline=600.0), ExitCause.LOST)
     words = "device 0: its node is gone; device 1: no node provides it; device 2: no node provides it"
     told.take(DevicesUnavailable((0, 1, 2), words), 5.0)
     told.take(DevicesUnavailable((0,), "device 0: its node is gone"), 35.0)
@@ -245,7 +241,7 @@ def test_devices_that_are_away_together_are_one_fault() -> None:
 
 
 def test_a_worker_that_starts_is_no_fault() -> None:
-    told = Told(job())
+    told = Told(job(deadline=600.0))
     told.take(DevicesUnavailable((0,), "device 0: its worker is starting"), 5.0)
     told.take(DevicesUnavailable(()), 7.0)
     assert "Faults" not in told.report()
@@ -253,7 +249,7 @@ def test_a_worker_that_starts_is_no_fault() -> None:
 
 
 def test_without_faults_none_are_shown() -> None:
-    told = Told(job())
+    told = Told(job(deadline=600.0))
     assert "fault" not in told.why() + told.board() + told.plain()
     assert "Faults" not in told.report()
 
@@ -261,7 +257,7 @@ def test_without_faults_none_are_shown() -> None:
 @pytest.mark.parametrize("words", HOSTILE)
 @pytest.mark.promise("S8")
 def test_text_of_a_dying_worker_cannot_control_the_terminal(words: str) -> None:
-    told = Told(job(retries=1), ExitCause.RAISED, f"Traceback\n{words}")
+    told = Told(job(deadline=600.0, retries=1), ExitCause.RAISED, f"Traceback\n{words}")
     for text in (told.why(), told.board(), told.plain()):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f\x80-\x9f\u202e]", text)
     html = page(told.history)
