@@ -23,11 +23,11 @@ class Series(Sequence[Row], Generic[Row]):
 
     Example::
 
-        >>> from lightning_core.history.moments import Point
-        >>> series = Series(Point)
+        >>> from lightning_core.history.moments import MetricPoint
+        >>> series = Series(MetricPoint)
         >>> series.append(0.5, 10, 0.9)
         >>> series[-1], len(series)
-        (Point(time=0.5, batches=10, value=0.9), 1)
+        (MetricPoint(time=0.5, batches=10, value=0.9), 1)
     """
 
     def __init__(self, kind: Callable[[float, int, float], Row]) -> None:
