@@ -22,8 +22,6 @@ from lightning_core.regular_files import MAX_TABLE_BYTES, read_text
 T = TypeVar("T")
 KEYS = tuple(field.name for field in fields(Demands))
 SWITCHES = ("whole", "cycle", "moves")
-# Keys of earlier versions, and what each is called now.
-RENAMED = {"speed": "throughput"}
 
 
 def read_demands(path: Path) -> Demands:
@@ -115,12 +113,9 @@ def _made(kind: type[T], value: Any, found: Problems) -> T | None:
         found.add(f"expected a mapping of {', '.join(known)}, got {value!r}")
         return None
     before = len(found.messages)
-    old = {key: new for key, new in RENAMED.items() if key in value and new in known}
-    for key, new in old.items():
-        found.at(key).add(f"{key!r} is now called {new!r}")
-    found.check_keys({key: part for key, part in value.items() if key not in old}, known)
+    found.check_keys(value, known)
     for name, field in known.items():
-        if name not in value and name not in old.values() and field.default is MISSING:
+        if name not in value and field.default is MISSING:
             found.add(f"{name} is missing")
     given = {
         str(name): found.at(str(name)).read(_reader(str(name)), part) for name, part in value.items() if name in known

@@ -225,7 +225,7 @@ class Launcher:
 
     def _assignment(self, placement: Placement, digest: str) -> Assignment:
         spec = job_specs.read(self._folder, placement.job, digest)
-        job, hang = job_from_dict(spec["job"]), spec.get("hang", job_specs.HANG)
+        job, hang = job_from_dict(spec["job"]), spec["hang"]
         return Assignment(
             job=placement.job,
             incarnation=placement.incarnation,
@@ -233,7 +233,7 @@ class Launcher:
             config=spec["config"],
             cell=spec["cell"],
             save_every=spec["save_every"],
-            keep_best=spec.get("keep_best", False),  # absent in specs of earlier versions, like `hang`
+            keep_best=spec["keep_best"],
             hang=None if hang is None else hang * 2**placement.hangs,  # it may have been no hang
             on_hold=job.on_hold,
             scheduler=self._scheduler,

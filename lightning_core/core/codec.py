@@ -239,8 +239,8 @@ def event_from_dict(body: dict[str, Any]) -> Event:
 
 
 def _earlier_run(value: list[Any]) -> EarlierRun:
-    name, batches, losses, met_at, throughputs, *memory = value  # the last is absent in earlier versions
-    return EarlierRun(name, tuple(batches), tuple(losses), met_at, tuple(map(tuple, throughputs)), *memory)
+    name, batches, losses, met_at, throughputs, memory = value
+    return EarlierRun(name, tuple(batches), tuple(losses), met_at, tuple(map(tuple, throughputs)), memory)
 
 
 def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = (), event: Event | None = None) -> str:
@@ -370,10 +370,10 @@ def status_from_dict(value: dict[str, Any]) -> JobStatus:
             "grant_reason": reason_from_list(value["grant_reason"]),
             "fault": None if value["fault"] is None else reason_from_list(value["fault"]),
             "alert": None if value["alert"] is None else reason_from_list(value["alert"]),
-            "like": None if value.get("like") is None else reason_from_list(value["like"]),
+            "like": None if value["like"] is None else reason_from_list(value["like"]),
             "spot_policy": None if value["spot_policy"] is None else reason_from_list(value["spot_policy"]),
             "finish": None if value["finish"] is None else tuple(value["finish"]),
             "devices": tuple(value["devices"]),
-            "watched": None if value.get("watched") is None else Watched(*value["watched"]),
+            "watched": None if value["watched"] is None else Watched(*value["watched"]),
         }
     )

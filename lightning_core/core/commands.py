@@ -1,8 +1,7 @@
 """Commands: the events by which a person changes what a job may do.
 
 Each changes one thing and leaves the rest as it is: two commands that are sent at the same time cannot undo each other.
-Each names who asked: in journals of earlier releases that may be a plan or a market, which now send
-:class:`~lightning_core.core.control.Ask`.
+Each names who asked.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def read(folder: Path, job: str, digest: str) -> Mapping[str, Any]:
     Args:
         folder: Folder of the pool.
         job: Name of the job.
-        digest: Its SHA-256 in the journal; empty in journals of earlier versions.
+        digest: Its SHA-256 in the journal.
 
     Raises:
         OSError: If it cannot be read.
@@ -120,7 +120,7 @@ def read(folder: Path, job: str, digest: str) -> Mapping[str, Any]:
         if error.errno in NEVER_READABLE:
             raise ValueError(f"{home_of(folder, job) / FILE}: {error.strerror}") from None
         raise
-    if digest and sha256(text) != digest:
+    if sha256(text) != digest:
         raise ValueError(
             f"{home_of(folder, job) / FILE} is not the spec that was submitted: its SHA-256 is not the one in the "
             "journal; submit the job again"

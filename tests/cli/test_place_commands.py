@@ -63,11 +63,6 @@ def test_the_minimum_mean_accuracy_is_reached_or_refused(capsys: pytest.CaptureF
         ("periods", "day", "periods: expected a list of names, got 'day'"),
         ("gpus", {"v100": "dear"}, "gpus.v100: must be a number, got 'dear'"),
         ("levels", {"fp32": {"accuracy": 0.9}}, "levels.fp32: throughput is missing"),
-        (
-            "levels",
-            {"fp32": {"accuracy": 0.9, "speed": {"v100": 166}}},
-            "levels.fp32.speed: 'speed' is now called 'throughput'",
-        ),
         ("nodes", {"harbour": {"gpus": {"v100": 1}, "colour": 1}}, "nodes.harbour.colour: unknown key 'colour'"),
         (
             "jobs",

@@ -101,13 +101,15 @@ def test_a_run_replays_bit_for_bit(tmp_path: Path) -> None:
         assert journal.settings() == replace(LARA, estimator="weighted")  # by name, whatever will be LARA's own one day
 
 
-def test_a_pool_that_kept_the_files_of_ended_jobs_keeps_them(tmp_path: Path) -> None:
-    """Its journal was begun by a version without this setting."""
+def test_a_journal_whose_settings_lack_one_is_refused(tmp_path: Path) -> None:
+    """Its default may remove what that pool was to keep."""
     write_run(tmp_path / "j.db").close()
     sql(tmp_path / "j.db", "UPDATE meta SET value = json_remove(value, '$.keep_ended') WHERE key = 'settings'")
-    with Journal.open(tmp_path / "j.db") as journal:
-        assert journal.settings(verified=False).keep_ended is None
-    assert LARA.keep_ended == 30 * 86400.0
+    with (
+        Journal.open(tmp_path / "j.db") as journal,
+        pytest.raises(JournalError, match="its settings lack keep_ended; read it with the release that wrote it"),
+    ):
+        journal.settings(verified=False)
 
 
 def test_a_fresh_process_replays_to_the_same_digest(tmp_path: Path) -> None:
@@ -336,7 +338,7 @@ def test_an_empty_journal_opens(tmp_path: Path) -> None:
 
 
 OLDER = (
-    "the journal has version 7, and this release of lightning_core reads version 10; "
+    "the journal has version {}, and this release of lightning_core reads version 10; "
     "read it with the release that wrote it, or move it away to start a new one"
 )
 
@@ -348,7 +350,8 @@ OLDER = (
         (lambda path: path.unlink(), "no journal here"),
         (lambda path: path.write_bytes(b"not a database" * 100), "damaged"),
         (lambda path: sql(path, "DROP TABLE meta"), "damaged"),
-        (lambda path: sql(path, "UPDATE meta SET value = '7' WHERE key = 'schema'"), OLDER),
+        (lambda path: sql(path, "UPDATE meta SET value = '7' WHERE key = 'schema'"), OLDER.format(7)),
+        (lambda path: sql(path, "UPDATE meta SET value = '9' WHERE key = 'schema'"), OLDER.format(9)),
         (lambda path: sql(path, "DELETE FROM meta WHERE key = 'schema'"), "damaged"),
     ],
 )

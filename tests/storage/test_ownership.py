@@ -263,7 +263,6 @@ def test_the_spec_that_was_submitted_is_read(pool: tuple[Path, str]) -> None:
     folder, digest = pool
     assert digest == sha256((folder / "jobs" / "a" / FILE).read_text())
     assert read(folder, "a", digest) == spec()
-    assert read(folder, "a", "") == spec()  # a journal of an earlier version
 
 
 @pytest.mark.promise("S13")

@@ -27,7 +27,6 @@ from lightning_core.server.host import Host
 from lightning_core.storage.journals import snapshots
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_database import digest_of
-from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.replay import Replay, replay
 
 EVENTS = 40
@@ -262,26 +261,6 @@ def test_a_failed_snapshot_fails_no_event(
     assert live(tmp_path / "j.db", list(story())) == undisturbed
     assert "no snapshot was taken: database or disk is full" in caplog.text
     assert replayed(tmp_path / "j.db").scheduler.state() == undisturbed
-
-
-@pytest.mark.parametrize(("version", "lacks"), [("8", ("snapshots", "blocks")), ("9", ("blocks",))])
-def test_a_journal_of_a_version_before_goes_on(
-    undisturbed: dict[str, Any], tmp_path: Path, version: str, lacks: tuple[str, ...]
-) -> None:
-    """It lacks tables: it is read as it is, and gets them when it is continued."""
-    events = list(story())
-    path = tmp_path / "j.db"
-    before = live(path, events[:50])
-    for table in lacks:
-        execute(path, f"DROP TABLE {table}")
-    execute(path, f"UPDATE meta SET value = '{version}' WHERE key = 'schema'")
-    assert replayed(path).scheduler.state() == before
-    assert live(path, events, 50) == undisturbed
-    assert numbers(path)
-    # It says so and has them: no release wrote that.
-    execute(path, f"UPDATE meta SET value = '{version}' WHERE key = 'schema'")
-    with pytest.raises(JournalError, match="its tables are not those of a journal"):
-        replayed(path)
 
 
 @pytest.mark.parametrize("change", [lambda state: state["table"]["columns"].pop("weight"), lambda state: state.clear()])

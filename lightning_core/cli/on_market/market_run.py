@@ -6,16 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_core.bundle.bundle_file import BundleSpec
-from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.on_market.ledger_table import draw, print_ledger, write_ledger
 from lightning_core.cli.on_market.market_options import MarketOptions
 from lightning_core.cloud.quotes import QuoteCommand
-from lightning_core.core.control import Asker
 from lightning_core.history.market_ledger import read_ledger
 from lightning_core.run.feedback_folder import leave_feedback
 from lightning_core.run.follow import Watcher
 from lightning_core.scheduler.summary import Summary
-from lightning_core.storage.journals.journal import Journal
 
 
 def run_on_market(
@@ -33,9 +30,8 @@ def run_on_market(
         was: Bundle of the run to resume, as it was.
 
     Raises:
-        BundleError: If there is no quote, or the run was begun by a release whose command decided.
+        BundleError: If there is no quote.
     """
-    _check_begun_here(run_dir)
     _say_market(options, bundle)
     from lightning_core.cloud.ray_cluster import join_ray
     from lightning_core.cluster.cluster import Cluster
@@ -54,17 +50,6 @@ def run_on_market(
     if options.picture is not None:
         draw(ledger, bundle, cloud.interval, options.picture)
     return summary
-
-
-def _check_begun_here(run_dir: Path) -> None:
-    """Refuse the run of a release in which the command decided: its journal does not hold what was paid."""
-    path = run_dir / "journal.db"
-    if not path.exists():
-        return
-    with Journal.open(path, read_only=True) as journal:
-        if Asker.MARKET not in journal.settings().controllers:
-            message = f"{run_dir}: was begun by an earlier release: resume it with that one, or start a new run"
-            raise BundleError([message])
 
 
 def _say_market(options: MarketOptions, bundle: BundleSpec) -> None:

@@ -127,8 +127,7 @@ def _read_slot(slot: bytes) -> Anchor | None:
     if not body or checksum != _checksum(body):
         return None
     try:
-        number, digest, now, wall, *boot = json.loads(body)
-        boot, booted = boot or ("", 0.0)  # absent in anchors of earlier versions
+        number, digest, now, wall, boot, booted = json.loads(body)
         return Anchor(int(number), str(digest), float(now), float(wall), str(boot), float(booted))
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None

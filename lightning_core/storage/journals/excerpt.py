@@ -40,7 +40,7 @@ def find(part: JournalPart) -> Path | None:
         with (
             suppress(JournalError),
             Journal.open(path, read_only=True) as journal,
-        ):  # an archived one may be of an older version
+        ):  # an archived one may be damaged
             if next(_entries(journal, part), None) is not None:
                 return path
     return None

@@ -32,7 +32,6 @@ from lightning_core.storage.journals import blocks
 from lightning_core.storage.journals.anchor import Anchor, AnchorFile, anchor_path, read_anchor
 from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
 from lightning_core.storage.journals.journal_database import (
-    LACKING,
     SCHEMA,
     JournalEntry,
     JournalPart,
@@ -140,8 +139,8 @@ class Journal(JournalReader):
 
     @classmethod
     def _opened(cls, path: Path, connection: sqlite3.Connection, anchor: Anchor | None, read_only: bool) -> Self:
-        version = check_tables(connection, upgrade=not read_only)
-        if version not in LACKING:
+        version = check_tables(connection)
+        if version != str(SCHEMA):
             raise JournalError(
                 f"{path}: the journal has version {version[:20]}, and this release of lightning_core reads version "
                 f"{SCHEMA}; read it with the release that wrote it, or move it away to start a new one"

@@ -23,8 +23,6 @@ from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import NotOursError, check_ours
 
 SCHEMA = 10
-# Versions before this one, each with the tables that it lacks: opened to be continued, a journal is given them.
-LACKING = {"8": ("snapshots", "blocks"), "9": ("blocks",), str(SCHEMA): ()}
 # Bytes of a row. A submission of ten thousand jobs has 6 MB.
 MAX_ROW_BYTES = 16 * 2**20
 TABLES = {
@@ -75,28 +73,18 @@ def create_tables(connection: sqlite3.Connection, settings: str) -> None:
     connection.execute("INSERT INTO meta VALUES ('schema', ?), ('settings', ?)", (str(SCHEMA), settings))
 
 
-def check_tables(connection: sqlite3.Connection, *, upgrade: bool = False) -> str:
-    """Check that the tables are those of a journal, and return its version.
-
-    Args:
-        connection: Connection to it.
-        upgrade: Whether to bring a journal of an older version to this one.
+def check_tables(connection: sqlite3.Connection) -> str:
+    """Return the version of a journal; the tables of one of this version are checked.
 
     Raises:
-        ValueError: If they are not, or there is none.
+        ValueError: If they are not those of a journal, or there is no version.
     """
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
     if found.get("meta") == TABLES["meta"]:
         version = read_meta(connection, "schema")
         if version is None:
             raise ValueError("it does not say its version")
-        lacks = LACKING.get(version)
-        if lacks is None or found == {name: sql for name, sql in TABLES.items() if name not in lacks}:
-            if upgrade and lacks:
-                with connection:
-                    for name in lacks:
-                        connection.execute(TABLES[name])
-                    connection.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA),))
+        if version != str(SCHEMA) or found == TABLES:
             return version
     raise ValueError(f"its tables are not those of a journal: {shown(sorted(found))}")
 

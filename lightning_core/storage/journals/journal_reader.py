@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 from lightning_core.core.validation import checked
@@ -12,7 +13,6 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals import blocks
 from lightning_core.storage.journals.journal_database import (
     KEPT_ON,
-    LACKING,
     LEFT_OUT_BEFORE,
     JournalEntry,
     JournalPart,
@@ -23,7 +23,7 @@ from lightning_core.storage.journals.journal_database import (
     read_part,
     rows_of,
 )
-from lightning_core.storage.journals.journal_errors import DamagedJournalError, reading
+from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError, reading
 from lightning_core.storage.journals.snapshots import Snapshot, read_snapshots
 
 
@@ -51,8 +51,13 @@ class JournalReader:
         with reading(self.path):
             if verified and self.part_of is None:
                 next(self.entries(), None)
-            before = {"keep_ended": None}  # versions that did not have this setting kept the files of ended jobs
-            settings: Settings = checked(Settings(**before | json.loads(self.settings_text())), Settings)
+            body = json.loads(self.settings_text())
+            if missing := sorted({field.name for field in fields(Settings)} - body.keys()):
+                raise JournalError(
+                    f"{self.path}: begun by an earlier version, its settings lack {', '.join(missing)}; read it with "
+                    "the release that wrote it, or move it away to start a new one"
+                )
+            settings: Settings = checked(Settings(**body), Settings)
             return settings
 
     def settings_text(self) -> str:
@@ -82,8 +87,7 @@ class JournalReader:
     def snapshots(self) -> Iterator[Snapshot]:
         """Yield the snapshots that are whole, the newest first."""
         with reading(self.path):
-            if self._has("snapshots"):
-                yield from read_snapshots(self._connection)
+            yield from read_snapshots(self._connection)
 
     def snapshot_row(self, number: int) -> tuple[int, int, bytes, str]:
         """Return the row of a snapshot as it is."""
@@ -151,8 +155,4 @@ class JournalReader:
 
     def blocks(self) -> Iterator[blocks.Block]:
         """Yield the blocks of old events, verified, the oldest first."""
-        if self._has("blocks"):
-            yield from blocks.read(self._connection, self.path, self.first_digest)
-
-    def _has(self, table: str) -> bool:
-        return table not in LACKING.get(read_meta(self._connection, "schema") or "", (table,))
+        yield from blocks.read(self._connection, self.path, self.first_digest)

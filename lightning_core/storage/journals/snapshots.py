@@ -12,7 +12,6 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from lightning_core.scheduler.state import STATE_VERSION
@@ -96,9 +95,8 @@ def first_whole(connection: sqlite3.Connection) -> int:
 def _at(connection: sqlite3.Connection, number: int) -> tuple[float, str | None]:
     """Return the time of an event and the digest up to it, from its row or from the block that ends with it."""
     for query in ("SELECT now, digest FROM events WHERE number = ?", "SELECT now, chain FROM blocks WHERE last = ?"):
-        with suppress(sqlite3.OperationalError):  # an older journal has no blocks
-            if (found := connection.execute(query, (number,)).fetchone()) is not None:
-                return found[0], found[1]
+        if (found := connection.execute(query, (number,)).fetchone()) is not None:
+            return found[0], found[1]
     return 0.0, None
 
 

@@ -1,7 +1,7 @@
 """The store of earlier runs: one SQLite file in the folder of a pool, which survives ``down`` and upgrades.
 
 It is no part of the journal: which runs a job was given is an event. A damaged store is moved aside and begun anew; a
-store of a later version is left alone. Of a run that is forgotten its number is kept, a hash: a pool that restarts adds
+store of another version is left alone. Of a run that is forgotten its number is kept, a hash: a pool that restarts adds
 the runs that it remembers once more.
 """
 
@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 FILE = "history.db"
 SCHEMA = 2
-# What brings a store of the version before to this one; SQLite then tells the tables as they are below.
-UPGRADE = "ALTER TABLE runs ADD COLUMN memory INTEGER"
 # Seconds that a write waits for another process.
 TIMEOUT = 5.0
 # Bytes of a value: the curve of a run has some kilobytes.
@@ -60,7 +58,7 @@ class RunStore:
         path: Path of the file; created if it does not exist, in a folder that does.
 
     Raises:
-        RunStoreError: If it is of a later version, another user can change it, or it cannot be read.
+        RunStoreError: If it is of another version, another user can change it, or it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -196,16 +194,11 @@ class RunStore:
                 for statement in TABLES.values():
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        elif version > SCHEMA:
+        elif version not in (0, SCHEMA):
             raise RunStoreError(
-                f"{self.path}: its version is {version}, and this release knows {SCHEMA}: upgrade lightning-core, or "
+                f"{self.path}: its version is {version}, and this release of lightning_core reads version {SCHEMA}: "
                 "move the file away to begin anew"
             )
-        elif version == SCHEMA - 1 and found == _before_upgrade():
-            with connection:
-                connection.execute(UPGRADE)
-                connection.execute(f"PRAGMA user_version = {SCHEMA}")
-            self._check_version(connection)
         elif found != TABLES:
             raise ValueError(f"its tables are not those of a store of runs: {shown(sorted(found))}")
         elif connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
@@ -217,10 +210,6 @@ class RunStore:
         for end in ("-wal", "-shm"):
             self.path.with_name(f"{FILE}{end}").unlink(missing_ok=True)
         log.warning("%s: %s; it was moved to %s, and a new one was begun", self.path, error, aside.name)
-
-
-def _before_upgrade() -> dict[str, str]:
-    return TABLES | {"runs": TABLES["runs"].replace(", memory INTEGER", "")}
 
 
 def _where(
