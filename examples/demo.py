@@ -32,13 +32,13 @@ sys.path.insert(0, str(ROOT))
 from examples.digits.drawing import SECONDS, DrawnJob, ceiling, draw  # noqa: E402
 from examples.digits.trainings import AGAIN, CURVES, TRAININGS  # noqa: E402
 from examples.digits.virtual import PERIOD, play_seeds  # noqa: E402
+from examples.run_picture import draw as draw_run  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
 from lightning_core.core.events import Report  # noqa: E402
 from lightning_core.node.signals import SignalReceivedError, recorded_signals  # noqa: E402
-from lightning_core.report.picture import draw as draw_run  # noqa: E402
 from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.simulation.recorded_curves import Curve, load_curves  # noqa: E402
 from lightning_core.simulation.replications import Mean  # noqa: E402

@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from examples.run_picture import draw  # noqa: E402
 from examples.slurm import local_slurm  # noqa: E402
-from lightning_core.report.picture import draw  # noqa: E402
 from lightning_core.storage.journals.journal import Journal  # noqa: E402
 
 HERE = Path(__file__).parent

@@ -20,7 +20,7 @@ from lightning_core.storage.private_files import is_ours
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add ``replay``, ``report`` and ``picture``."""
+    """Add ``replay`` and ``report``."""
     made = command("replay", _replay, "replay the journal of a run and compare every answer")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run or a pool, or its journal.db")
     made = command("report", _report, "write report.html, which shows the whole run on one page")
@@ -28,16 +28,6 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument("--out", type=new_file, metavar="FILE", help="default: report.html in the run's folder")
     made.add_argument("--forecasts", action="store_true",
                       help="draw the forecasts of a long run too, which takes minutes")  # fmt: skip
-    made.add_argument("--tensorboard", type=Path, metavar="DIR", help="also write TensorBoard scalars to this folder")
-    made = command("picture", _picture, "draw the share of the devices and the loss of each job")
-    made.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    made.add_argument(
-        "--out",
-        type=new_file,
-        default=Path("run.png"),
-        metavar="FILE",
-        help="file to write: PNG, SVG or PDF (default run.png)",
-    )
 
 
 def _replay(arguments: argparse.Namespace) -> int:
@@ -67,18 +57,4 @@ def _report(arguments: argparse.Namespace) -> int:
     with Journal.open(path, read_only=True) as journal:
         write(journal, out, path.parent.resolve().name, forecasts=arguments.forecasts)
     print(out)
-    if arguments.tensorboard:
-        from lightning_core.view import tensorboard
-
-        tensorboard.write(path, arguments.tensorboard, forecasts=arguments.forecasts)
-        print(f"tensorboard --logdir {arguments.tensorboard}")
-    return EXIT_MET
-
-
-def _picture(arguments: argparse.Namespace) -> int:
-    from lightning_core.report.picture import draw
-
-    with Journal.open(journal_path(arguments.run_dir), read_only=True) as journal:
-        draw(journal, arguments.out)
-    print(arguments.out)
     return EXIT_MET

@@ -125,7 +125,7 @@ def test_an_unknown_command_prints_the_usage(words: list[str], capsys: pytest.Ca
 COMMANDS = ("init",
             "run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "devices", "pause",
             "resume", "cancel", "simulate", "market", "place", "history", "replay", "report", "token", "serve",
-            "search", "picture")  # fmt: skip
+            "search")  # fmt: skip
 
 
 def test_every_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -619,7 +619,7 @@ def test_replay_and_report_of_a_run_and_of_other_folders(run_dir: Path, capsys: 
     said = Said(capsys, "report", str(run_dir))
     assert (said.code, said.out) == (0, f"{run_dir / 'report.html'}\n")
     assert "\x1b" not in (run_dir / "report.html").read_text()
-    for command in ("replay", "report", "picture"):
+    for command in ("replay", "report"):
         said = Said(capsys, command, "nowhere")
         assert said.code == 2
         assert "nowhere: no journal here" in said.err
@@ -627,7 +627,7 @@ def test_replay_and_report_of_a_run_and_of_other_folders(run_dir: Path, capsys: 
     said = Said(capsys, "run", "--resume", "empty")
     assert (said.code, said.err) == (2, "error: empty: there is no interrupted run here: no bundle.yaml\n")
     (run_dir / "journal.db").write_bytes(b"no journal" * 1000)
-    for command in ("replay", "report", "picture"):
+    for command in ("replay", "report"):
         said = Said(capsys, command, str(run_dir))
         assert said.code == 2
         assert "damaged journal" in said.err

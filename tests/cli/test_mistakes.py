@@ -112,7 +112,6 @@ MISTAKES = {
     "simulate b.yaml --json nowhere/x.json": "--json: must be in a folder that exists, got 'nowhere/x.json'",
     "report run --out nowhere/x.html": "--out: must be in a folder that exists",
     "report run --out empty": "--out: must be a file, got the folder 'empty'",
-    "picture run --out nowhere/x.png": "--out: must be in a folder that exists",
     "run --resume nowhere": "nowhere: there is no interrupted run here",
     "run --resume file": "file: there is no interrupted run here",
     "why empty a": "empty/journal.db: no journal here",

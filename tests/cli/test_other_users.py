@@ -117,7 +117,7 @@ def test_no_scheduler_continues_a_journal_of_another_user(theirs: Path) -> None:
 def test_a_journal_of_another_user_can_be_read(
     theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for line in ("replay home/pool", "report home/pool --out report.html", "why home/pool a", "picture home/pool"):
+    for line in ("replay home/pool", "report home/pool --out report.html", "why home/pool a"):
         assert main(line.split()) == 0, capsys.readouterr().err
     assert (tmp_path / "report.html").stat().st_size > 1000
     assert main(["report", "home/pool"]) == 2

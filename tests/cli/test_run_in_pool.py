@@ -146,7 +146,6 @@ def test_the_folder_of_a_run_in_a_pool(pool: Pool, capsys: pytest.CaptureFixture
     said = Said(capsys, "replay", "runs/monday")
     assert (said.code, json.loads(said.out)["identical"]) == (0, True)
     assert f"part of the journal of the pool at {pool.folder}" in said.err
-    assert Said(capsys, "picture", "runs/monday", "--out", "run.png").code == 0
     assert "is not empty" in Said(capsys, "run", "bundle.yaml", "--run-dir", "runs/monday").err
 
 

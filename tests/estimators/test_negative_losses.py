@@ -271,8 +271,6 @@ def test_a_long_curve_is_kept_short() -> None:
 
 
 def test_a_run_with_negative_losses_is_shown(tmp_path: Path) -> None:
-    from lightning_core.report.picture import draw
-
     position, loss = curve()
     jobs = [
         SimulatedJob(Job(target.metric, 60.0, target), position, loss, 20.0)
@@ -282,9 +280,6 @@ def test_a_run_with_negative_losses_is_shown(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "journal.db", read_only=True) as again:
         scheduler = replay(again).scheduler
         history = History.read(again)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            draw(again, tmp_path / "run.png")
     assert scheduler.status()[0].value == pytest.approx(-3.0, abs=0.1)
     text = page(history)
     assert "nan" not in text

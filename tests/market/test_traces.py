@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from lightning_core.market.resampling import resample
-from lightning_core.market.synthetic_market import synthetic
 from lightning_core.market.traces import (
     read_events,
     read_intervals,
@@ -144,29 +143,3 @@ def test_a_value_holds_until_the_next_one() -> None:
         resample(np.zeros(1), np.zeros(1, np.int64), None, 0.0, 1.0)
     with pytest.raises(ValueError, match="must last an interval of 4 s, got 3 s"):
         resample(np.zeros(1), np.zeros(1, np.int64), None, 4.0, 3.0)
-
-
-def test_a_synthetic_market_is_reproducible_by_seed() -> None:
-    one, two, other = synthetic(1), synthetic(1), synthetic(2)
-    assert np.array_equal(one.available, two.available)
-    assert not np.array_equal(one.available, other.available)
-    assert (one.available.min() >= 0, one.available.max() <= 16) == (True, True)
-    assert np.corrcoef(one.available[1:], one.available[:-1])[0, 1] > 0.7
-    with pytest.raises(ValueError, match="calm must be at least 0 and below 1"):
-        synthetic(1, calm=1.0)
-
-
-def test_a_synthetic_market_has_a_daily_wave_and_swings_of_the_sizes_it_says() -> None:
-    market = synthetic(3, 20_000, max_nodes=1000, price=0.5, calm=0.0)
-    assert (market.name, market.seconds, market.on_demand) == ("synthetic 3", 1800.0, 1.0)
-    prices, counts = market.price / 0.5 - 1.0, market.available / 1000 - 0.5
-    assert abs(prices.mean()) < 0.005
-    assert prices.std() == pytest.approx((0.05**2 / 2 + 0.12**2) ** 0.5, rel=0.03)
-    assert counts.std() == pytest.approx((0.15**2 / 2 + 0.25**2) ** 0.5, rel=0.08)  # a few are cut off at 0 and 1
-    day = 48
-    for shift, sign in ((day // 2, -1), (day, 1)):
-        assert np.mean(counts[:-shift] * counts[shift:]) == pytest.approx(sign * 0.15**2 / 2, rel=0.2)
-    calm = synthetic(3, 20_000, max_nodes=1000, price=0.5, calm=0.9)
-    swings = calm.price - np.mean(calm.price)
-    assert np.corrcoef(swings[:-1], swings[1:])[0, 1] == pytest.approx(0.9, abs=0.02)
-    assert synthetic(3, 10, price=9.0).price.max() == 1.2

@@ -1,15 +1,11 @@
-"""Views of a journal: the report, TensorBoard files and the picture."""
+"""The report of a journal."""
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import re
-import struct
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +19,10 @@ from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.report.lanes import lanes, use
 from lightning_core.report.page import MAX_ROWS, page, write
-from lightning_core.report.picture import draw
 from lightning_core.report.style import STYLE
 from lightning_core.report.svg import steps, thin, time_ticks
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.view import tensorboard
 from tests.driven import HOSTILE, Curve, drive, drive_sample, grant
 
 
@@ -248,59 +242,3 @@ def test_charts_have_their_elements() -> None:
     assert {(500.0, 5.0), (501.0, -5.0), (999.0, 0.0)} <= set(map(tuple, kept.tolist()))
     for end in (0.5, 7.0, 100.0, 5000.0, 1e6, 1e8):
         assert 1 <= len(time_ticks(end)) <= 6
-
-
-# ------------------------------------------------------------------------------------------------ other shapes
-
-
-def scalars(folder: Path) -> list[tuple[str, int, float, float]]:
-    """Tag, step, value and wall time of each scalar in a folder's one event file."""
-    event_pb2: Any = importlib.import_module("tensorboardX.proto.event_pb2")
-    [file] = folder.iterdir()
-    data, at, found = file.read_bytes(), 0, []
-    while at < len(data):
-        [length] = struct.unpack_from("<Q", data, at)
-        event = event_pb2.Event.FromString(data[at + 12 : at + 12 + length])
-        at += 12 + length + 4
-        found += [(v.tag, event.step, v.simple_value, event.wall_time) for v in event.summary.value]
-    return found
-
-
-def test_tensorboard_has_a_run_for_each_job(run: Path, history: History, tmp_path: Path) -> None:
-    runs = tensorboard.write(run, tmp_path)
-    assert [path.name for path in runs] == ["cnn@1", "acc", "known", "bad", "steered", "cnn"]
-    opened = run.stat().st_mtime - history.last
-    job = history.of("steered")
-    found = scalars(tmp_path / "steered")
-    losses = [row for row in found if row[0] == "loss"]
-    assert [row[1] for row in losses] == [point.batches for point in job.points]
-    assert [row[2] for row in losses] == pytest.approx([point.value for point in job.points])
-    assert [row[3] for row in losses] == pytest.approx([opened + point.time for point in job.points])
-    assert [row[2] for row in found if row[0] == "verdict"][-1] == Verdict.CANCELLED.number
-    spare = [row for row in found if row[0] == "spare"]
-    assert len(spare) > 50
-    assert len({row[0] for row in found}) == 5
-    assert max(row[2] for row in scalars(tmp_path / "acc") if row[0] == "val_acc") >= 0.7
-
-
-def test_tensorboard_folders_stay_inside(tmp_path: Path) -> None:
-    names = ["../out", "..", "a/b", "a_b", "$x\x1b"]
-    drive(tmp_path / "journal.db", Settings(), {0.0: [(Job(n, 9.0, BatchTarget(50)), Curve()) for n in names]}, 5.0)
-    runs = tensorboard.write(tmp_path / "journal.db", tmp_path / "logs")
-    assert len(set(runs)) == 5
-    assert all(path.parent == tmp_path / "logs" and path.is_dir() and path.name not in (".", "..") for path in runs)
-
-
-def test_without_tensorboardx_the_user_is_told_what_to_install(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install -c constraints.txt '\.\[tensorboard\]' in the clone"):
-        tensorboard.write(run, tmp_path)
-
-
-def test_the_picture_of_a_run_is_drawn(run: Path, tmp_path: Path) -> None:
-    with Journal.open(run) as journal:
-        draw(journal, tmp_path / "run.svg")
-    text = (tmp_path / "run.svg").read_text()
-    assert text.count('id="line2d') > 20
