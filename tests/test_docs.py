@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import grp
 import importlib.util
+import os
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from pydoc import locate
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +27,7 @@ from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.bundle.settings_section import MARKET_KEYS
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli import main
+from lightning_core.cli.pool_file import read_pool_file
 from lightning_core.core.targets import BatchTarget, LossTarget, as_target, parse_target, target_keys
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
@@ -169,9 +173,24 @@ def test_yaml_is_a_bundle_that_can_be_read(where: str, text: str, tmp_path: Path
         return
     (tmp_path / "vit.yaml").write_text("model: {class_path: tests.tiny.Line}")
     (tmp_path / "market.csv").write_text("available,price\n4,0.3\n")
+    if text.startswith("# pool.yaml"):
+        content = read_as_a_pool(content, tmp_path)
     job = {"config": "vit.yaml", "deadline": "1h", "target": "20 batches"}
     read = BundleSpec.from_dict({"jobs": {"a": job}} | content, tmp_path)
     assert BundleSpec.from_dict(read.to_dict(), tmp_path) == read
+
+
+def read_as_a_pool(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Read the file of a pool, and return what is in a bundle too."""
+    group = grp.getgrgid(os.getgid()).gr_name
+    if "group" in content:
+        content["group"] |= {"name": group, "folder": str(folder / "team")}
+    if "secret_file" in content.get("on_verdict", {}):
+        (secret := folder / "hook.secret").write_text("s" * 32)
+        secret.chmod(0o600)
+    (folder / "pool.yaml").write_text(yaml.safe_dump(content))
+    read_pool_file(folder / "pool.yaml", {"devices": None, "kind": None, "policy": None}, None)
+    return {key: value for key, value in content.items() if key != "group"}
 
 
 def test_the_readme_s_bundle_is_read_as_intended() -> None:

@@ -257,34 +257,6 @@ def read_keep_ended(value: Any) -> float | None:
     return seconds
 
 
-def read_devices(text: str, problems: Problems) -> tuple[int | None, tuple[str, ...]]:
-    """Read devices as an option gives them: ``4``, or by location ``edge=2,cloud=4``.
-
-    Args:
-        text: As given.
-        problems: Collector at the option.
-
-    Returns:
-        Their number, None if it is wrong, and the location of each; no locations if they make no difference.
-    """
-    if "=" not in text:
-        return problems.read(lambda given: positive_int(_whole(given), MAX_DEVICES), text), ()
-    counts: dict[str, int | str] = {}
-    before = len(problems.messages)
-    for part in text.split(","):
-        name, _, count = (one.strip() for one in part.partition("="))
-        if name in counts:
-            problems.at(name).add(f"a location must be there once, got {shown(text)}")
-        counts[name] = _whole(count)
-    locations = _read_locations(counts, problems)
-    return (len(locations), locations) if len(problems.messages) == before else (None, ())
-
-
-def _whole(text: str) -> int | str:
-    """Return a whole number, or the text if it is none, for the message."""
-    return int(text) if text.strip().isdecimal() and len(text) < 10 else text
-
-
 def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
     """Return the section as in a file; :func:`read_pool` reads it."""
     pool: dict[str, Any] = {"devices": dict(Counter(settings.locations)) or settings.devices, "kind": kind}

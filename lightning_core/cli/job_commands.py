@@ -86,14 +86,14 @@ def launch(pool: Pool, bundle: BundleSpec) -> list[str]:
               "its own (--own)", file=sys.stderr)  # fmt: skip
     if bundle.settings.keep_all and not settings.keep_all:
         print("warning: the pool thins its journal; `keep: all` needs a pool of its own (--own), or one that was "
-              "started by `up --keep all`", file=sys.stderr)  # fmt: skip
+              "started with `keep: all`", file=sys.stderr)  # fmt: skip
     if bundle.settings.keep_ended not in (Settings().keep_ended, settings.keep_ended):
         print("warning: the pool keeps ended jobs for another time; the bundle's `keep_ended` needs a pool of its own "
-              "(--own), or one that was started by `up --keep-ended`", file=sys.stderr)  # fmt: skip
+              "(--own), or one that was started with it", file=sys.stderr)  # fmt: skip
     hours = bundle.settings.controllers.get(Asker.CALENDAR)
     if hours not in (None, settings.controllers.get(Asker.CALENDAR)):
         print("warning: the pool trains at other hours; the bundle's `calendar` needs a pool of its own (--own), or "
-              "one that was started by `up --calendar`", file=sys.stderr)  # fmt: skip
+              "one that was started with it", file=sys.stderr)  # fmt: skip
     print_moments(bundle)
     return pool.submit(bundle, checked=True)
 

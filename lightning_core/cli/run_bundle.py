@@ -46,7 +46,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     recover = "with --resume: continue a damaged journal from its last good event; the damaged files are kept beside it"
     run.add_argument("--recover", action="store_true", help=recover)
     run.add_argument("--own", action="store_true", help="use a pool of its own even if one is up")
-    add_market(run, "run")
+    add_market(run)
     run.add_argument(
         "--ray",
         metavar="ADDRESS",
@@ -59,7 +59,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if (arguments.bundle is None) == (arguments.resume is None):
         raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
-    market_options = market_of(arguments, "run")
+    market_options = market_of(arguments)
     if arguments.resume is not None and market_options is not None:
         raise ValueError("--resume continues on the market on which the run began: leave out --market and --quotes")
     if arguments.resume is not None:

@@ -1,4 +1,4 @@
-"""What owners of jobs may have, in a bundle and in the file of ``up --owners``."""
+"""What owners of jobs may have, in a bundle and in the file of a pool."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_every_problem_of_a_file_of_owners_has_its_line_and_column(tmp_path: Pat
         [":8:3", "dora.per"], [":9:7", "*.devices"],
     ]  # fmt: skip
     assert "weight must be positive and finite, got 0" in where[2]
-    assert main(["up", "--devices", "4", "--owners", str(path), "--folder", str(tmp_path / "pool")]) != 0
+    (tmp_path / "pool.yaml").write_text("pool:\n  owners: {'a b': {}}\n")
+    assert main(["up", "--config", str(tmp_path / "pool.yaml"), "--folder", str(tmp_path / "pool")]) != 0
     assert not (tmp_path / "pool").exists()
 
 

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.job_commands import launch
 from lightning_core.cli.main import main, make_parser
+from lightning_core.cli.pool_file import PoolFile, read_pool_file
 from lightning_core.cloud.ray_head import MARK
 from lightning_core.cluster import head as heads
 from lightning_core.core.codec import job_to_dict
@@ -224,17 +226,9 @@ def test_a_pool_of_another_protocol_is_refused(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--devices", "0"], "--devices: must be a whole number from 1 to 1024, got 0"),
-        (["--devices", "1025"], "--devices: must be a whole number from 1 to 1024, got 1025"),
-        (["--devices", "two"], "--devices: must be a whole number from 1 to 1024, got 'two'"),
-        (["--devices", "edge=2,cloud=4"], "locations are labels of the nodes of a Ray cluster: it needs --ray ADDRESS"),
-        (["--devices", "edge=0"], "--devices.edge: must be a whole number from 1 to 1024, got 0"),
-        (["--resident", "0"], "resident"),
         (["--policy", "magic"], "magic"),
-        (["--webhook", "ftp://x"], "must be an http or https address, got 'ftp://x'"),
-        (["--webhook-secret", "/nowhere"], "secret_file: cannot be read: No such file or directory: /nowhere"),
-        (["--on-verdict", "say 'hi"], "cannot be split into words"),
-        (["--market", "nowhere.csv"], "nowhere.csv: No such file"),
+        (["--config", "bundle.yaml"], "jobs: leave them out, and `submit` them once the pool is up"),
+        (["--config", "list.yaml"], "expected a mapping of pool, policy"),
         (["--folder", "/proc/pool"], "/proc/pool: cannot be written"),
         (["--folder", "file"], "file: cannot be written"),
     ],
@@ -243,6 +237,8 @@ def test_up_with_wrong_options_starts_nothing(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "bundle.yaml").write_text("jobs: {a: {}}")
+    (tmp_path / "list.yaml").write_text("[pool]")
     monkeypatch.setattr(heads, "start_ray", lambda *_: pytest.fail("Ray was started"))
     said = Said(capsys, "up", *words)
     assert said.code == 2
@@ -250,17 +246,83 @@ def test_up_with_wrong_options_starts_nothing(
     assert not (tmp_path / "home").exists()
 
 
+def configured(content: str, *words: str) -> PoolFile:
+    """Return the pool of a file, with options of `up`."""
+    Path("pool.yaml").write_text(content)
+    arguments = make_parser().parse_args(["up", "--config", "pool.yaml", *words])
+    return read_pool_file(arguments.config, vars(arguments), arguments.ray)
+
+
 @pytest.mark.parametrize(
-    ("words", "kept"),
+    ("content", "told"),
     [
-        ([], (False, 30 * 86400.0)),
-        (["--keep", "all"], (True, 30 * 86400.0)),
-        (["--keep-ended", "2 weeks"], (False, 14 * 86400.0)),
-        (["--keep-ended", "forever"], (False, None)),
+        ("pool: {devices: 0}", "pool.devices: must be a whole number from 1 to 1024, got 0"),
+        ("pool: {devices: {edge: 2}}", "pool.devices: locations are labels of nodes of a Ray cluster: it needs --ray"),
+        ("pool: {devices: {edge: 0}}", "pool.devices.edge: must be a whole number from 1 to 1024, got 0"),
+        ("pool: {resident: 0}", "pool.resident"),
+        ("pool: {keep: most}", "pool.keep: must be all"),
+        ("pool: {budget: 3}", "pool.budget: needs a pool on a market: add the section `market`"),
+        ("policy: magic", "magic"),
+        ("colour: red", "unknown key 'colour'"),
+        ("on_verdict: {webhook: 'ftp://x'}", "must be an http or https address, got 'ftp://x'"),
+        ("on_verdict: {webhook: 'http://x', secret_file: /nowhere}", "secret_file: cannot be read: No such file"),
+        ('on_verdict: {command: "say \'hi"}', "cannot be split into words"),
+        ("market: nowhere.csv", "nowhere.csv: No such file"),
+        ("market: {interval: soon}", "duration must be such as"),
+        ("market: {quotes: ./now.sh, price: 3}", "market: price is of a recorded market"),
+        ("market: {quotes: ./now.sh, forecaster: perfect}", "market: forecaster must be one of last, autoregressive"),
+        ("market: {quotes: ./now.sh, provision: mine}", "market: provision brings up nodes of a Ray cluster"),
+        ("{market: m.csv, pool: {kind: gpu}}", "pool.kind: simulated nodes have no GPUs: name a Ray cluster"),
+        ("{market: m.csv, pool: {devices: 600}}", "pool.devices: must be at most 512 on a market, got 600"),
+        ("{market: m.csv, pool: {devices: {edge: 1}}}", "pool.devices: nodes of a market have no locations"),
+    ],
+)
+def test_a_wrong_file_of_a_pool_is_refused(content: str, told: str) -> None:
+    Path("m.csv").write_text("available,price\n4,0.3\n")
+    with pytest.raises(BundleError) as error:
+        configured(content)
+    assert told in str(error.value)
+
+
+def test_options_count_before_the_file() -> None:
+    found = configured("{pool: {devices: 2, cores: 3}, policy: edf}", "--devices", "4", "--policy", "lara:explore=5")
+    assert (found.devices, found.resident, found.settings.cores) == (4, 8, 3)
+    assert (found.settings.policy, found.settings.policy_args) == ("lara", {"explore": 5})
+    assert configured("pool: {resident: 3}").settings.resident == 3
+
+
+def test_a_pool_on_a_market_has_twice_the_devices() -> None:
+    """New nodes are warm before old ones go."""
+    Path("m.csv").write_text("available,price\n4,0.3\n")
+    recorded = configured("{market: {trace: m.csv, interval: 20s}, pool: {devices: 3, budget: 20}}")
+    assert (recorded.devices, recorded.settings.devices, recorded.settings.resident) == (3, 6, 6)
+    assert recorded.settings.controllers["market"]["interval"] == 20.0
+    assert recorded.settings.controllers["budget"] == {"money": 20.0}
+    assert recorded.market is not None
+    assert recorded.market.cloud(recorded.settings, "cpu", "p").quotes is None
+    quoted = configured("market: {quotes: ./now.sh, interval: 30m, policies: [max-spot], minimum_charge: 60s}")
+    assert quoted.settings.market is None
+    assert quoted.settings.controllers["market"]["policy"] == "max-spot"
+    assert quoted.settings.controllers["market"]["minimum_charge"] == 60.0
+    assert quoted.market is not None
+    assert quoted.market.cloud(quoted.settings, "cpu", "p").quotes == "./now.sh"
+    several = configured("market: {quotes: ./now.sh, interval: 30m, policies: [max-spot, on-demand]}")
+    terms = several.settings.market_terms()
+    assert terms is not None
+    assert terms.policies == ("max-spot", "on-demand")
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        ("{}", (False, 30 * 86400.0)),
+        ("pool: {keep: all}", (True, 30 * 86400.0)),
+        ("pool: {keep_ended: 2 weeks}", (False, 14 * 86400.0)),
+        ("pool: {keep_ended: forever}", (False, None)),
     ],
 )
 def test_up_keeps_what_it_is_asked_to_keep(
-    words: list[str],
+    content: str,
     kept: tuple[bool, float | None],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -272,32 +334,34 @@ def test_up_keeps_what_it_is_asked_to_keep(
         return {"address": "", "token": ""}
 
     monkeypatch.setattr(heads, "up", up)
-    assert Said(capsys, "up", *words).code == 0
+    Path("pool.yaml").write_text(content)
+    assert Said(capsys, "up", "--config", "pool.yaml").code == 0
     assert [(settings.keep_all, settings.keep_ended) for settings in given] == [kept]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("content", "told"),
     [
-        (["--policy", "edf", "--calendar", "not between 22:00 and 06:00"], ""),
+        ("{policy: edf, pool: {calendar: not between 22:00 and 06:00}}", ""),
         (
-            ["--policy", "lara:explore=5", "--keep", "all", "--keep-ended", "7d"],
+            "{policy: 'lara:explore=5', pool: {keep: all, keep_ended: 7d}}",
             "note: its jobs resume under the settings that the pool had: policy edf instead of lara:explore=5; "
-            "keep the default instead of all; keep-ended 30d instead of 7d; "
+            "keep the default instead of all; keep_ended 30d instead of 7d; "
             "calendar not between 22:00 and 06:00 instead of none. Once all of them have ended, `down` and `up` begin "
             "a pool with other ones\n",
         ),
     ],
 )
 def test_up_says_where_a_pool_that_resumes_is_not_as_asked_for(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    Path("pool.yaml").write_text(content)
     folder = tmp_path / "pool"
     folder.mkdir(0o700)
     calendar = {"calendar": {"closed": ["not between 22:00 and 06:00"]}}
     Journal.create(folder / "journal.db", Settings(policy="edf", controllers=calendar)).close()
     monkeypatch.setattr(heads, "up", lambda *_, **__: {"address": "", "token": ""})
-    said = Said(capsys, "up", "--folder", str(folder), *words)
+    said = Said(capsys, "up", "--folder", str(folder), "--config", "pool.yaml")
     assert said.code == 0
     assert "a pool is up under edf" in said.out
     assert said.err.endswith(told)

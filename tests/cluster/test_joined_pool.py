@@ -65,6 +65,11 @@ class Joined:
         ]  # fmt: skip
         raylet.kill()
 
+    def by_location(self) -> Path:
+        """Return the file of a pool with a device at each location."""
+        (path := self.folder / "by_location.yaml").write_text("pool: {devices: {edge: 1, cloud: 1}}")
+        return path
+
     def command(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return self.python("-m", "lightning_core.cli.main", *map(str, words))
@@ -133,7 +138,7 @@ def joined() -> Iterator[Joined]:
 def test_two_pools_share_a_cluster_and_leave_it_alone(joined: Joined) -> None:
     first, second = joined.folder / "first", joined.folder / "second"
     job = {"model": "tests.tiny.Line", "data": "tests.tiny.Points", "deadline": "10m", "target": {"batches": 30}}
-    said = joined.command("up", "--ray", joined.address, "--devices", "edge=1,cloud=1", "--folder", first)
+    said = joined.command("up", "--ray", joined.address, "--config", joined.by_location(), "--folder", first)
     assert said.returncode == 0, said.stderr
     said = joined.command("up", "--ray", joined.address, "--devices", "2", "--folder", second)
     assert said.returncode == 0, said.stderr
@@ -171,7 +176,7 @@ def test_a_script_joins_a_pool_of_a_cluster_by_the_address_of_its_ray(joined: Jo
 @pytest.mark.promise("F21", "R11")
 def test_the_device_of_a_node_that_is_lost_while_idle_is_not_planned_on_until_it_is_back(joined: Joined) -> None:
     pool = joined.folder / "pool"
-    said = joined.command("up", "--ray", joined.address, "--devices", "edge=1,cloud=1", "--folder", pool)
+    said = joined.command("up", "--ray", joined.address, "--config", joined.by_location(), "--folder", pool)
     assert said.returncode == 0, said.stderr
     until(lambda: joined.unavailable(pool) == [])
     joined.lose_newest_node()

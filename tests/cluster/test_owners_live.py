@@ -23,7 +23,11 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
-OWNERS = "ann: {devices: 1}\nbob: {devices: 1}\n"
+POOL = """
+pool: {devices: 2, resident: 3, owners: {ann: {devices: 1}, bob: {devices: 1}}}
+policy: edf
+group: {name: GROUP, folder: team}
+"""
 BUNDLE = """
 jobs:
   NAME:
@@ -39,13 +43,9 @@ jobs:
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     made = Shell(tmp_path)
-    (tmp_path / "owners.yaml").write_text(OWNERS)
-    group = grp.getgrgid(os.getgid()).gr_name
-    said = made.command(
-        "up", "--devices", "2", "--resident", "3", "--policy", "edf", "--owners", str(tmp_path / "owners.yaml"),
-        "--group", group, "--group-folder", str(tmp_path / "team"),
-    )  # fmt: skip
-    assert f"members of {group} reach it with --pool {tmp_path / 'team'}" in said
+    (tmp_path / "pool.yaml").write_text(POOL.replace("GROUP", grp.getgrgid(os.getgid()).gr_name))
+    said = made.command("up", "--config", str(tmp_path / "pool.yaml"))
+    assert f"members of its group reach it with --pool {tmp_path / 'team'}" in said
     yield made
     head = read_head(made.folder)
     if head is not None and is_alive(head):

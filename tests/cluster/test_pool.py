@@ -95,7 +95,8 @@ def batches(shell: Shell, name: str) -> int:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     made = Shell(tmp_path_factory.mktemp("home"))
-    made.command("up", "--resident", "3", "--policy", "uniform")
+    (made.home / "pool.yaml").write_text("{pool: {resident: 3}, policy: uniform}")
+    made.command("up", "--config", "pool.yaml")
     yield made
     for script in made.scripts:
         script.kill()
@@ -280,7 +281,7 @@ def test_a_pool_that_is_started_again_resumes_its_jobs(shell: Shell) -> None:
     assert not is_alive(head)
     assert not Path(head["temp"]).exists()
     assert "no pool is up" in shell.command("status", code=2)
-    shell.command("up", "--resident", "3")
+    shell.command("up", "--config", "pool.yaml")
     after = until(lambda: (job := shell.jobs()["long"]).batches > before.batches and job)
     assert after.incarnation > before.incarnation
     assert after.submitted_at == before.submitted_at

@@ -93,7 +93,8 @@ class Site:
         return self._python("-m", "lightning_core.cli.main", *map(str, words))
 
     def up(self) -> None:
-        self.command("up", "--ray", self.ray, "--devices", "a100=1,h100=2", "--folder", self.pool)
+        (config := self.pool.with_name("pool.yaml")).write_text("pool: {devices: {a100: 1, h100: 2}}")
+        self.command("up", "--ray", self.ray, "--config", config, "--folder", self.pool)
 
     def status(self) -> dict[str, Any]:
         """Return what the pool says of itself and its jobs."""

@@ -93,8 +93,9 @@ def test_two_pools_side_by_side(shell: Shell) -> None:
     }
     (shell.home / "x.yaml").write_text(json.dumps({"jobs": {"x": job}}))
     heads = []
+    (shell.home / "pool.yaml").write_text("pool: {resident: 1}")
     for folder in (a, b):
-        shell.command("up", "--folder", folder, "--resident", "1")
+        shell.command("up", "--folder", folder, "--config", "pool.yaml")
         heads.append(read_head(Path(folder)))
         shell.command("submit", str(shell.home / "x.yaml"), "--pool", folder)
     one, two = heads

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.bundle.pool_section import PoolSection, pool_to_dict, read_devices, read_pool, with_pool
+from lightning_core.bundle.pool_section import PoolSection, pool_to_dict, read_pool, with_pool
 from lightning_core.bundle.problems import Position, Problems
 from lightning_core.controllers import PlacementController
 from lightning_core.controllers.plan_data import job_name, placement_of, plan_of
@@ -689,36 +689,6 @@ def test_devices_at_locations_bring_the_controller_along() -> None:
     assert with_pool(Settings(), PoolSection("cpu", 1, 1, None)).controllers == {}
     with pytest.raises(ValueError, match="controller plan: unknown argument 'moves'; it takes none"):
         Settings(controllers={"plan": {"moves": 1}})
-
-
-@pytest.mark.parametrize(
-    ("text", "number", "locations"),
-    [("4", 4, ()), ("edge=2,cloud=1", 3, ("edge", "edge", "cloud")), (" a = 1 , b = 1 ", 2, ("a", "b"))],
-)
-def test_devices_are_read_by_number_or_by_location(text: str, number: int, locations: tuple[str, ...]) -> None:
-    problems = Problems(Position("up"))
-    assert read_devices(text, problems.at("--devices")) == (number, locations)
-    assert problems.messages == []
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("0", "up:--devices: must be a whole number from 1 to 1024, got 0"),
-        ("many", "up:--devices: must be a whole number from 1 to 1024, got 'many'"),
-        ("edge=2,cloud", "up:--devices.cloud: must be a whole number from 1 to 1024, got ''"),
-        ("edge=-1", "up:--devices.edge: must be a whole number from 1 to 1024, got '-1'"),
-        ("edge=1,edge=2", "up:--devices.edge: a location must be there once, got 'edge=1,edge=2'"),
-        ("edge=1000,cloud=1000", "up:--devices: must be at most 1024 devices, got 2000"),
-        ("=2", "a location is 1 to 63 letters"),
-    ],
-)
-def test_devices_that_cannot_be_read_are_refused(text: str, words: str) -> None:
-    problems = Problems(Position("up"))
-    number, locations = read_devices(text, problems.at("--devices"))
-    assert locations == ()
-    assert number is None
-    assert words.rpartition("--devices")[2] in problems.messages[0]
 
 
 # ---------------------------------------------------------------------------------------------------- on a cluster

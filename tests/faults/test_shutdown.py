@@ -402,7 +402,7 @@ def test_a_dead_control_process_of_ray_is_reported_and_nothing_is_lost(
 @pytest.mark.parametrize(("number", "moment"), [(signal.SIGINT, 0.5), (signal.SIGTERM, 2.0), (signal.SIGHUP, 3.0)])
 @pytest.mark.promise("R14", "F24")
 def test_an_interrupted_start_leaves_no_partial_pool(start: Start, number: int, moment: float) -> None:
-    up = start("up", "--devices", "1", "--resident", "1")
+    up = start("up", "--devices", "1")
     up.until(lambda: "bringing up" in up.said())
     time.sleep(moment)
     up.send(number)

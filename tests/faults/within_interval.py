@@ -87,9 +87,11 @@ def newest_quote(folder: Path) -> Quoted:
 @contextmanager
 def training(folder: Path) -> Iterator[Rented]:
     """Bring a pool up on the quotes of the folder, and have a job train there on a spot node."""
-    words = ("lightning_core.cli.main", "up", "--folder", str(folder / "pool"), "--devices", "2", "--keep", "all",
-             "--quotes", f"cat {folder / QUOTES}", "--interval", f"{INTERVAL:g}s",
-             "--spot-policy", "semi-markov")  # fmt: skip
+    (config := folder / "pool.yaml").write_text(
+        "pool: {devices: 2, keep: all}\n"
+        f"market: {{quotes: cat {folder / QUOTES}, interval: {INTERVAL:g}s, policies: [semi-markov]}}\n"
+    )
+    words = ("lightning_core.cli.main", "up", "--folder", str(folder / "pool"), "--config", str(config))
     with pool_in(folder, command=words) as rented:
         with Pool.connect(str(folder / "pool")) as pool:
             submit(folder, pool)

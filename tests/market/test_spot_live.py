@@ -293,12 +293,12 @@ def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
         ),
         (
             ["--market", "m.csv", "--spot-policy", "chain:wins=3"],
-            "--spot-policy: spot policy chain: unknown argument 'wins'",
+            "spot policy chain: unknown argument 'wins'",
         ),
-        (["--market", "m.csv", "--forecaster", "perfect"], "--forecaster: forecaster must be one of last, autoregres"),
+        (["--market", "m.csv", "--forecaster", "perfect"], "forecaster must be one of last, autoregres"),
         (["--market", "m.csv", "--picture", "p.gif"], "--picture: must end in .png, .svg or .pdf, got p.gif"),
         (["--market", "m.csv", "--picture", "no/p.svg"], "--picture: must be in a folder that exists, got"),
-        (["--market", "m.csv", "--provision", "up"], "--provision brings up nodes of a Ray cluster: it needs --ray"),
+        (["--market", "m.csv", "--provision", "up"], "provision brings up nodes of a Ray cluster: it needs --ray"),
         (["--market", "m.csv", "--resume", "runs/x"], "--resume continues on the market on which the run began"),
     ],
 )

@@ -6,7 +6,6 @@ and what only the kernel can refuse is skipped.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import grp
 import io
@@ -14,7 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +21,7 @@ from typing import Any, cast
 import pytest
 
 from lightning_core.cli.main import main
+from lightning_core.cli.pool_file import _group
 from lightning_core.cli.run_in_pool import run_in_pool
 from lightning_core.cli.users.group_options import add_group, group_of
 from lightning_core.core.codec import job_to_dict
@@ -325,43 +325,42 @@ def test_all_processes_of_a_member_share_one_budget() -> None:
 # ---------------------------------------------------------------------------------------------------- options
 
 
-def options(*words: str | Path) -> GroupSocket | None:
-    parser = argparse.ArgumentParser()
-    add_group(parser)
-    return group_of(parser.parse_args(list(map(str, words))))
+def opened_to(name: str, folder: Path, **terms: object) -> GroupSocket | None:
+    return _group({"name": name, "folder": str(folder), **terms}, Path())
 
 
 def test_members_may_see_unless_more_is_said(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = ("--group", "team", "--group-folder", shared / "team")
-    assert options() is None
-    assert options(*folder) == GroupSocket(shared / "team" / "socket", GROUP, frozenset({Right.SEE}))
+    assert _group(None, Path()) is None
+    assert opened_to("team", shared / "team") == GroupSocket(shared / "team" / "socket", GROUP, frozenset({Right.SEE}))
     assert capsys.readouterr().err == ""
-    made = options(*folder, "--group-may", "submit,steer-own")
+    made = opened_to("team", shared / "team", may=["submit", "steer-own"])
     assert made is not None
     assert made.rights == rights_of(["submit", "steer-own"])
     assert "a bundle is code that runs as this account" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("section", "error"),
     [
-        (["--group-may", "see"], "--group-folder and --group-may need --group NAME"),
-        (["--group", "team"], "--group needs --group-folder DIR"),
-        (["--group", "taem", "--group-folder", "FOLDER"], "no group 'taem' on this machine; did you mean 'team'?"),
-        (["--group", "team\x1b", "--group-folder", "FOLDER"], r"no group 'team\\x1b' on this machine"),
-        (["--group", "team", "--group-folder", "FOLDER", "--group-may", "all"], "unknown right 'all'"),
-        (["--group", "team", "--group-folder", "FOLDER/" + "x" * 107], "a socket must have at most 107 bytes"),
-        (["--group", "team", "--group-folder", "FULL"], "must be new or hold only a socket, and .* has 'notes'"),
-        (["--group", "team", "--group-folder", "LINK"], "is a link to"),
+        ("team", "expected name, folder .* and may .*, got 'team'"),
+        ({"name": "team"}, "expected name, folder"),
+        ({"name": "taem", "folder": "FOLDER"}, "no group 'taem' on this machine; did you mean 'team'?"),
+        ({"name": "team\x1b", "folder": "FOLDER"}, r"no group 'team\\x1b' on this machine"),
+        ({"name": "team", "folder": "FOLDER", "may": "all"}, "unknown right 'all'"),
+        ({"name": "team", "folder": "x" * 107}, "a socket must have at most 107 bytes"),
+        ({"name": "team", "folder": "FULL"}, "must be new or hold only a socket, and .* has 'notes'"),
+        ({"name": "team", "folder": "LINK"}, "is a link to"),
     ],
 )
-def test_a_mistake_opens_nothing(shared: Path, words: Sequence[str], error: str) -> None:
+def test_a_mistake_opens_nothing(shared: Path, section: Any, error: str) -> None:
     (shared / "full").mkdir(mode=0o700)
     (shared / "full" / "notes").touch()
     (shared / "link").symlink_to(shared / "full")
-    paths = {"FOLDER": shared / "new", "FULL": shared / "full", "LINK": shared / "link"}
+    paths = {"FOLDER": "new", "FULL": "full", "LINK": "link"}
+    if isinstance(section, dict) and "folder" in section:
+        section = section | {"folder": paths.get(section["folder"], section["folder"])}
     with pytest.raises(ValueError, match=error):
-        options(*[str(paths.get(word, word.replace("FOLDER", str(shared)))) for word in words])
+        _group(section, shared)
     assert stat.S_IMODE((shared / "full").stat().st_mode) == 0o700
     assert not (shared / "new").exists()
 
@@ -374,7 +373,7 @@ def test_an_account_that_is_not_in_the_group_opens_no_folder_to_it(
 
     monkeypatch.setattr(os, "chown", refused)
     with pytest.raises(ValueError, match="this account is not in the group team"):
-        options("--group", "team", "--group-folder", shared / "team")
+        opened_to("team", shared / "team")
     assert stat.S_IMODE((shared / "team").stat().st_mode) == 0o700
 
 
@@ -382,4 +381,4 @@ def test_a_folder_that_others_can_change_is_not_opened(shared: Path) -> None:
     (shared / "team").mkdir()
     (shared / "team").chmod(0o777)
     with pytest.raises(NotOursError, match="everyone can write to it"):
-        options("--group", "team", "--group-folder", shared / "team")
+        opened_to("team", shared / "team")

@@ -1,4 +1,4 @@
-"""Arguments of commands that put jobs on a spot market: ``run``, ``up`` and ``simulate``."""
+"""Arguments of commands that put jobs on a spot market: ``run`` and ``simulate``."""
 
 from __future__ import annotations
 
@@ -51,16 +51,9 @@ def add_terms(parser: argparse.ArgumentParser, market: str) -> None:
     parser.add_argument("--minimum-charge", metavar="TIME", help=charge)
 
 
-def add_market(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the arguments of a command whose nodes are rented.
-
-    Args:
-        parser: Parser of the command.
-        what: Object that is put on the market: ``"run"``, which can be drawn, or ``"pool"``.
-    """
-    add_terms(
-        parser, f"recording of spot prices: a {what} on nodes that come and go, simulated here or real with --ray"
-    )
+def add_market(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a run whose nodes are rented."""
+    add_terms(parser, "recording of spot prices: a run on nodes that come and go, simulated here or real with --ray")
     quotes = (
         'command that prints the current price and availability as JSON, {"price": 0.4, "available": 3}, or a list '
         "of offers of several zones"
@@ -71,12 +64,11 @@ def add_market(parser: argparse.ArgumentParser, what: str) -> None:
         "nodes (default: autoscaler, Ray's)"
     )
     parser.add_argument("--provision", metavar="COMMAND", help=provision)
-    if what == "run":
-        picture = "on a market: draw the intervals: PNG, SVG or PDF"
-        parser.add_argument("--picture", type=new_file, metavar="FILE", help=picture)
+    picture = "on a market: draw the intervals: PNG, SVG or PDF"
+    parser.add_argument("--picture", type=new_file, metavar="FILE", help=picture)
 
 
-def market_of(arguments: argparse.Namespace, what: str) -> MarketOptions | None:
+def market_of(arguments: argparse.Namespace) -> MarketOptions | None:
     """Return the options of the market; None without one.
 
     Raises:
@@ -89,7 +81,7 @@ def market_of(arguments: argparse.Namespace, what: str) -> MarketOptions | None:
             if getattr(arguments, "resume", None) is not None:
                 problem = "cannot be changed: --resume continues with the terms in the run's market.json"
             else:
-                problem = f"needs a {what} on a market: --market TRACE or --quotes COMMAND"
+                problem = "needs a run on a market: --market TRACE or --quotes COMMAND"
             raise ValueError(f"--{name.replace('_', '-')} {problem}")
         return None
     from lightning_core.cli.on_market.market_options import MarketOptions

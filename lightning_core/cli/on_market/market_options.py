@@ -1,4 +1,4 @@
-"""Options of a bundle that runs on a spot market."""
+"""Options of a bundle, or of a pool, on a spot market."""
 
 from __future__ import annotations
 
@@ -85,25 +85,19 @@ class MarketOptions:
         self._check_picture()
 
     def _check_specs(self) -> None:
-        try:
-            if self.policy is not None:
-                SPOT_POLICIES.make(self.policy)
-        except ValueError as error:
-            raise ValueError(f"--spot-policy: {error}") from None
-        try:
-            if self.forecaster is not None:
-                make_live_forecaster(self.forecaster, INTERVAL)
-        except ValueError as error:
-            raise ValueError(f"--forecaster: {error}") from None
+        if self.policy is not None:
+            SPOT_POLICIES.make(self.policy)
+        if self.forecaster is not None:
+            make_live_forecaster(self.forecaster, INTERVAL)
 
     def _check_provision(self) -> None:
         if self.provision is None:
             return
         if not self.ray:
-            raise ValueError("--provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
+            raise ValueError("provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
         name, command = parse_provision(self.provision)
         if name == "command" and (not command or shutil.which(command[0]) is None):
-            raise ValueError(f"--provision: command not found: {command[0] if command else 'none'}")
+            raise ValueError(f"provision: command not found: {command[0] if command else 'none'}")
 
     def _check_picture(self) -> None:
         if self.picture is None:

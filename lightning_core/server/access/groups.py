@@ -54,7 +54,7 @@ def group_socket(name: str, folder: Path, rights: frozenset[Right]) -> GroupSock
                          f"{length}")  # fmt: skip
     folder = private_folder(folder)
     if others := sorted(path.name for path in folder.iterdir() if path.name != SOCKET):
-        raise ValueError(f"--group-folder must be new or hold only a socket, and {folder} has {others[0]!r}")
+        raise ValueError(f"the folder of a group must be new or hold only a socket, and {folder} has {others[0]!r}")
     try:
         os.chown(folder, -1, gid)
     except PermissionError:
