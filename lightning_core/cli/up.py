@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_core.cli.arguments import add_folder, whole_number
 from lightning_core.cli.users.page_process import PageError, end_page, start_page
 from lightning_core.cli.users.serve import PORT
-from lightning_core.cli.arguments import add_folder, whole_number
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import MAX_DEVICES

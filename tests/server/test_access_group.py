@@ -23,7 +23,6 @@ import pytest
 from lightning_core.cli.main import main
 from lightning_core.cli.pool_file import _group
 from lightning_core.cli.run_in_pool import run_in_pool
-from lightning_core.cli.users.group_options import add_group, group_of
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.commands import Cancel, Pause
 from lightning_core.core.events import Close
