@@ -41,7 +41,6 @@ from lightning_core.server.clocks import stall_aware_clock
 from lightning_core.storage import atomic_files, job_specs
 from lightning_core.storage.generations import Generations
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
-from lightning_core.storage.job_specs import HANG
 from lightning_core.worker.assignment import Assignment, Incarnation
 from lightning_core.worker.worker import modules_from
 from tests.waiting import PATIENCE, until_async
@@ -138,7 +137,9 @@ class Stage:
     def spec(self, text: str | None = None) -> Path:
         home = self.folder / "jobs" / "x"
         home.mkdir(parents=True, exist_ok=True)
-        (home / "spec.json").write_text(json.dumps(SPEC) if text is None else text)
+        text = json.dumps(SPEC) if text is None else text
+        (home / "spec.json").write_text(text)
+        self.digest = job_specs.sha256(text)
         return home
 
     def noted(self) -> str:
@@ -209,19 +210,14 @@ def test_each_hang_doubles_the_time_that_a_step_may_take(
     stage: Stage, spec: dict[str, Any], hangs: int, limit: float | None
 ) -> None:
     stage.spec(json.dumps(spec))
-    assert stage.launcher._assignment(Placement("x", 3, (0,), hangs), "").hang == limit
-
-
-def test_a_spec_of_an_earlier_version_has_the_usual_limit(stage: Stage) -> None:
-    stage.spec(json.dumps({name: value for name, value in SPEC.items() if name != "hang"}))
-    assert stage.launcher._assignment(Placement("x", 1, (0,)), "").hang == HANG
+    assert stage.launcher._assignment(Placement("x", 3, (0,), hangs), stage.digest).hang == limit
 
 
 def test_a_job_that_offloads_is_launched_as_one(stage: Stage) -> None:
     for on_hold in OnHold:
         job = Job("x", 9.0, BatchTarget(5), on_hold=on_hold)
         stage.spec(json.dumps(SPEC | {"job": job_to_dict(job)}))
-        assert stage.launcher._assignment(Placement("x", 1, (0,)), "").on_hold is on_hold
+        assert stage.launcher._assignment(Placement("x", 1, (0,)), stage.digest).on_hold is on_hold
 
 
 def test_a_job_is_launched_once_and_its_slot_is_free_afterwards(stage: Stage) -> None:
@@ -243,7 +239,7 @@ def test_a_job_is_launched_once_and_its_slot_is_free_afterwards(stage: Stage) ->
         ("", "JSONDecodeError"),
         ("[]", "TypeError"),
         ("{}", "KeyError: 'job'"),
-        (json.dumps({"job": SPEC["job"]}), "KeyError: 'config'"),
+        (json.dumps({"job": SPEC["job"]}), "KeyError: 'hang'"),
         (json.dumps(SPEC | {"paths": 5}), "TypeError"),
         (json.dumps(SPEC | {"job": {"name": "x"}}), "KeyError"),
     ],
