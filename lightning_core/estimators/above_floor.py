@@ -50,7 +50,7 @@ class AboveFloor(Stateful):
             >>> for s in range(2, 200, 2):
             ...     curves.observe(0, s, 2.0 * s**-0.5 - 3.1)
             >>> curves.first_passage(np.array([0]), np.array([-3.0]))[0, [1, 10, 18]].round(-1)
-            array([300., 360., 790.])
+            array([290., 360., 790.])
     """
 
     STATE = ("bank", "_raised", "_other", "_used", "_schedules")

@@ -81,7 +81,7 @@ class Posterior(Stateful):
         >>> for s in range(10, 1000, 10):
         ...     bank.observe(row, np.array([float(s)]), np.array([2.0 * s**-0.5 + 0.1]))
         >>> bank.first_passage(row, np.array([0.15]))[0, [1, 9, 18]].round(-1)
-        array([1380., 1560., 2080.])
+        array([1350., 1560., 2120.])
     """
 
     # It accepts curves above a floor (above_floor.py): its candidates include a floor of their own.

@@ -40,7 +40,7 @@ def work_left(
 
         >>> s = np.arange(10.0, 1000.0, 10.0)
         >>> work_left(s, 2.0 * np.exp(-s / 400.0) + 0.1, 0.15)[[1, 10, 18]].round(-1)
-        array([450., 590., 630.])
+        array([470., 620., 720.])
     """
     if not len(position):
         return np.full(len(LEVELS), np.nan)
