@@ -56,7 +56,7 @@ class ForecastWatch:
             job: Name of the job.
             now: Whether to ask even if it is too early.
             alerts: Whether to log alerts. The training logs those about its losses itself.
-            over: Whether the job has ended; the training tells that itself.
+            over: Whether the job has ended, which the training itself reports.
         """
         if not self._enabled or not (now or time.monotonic() >= self._next):
             return

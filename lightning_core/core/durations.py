@@ -332,7 +332,7 @@ def format_forecast(seconds: float) -> str:
 
 
 def is_in_reach(seconds: float, limit: float) -> bool:
-    """Return whether a forecast is told as a number: no more than ten times the time that there is, nor a year."""
+    """Return whether a forecast is shown as a number: within ten times the time available, and within a year."""
     return seconds <= min(FAR * limit, YEAR)
 
 

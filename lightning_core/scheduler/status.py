@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import fsum, inf, isfinite, isinf, isnan
+from math import inf, isfinite, isinf, isnan
 
 import numpy as np
 
@@ -30,8 +30,8 @@ LIKELY, STILL_LIKELY = 0.75, 0.65
 EVEN = 0.5
 # Trusted chance below which it is hopeless, and stays so.
 HOPELESS, NOT_HOPELESS = 0.05, 0.1
-# Part by which a job trains on until its forecast is stated anew: in all, as often as its logarithm grows by that.
-STATED_EACH = 0.1
+# Fraction by which a job trains further before its forecast is restated: their number grows with the logarithm.
+RESTATED_AFTER = 0.1
 # Chance from which on the time that a job still needed is said, within a factor of two.
 SURE = 0.7
 # A forecast is not trusted beyond this many times what a job has trained.
@@ -74,7 +74,7 @@ def judge(round: Round, view: JobView, finish: FloatArray, curves: AboveFloor) -
         stays = (before == INFEASIBLE) & (chance < NOT_HOPELESS)
         hopeless[by_curve] = stays | (hopeless[by_curve] & (chance < HOPELESS))
         claimed = by_curve[hopeless[by_curve] | (likely & (finish <= deadline))[by_curve]]
-        _state_anew(table, curves, rows[claimed])
+        _restate(table, curves, rows[claimed])
         at = rows[claimed]
         until = table.batches[at] + np.nan_to_num(view.throughput[judged[claimed]]) * spare[claimed]
         until = np.minimum(until, table.ends_at[at])
@@ -144,9 +144,7 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
 
 def _stands_still(table: JobTable, row: int) -> bool:
     """Return whether a curve has not come nearer to its target in the second half of what was seen."""
-    losses = () if table.exact[row] else table.curves[row].points()[1]  # as numbers that fall
-    older, newer = losses[: len(losses) // 2], losses[len(losses) // 2 :]
-    return bool(older) and fsum(newer) / len(newer) >= fsum(older) / len(older)
+    return not table.exact[row] and not table.curves[row].falls()
 
 
 def _flat(table: JobTable, row: int, otherwise: Reason | None = None) -> Reason:
@@ -232,12 +230,9 @@ def _reached_code(table: JobTable, curves: AboveFloor, settings: Settings, row: 
     return "unsure", (best, goal)
 
 
-def _state_anew(table: JobTable, curves: AboveFloor, rows: IntArray) -> None:
-    """Forecast the curves of rows as their users are told, where they have come further by a part since the last time.
-
-    NaN where there is no such forecast.
-    """
-    for row in rows[table.batches[rows] > table.stated_at[rows] * (1.0 + STATED_EACH)].tolist():
+def _restate(table: JobTable, curves: AboveFloor, rows: IntArray) -> None:
+    """Restate the forecasts of rows that have trained far enough since the last time; NaN where there is none."""
+    for row in rows[table.batches[rows] > table.stated_at[rows] * (1.0 + RESTATED_AFTER)].tolist():
         left, batches = _stated_work(table, curves, row), int(table.batches[row])
         early, likely = (float(between(left[None], level)[0]) for level in (LOW, MID))
         table.stated_at[row], table.stated_low[row], table.stated_mid[row] = batches, batches + early, batches + likely

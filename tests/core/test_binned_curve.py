@@ -50,3 +50,14 @@ def test_a_saved_curve_goes_on_as_if_it_had_never_stopped() -> None:
         other.add(batches, 3.0 * batches**-0.5)
     assert other.state() == one.state()
     assert restored(BinnedCurve(), BinnedCurve().state()).points() == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("losses", "falls"),
+    [((), True), ((1.0,), True), ((2.0, 1.0), True), ((0.1,) * 40, False), ((1.0, 2.0), False), ((-1.0, -2.0), True)],
+)
+def test_a_curve_falls_if_its_newer_half_lies_lower(losses: tuple[float, ...], falls: bool) -> None:
+    curve = BinnedCurve()
+    for number, loss in enumerate(losses, 1):
+        curve.add(10 * number, loss)
+    assert curve.falls() is falls

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -13,14 +15,17 @@ from lightning_core.estimators.curve_families import (
     PRIOR_MISFIT,
     SHIFTS,
     SIZES,
+    SLOPES,
+    STRETCHES,
+    TIMES,
     CurveFamilies,
 )
-from lightning_core.estimators.posterior import POWERS, Posterior
+from lightning_core.estimators.posterior import POWERS, Posterior, UsualWork
 
 ROW = np.array([0])
 
 
-def fed(positions: FloatArray, losses: FloatArray, **arguments: float) -> Posterior:
+def fed(positions: FloatArray, losses: FloatArray, **arguments: object) -> Posterior:
     bank = Posterior(**arguments)  # type: ignore[arg-type]
     bank.grow(1)
     for s, loss in zip(positions, losses, strict=True):
@@ -149,3 +154,45 @@ def test_forecasts_do_not_depend_on_the_unit_of_data() -> None:
 def test_wrong_arguments_name_the_rule_and_the_value(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Posterior(**arguments)  # type: ignore[arg-type]
+
+
+def test_the_shapes_are_those_of_the_families() -> None:
+    u = np.array([1.0, 40.0, 900.0])
+    shapes = CurveFamilies(np.array([4.0]), 6.0, np.full(3, 1 / 3), 0.05).shape(u)
+    first = np.cumsum([0, *SIZES[:-1]])
+    assert shapes[:, 0] == pytest.approx(u ** -EXPONENTS[0])
+    assert shapes[:, first[1] + 5] == pytest.approx(np.exp(-((u / TIMES[5]) ** STRETCHES[0])))
+    assert shapes[:, first[2] + 5] == pytest.approx(1.0 / (1.0 + (u / TIMES[5]) ** SLOPES[0]))
+
+
+def test_a_passage_is_where_a_shape_has_come_down_to_a_value() -> None:
+    bank, candidates = CurveFamilies(np.array([4.0]), 6.0, np.full(3, 1 / 3), 0.05), np.arange(SIZES.sum())
+    for u in (3.0, 200.0):
+        [x] = bank.shape(np.array([u]))
+        seen = (x > 1e-12) & (x < 1.0 - 1e-9)  # beyond these a shape is level to the last digits
+        assert seen.mean() > 0.7
+        assert bank.passage(x[seen], candidates[seen]) == pytest.approx(u, rel=1e-4)
+    assert np.isinf(bank.passage(np.array([1e-300]), np.array([0])))
+
+
+@pytest.mark.parametrize("how", [lambda s: np.exp(-s / 300.0), lambda s: 1 / (1 + (s / 300.0) ** 3)])
+def test_a_curve_that_is_no_power_law_is_forecast(how: Callable[[FloatArray], FloatArray]) -> None:
+    s = np.arange(10.0, 500.0, 10.0)
+    bank = fed(s, how(s))
+    belief = np.exp(bank._families.candidates(ROW).log_belief[0, 0]).sum(axis=0)
+    assert belief[FAMILY == 0].sum() < 0.25 * belief.sum()
+    assert bank.first_passage(ROW, how(np.array([800.0])))[0, 9] == pytest.approx(800.0, rel=0.15)
+
+
+def test_usual_work_keeps_fits_that_go_on_for_ever_from_deciding_alone() -> None:
+    s, losses = noisy()
+    usual, plain = fed(s, losses, usual=UsualWork()), fed(s, losses)
+    goal = np.array([0.04])  # below the floor
+    assert usual.first_passage(ROW, goal)[0, 9] < plain.first_passage(ROW, goal)[0, 9]
+    assert UsualWork().log_belief(np.array([2.0, 2.0 * np.exp(0.8), np.inf])) == pytest.approx([0.0, -0.5, -5.0])
+
+
+@pytest.mark.parametrize("families", [(0.5, 0.5), (0.5, 0.6, -0.1), (0.5, 0.3, 0.3)])
+def test_families_are_three_probabilities(families: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="families must be three positive probabilities that add up to 1, got"):
+        Posterior(families=families)

@@ -71,6 +71,40 @@ def test_new_terms_are_judged_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("deadline", "target", "left", "verdict"),
+    [
+        (1e5, 0.05, 50.0, F),
+        (1e5, 0.05, 1e8, A),  # in time by the estimator, but not by the forecast that is stated
+        (41.0, 1e-6, 1e8, I),
+        (41.0, 1e-6, 1.0, A),
+    ],
+)
+def test_a_verdict_does_not_contradict_the_stated_forecast(
+    monkeypatch: pytest.MonkeyPatch, deadline: float, target: float, left: float, verdict: Verdict
+) -> None:
+    monkeypatch.setattr(status, "work_left", lambda *_: np.full(20, left))
+    scheduler = Scheduler(Settings(policy="edf"))
+    scheduler.handle(Submit((Job("a", deadline, LossTarget("loss", target)),)), 0.0)
+    train(scheduler, np.arange(10.0, 410.0, 10.0) ** -0.5)
+    assert told(scheduler) is verdict
+
+
+def test_a_forecast_is_restated_as_often_as_the_logarithm_of_the_batches_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[float]()
+
+    def counted(position: FloatArray, *_: object) -> FloatArray:
+        asked.append(float(position[-1]))
+        return np.full(20, 50.0)
+
+    monkeypatch.setattr(status, "work_left", counted)
+    scheduler = Scheduler(Settings(policy="edf"))
+    scheduler.handle(Submit((Job("a", 1e5, LossTarget("loss", 0.01)),)), 0.0)
+    train(scheduler, np.arange(10.0, 2010.0, 10.0) ** -0.5)
+    growth = np.log(2000 / 100) / np.log(1.0 + status.RESTATED_AFTER)
+    assert growth / 2 < len(asked) <= growth + 1
+
+
+@pytest.mark.parametrize(
     ("power", "deadline", "steps"),
     [
         (1.0, 1e6, [(0.74, A), (0.76, F), (0.66, F), (0.64, A), (0.74, A)]),  # by forecast in time

@@ -14,6 +14,8 @@ from lightning_core.core.saved_state import decode, encode
 
 # Width of a bin in the logarithm of batches; it doubles when there would be too many bins.
 FIRST_WIDTH = 0.05
+# Relative difference below which two means are the same.
+SAME = 1e-6
 
 
 class BinnedCurve:
@@ -63,6 +65,15 @@ class BinnedCurve:
         batches = tuple(round(total / n) for total, n in zip(self._batches, counts, strict=True))
         losses = tuple(float(f"{total / n:.7g}") for total, n in zip(self._losses, counts, strict=True))
         return batches, losses
+
+    def falls(self) -> bool:
+        """Return whether the newer half of its points lies below the older one; true of fewer than two points."""
+        half = len(self) // 2
+        if not half:
+            return True
+        means = np.frombuffer(self._losses) / np.frombuffer(self._counts, np.int64)
+        older, newer = float(means[:half].mean()), float(means[half:].mean())
+        return older - newer > SAME * abs(older)
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values: arrays, which are smaller than lists."""

@@ -1,1 +1,1 @@
-"""The controllers: what they are told and see, and what the pool would come to."""
+"""Controllers in the scheduler: their view of the pool, and forecasts of it for them."""

@@ -116,8 +116,8 @@ class JobTable:
     spare: FloatArray
     belief: IntArray
     chance: FloatArray  # average trusted chance to be in time alone, by its curve; NaN before its first verdict
-    stated_at: IntArray  # batches at which it was last forecast as its user is told; 0 before that
-    stated_low: FloatArray  # batches at which its target is reached by that forecast, early and likely
+    stated_at: IntArray  # batches at its last stated forecast; 0 before the first
+    stated_low: FloatArray  # batches by which that forecast reaches its target, early and likely
     stated_mid: FloatArray
     memory: FloatArray  # bytes of a device that its process had at its peak; NaN until reported
     held_memory: FloatArray  # bytes that it keeps while it is held; NaN until reported
