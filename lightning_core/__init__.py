@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from lightning_core.cluster.bundle import Bundle
     from lightning_core.core.answers import Verdict
     from lightning_core.core.jobs import Job
+    from lightning_core.core.parts import Part, register
     from lightning_core.core.targets import BatchTarget, EpochTarget, LossTarget
     from lightning_core.errors import LightningCoreError
     from lightning_core.pool import Pool
 
 __version__ = "0.1.0"
 __all__ = [
-    "BatchTarget", "Bundle", "EpochTarget", "Job", "LightningCoreError", "LossTarget", "Pool", "Verdict", "__version__",
+    "BatchTarget", "Bundle", "EpochTarget", "Job", "LightningCoreError", "LossTarget", "Part", "Pool", "Verdict",
+    "__version__", "register",
 ]  # fmt: skip
 
 # Where each public name is defined; the imports above say the same to type checkers.
@@ -30,8 +32,10 @@ _MODULES = {
     "Job": "lightning_core.core.jobs",
     "LightningCoreError": "lightning_core.errors",
     "LossTarget": "lightning_core.core.targets",
+    "Part": "lightning_core.core.parts",
     "Pool": "lightning_core.pool",
     "Verdict": "lightning_core.core.answers",
+    "register": "lightning_core.core.parts",
 }
 
 

@@ -113,7 +113,16 @@ def test_the_wheel_has_every_package() -> None:
     folders = {name for name, path in sources().items() if path.name == "__init__.py"}
     data = {
         f"{PACKAGE}.{name}"
-        for name in ("recorded", "template", "template.curves", "market.data", "web.monitoring", "web.static")
+        for name in (
+            "recorded",
+            "template",
+            "template.curves",
+            "template.part",
+            "template.part.tests",
+            "market.data",
+            "web.monitoring",
+            "web.static",
+        )
     }
     assert set(listed) == folders | data | {"lightning_core_entry_point"}
 

@@ -70,7 +70,7 @@ def read_bundle_content(
     else:
         jobs = _find_jobs(content, problems)
     pool = read_pool(content.get("pool"), problems.at("pool"), existing)
-    settings = read_settings(content, pool, folder, problems)
+    settings = read_settings(content, pool, folder, problems, starts_pool=existing is None)
     on_verdict = read_on_verdict(content.get("on_verdict"), folder, problems.at("on_verdict"))
     allow_import = None
     if content.get("allow_import") is not None:

@@ -7,22 +7,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import exact_duration, parse_bytes, read_bool
-from lightning_core.controllers import Budget, Calendar
-from lightning_core.core.control import Asker
+from lightning_core.controllers import CONTROLLERS, Budget, Calendar, Controller
+from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
 from lightning_core.core.names import check_person
+from lightning_core.core.parts import allow_classes
 from lightning_core.core.validation import positive_int, read_number
 from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.owner_terms import OTHERS, OwnerTerms, owner_terms
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
 POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar", "budget",
-             "best_effort", "device_memory", "owners")  # fmt: skip
+             "best_effort", "device_memory", "owners", "controllers")  # fmt: skip
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
@@ -70,6 +72,8 @@ class PoolSection(NamedTuple):
     """Bytes of each device's memory that jobs may have; None if unknown."""
     owners: Mapping[str, Mapping[str, Any]] | None = None
     """What each owner of jobs may have, by name; None if owners are not told apart."""
+    controllers: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    """Arguments of controllers of other packages, by name or class path."""
 
 
 def with_quantum(settings: Settings, kind: Kind) -> Settings:
@@ -84,7 +88,8 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
                                 best_effort=pool.best_effort, device_memory=pool.device_memory,
                                 owners=pool.owners or {},
-                                controllers=controllers_of(pool.calendar, pool.budget, pool.locations)),
+                                controllers={**controllers_of(pool.calendar, pool.budget, pool.locations),
+                                             **pool.controllers}),
                         pool.kind)  # fmt: skip
 
 
@@ -131,10 +136,44 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     if "device_memory" in section:
         memory = problems.at("device_memory").read(parse_bytes, section["device_memory"])
     owners = read_owners(section["owners"], problems.at("owners"), devices) if "owners" in section else None
+    controllers = {}
+    if section.get("controllers") is not None and existing is None:
+        controllers = read_controllers(section["controllers"], problems.at("controllers"))
     return PoolSection(
         kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar, budget,
-        best_effort, memory, owners,
+        best_effort, memory, owners, controllers,
     )  # fmt: skip
+
+
+def _controller(name: str, arguments: Mapping[str, Any]) -> Controller:
+    if "." in name:
+        allow_classes([name])
+    return CONTROLLERS.build(name, arguments)
+
+
+def read_controllers(section: Any, problems: Problems) -> dict[str, dict[str, Any]]:
+    """Read which controllers of other packages the pool has: ``{quiet: {until: 8}, mine.Quiet: {}}``.
+
+    Args:
+        section: Value in the file.
+        problems: Collector at the section.
+
+    Returns:
+        Arguments by name or class path.
+    """
+    if not isinstance(section, Mapping):
+        problems.add(f"expected a mapping of controllers to their arguments, got {shown(section)}")
+        return {}
+    found = {}
+    for name, given in section.items():
+        at, arguments = problems.at(str(name)), {} if given is None else given
+        if name in RIGHTS:
+            at.add("has a key of its own in this section or beside it")
+        elif not isinstance(arguments, Mapping):
+            at.add(f"expected a mapping of arguments, got {shown(given)}")
+        elif at.read(partial(_controller, str(name)), arguments) is not None:
+            found[str(name)] = {str(key): value for key, value in arguments.items()}
+    return found
 
 
 def read_owners(section: Any, problems: Problems, devices: int | None) -> dict[str, dict[str, Any]]:
@@ -280,6 +319,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         }  # fmt: skip
     if settings.share_history:
         pool["share_history"] = True
+    if outside := {name: dict(given) for name, given in settings.controllers.items() if name not in RIGHTS}:
+        pool["controllers"] = outside
     if (calendar := settings.controllers.get(Asker.CALENDAR)) is not None:
         pool["calendar"] = list(calendar["closed"])
     if (budget := settings.controllers.get(Asker.BUDGET)) is not None:

@@ -12,6 +12,7 @@ from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import exact_duration
 from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.durations import parse_duration
+from lightning_core.core.limits import shown
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.specs import Spec, parse_spec
 from lightning_core.scheduler.settings import Settings
@@ -21,7 +22,9 @@ MARKET_KEYS = tuple(field.name for field in fields(MarketTerms))
 MARKET_FILES, MARKET_DURATIONS = ("trace", "history", "feedback"), ("interval", "start", "minimum_charge")
 
 
-def read_settings(content: Mapping[str, Any], pool: PoolSection, folder: Path, problems: Problems) -> Settings | None:
+def read_settings(
+    content: Mapping[str, Any], pool: PoolSection, folder: Path, problems: Problems, *, starts_pool: bool = True
+) -> Settings | None:
     """Read the settings of the scheduler.
 
     Args:
@@ -29,12 +32,19 @@ def read_settings(content: Mapping[str, Any], pool: PoolSection, folder: Path, p
         pool: Its pool.
         folder: Folder to which paths are relative.
         problems: Collector at the file.
+        starts_pool: Whether the pool is started from this file. Jobs that are submitted to a running pool bring no
+            class that its scheduler would import.
 
     Returns:
         The settings; None, with the problems added, if they are wrong.
     """
     default = Settings()
     period = problems.at("period").read(parse_duration, content["period"]) if "period" in content else default.period
+    if not starts_pool:
+        content = dict(content)
+        for key in ("policy", "estimator"):
+            if key in content and problems.at(key).read(_check_no_class_path, content[key]) is None:
+                del content[key]  # nothing of it is imported
     under = problems.at("policy").read(lambda value: with_policy(default, value), content.get("policy", {}))
     settings = problems.at("estimator").read(
         lambda value: _with_estimator(under or default, value), content.get("estimator", {})
@@ -45,6 +55,19 @@ def read_settings(content: Mapping[str, Any], pool: PoolSection, folder: Path, p
     if under is None or settings is None or period is None:
         return None
     return with_pool(replace(settings, period=period, market=market), pool)
+
+
+def _check_no_class_path(value: Any) -> Any:
+    """Return a policy or an estimator if it is no class path.
+
+    Raises:
+        ValueError: If it is.
+    """
+    name = value if isinstance(value, str) else value.get("name", "") if isinstance(value, Mapping) else ""
+    is_path = "." in str(name).partition(":")[0] or (isinstance(value, Mapping) and "class_path" in value)
+    if is_path:
+        raise ValueError(f"only who starts a pool may give it a class, got {shown(value)}; leave it out")
+    return value
 
 
 def with_policy(settings: Settings, policy: Any) -> Settings:
@@ -63,9 +86,16 @@ def _with_estimator(settings: Settings, estimator: Any) -> Settings:
 
 
 def _read_spec(kind: str, value: Any, default: str = "") -> Spec:
-    """Read ``lara``, ``lara:order=edf`` or ``{name: lara, order: edf}``."""
+    """Read ``lara``, ``lara:order=edf``, ``{name: lara, order: edf}`` or ``{class_path: mine.Lara, init_args: {}}``."""
     if isinstance(value, str):
         return parse_spec(value, kind)
+    if isinstance(value, Mapping) and "class_path" in value:
+        given = value.get("init_args") or {}
+        if unknown := value.keys() - {"class_path", "init_args"}:
+            raise ValueError(f"beside class_path there is only init_args, got {shown(min(map(str, unknown)))}")
+        if not isinstance(given, Mapping) or not isinstance(value["class_path"], str):
+            raise ValueError(f"must be like {{class_path: package.Class, init_args: {{...}}}}, got {shown(value)}")
+        return Spec(value["class_path"], {str(key): inner for key, inner in given.items()})
     if not isinstance(value, Mapping):
         raise ValueError(f"expected a name or a mapping with 'name', got {value!r}")
     arguments = {str(key): inner for key, inner in value.items()}

@@ -33,6 +33,7 @@ from lightning_core.cli import (
 )
 from lightning_core.cli.arguments import Parser, complete
 from lightning_core.cli.users import serve, token_commands
+from lightning_core.core.parts import all_parts
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
 from lightning_core.node.signals import SignalReceivedError, raising_signals
@@ -74,6 +75,9 @@ EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsona
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = make_parser()
+    own = {word for action in parser._actions for word in (action.choices or ())}
+    if own.isdisjoint(sys.argv[1:] if argv is None else argv):  # a command of a part, or --help
+        parser = make_parser(with_parts=True)
     complete(parser)
     fill_streams()
     arguments = parser.parse_args(argv)
@@ -135,8 +139,12 @@ def _fail(message: str) -> int:
     return EXIT_BAD_INPUT
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def make_parser(*, with_parts: bool = False) -> argparse.ArgumentParser:
+    """Return the parser of all commands.
+
+    Args:
+        with_parts: Whether to have those of installed parts too, which are imported for that.
+    """
     parser = Parser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"lightning-core {_version()}")
     parser.set_defaults(debug=False)
@@ -149,6 +157,12 @@ def make_parser() -> argparse.ArgumentParser:
 
     for module in COMMANDS:
         module.add_commands(command)
+    for one in all_parts() if with_parts else ():
+        try:
+            if one.part.commands is not None:
+                one.part.commands(command)
+        except Exception as error:  # it is code of somebody else
+            print(f"warning: the commands of {one.package} are left out: {clean(str(error))}", file=sys.stderr)
     return parser
 
 

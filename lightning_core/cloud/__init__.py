@@ -9,8 +9,9 @@ from types import MappingProxyType
 from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
 from lightning_core.cloud.command_provisioner import CommandProvisioner
 from lightning_core.cloud.provisioner import Provisioner
+from lightning_core.core.parts import brought
 
-__all__ = ["PROVISIONERS", "AutoscalerProvisioner", "CommandProvisioner", "parse_provision"]
+__all__ = ["PROVISIONERS", "AutoscalerProvisioner", "CommandProvisioner", "make_provisioner", "parse_provision"]
 
 PROVISIONERS: Mapping[str, Callable[[str, str, Sequence[str]], Provisioner]] = MappingProxyType(
     {
@@ -38,4 +39,27 @@ def parse_provision(text: str | None) -> tuple[str, list[str]]:
         (('autoscaler', []), ('command', ['./nodes.sh', '--zone', 'b']))
     """
     words = ["autoscaler"] if text is None else shlex.split(text)
-    return (words[0], words[1:]) if words and words[0] in PROVISIONERS else ("command", words)
+    is_named = words and (words[0] in PROVISIONERS or brought("provisioners", words[0]) is not None)
+    return (words[0], words[1:]) if is_named else ("command", words)
+
+
+def make_provisioner(name: str, pool: str, resource: str, words: Sequence[str]) -> Provisioner:
+    """Return a new provisioner: one of the library's own, or of another package.
+
+    Args:
+        name: Its name.
+        pool: Name of the pool.
+        resource: Ray resource of a device.
+        words: Words after the name.
+
+    Raises:
+        KeyError: If there is none of that name.
+    """
+    make = PROVISIONERS.get(name)
+    if make is None:
+        found = brought("provisioners", name)
+        if found is None:
+            raise KeyError(name)
+        make = found[0]
+    made: Provisioner = make(pool, resource, words)
+    return made

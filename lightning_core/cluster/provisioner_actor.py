@@ -25,7 +25,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from lightning_core.cloud import PROVISIONERS, parse_provision
+from lightning_core.cloud import make_provisioner, parse_provision
 from lightning_core.cloud.asked_provisioner import AskedProvisioner
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.lease import Lease
@@ -283,7 +283,7 @@ class ProvisionerActor:
                 self._simulated.offer(self._offers.available, self._offers.offers)
             return self._simulated
         name, words = parse_provision(spec.provision)
-        return PROVISIONERS[name](spec.pool, spec.resource, words)
+        return make_provisioner(name, spec.pool, spec.resource, words)
 
 
 def _counts(listed: dict[str, str]) -> NodeCounts:

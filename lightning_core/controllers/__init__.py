@@ -18,6 +18,6 @@ CONTROLLERS: Family[Controller] = Family("controller", {
     str(Asker.BUDGET): Budget,
     str(Asker.PLAN): PlacementController,
     str(Asker.MARKET): MarketController,
-})  # fmt: skip
+}, outside="controllers", methods=("handle", "wakeup", "state", "restore"))  # fmt: skip
 
 __all__ = ["CONTROLLERS", "Budget", "Calendar", "Controller", "MarketController", "PlacementController"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightning_core.core.control import Ask, PoolAnswer
 from lightning_core.core.limits import Deadline
@@ -120,6 +120,21 @@ class Accepted(NamedTuple):
     """Fault after which the job restarts; its numbers are the batch that it resumes from and the batches it repeats."""
     restart: int = 0
     """Number of restarts of the job, including this one."""
+
+
+class PartCall(NamedTuple):
+    """What a part from outside the library returned while an event was handled.
+
+    It stands in the journal beside the answers, and a replay uses it instead of asking again: so a part may draw random
+    numbers, and a newer version of it may decide otherwise.
+    """
+
+    part: str
+    """The part and its method: ``policy heaviest plan``."""
+    returned: Any = None
+    """What it returned, as JSON values."""
+    raised: str = ""
+    """The error that it raised; empty for none."""
 
 
 Directive = Grant | End

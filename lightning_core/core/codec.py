@@ -15,6 +15,7 @@ from lightning_core.core.answers import (
     End,
     Grant,
     JobStatus,
+    PartCall,
     State,
     Verdict,
     VerdictChanged,
@@ -48,6 +49,7 @@ from lightning_core.core.events import (
     ExitCause,
     Horizon,
     LaunchTimedOut,
+    PartEvent,
     Report,
     SelectorFeedback,
     Submit,
@@ -87,6 +89,7 @@ _PLAIN: dict[str, type[Any]] = {
     "cloud_trouble": CloudTrouble,
     "plan_given": PlanGiven,
     "demand_seen": DemandSeen,
+    "part_event": PartEvent,
 }
 _KIND = {kind: name for name, kind in _PLAIN.items()} | {Submit: "submit", SetTerms: "set_terms"}
 # How a field of an event is read from JSON, where that is not its value already.
@@ -243,7 +246,12 @@ def _earlier_run(value: list[Any]) -> EarlierRun:
     return EarlierRun(name, tuple(batches), tuple(losses), met_at, tuple(map(tuple, throughputs)), memory)
 
 
-def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = (), event: Event | None = None) -> str:
+def encode_answers(
+    answers: Sequence[Answer],
+    accepted: Sequence[Accepted] = (),
+    event: Event | None = None,
+    calls: Sequence[PartCall] = (),
+) -> str:
     """Encode answers and the accepted parts of an event as one line of JSON, a list.
 
     Of an accepted part only what differs from the event is encoded, which keeps journals small.
@@ -252,8 +260,10 @@ def encode_answers(answers: Sequence[Answer], accepted: Sequence[Accepted] = (),
         answers: The answers to the event.
         accepted: The accepted parts of the event.
         event: The event, which :func:`decode_accepted` needs as well; None if nothing was accepted.
+        calls: What parts from outside the library returned.
     """
-    return _text([*map(answer_to_dict, answers), *(_accepted_to_dict(part, event) for part in accepted)])
+    taken = (_accepted_to_dict(part, event) for part in accepted)
+    return _text([*map(answer_to_dict, answers), *taken, *map(_call_to_dict, calls)])
 
 
 def decode_answers(text: str) -> list[Answer]:
@@ -263,7 +273,7 @@ def decode_answers(text: str) -> list[Answer]:
 
 def answers_from_dicts(bodies: list[dict[str, Any]]) -> list[Answer]:
     """Return the answers in a line of JSON that has been read."""
-    answers = [answer_from_dict(body) for body in bodies if "accepted" not in body]
+    answers = [answer_from_dict(body) for body in bodies if "accepted" not in body and "called" not in body]
     return [checked(answer, type(answer)) for answer in answers]
 
 
@@ -276,6 +286,21 @@ def accepted_from_dicts(bodies: list[dict[str, Any]], event: Event) -> list[Acce
     """Return the accepted parts in a line of JSON that has been read."""
     parts = [_accepted_from_dict(body, event) for body in bodies if "accepted" in body]
     return [checked(part, Accepted) for part in parts]
+
+
+def decode_calls(text: str) -> list[PartCall]:
+    """Decode what parts from outside the library returned; equal to what was encoded."""
+    if '"called":' not in text:  # reading all of it takes long, and most pools have no such part
+        return []
+    return [
+        PartCall(checked(body["called"], str), body.get("returned"), checked(body.get("raised", ""), str))
+        for body in json.loads(text)
+        if "called" in body
+    ]
+
+
+def _call_to_dict(call: PartCall) -> dict[str, Any]:
+    return {"called": call.part, **({"raised": call.raised} if call.raised else {"returned": call.returned})}
 
 
 def _accepted_whole(job: str, event: Event | None) -> Accepted:

@@ -284,7 +284,7 @@ def level_after(event: Asking, before: Asked) -> Asked:
         case Ask():
             return event.asked
         case Pause(_, release):
-            return before._replace(hold=True, release=release, held_by=event.who if event.by is Asker.PERSON else "")
+            return before._replace(hold=True, release=release, held_by=event.who if event.by == Asker.PERSON else "")
         case Resume():
             # Its own pause is taken back. What holds the job otherwise is overruled.
             if before.hold:

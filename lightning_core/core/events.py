@@ -9,15 +9,18 @@ Rules:
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightning_core.core.commands import Command
 from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, PlanEvent, Quoted, QuotedBefore, WallClock
 from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check_run
 from lightning_core.core.jobs import Job
-from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most
+from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most, check_length
+from lightning_core.core.parts import event_class
 from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
 from lightning_core.core.targets import Met
 
@@ -312,10 +315,61 @@ class EarlierRuns:
         return tuple(self.runs[place] for place in places)
 
 
+@dataclass(frozen=True, slots=True)
+class PartEvent:
+    """An event of a part from outside the library; the scheduler passes it on to the controllers.
+
+    Args:
+        name: ``PART.EVENT``, where ``PART`` is the name of the part.
+        body: Its JSON values; at most :data:`~lightning_core.core.limits.MAX_TEXT` characters as text.
+        who: Name of the user who sent it; empty if nobody did.
+
+    Raises:
+        ValueError: If the name or the body has another form.
+
+    Example::
+
+        >>> PartEvent("quiet.night_began", {"until": 8})
+        PartEvent(name='quiet.night_began', body={'until': 8}, who='')
+        >>> PartEvent("night_began", {})
+        Traceback (most recent call last):
+        ...
+        ValueError: name of an event must be PART.EVENT, got 'night_began'
+    """
+
+    name: str
+    body: Mapping[str, Any]
+    who: str = ""
+
+    def __post_init__(self) -> None:
+        check_length("name of an event", self.name)
+        if not all(self.name.partition(".")):
+            raise ValueError(f"name of an event must be PART.EVENT, got {self.name!r}")
+        try:
+            size = len(json.dumps(self.body, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"event {self.name}: its body must be JSON values: {error}") from None
+        check_at_most(f"event {self.name}: characters of its body", size, MAX_TEXT)
+
+    def decoded(self) -> Any:
+        """Return the object that the part makes of it; the event itself where no part knows it.
+
+        Raises:
+            ValueError: If the part knows it, and its body is of another form.
+        """
+        kind = event_class(self.name)
+        if kind is None:
+            return self
+        try:
+            return kind(**self.body)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"event {self.name}: {error}") from None
+
+
 Event = (
     Submit | EarlierFeedback | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost
     | Close | Command | Ask | WallClock | NodesSeen | Quoted | QuotedBefore | CloudTrouble | PlanEvent
-    | SelectorFeedback | Tick
+    | SelectorFeedback | PartEvent | Tick
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, ObjectArray
+from lightning_core.core.reasons import CODES
 
 
 def _no_floats() -> FloatArray:
@@ -143,3 +144,38 @@ class Plan:
     capped: BoolArray | None = None
     yields: BoolArray | None = None
     replan_at: float = math.inf
+
+    def check(self, jobs: JobView, now: float) -> None:
+        """Check the plan against the view that it was made for.
+
+        Args:
+            jobs: View that the policy was shown.
+            now: Scheduler time of the plan.
+
+        Raises:
+            ValueError: If a rule is broken; the message names it and the value.
+        """
+        n = len(jobs)
+        size = jobs.size if self.size is None else self.size
+        columns = {"order": self.order, "share": self.share, "finish": self.finish, "codes": self.codes,
+                   "waiting": self.waiting, "size": size, "capped": self.capped, "yields": self.yields}  # fmt: skip
+        for name, column in columns.items():
+            if column is not None and np.shape(column) != (n,):
+                raise ValueError(f"{name} must have shape ({n},), got {np.shape(column)}")
+        if sorted(np.asarray(self.order).tolist()) != list(range(n)):
+            raise ValueError(f"order must be a permutation of {n} rows, got {np.asarray(self.order).tolist()}")
+        if not np.all((self.share >= 0) & (self.share <= 1)):
+            raise ValueError(f"share must be in [0, 1], got {self.share}")
+        if not np.all(size >= 1):
+            raise ValueError(f"size must be at least 1, got {size}")
+        if np.any((self.share > 0) & (self.share < 1) & (size > 1)):
+            raise ValueError(f"a job of several devices must have them whole, got shares {self.share}")
+        if np.shape(self.numbers) != (n, 2) or not np.isfinite(self.numbers).all():
+            raise ValueError(f"numbers must be finite, of shape ({n}, 2), got {self.numbers}")
+        if np.any(self.finish < now):
+            raise ValueError(f"finish must not be before {now}, got {self.finish}")
+        for codes in (self.codes, self.waiting):
+            if n and not 0 <= int(np.min(codes)) <= int(np.max(codes)) < len(CODES):
+                raise ValueError(f"codes must be indices into CODES, got {codes}")
+        if self.work_conserving and not float((self.share * jobs.size).sum()) > 0:
+            raise ValueError("a work-conserving plan must serve at least one job")

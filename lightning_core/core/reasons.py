@@ -189,6 +189,7 @@ WORDS |= {
     "nodes_for_new": "a job cannot wait for the next interval",
     "pool_closes": "the pool is shutting down",
     "budget": "{0:.4g} may be spent",
+    "part": "{text}",
     "money_ends": "what is left pays for the nodes until they have gone: {0:.4g}",
     "no_money": "its nodes would cost more than is left: {0:.4g}",
     "needs_launch": "a script cannot leave a node: a pool on a market launches its jobs, with `submit`",

@@ -17,6 +17,6 @@ ESTIMATORS: Family[Estimator] = Family("estimator", {
     "kalman": partial(Kalman, order=0, process=1e-4),
     "dkf": Kalman,
     "posterior": Posterior,
-})  # fmt: skip
+}, outside="estimators", methods=("grow", "observe", "predict", "first_passage"))  # fmt: skip
 
 __all__ = ["ESTIMATORS", "Kalman", "LeastSquares", "Posterior"]

@@ -6,14 +6,13 @@ from contextlib import suppress
 
 import numpy as np
 
-from lightning_core.core.codec import decode_event
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import FinishForecast
 from lightning_core.storage.journals.excerpt import open_whole
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
-from lightning_core.storage.journals.replay import beginning
+from lightning_core.storage.journals.replay import beginning, handle_again
 
 # Number of forecasts of a job, evenly spaced over its training.
 FORECASTS = 8
@@ -84,4 +83,4 @@ def _ask(journal: Journal, asked: list[tuple[float, JobHistory]], start: float) 
                 job.forecasts.append(FinishForecast(time, early, likely, late, like))
         if at == len(asked):
             return
-        scheduler.handle(decode_event(entry.event), entry.now)
+        handle_again(scheduler, entry)

@@ -32,7 +32,7 @@ POLICIES: Family[Policy] = Family("policy", {
     "index_edf": IndexEdf,
     "triage": Triage,
     "decor": Decor,
-})  # fmt: skip
+}, outside="policies", methods=("plan",))  # fmt: skip
 
 
 def summaries() -> dict[str, str]:

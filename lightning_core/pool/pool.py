@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from lightning_core.core.answers import JobForecast, JobStatus, State
 from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDeadline, SetDevices
 from lightning_core.core.durations import parse_when, seconds_until
+from lightning_core.core.events import PartEvent
 from lightning_core.pool.following import Change, follow_changes
 from lightning_core.pool.http_client import HttpClient
 from lightning_core.pool.near_pool import NearPool
@@ -374,6 +375,19 @@ class Pool:
         if self.status(command.job).state is State.ENDED:
             raise JobEndedError(f"{command.job} has ended")
         self.client.event(command)
+
+    def tell(self, event: str, **body: Any) -> None:
+        """Send an event of an installed part, which its controllers hear.
+
+        Args:
+            event: ``PART.EVENT``.
+            **body: What it says, as JSON values.
+
+        Raises:
+            ValueError: If the pool has no part with such an event, or the body does not fit it.
+            AccessRefusedError: If the person who asks may not steer all jobs.
+        """
+        self.client.event(PartEvent(event, body))
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         until = time.monotonic() + self._patience

@@ -12,10 +12,12 @@ Rules
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
+from lightning_core.core.parts import all_parts
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.report.document import document, write_document
@@ -83,6 +85,7 @@ def page(history: History, title: str = "") -> str:
         f"<p>{_intro(history)}</p>{_tiles(history)}"
         f"<h2>Jobs</h2><div class=panel>{all_jobs(history, list(cards))}</div>"
         f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_market(history)}"
+        f"{_panels(history)}"
         f"{all_faults(history, cards)}"
         f'<h2>Job by job</h2><div class=panel><ul class="legend">{_legend()}</ul></div>'
         f'<p class="soft">{_about_charts(history, len(cards))}</p>'
@@ -154,6 +157,29 @@ def _market(history: History) -> str:
         f"<h2>Money by job</h2><div class=panel>{money_by_job(history)}</div>"
         f"<h2>On offer at the end</h2><div class=panel>{offers(history, history.last)}</div>"
     )
+
+
+def _panels(history: History) -> str:
+    """Return the panels of installed parts; one that raises says so."""
+    drawn = []
+    for one in all_parts():
+        for title, panel in one.part.panels.items():
+            try:
+                drawn.append(f"<h2>{escape(title)}</h2><div class=panel>{_as_html(panel(history))}</div>")
+            except Exception as error:  # it is code of somebody else
+                words = f"the panel of {one.package} cannot be drawn: {type(error).__name__}: {error}"
+                drawn.append(f"<h2>{escape(title)}</h2><div class=panel><p>{escape(words)}</p></div>")
+    return "".join(drawn)
+
+
+def _as_html(said: str | Sequence[Sequence[str]]) -> str:
+    """Return a text as a paragraph, or rows, the heading first, as a table."""
+    if isinstance(said, str):
+        return f"<p>{escape(said)}</p>"
+    first, *rows = [[escape(str(cell)) for cell in row] for row in said]
+    heading = "".join(f"<th>{cell}</th>" for cell in first)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows[:MAX_ROWS])
+    return f"<table><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _tiles(history: History) -> str:

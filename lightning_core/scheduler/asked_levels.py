@@ -24,7 +24,7 @@ def check(state: SchedulerState, row: int, event: Asking) -> None:
         if not _sizes_at(state, row, location):
             raise ValueError(str(Reason("no_such_location", text=location)))
         job = replace(job, location=location)
-    if isinstance(event, SetDevices | SetLocation) and event.by is Asker.PERSON:
+    if isinstance(event, SetDevices | SetLocation) and event.by == Asker.PERSON:
         available, where = len(state.settings.devices_at(job.location)), f" at {job.location}" if job.location else ""
         if (event.devices or 0) > available:
             raise ValueError(f"devices must be at most the pool's {available}{where}, got {event.devices}")

@@ -30,6 +30,7 @@ from lightning_core.core.control import (
     NodesSeen,
     PlanEvent,
     PlanGiven,
+    PoolAnswer,
     Quoted,
     QuotedBefore,
 )
@@ -175,6 +176,14 @@ def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> 
         case Pause() | Resume():
             asked_levels.take(state, row, event)
     return True
+
+
+def is_news(state: SchedulerState, answer: Ask | PoolAnswer) -> bool:
+    """Return whether what a controller answers changes anything."""
+    if not isinstance(answer, Ask):
+        return True
+    row = state.table.find_active(answer.job)
+    return row is not None and asked_levels.changes(state, row, answer)
 
 
 def take_ask(state: SchedulerState, event: Ask, *, is_event: bool = False) -> bool:

@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from lightning_core.core.answers import (
     Directive,
     JobForecast,
     JobStatus,
+    PartCall,
     Placement,
 )  # fmt: skip
 from lightning_core.core.arrays import FloatArray
@@ -54,6 +55,7 @@ from lightning_core.core.events import (
     EarlierRuns,
     Event,
     LaunchTimedOut,
+    PartEvent,
     Report,
     SelectorFeedback,
     Submit,
@@ -61,6 +63,7 @@ from lightning_core.core.events import (
 )  # fmt: skip
 from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
+from lightning_core.core.targets.outside import ERRORS
 from lightning_core.scheduler import given_plans
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
 from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
@@ -141,13 +144,37 @@ class Scheduler:
         discount_downtime(self._table, self.settings, now - self._now)
         self._now = now = max(now, self._now)
         state.answers, state.accepted = [], []
-        needs_round = self._take(event, now)
-        if tell_controllers(state, event, now) or needs_round:
-            self._round(now)
-            state.let_go(now)
+        with state.calls.during_event():
+            needs_round = self._take(event, now)
+            if tell_controllers(state, event, now) or needs_round:
+                self._round(now)
+                state.let_go(now)
         if isinstance(event, Report):
             answer_report(state, event, state.answers)
         return state.answers
+
+    def recall(self, calls: Sequence[PartCall]) -> None:
+        """Use what parts from outside the library returned in the past for the event that is handled next."""
+        self._state.calls.recall(calls)
+
+    @property
+    def calls(self) -> list[PartCall]:
+        """What parts from outside the library returned for the last event; journals keep it for :meth:`recall`."""
+        return self._state.calls.made
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Package and version of each part from outside the library, by its kind and name, as the journal knows them.
+
+        An event ``PartEvent(PACKAGES, ...)`` says that they have changed.
+        """
+        return self._state.calls.packages
+
+    @property
+    def failed_parts(self) -> Mapping[str, str]:
+        """Error of each part that is not asked any more, by its kind and name."""
+        controllers = {f"controller {by}": words for by, words in self._state.cloud.failed.items()}
+        return self._state.calls.failed | controllers | {f"target {kind}": words for kind, words in ERRORS.items()}
 
     def _take(self, event: Event, now: float) -> bool:
         """Take in an event; return whether a round is needed."""
@@ -165,7 +192,8 @@ class Scheduler:
                 return steer(state, event, now)
             case Ask():
                 return take_ask(state, event, is_event=True)
-            case PlanGiven() | DemandSeen() | QuotedBefore():
+            case PlanGiven() | DemandSeen() | QuotedBefore() | PartEvent():
+                state.calls.take(event)
                 return False
             case SelectorFeedback() | EarlierFeedback():
                 return take_feedback(state, event)
@@ -191,7 +219,7 @@ class Scheduler:
 
     def wakeup(self) -> float | None:
         """Return when a :class:`Tick` is wanted, scheduler time; None while there is nothing to do."""
-        return next_wakeup(self._state, self._next_round)
+        return next_wakeup(self._state, self._next_round, self._now)
 
     def check_command(self, event: Command, now: float) -> None:
         """Check that a command would change something, for callers that refuse it otherwise.
@@ -205,7 +233,7 @@ class Scheduler:
         if isinstance(event, Change) and row is not None:
             changed_job(self._state, row, event, max(now, self._now))
         # A plan says which jobs should train, whether they were paused or not.
-        if isinstance(event, Resume) and event.by is Asker.PERSON and self.answers_to_no_op(event, now) is not None:
+        if isinstance(event, Resume) and event.by == Asker.PERSON and self.answers_to_no_op(event, now) is not None:
             raise ValueError(f"{event.job} is not paused")
 
     def check_plan(self, event: PlanEvent) -> None:

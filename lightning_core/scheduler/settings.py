@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from lightning_core.controllers import CONTROLLERS, Controller
 from lightning_core.controllers.market_terms import MarketTerms
-from lightning_core.core.control import RIGHTS, Asker
+from lightning_core.core.control import RIGHTS, Asker, Rights, declare_rights, rights_of
 from lightning_core.core.limits import (
     MAX_CELLS,
     MAX_CORES,
@@ -23,13 +23,18 @@ from lightning_core.core.limits import (
     check_seconds,
     shown,
 )
+from lightning_core.core.parts import AbsentPartError, allow_classes, is_reading_only
 from lightning_core.core.protocols import Estimator, Policy
 from lightning_core.core.reasons import Reason
+from lightning_core.core.specs import Family, parse_spec
 from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
+from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.planning.best_effort import TURN
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, owner_terms
+
+T = TypeVar("T")
 
 # Estimator of policies that do not name their own.
 DEFAULT_ESTIMATOR = "posterior"
@@ -46,9 +51,10 @@ class Settings:
     """Everything that decides how a scheduler behaves; kept in the journal, so that a replay builds the same one.
 
     Args:
-        policy: Name in :data:`lightning_core.policies.POLICIES`.
+        policy: Name in :data:`lightning_core.policies.POLICIES` or of a policy that another package brings, or the path
+            of a class; in Python a class or an object too.
         policy_args: Arguments of the policy.
-        estimator: Name in :data:`lightning_core.estimators.ESTIMATORS`; empty for the policy's own.
+        estimator: The same of an estimator (:data:`lightning_core.estimators.ESTIMATORS`); empty for the policy's own.
         estimator_args: Arguments of the estimator.
         period: Seconds between two rounds.
         window: Number of loss cells whose mean must reach a target loss.
@@ -68,13 +74,16 @@ class Settings:
             any; at least 0 and below 1. With 0 they have what the others leave.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown: then all are let in.
         share_history: Whether jobs are given the earlier runs of other users of the pool's machine too.
-        controllers: Arguments of each controller, by its name in :data:`lightning_core.controllers.CONTROLLERS`.
+        controllers: Arguments of each controller, by its name in :data:`lightning_core.controllers.CONTROLLERS`, or of
+            one that another package brings, or by the path of a class.
         market: Arguments of :class:`~lightning_core.controllers.market_terms.MarketTerms`, from which each job gets a
             spot policy; None without a market.
         remember: Jobs that have ended whose outcome is remembered, beside all of the last day. A run and a simulation
             remember all that are in them.
         owners: Arguments of :class:`~lightning_core.scheduler.owner_terms.OwnerTerms` by the name of each owner
             of jobs, and of all others under ``"*"``; empty for a pool whose jobs are not told apart by their owners.
+        packages: Package and version of each part from outside the library, by its kind and name, as they were when
+            the journal began; found here where not given.
 
     Upper bounds are those of :mod:`lightning_core.core.limits`.
 
@@ -106,8 +115,11 @@ class Settings:
     controllers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     owners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     remember: int = REMEMBERED
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", POLICIES.name_of(self.policy))
+        object.__setattr__(self, "estimator", ESTIMATORS.name_of(self.estimator))
         if not self.period > 0:
             raise ValueError(f"period must be positive, got {self.period}")
         if self.window < 1:
@@ -134,11 +146,18 @@ class Settings:
         if self.stall is not None and not 0 < self.stall < math.inf:
             raise ValueError(f"stall must be positive and finite, got {self.stall}")
         self._check_bounds()
+        self._check_parts()
+        self.market_terms()
+        self.owners_named()
+
+    def _check_parts(self) -> None:
+        self.allow_classes()
+        if is_reading_only() and self.absent_parts():
+            return  # of a journal, which can be read without them; a scheduler cannot be made
         self.make_policy()
         self.make_estimator()
         self.make_controllers()
-        self.market_terms()
-        self.owners_named()
+        object.__setattr__(self, "packages", self.packages or self.packages_here())
 
     def _check_bounds(self) -> None:
         """Check what nothing but its size makes wrong."""
@@ -168,17 +187,61 @@ class Settings:
         check_at_most("the number of owners", len(self.owners), MAX_OWNERS)
 
     def make_policy(self) -> Policy:
-        """Return a new instance of the policy."""
-        return POLICIES.build(self.policy, self.policy_args)
+        """Return a new instance of the policy.
+
+        Raises:
+            AbsentPartError: If it is not installed here.
+        """
+        return self._made(POLICIES, self.policy, self.policy_args)
 
     def make_estimator(self) -> Estimator:
-        """Return a new instance of the estimator."""
-        return ESTIMATORS.build(self.estimator_used, self.estimator_args)
+        """Return a new instance of the estimator; see :meth:`make_policy`."""
+        return self._made(ESTIMATORS, self.estimator_used, self.estimator_args)
 
     def make_controllers(self) -> dict[Asker, Controller]:
         """Return a new instance of each controller, the one whose word stands above the others' first."""
-        made = {name: CONTROLLERS.build(name, args) for name, args in self.controllers.items()}
-        return {by: made[by] for by in RIGHTS if by in made}
+        made = {Asker(name): self._made(CONTROLLERS, name, args) for name, args in self.controllers.items()}
+        for by, controller in made.items():
+            if by not in RIGHTS:
+                declare_rights(by, getattr(controller, "rights", Rights(str(by))))
+        return {by: made[by] for by in sorted(made, key=lambda by: (rights_of(by).rank, by))}
+
+    def _made(self, family: Family[T], name: str, arguments: Mapping[str, Any]) -> T:
+        try:
+            return family.build(name, arguments)
+        except AbsentPartError as error:
+            if (package := self.packages.get(f"{family.kind} {name}")) is None:
+                raise
+            words = f"the {family.kind} {name} is from {package}, which cannot be loaded here"
+            raise AbsentPartError(f"{words}; install it to go on with this journal ({error})") from None
+
+    @property
+    def is_market_outside(self) -> bool:
+        """Whether a spot policy is from outside the library, so that what the market's controller says is recorded."""
+        return any(part.startswith(f"{SPOT_POLICIES.kind} ") for part in self.packages)
+
+    def _named(self) -> Iterator[tuple[Family[Any], str]]:
+        """Yield each part that is named, with its family."""
+        yield POLICIES, self.policy
+        if self.estimator:
+            yield ESTIMATORS, self.estimator
+        yield from ((CONTROLLERS, name) for name in self.controllers)
+        market = self.controllers.get(Asker.MARKET, {})
+        specs = [*(self.market or {}).get("policies", ()), *([market["policy"]] if market.get("policy") else [])]
+        yield from ((SPOT_POLICIES, parse_spec(str(spec)).name) for spec in specs)
+
+    def allow_classes(self) -> None:
+        """Let the classes that are named by their paths be imported, unless only a file names them."""
+        allow_classes(name for _, name in self._named() if "." in name)
+
+    def absent_parts(self) -> list[str]:
+        """Return the kind and name of each part that is not installed here."""
+        return [f"{family.kind} {name}" for family, name in self._named() if not family.has(name)]
+
+    def packages_here(self) -> dict[str, str]:
+        """Return the package and version that each part from outside the library has here, by its kind and name."""
+        found = {f"{family.kind} {name}": family.package(name) for family, name in self._named()}
+        return {part: package for part, package in found.items() if package}
 
     def market_terms(self) -> MarketTerms | None:
         """Return the terms of the market; None if there is none."""
@@ -205,7 +268,7 @@ class Settings:
         """
         if not target.observes or target.threshold > 0:
             return None
-        if getattr(POLICIES[self.policy], "positive_losses", False):
+        if getattr(POLICIES.factory(self.policy), "positive_losses", False):
             return Reason("positive_losses", (target.threshold,), f"the policy {self.policy}")
         if not getattr(self.make_estimator(), "any_loss", False):
             return Reason("positive_losses", (target.threshold,), f"the estimator {self.estimator_used}")
@@ -220,7 +283,7 @@ class Settings:
     @property
     def estimator_used(self) -> str:
         """Name of the estimator, also where the policy's own is used."""
-        return self.estimator or getattr(POLICIES[self.policy], "estimator", DEFAULT_ESTIMATOR)
+        return self.estimator or getattr(POLICIES.factory(self.policy), "estimator", DEFAULT_ESTIMATOR)
 
     @property
     def save_every(self) -> float | None:

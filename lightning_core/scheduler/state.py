@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lightning_core.core.answers import Accepted, Answer, End, JobStatus, Verdict, VerdictChanged
+from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import ChoosesSizes, Estimator, KeepsRows, KnowsSchedule, LooksAtCurves, Policy
@@ -22,20 +23,23 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import LearningRates
 from lightning_core.core.saved_state import Saves, StateError, decode, encode
 from lightning_core.core.validation import checked
+from lightning_core.estimators import ESTIMATORS
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.market.selector import Selector
+from lightning_core.policies import POLICIES
 from lightning_core.scheduler.allocation import Caps
 from lightning_core.scheduler.cloud_levels import CloudLevels
+from lightning_core.scheduler.outside_calls import OutsideCalls, guarded_estimator, guarded_policy
 from lightning_core.scheduler.past_jobs import PastJobs
 from lightning_core.scheduler.round import Round
-from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.settings import DEFAULT_ESTIMATOR, Settings
 from lightning_core.scheduler.sharing.owners import Owners
 from lightning_core.scheduler.status import job_status, unmet_reason, verdict_reason
 from lightning_core.scheduler.tables.saved_table import restore_table, table_to_dict
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-STATE_VERSION = 20
+STATE_VERSION = 21
 _PARTS = ("curves", "policy", "selector")
 
 
@@ -48,6 +52,7 @@ class SchedulerState:
     Attributes:
         table: Jobs that have not ended, and those that have a while ago.
         past: Jobs that have left the table.
+        calls: Calls of parts from outside the library.
         curves: Estimator of the loss curves, one row per job.
         owners: What the owners of jobs may have, and a policy for the jobs of each; None if they are not told apart.
         controllers: What decides beside the policy, in order of whose word counts.
@@ -62,8 +67,9 @@ class SchedulerState:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.policy = settings.make_policy()
-        self.curves = AboveFloor(settings.make_estimator)
+        self.calls = OutsideCalls(settings.packages)
+        self.policy = self._policy()
+        self.curves = AboveFloor(self._estimator)
         self.owners = Owners(settings, self.policy) if settings.owners else None
         self._looks_at_curves = isinstance(self.policy, LooksAtCurves)
         self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
@@ -79,6 +85,18 @@ class SchedulerState:
         self.closing = False
         self.answers: list[Answer] = []
         self.accepted: list[Accepted] = []
+
+    def _policy(self) -> Policy:
+        policy, name = self.settings.make_policy(), self.settings.policy
+        if name in POLICIES:
+            return policy
+        return guarded_policy(policy, name, self.calls, lambda: POLICIES.build(Settings().policy, {}))
+
+    def _estimator(self) -> Estimator:
+        bank, name = self.settings.make_estimator(), self.settings.estimator_used
+        if name in ESTIMATORS:
+            return bank
+        return guarded_estimator(bank, name, self.calls, lambda: ESTIMATORS.build(DEFAULT_ESTIMATOR, {}))
 
     def plan(self, round: Round, view: JobView) -> tuple[Plan, Caps | None]:
         """Plan a round; return what the owners of its jobs may have with the plan."""
@@ -215,6 +233,7 @@ class SchedulerState:
         """
         table, settings = self.table, self.settings
         _holds(not self.cloud.failed, f"a controller has failed: {self.cloud.failed}")
+        _holds(not self.calls.failed, f"a part has failed: {self.calls.failed}")
         load, whole, resident = [0.0] * settings.devices, [0] * settings.devices, [0] * settings.devices
         n = len(table)
         # Lists: reading one element of an array costs ten times as much.
@@ -289,7 +308,8 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
         "awaiting_feedback": encode(state.awaiting_feedback),
         "unavailable": encode(state.unavailable),
         "closing": state.closing,
-        "controllers": [controller.state() for controller in state.controllers.values()],
+        "controllers": {str(by): controller_state(state, by) for by in state.controllers},
+        "calls": state.calls.state(),
         "cloud": state.cloud.state(),
         **({} if state.owners is None else {"owners": state.owners.state()}),
     }
@@ -316,8 +336,11 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         state.awaiting_feedback = decode(saved["awaiting_feedback"])
         state.unavailable = decode(saved["unavailable"])
         state.closing = checked(saved["closing"], bool)
-        for controller, part in zip(state.controllers.values(), saved["controllers"], strict=True):
-            controller.restore(part)
+        state.calls.restore(saved["calls"])
+        if saved["controllers"].keys() != state.controllers.keys():
+            raise StateError(f"a saved state must have the controllers {', '.join(state.controllers)}")
+        for by in state.controllers:
+            restore_controller(state, by, saved["controllers"][by])
         state.cloud.restore(saved["cloud"])
         if state.owners is not None:
             state.owners.restore(saved["owners"])
@@ -326,6 +349,27 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"not the state of a scheduler: {type(error).__name__}: {error}") from None
+
+
+def controller_state(state: SchedulerState, by: Asker) -> dict[str, Any] | None:
+    """Return the state of a controller; None for one from outside the library that cannot save it."""
+    try:
+        return state.controllers[by].state()
+    except Exception:
+        if by in RIGHTS:
+            raise
+        return None
+
+
+def restore_controller(state: SchedulerState, by: Asker, saved: dict[str, Any] | None) -> None:
+    """Restore a controller; one from outside the library that does not know its state any more begins anew."""
+    try:
+        if saved is not None:
+            state.controllers[by].restore(saved)
+    except Exception:
+        if by in RIGHTS:
+            raise
+        state.controllers[by] = state.settings.make_controllers()[by]
 
 
 def _banks(policy: Policy) -> Sequence[Estimator]:

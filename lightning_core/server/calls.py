@@ -12,9 +12,9 @@ from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinR
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict
 from lightning_core.core.commands import Command, Pause, Resume
 from lightning_core.core.control import COMMANDING, Asker, PlanEvent
-from lightning_core.core.events import Close, Event, Report, WorkerExited
+from lightning_core.core.events import Close, Event, PartEvent, Report, WorkerExited
 from lightning_core.core.jobs import Job
-from lightning_core.core.limits import MAX_REPORTED_CELLS
+from lightning_core.core.limits import MAX_REPORTED_CELLS, shown
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import AccessRefusedError, DeviceNotSharedError
 from lightning_core.core.validation import MAX_INTEGER, checked
@@ -25,7 +25,7 @@ from lightning_core.server.connections import ClientConnection
 from lightning_core.server.load.shared_status import Json, SharedStatus
 
 # Events that clients may send; the scheduler's own events are not among them.
-EVENTS = Report | WorkerExited | Close | Command | PlanEvent
+EVENTS = Report | WorkerExited | Close | Command | PlanEvent | PartEvent
 MAX_WAIT = 60.0
 # Characters of an id, and of the words of a refusal, which may repeat what was sent.
 MAX_ID_LENGTH, MAX_WORDS_LENGTH = 64, 2000
@@ -223,6 +223,10 @@ def _event(text: Any, person: Person) -> Event:
     event = decode_event(text)
     if not isinstance(event, EVENTS):
         raise ValueError(f"{type(event).__name__} is not for clients to send")
+    if isinstance(event, PartEvent):
+        if event.decoded() is event:  # that of the packages is the scheduler's own
+            raise ValueError(f"no part that is installed with the pool has the event {shown(event.name)}")
+        return replace(event, who=person.name)
     if not isinstance(event, Close | PlanEvent):
         check_name(event.job)
     senders = COMMANDING if isinstance(event, Pause | Resume) else (Asker.PERSON,)

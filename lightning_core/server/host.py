@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.core.answers import Answer, Directive, End, JobStatus
-from lightning_core.core.events import Event, Report, Submit, Tick
+from lightning_core.core.events import Event, PartEvent, Report, Submit, Tick
+from lightning_core.core.parts import AbsentPartError
 from lightning_core.errors import LightningCoreError
+from lightning_core.scheduler.outside_calls import PACKAGES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clocks.wall_time import WallClockWatch
@@ -79,6 +81,7 @@ class Host:
             finish(journal)
         if journal is not None and journal.exists():
             self._journal = Journal.open(journal)
+            self._check_parts(self._journal)
             started = time.thread_time()
             recovered = replay(self._journal)
             self._to_replay = time.thread_time() - started
@@ -90,10 +93,23 @@ class Host:
             if journal is not None:
                 self._journal = Journal.create(journal, settings)
         self._origin = clock() - past
+        here = self.scheduler.settings.packages_here()
+        self._news: list[Event] = [] if here == self.scheduler.packages else [PartEvent(PACKAGES, here)]
         self.counters = Counters()
         """What was decided and committed since this process started."""
         self.runs = PoolHistory(history, shared=self.scheduler.settings.share_history)
         self.runs.begin(self.scheduler.ended_runs(), self.now())
+
+    @staticmethod
+    def _check_parts(journal: Journal) -> None:
+        """Check, before anything is written, that all parts from outside the library are installed."""
+        try:
+            settings = journal.settings()
+            settings.allow_classes()  # it is this account's own
+            Scheduler(settings)
+        except AbsentPartError:
+            journal.close()
+            raise
 
     def now(self) -> float:
         """Return the scheduler time, in seconds."""
@@ -129,6 +145,9 @@ class Host:
         if self._is_astray:
             self._go_back()
         answers, now = list[Answer](), self.now()
+        while self._news:
+            answers += self._decide(self._news[0], now)
+            self._news.pop(0)
         hears = self.scheduler.settings.controllers and self._clock() >= self._refuses_until
         if hears and (told := self._wall_time.news(now)):
             answers += self._decide(told, now)
@@ -248,7 +267,7 @@ class Host:
             self.counters.decided(event, seconds, self.scheduler.rounds - rounds, answers, self.scheduler.accepted)
             reach("host.decided")
             if self._journal is not None:
-                self._journal.add(event, now, answers, self.scheduler.accepted)
+                self._journal.add(event, now, answers, self.scheduler.accepted, self.scheduler.calls)
                 self._note_length(self._journal)
             if ended := {one.job for one in answers if isinstance(one, End)}:
                 self.runs.note(self.scheduler.ended_runs(ended), now)

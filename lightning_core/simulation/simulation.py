@@ -220,7 +220,7 @@ class Simulation:
         self._deciding += time.perf_counter() - start
         self._events += 1
         if self._journal is not None:
-            self._journal.append(event, now, answers, self._scheduler.accepted)
+            self._journal.append(event, now, answers, self._scheduler.accepted, self._scheduler.calls)
         if self._check:
             self._scheduler.check()
         if not isinstance(event, Report | SelectorFeedback) or any(isinstance(answer, End) for answer in answers):

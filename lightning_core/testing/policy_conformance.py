@@ -78,24 +78,13 @@ def check_plan(plan: Plan, jobs: JobView, now: float) -> None:
     Raises:
         AssertionError: If a rule is broken; the message names it.
     """
-    n = len(jobs)
-    require(sorted(plan.order.tolist()) == list(range(n)), f"order must be a permutation of {n} rows")
-    for name in ("share", "finish", "codes", "waiting"):
-        require(getattr(plan, name).shape == (n,), f"{name} must have shape ({n},), got {getattr(plan, name).shape}")
-    require(bool(np.all((plan.share >= 0) & (plan.share <= 1))), f"share must be in [0, 1], got {plan.share}")
-    size = jobs.size if plan.size is None else plan.size
-    require(size.shape == (n,) and bool(np.all(size >= 1)), f"size must be at least 1 for {n} rows, got {size}")
-    split = (plan.share > 0) & (plan.share < 1) & (size > 1)
-    require(not np.any(split), f"a job of several devices must have them whole, got shares {plan.share}")
-    require(plan.numbers.shape == (n, 2), f"numbers must have shape ({n}, 2), got {plan.numbers.shape}")
-    require(bool(np.isfinite(plan.numbers).all()), f"numbers must be finite, got {plan.numbers}")
-    require(not np.any(plan.finish < now), f"finish must not be before {now}, got {plan.finish}")
+    try:
+        plan.check(jobs, now)
+    except ValueError as error:
+        raise AssertionError(str(error)) from None
     for codes in (plan.codes, plan.waiting):
         for code, numbers in zip(codes.tolist(), plan.numbers.tolist(), strict=True):
             require(bool(str(Reason(CODES[code], tuple(numbers)))), f"reason {CODES[code]} must have words")
-    if plan.work_conserving:
-        wanted = float((plan.share * jobs.size).sum())
-        require(wanted > 0, "a work-conserving plan must serve at least one job")
 
 
 def random_rounds(seed: int = 0, rounds: int = 3) -> Iterator[tuple[JobView, float]]:

@@ -19,7 +19,7 @@ from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.commands import SetTerms
 from lightning_core.core.events import Submit
 from lightning_core.core.jobs import Job
-from lightning_core.core.targets import TARGETS, Target, as_target, parse_target, target_from_dict
+from lightning_core.core.targets import Target, as_target, parse_target, target_from_dict, target_kinds
 from lightning_core.core.validation import checked
 from lightning_core.testing.checks import require
 
@@ -49,8 +49,9 @@ def check_registered(target: Target) -> None:
     """Check that the kind is in the table, under a key of its own, and names its keys and forms."""
     kind = type(target)
     require(isinstance(target, Target), f"a target must derive from Target, got {kind.__name__}")
-    require(kind in TARGETS, f"{kind.__name__} must be in lightning_core.core.targets.TARGETS")
-    others = [other.__name__ for other in TARGETS if other is not kind and other.KEY == kind.KEY]
+    kinds = list(target_kinds())
+    require(kind in kinds, f"{kind.__name__} must be in lightning_core.core.targets.TARGETS, or brought by a part")
+    others = [other.__name__ for other in kinds if other is not kind and other.KEY == kind.KEY]
     require(not others, f"KEY {kind.KEY!r} of {kind.__name__} must be its own, but is that of {', '.join(others)}")
     body = target.to_dict()
     require(kind.KEY in body, f"to_dict() must have the key {kind.KEY!r}, got {sorted(body)}")
@@ -63,7 +64,7 @@ def check_spelling(target: Target) -> None:
     kind, line, body = type(target), str(target), target.to_dict()
     for form in kind.FORMS:
         require(type(parse_target(form)) is kind, f"{form!r} of FORMS must be read as a {kind.__name__}")
-    for other in TARGETS:
+    for other in target_kinds():
         if other is not kind:
             require(other.from_line(line) is None, f"{line!r} must not be read as a {other.__name__}")
             require(other.from_terms(body) is None, f"{body} must not be read as a {other.__name__}")

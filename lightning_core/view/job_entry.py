@@ -14,6 +14,7 @@ from typing import Annotated, Any, NotRequired, TypedDict, cast
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.durations import is_in_reach
+from lightning_core.core.parts import columns_of
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.summary import best_model
 from lightning_core.view.text import clean
@@ -63,6 +64,7 @@ class JobEntry(TypedDict):
         list[float] | None, "Metric that its target watches: batches done at its newest value, that value, its best."
     ]
     trial_of: Annotated[str, "Name of the search of which it is a trial; empty for none."]
+    columns: NotRequired[Annotated[dict[str, str], "What installed parts add to it, by heading."]]
     best_model: NotRequired[Annotated[str, "Path of its best model, on the pool's machine, if it is kept."]]
 
 
@@ -79,7 +81,8 @@ def job_entry(job: JobStatus, folder: Path) -> JobEntry:
     words = {key: None if (reason := getattr(job, key)) is None else str(reason) for key in REASONS}
     watched = None if job.watched is None else list(job.watched)
     more = {"finish": finish, "metric": job.target.quantity, "devices": list(job.devices), "watched": watched}
-    return cast(JobEntry, status_to_dict(job) | words | more | best_model(folder, job.name))
+    own = {"columns": columns} if (columns := columns_of(job)) else {}
+    return cast(JobEntry, status_to_dict(job) | words | more | own | best_model(folder, job.name))
 
 
 def job_of_entry(entry: Mapping[str, Any]) -> JobStatus:

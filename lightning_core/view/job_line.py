@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration, format_end
 from lightning_core.core.limits import format_bytes
+from lightning_core.core.parts import columns_of
 from lightning_core.history.faults import fault_words
 from lightning_core.view.text import clean
 
@@ -92,6 +93,7 @@ def _reason(job: JobStatus) -> str:
     parts += [fault for fault in faults if fault not in parts]
     if job.like is not None and job.state is not State.ENDED:
         parts.append(f"forecast {job.like}")
+    parts += [f"{heading} {words}" for heading, words in columns_of(job).items()]
     if job.rejected:
         parts.append(f"{job.rejected} NaN or infinite losses ignored")
     return clean("; ".join(parts))

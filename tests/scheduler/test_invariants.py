@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
-from lightning_core.core.control import Asker
+from lightning_core.core.control import RIGHTS
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Cell,
@@ -171,7 +171,7 @@ class Teller:
         return EarlierRuns(runs, ((name, (2, 0)[: self.dice(3)]), (NAMES[self.dice(len(NAMES))], (0, 1, 2))))
 
     def change(self, name: str, devices: int) -> Event:
-        by, new = tuple(Asker)[self.dice(3)], self.job(name, devices)
+        by, new = tuple(RIGHTS)[self.dice(3)], self.job(name, devices)
         match self.dice(4):
             case 0:
                 return SetDeadline(name, (0.5, 20.0, math.inf)[self.dice(3)], by, from_submission=bool(self.dice(2)))

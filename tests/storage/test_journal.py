@@ -35,7 +35,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.control import Asker
+from lightning_core.core.control import RIGHTS
 from lightning_core.core.events import (
     Cell,
     Checkpoint,
@@ -199,9 +199,9 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Close, _TEXT),
     st.just(WorkersLost()),
     st.builds(Submit, st.lists(_JOBS, max_size=3).map(tuple)),
-    st.builds(SetDeadline, _NAME, st.floats(1e-9, 1e9), st.sampled_from(Asker), st.booleans()),
-    st.builds(SetDevices, _NAME, st.integers(0, 64), st.sampled_from(Asker)),
-    st.builds(SetLocation, _NAME, _TEXT, st.none() | st.integers(0, 64), st.sampled_from(Asker)),
+    st.builds(SetDeadline, _NAME, st.floats(1e-9, 1e9), st.sampled_from(list(RIGHTS)), st.booleans()),
+    st.builds(SetDevices, _NAME, st.integers(0, 64), st.sampled_from(list(RIGHTS))),
+    st.builds(SetLocation, _NAME, _TEXT, st.none() | st.integers(0, 64), st.sampled_from(list(RIGHTS))),
     st.builds(
         SetTerms,
         _NAME,
@@ -211,14 +211,14 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
         on_nan=st.just(UNCHANGED) | st.sampled_from(OnNan),
         restarts=st.just(UNCHANGED) | st.none() | st.integers(0, 9),
         work=st.just(UNCHANGED) | st.none() | st.floats(1e-9, 1e9),
-        by=st.sampled_from(Asker),
+        by=st.sampled_from(list(RIGHTS)),
     ),
     st.builds(WorkerExited, _NAME, _COUNTS, st.sampled_from(ExitCause), _TEXT, _SAVES),
     st.builds(LaunchTimedOut, _NAME, _COUNTS, _TEXT),
     st.builds(DevicesUnavailable, st.lists(st.integers(0, 7), max_size=3).map(tuple), _TEXT),
     st.builds(Cancel, _NAME),
-    st.builds(Pause, _NAME, st.booleans(), st.sampled_from(Asker)),
-    st.builds(Resume, _NAME, st.sampled_from(Asker)),
+    st.builds(Pause, _NAME, st.booleans(), st.sampled_from(list(RIGHTS))),
+    st.builds(Resume, _NAME, st.sampled_from(list(RIGHTS))),
     st.builds(
         Report,
         _NAME,

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from lightning_core.core.control.asks import COMMANDING, NOTHING, RIGHTS, Ask, Asked, Asker, Rights
+from lightning_core.core.control.asks import (
+    COMMANDING,
+    NOTHING,
+    RIGHTS,
+    Ask,
+    Asked,
+    Asker,
+    Rights,
+    declare_rights,
+    rights_of,
+)
 from lightning_core.core.control.cloud import (
     Allowance,
     CloudPart,
@@ -39,4 +49,6 @@ __all__ = [
     "QuotedBefore",
     "Rights",
     "WallClock",
+    "declare_rights",
+    "rights_of",
 ]

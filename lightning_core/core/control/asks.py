@@ -1,44 +1,51 @@
 """What is asked of a job beside what its policy plans: whether it is held, where it trains, and on how many devices.
 
 A person asks by commands, and so does a search; a controller asks by :class:`Ask`. What each asks is a level: it holds
-until the same one asks for something else or withdraws it. Where several differ, the one that stands first in
-:data:`RIGHTS` has its way.
+until the same one asks for something else or withdraws it. Where several differ, the one with the lowest rank has its
+way (:class:`Rights`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lightning_core.core.limits import MAX_DEVICES, check_at_most
 from lightning_core.core.reasons import Reason
 
 
-class Asker(StrEnum):
-    """Who asks something of a job."""
+class Asker(str):
+    """Name of one who asks: a person, a search or a controller; a controller from outside the library is its own name.
 
-    PERSON = "person"
-    CALENDAR = "calendar"
+    Example::
+
+        >>> Asker.CALENDAR, Asker("quiet").words
+        ('calendar', 'quiet')
+    """
+
+    __slots__ = ()
+
+    PERSON: ClassVar[Asker]
+    CALENDAR: ClassVar[Asker]
     """The times at which the pool may train."""
-    BUDGET = "budget"
+    BUDGET: ClassVar[Asker]
     """The money that the pool may spend."""
-    PLAN = "plan"
+    PLAN: ClassVar[Asker]
     """The placement plan: which job trains where in this period."""
-    MARKET = "market"
+    MARKET: ClassVar[Asker]
     """The spot policy of the job."""
-    SEARCH = "search"
+    SEARCH: ClassVar[Asker]
     """The search of which the job is a trial."""
 
     @property
     def words(self) -> str:
         """The asker as a reason names it."""
-        return RIGHTS[self].words
+        return rights_of(self).words
 
 
 class Rights(NamedTuple):
-    """What one may ask of a job."""
+    """What one may ask of a job, and whose word stands above it. A controller has it as its attribute ``rights``."""
 
     words: str
     """Who asks, as a reason names it."""
@@ -52,17 +59,42 @@ class Rights(NamedTuple):
     """Whether it may say how much money those after it may spend."""
     rents: bool = False
     """Whether it may want nodes that are paid for."""
+    rank: int = 70
+    """Where several ask for something, the lowest rank has its way; a person has 0, and nobody else less than 1."""
 
 
-# The one that stands first has its way.
+Asker.PERSON, Asker.CALENDAR, Asker.BUDGET = Asker("person"), Asker("calendar"), Asker("budget")
+Asker.SEARCH, Asker.PLAN, Asker.MARKET = Asker("search"), Asker("plan"), Asker("market")
+
 RIGHTS: Mapping[Asker, Rights] = {
-    Asker.PERSON: Rights("a person", holds=True, places=True, sizes=True),
-    Asker.CALENDAR: Rights("the calendar", holds=True),
-    Asker.BUDGET: Rights("the budget", limits=True),
-    Asker.SEARCH: Rights("its search", holds=True),
-    Asker.PLAN: Rights("the placement plan", holds=True, places=True, sizes=True),
-    Asker.MARKET: Rights("the spot policy", sizes=True, rents=True),
+    Asker.PERSON: Rights("a person", holds=True, places=True, sizes=True, rank=0),
+    Asker.CALENDAR: Rights("the calendar", holds=True, rank=20),
+    Asker.BUDGET: Rights("the budget", limits=True, rank=40),
+    Asker.SEARCH: Rights("its search", holds=True, rank=60),
+    Asker.PLAN: Rights("the placement plan", holds=True, places=True, sizes=True, rank=80),
+    Asker.MARKET: Rights("the spot policy", sizes=True, rents=True, rank=100),
 }
+"""Rights of those that the library knows, in the order of their rank."""
+_DECLARED: dict[Asker, Rights] = {}
+
+
+def declare_rights(by: Asker, rights: Rights) -> None:
+    """Note the rights of a controller from outside the library.
+
+    Raises:
+        ValueError: If the name is one of the library's own, or the rank is that of a person.
+    """
+    if by in RIGHTS:
+        raise ValueError(f"controller {by}: the library has one of this name")
+    if not isinstance(rights, Rights) or rights.rank < 1:
+        raise ValueError(f"controller {by}: rights must be Rights with a rank of at least 1, got {rights!r}")
+    _DECLARED[by] = rights
+
+
+def rights_of(by: Asker) -> Rights:
+    """Return the rights of one who asks. Of a controller that is not known here only its name is."""
+    known = RIGHTS.get(by) or _DECLARED.get(by)
+    return Rights(str(by), holds=True, places=True, sizes=True) if known is None else known
 
 
 COMMANDING = (Asker.PERSON, Asker.SEARCH)
@@ -129,8 +161,8 @@ class Ask:
 
     def __post_init__(self) -> None:
         if self.by in COMMANDING:
-            raise ValueError(f"{self.job}: {RIGHTS[self.by].words} asks by commands, got {self.by}")
-        rights = RIGHTS[self.by]
+            raise ValueError(f"{self.job}: {self.by.words} asks by commands, got {self.by}")
+        rights = rights_of(self.by)
         for asked, may, what in (
             (self.hold, rights.holds, "hold a job"),
             (self.location, rights.places, "choose its location"),
@@ -189,10 +221,10 @@ def first(levels: Mapping[Asker, Asked], name: str) -> tuple[Any, Asker | None]:
 
         >>> levels = {Asker.MARKET: Asked(devices=3), Asker.PERSON: Asked(devices=1, hold=True)}
         >>> first(levels, "devices"), first(levels, "location")
-        ((1, <Asker.PERSON: 'person'>), (None, None))
+        ((1, 'person'), (None, None))
     """
-    for by in RIGHTS:
-        if by in levels and (value := getattr(levels[by], name)) is not None:
+    for by in sorted(levels, key=lambda by: rights_of(by).rank) if len(levels) > 1 else levels:
+        if (value := getattr(levels[by], name)) is not None:
             return value, by
     return None, None
 

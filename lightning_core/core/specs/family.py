@@ -1,13 +1,23 @@
-"""A family of parts that are named in settings: policies, estimators, forecasters."""
+"""A family of parts that are named in settings: policies, estimators, controllers, forecasters."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lightning_core.core.names import closest, did_you_mean, listed
+from lightning_core.core.parts import (
+    AbsentPartError,
+    broken_parts,
+    brought,
+    import_class,
+    names_of,
+    package_of,
+)
 from lightning_core.core.specs.spec import parse_spec
 from lightning_core.core.validation import checked
 
@@ -17,9 +27,14 @@ T = TypeVar("T")
 class Family(dict[str, Callable[..., T]], Generic[T]):
     """Factories of the parts of a family, by name; their arguments are keywords.
 
+    The dictionary holds the library's own. A name that is not among them is looked for among the parts of other
+    packages (:mod:`lightning_core.core.parts`), and one with a dot is the path of a class.
+
     Args:
         kind: What each of them is, for messages.
-        members: The factories.
+        members: The library's own factories.
+        outside: Field of :class:`~lightning_core.core.parts.Part` with those of other packages; empty for none.
+        methods: Methods that a class must have to be named by its path.
 
     Example::
 
@@ -33,15 +48,18 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
         Traceback (most recent call last):
         ...
         ValueError: spot policy window: omega: expected int, got 5.5
-        >>> family.make("windows")
+        >>> family.make("windows")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        ValueError: spot policy must be one of window, got 'windows'; did you mean 'window'?
+        lightning_core.core.parts.AbsentPartError: spot policy must be one of window, got 'windows'; did you mean...
     """
 
-    def __init__(self, kind: str, members: Mapping[str, Callable[..., T]]) -> None:
+    def __init__(
+        self, kind: str, members: Mapping[str, Callable[..., T]], outside: str = "", methods: Sequence[str] = ()
+    ) -> None:
         super().__init__(members)
-        self.kind = kind
+        self.kind, self._outside, self._methods = kind, outside, methods
+        self._given: dict[str, Callable[..., T]] = {}
 
     def make(self, text: str) -> T:
         """Return a new part by its spec (:func:`~lightning_core.core.specs.parse_spec`).
@@ -50,8 +68,8 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
             ValueError: If there is no such part, or an argument is unknown, of another type or out of range.
         """
         name, arguments = parse_spec(text, self.kind)
-        self._check_known(name, arguments)
-        factory = self[name]
+        factory = self.factory(name)
+        self._check_arguments(name, factory, arguments)
         hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
         for key, value in arguments.items():
             try:
@@ -64,22 +82,98 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
         """Return a new part by its name and arguments, which it checks itself.
 
         Raises:
-            ValueError: If there is no such part, or an argument is unknown or out of range.
+            ValueError: If there is no such part, or an argument is unknown or out of range. One that is not installed
+                is an :class:`~lightning_core.core.parts.AbsentPartError`.
         """
-        self._check_known(name, {})
+        factory = self.factory(name)
         try:
-            return self[name](**arguments)
+            return factory(**arguments)
         except TypeError as error:
-            self._check_known(name, arguments)
+            self._check_arguments(name, factory, arguments)
             raise ValueError(f"{self.kind} {name}: {error}") from None
+        except Exception as error:
+            if name in self:
+                raise
+            raise ValueError(f"{self.kind} {name} of {self.package(name)}: {error}") from error
 
-    def _check_known(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Check that there is a part of this name, with these arguments."""
-        if name not in self:
-            close = closest(name, self)
-            hint = "" if close is None else f"; did you mean {close!r}?"
-            raise ValueError(f"{self.kind} must be one of {listed(sorted(self))}, got {name!r}{hint}")
-        takes = list(inspect.signature(self[name]).parameters)
+    def factory(self, name: str) -> Callable[..., T]:
+        """Return the factory of a name.
+
+        Raises:
+            AbsentPartError: If there is no such part.
+        """
+        if (found := self.get(name) or self._given.get(name)) is not None:
+            return found
+        if self._outside and (outside := brought(self._outside, name)) is not None:
+            return outside[0]  # type: ignore[no-any-return]
+        if self._outside and "." in name:
+            return import_class(name, self.kind, self._methods)
+        names = self.names()
+        close = closest(name, names)
+        hint = "" if close is None else f"; did you mean {close!r}?"
+        for part, words in broken_parts().items() if self._outside else ():
+            hint += f"; the part {part} cannot be loaded: {words}"
+        raise AbsentPartError(f"{self.kind} must be one of {listed(sorted(names))}, got {name!r}{hint}")
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a part of a name here."""
+        try:
+            return self.factory(name) is not None
+        except AbsentPartError:
+            return False
+
+    def package(self, name: str) -> str:
+        """Return the package, with its version, from which a part is; empty for the library's own, and if absent."""
+        if name in self:
+            return ""
+        try:
+            found = brought(self._outside, name) if self._outside and name not in self._given else None
+            return package_of(self.factory(name)) if found is None else found[1]
+        except ValueError:
+            return ""
+
+    def names(self) -> list[str]:
+        """Return the names of the library's own and of those that other packages bring."""
+        return [*self, *(names_of(self._outside) if self._outside else ())]
+
+    def name_of(self, given: Any) -> str:
+        """Return the name under which this process finds a part that was given as itself.
+
+        Args:
+            given: A name, which is returned; a class; or an object, each part being a copy of it.
+
+        Raises:
+            ValueError: If it is neither, or lacks a method.
+
+        Example::
+
+            >>> from lightning_core.policies import POLICIES, Fifo, Laira
+            >>> POLICIES.name_of(Fifo), POLICIES.name_of(Laira(look_ahead=False))
+            ('fifo', 'lightning_core.policies.laira.Laira (an object)')
+        """
+        if isinstance(given, str):
+            return given
+        kind = given if isinstance(given, type) else type(given)
+        missing = [method for method in self._methods if not callable(getattr(kind, method, None))]
+        if missing or not self._outside:
+            raise ValueError(f"{self.kind} must have the method {missing[0]}, and {kind.__name__} has none"
+                             if missing else f"{self.kind} must be a name, got {kind.__name__}")  # fmt: skip
+        own = next((name for name, member in self.items() if member is given), None)
+        if own is not None:
+            return own
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if given is not kind:
+            name += " (an object)"  # no other process can make one like it
+        self._given[name] = given if isinstance(given, type) else partial(deepcopy, given)
+        return name
+
+    def _check_arguments(self, name: str, factory: Callable[..., T], arguments: Mapping[str, Any]) -> None:
+        """Check that a factory takes arguments of these names."""
+        takes = (
+            []
+            if isinstance(factory, partial) and factory.func is deepcopy
+            else list(inspect.signature(factory).parameters)
+        )
         for argument in arguments:
             if argument not in takes:
                 hint = did_you_mean(argument, takes) if takes else "; it takes none"

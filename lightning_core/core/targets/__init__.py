@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_core.core.limits import check_length, shown
 from lightning_core.core.names import closest, did_you_mean
+from lightning_core.core.parts import outside_targets
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number
 from lightning_core.core.targets.batches import BatchTarget
 from lightning_core.core.targets.epochs import EpochTarget
@@ -28,6 +29,7 @@ __all__ = [
     "parse_target",
     "target_from_dict",
     "target_keys",
+    "target_kinds",
 ]  # fmt: skip
 
 # Characters of a target in one line.
@@ -36,7 +38,13 @@ MAX_LINE = 1000
 NEARLY = 0.75
 
 TARGETS: list[type[Target]] = [BatchTarget, EpochTarget, LossTarget]
-"""Every kind of target."""
+"""The library's own kinds of targets."""
+
+
+def target_kinds() -> Iterator[type[Target]]:
+    """Yield the kinds of targets: the library's own, and then those of other packages, which are loaded by then."""
+    yield from TARGETS
+    yield from outside_targets()
 
 
 def target_from_dict(value: Mapping[str, Any]) -> Target:
@@ -46,10 +54,11 @@ def target_from_dict(value: Mapping[str, Any]) -> Target:
         ValueError: If a value is out of its range, or no kind of target has these keys.
         TypeError: If a key is missing or unknown.
     """
-    for kind in TARGETS:
+    for kind in target_kinds():
         if kind.KEY in value:
             return kind.from_dict(value)
-    raise ValueError(f"target must have one of the keys {', '.join(kind.KEY for kind in TARGETS)}, got {dict(value)}")
+    keys = ", ".join(kind.KEY for kind in target_kinds())
+    raise ValueError(f"target must have one of the keys {keys}, got {dict(value)}")
 
 
 def parse_target(text: str) -> Target:
@@ -66,7 +75,7 @@ def parse_target(text: str) -> Target:
         LossTarget(metric='val_acc', at_most=None, at_least=92.0, best=100.0, for_evaluations=2)
     """
     check_length("target line", text, MAX_LINE)
-    for kind in TARGETS:
+    for kind in target_kinds():
         if (target := kind.from_line(text)) is not None:
             return target
     raise ValueError(f"target must be like {_forms()}, got {text!r}")
@@ -103,20 +112,28 @@ def as_target(value: object) -> Target:
     if not isinstance(value, Mapping):
         hint = f"; did you mean '{STEP_LOSS}<={value}'?" if is_number(value) else ""
         raise ValueError(f"target must be like {_forms()}, got {shown(value, 80)}{hint}")
-    keys = target_keys()
-    for key in value:
-        if key not in keys:
-            raise ValueError(f"unknown key {shown(key)}{_key_hint(key, value, keys)}")
-    for kind in TARGETS:
+    if all(key in own_keys() for key in value):
+        kinds = TARGETS
+    else:
+        kinds, keys = list(target_kinds()), target_keys()
+        for key in value:
+            if key not in keys:
+                raise ValueError(f"unknown key {shown(key)}{_key_hint(key, value, keys)}")
+    for kind in kinds:
         if (target := kind.from_terms(value)) is not None:
             return target
-    mappings = [form for kind in reversed(TARGETS) for form in kind.MAPPINGS]
+    mappings = [form for kind in reversed(list(target_kinds())) for form in kind.MAPPINGS]
     raise ValueError(f"target must be like {_forms()}, or {', '.join(mappings)}, got {_given(value)}")
 
 
-def target_keys() -> list[str]:
-    """Return all keys of targets."""
+def own_keys() -> list[str]:
+    """Return all keys of the library's own targets."""
     return [key for kind in TARGETS for key in kind.KEYS]
+
+
+def target_keys() -> list[str]:
+    """Return all keys of targets, those of other packages too."""
+    return [key for kind in target_kinds() for key in kind.KEYS]
 
 
 def _key_hint(key: object, terms: Mapping[str, Any], keys: list[str]) -> str:
@@ -129,7 +146,7 @@ def _key_hint(key: object, terms: Mapping[str, Any], keys: list[str]) -> str:
 
 
 def _forms() -> str:
-    forms = [repr(form) for kind in reversed(TARGETS) for form in kind.FORMS]
+    forms = [repr(form) for kind in reversed(list(target_kinds())) for form in kind.FORMS]
     return f"{', '.join(forms[:-1])} or {forms[-1]}"
 
 

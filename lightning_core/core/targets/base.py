@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
+from lightning_core.core.targets.outside import guard
+
 # The loss that training_step returned, as opposed to a metric that was logged under a name.
 STEP_LOSS = "loss"
 # Larger values are not losses: their sums would be infinite.
@@ -24,9 +26,10 @@ FLOAT32_TOLERANCE = 1e-7
 class Target(ABC):
     """When a job counts as met.
 
-    A new kind of target is a frozen dataclass derived from this class, in a file of its own, and a line in
-    :data:`lightning_core.core.targets.TARGETS`. Most kinds observe a number that the training logs; a kind that
-    counts batches overrides :attr:`observes` and :attr:`work`.
+    A new kind of target is a frozen dataclass derived from this class, in :data:`lightning_core.core.targets.TARGETS`
+    or brought by a package (:class:`~lightning_core.core.parts.Part`). Most kinds observe a number that the training
+    logs; a kind that counts batches overrides :attr:`observes` and :attr:`work`. One from outside the library that
+    raises is not met, and its training goes on.
 
     Attributes:
         KEY: The key of :meth:`to_dict` that only this kind has.
@@ -41,6 +44,10 @@ class Target(ABC):
     KEYS: ClassVar[tuple[str, ...]]
     FORMS: ClassVar[tuple[str, ...]]
     MAPPINGS: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.partition(".")[0] != "lightning_core":
+            guard(cls, Target)
 
     # ------------------------------------------------------------------------------------------------ spelling
 

@@ -29,5 +29,7 @@ SPOT_POLICIES: Family[SpotPolicy] = Family(
         "next-lifetime": NextLifetime,
         "on-demand": OnDemand,
     },
+    outside="spot_policies",
+    methods=("decide",),
 )
 """Factories of the policies, by name; their arguments are keywords, or stand in a spec such as ``ahap:omega=5``."""

@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray
-from lightning_core.core.control import RIGHTS
+from lightning_core.core.control import rights_of
 from lightning_core.core.events import Tick
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.speedup import SpeedUp
@@ -188,7 +188,7 @@ def forked(state: SchedulerState) -> SchedulerState:
     other = copy(state)
     other.table = state.table.copied()
     known = {id(state.settings): state.settings}
-    controllers = {by: controller for by, controller in state.controllers.items() if not RIGHTS[by].rents}
+    controllers = {by: controller for by, controller in state.controllers.items() if not rights_of(by).rents}
     other.policy, other.owners, other.controllers, other.cloud = deepcopy(
         (state.policy, state.owners, controllers, state.cloud), known
     )

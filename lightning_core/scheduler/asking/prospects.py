@@ -13,7 +13,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.commands import SetDevices
-from lightning_core.core.control import NOTHING, RIGHTS, Asker
+from lightning_core.core.control import NOTHING, Asker, rights_of
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.estimators.above_floor import AboveFloor
@@ -247,4 +247,4 @@ def resized(settings: Settings, devices: int) -> Settings:
 
 def is_on_market(settings: Settings) -> bool:
     """Return whether a pool rents its nodes."""
-    return bool(settings.market) or any(RIGHTS[Asker(name)].rents for name in settings.controllers)
+    return bool(settings.market) or any(rights_of(Asker(name)).rents for name in settings.controllers)

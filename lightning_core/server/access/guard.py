@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from lightning_core.core.commands import Command
 from lightning_core.core.control import PlanEvent
-from lightning_core.core.events import Close, Event
+from lightning_core.core.events import Close, Event, PartEvent
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import AccessRefusedError, JoinRefusedError
 from lightning_core.scheduler.scheduler import Scheduler
@@ -49,7 +49,7 @@ class Guard:
             JoinRefusedError: If it is about a job that the person does not see.
             AccessRefusedError: If the person has not the right to it.
         """
-        if isinstance(event, Close | PlanEvent):
+        if isinstance(event, Close | PlanEvent | PartEvent):
             person.check(Right.STEER_ALL)
         if isinstance(event, Command):
             self.check_known(event.job, person)

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
-from lightning_core.core.answers import Accepted, Answer
+from lightning_core.core.answers import Accepted, Answer, PartCall
 from lightning_core.core.codec import encode_answers, encode_event
 from lightning_core.core.events import Event
 from lightning_core.core.validation import checked
@@ -172,23 +172,29 @@ class Journal(JournalReader):
         self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
         self._newest = self._committed = Anchor(entry.number, entry.digest, entry.now, self._newest.wall)
 
-    def append(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
+    def append(
+        self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = (),
+        calls: Sequence[PartCall] = (),
+    ) -> None:  # fmt: skip
         """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return.
 
         Raises:
             ValueError: If the event could not be read back; then nothing is committed.
         """
-        self.add(event, now, answers, accepted)
+        self.add(event, now, answers, accepted, calls)
         self.commit()
 
-    def add(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
-        """Add one event, its answers and what was accepted of it to the next commit.
+    def add(
+        self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = (),
+        calls: Sequence[PartCall] = (),
+    ) -> None:  # fmt: skip
+        """Add one event, its answers, what was accepted of it and what outside parts returned to the next commit.
 
         Raises:
             ValueError: If the event could not be read back; then nothing is added.
         """
         checked(event, type(event))
-        body, answer = encode_event(event), encode_answers(answers, accepted, event)
+        body, answer = encode_event(event), encode_answers(answers, accepted, event, calls)
         digest = digest_of(self.digest, repr(now), body, answer)
         number = self._newest.number + 1
         with self._adding:

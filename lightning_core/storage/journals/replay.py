@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
-from lightning_core.core.codec import decode_event, encode_answers
+from lightning_core.core.codec import decode_calls, decode_event, encode_answers
 from lightning_core.core.saved_state import StateError, restored
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import digest_of
+from lightning_core.storage.journals.journal_database import JournalEntry, digest_of
 from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError, reading
 
 
@@ -52,15 +52,24 @@ def replay(journal: Journal, *, strict: bool = True, whole: bool = False) -> Rep
         for entry in journal.recent_entries():
             if entry.number <= count:
                 continue  # the snapshot holds it; it was verified
-            event = decode_event(entry.event)
-            answers = scheduler.handle(event, entry.now)
-            answer = encode_answers(answers, scheduler.accepted, event)
+            answer = handle_again(scheduler, entry)
             if strict and answer != entry.answers:
                 raise JournalError(f"{journal.path}: event {entry.number} does not replay: {entry.event}")
             digest = digest_of(digest, repr(entry.now), entry.event, answer)
             now, count = entry.now, count + 1
             reach("journal.replaying")
     return Replay(scheduler, now, count, after, digest)
+
+
+def handle_again(scheduler: Scheduler, entry: JournalEntry) -> str:
+    """Handle the event of an entry again; return its answers as the journal has them.
+
+    What parts from outside the library returned is taken from the entry.
+    """
+    event = decode_event(entry.event)
+    scheduler.recall(decode_calls(entry.answers))
+    answers = scheduler.handle(event, entry.now)
+    return encode_answers(answers, scheduler.accepted, event, scheduler.calls)
 
 
 class Beginning(NamedTuple):

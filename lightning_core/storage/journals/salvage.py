@@ -10,7 +10,6 @@ import sqlite3
 from contextlib import suppress
 from typing import NamedTuple
 
-from lightning_core.core.codec import decode_event
 from lightning_core.core.saved_state import StateError, restored
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -19,6 +18,7 @@ from lightning_core.storage.journals.blocks import EVENTS_PER_BLOCK
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_database import JournalEntry, create_tables
 from lightning_core.storage.journals.journal_errors import JournalError, reading
+from lightning_core.storage.journals.replay import handle_again
 from lightning_core.storage.journals.snapshots import Snapshot
 from lightning_core.storage.journals.thinning import thinned
 
@@ -129,7 +129,7 @@ def _copy_entries(
     with suppress(JournalError), reading(journal.path):
         for entry in entries:
             if entry.number > salvaged.number:
-                scheduler.handle(decode_event(entry.event), entry.now)
+                handle_again(scheduler, entry)
                 salvaged = Salvaged(entry.number, entry.digest, entry.now, None)
             connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", entry)
     return salvaged

@@ -132,7 +132,7 @@ def _with_consequences(entries: Sequence[JournalEntry]) -> Iterator[int]:
         news = not entry.event.startswith((_REPORT, TICK))
         for answer in json.loads(entry.answers) if entry.answers != "[]" else ():
             if (version := answer.get("version")) is None:
-                news |= "accepted" not in answer
+                news |= "accepted" not in answer and "called" not in answer
             elif version > versions.get(answer["job"], 0):  # an end of version 0 answers a worker that is not known
                 news, versions[answer["job"]] = True, version
         if news:

@@ -1,0 +1,289 @@
+"""Parts from outside the library: what a package may bring, and the registry of those that there are.
+
+A package brings parts by an entry point of the group ``lightning_core.parts`` that names a :class:`Part`:
+
+.. code-block:: toml
+
+    [project.entry-points."lightning_core.parts"]
+    quiet = "quiet_nights:part"
+
+A notebook or a script registers one with :func:`register`. Entry points are looked up when a name is asked for that the
+library does not have, once in a process: what nobody names is never imported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from typing import Any
+
+from lightning_core.errors import LightningCoreError
+
+log = logging.getLogger(__name__)
+
+GROUP = "lightning_core.parts"
+# Characters of what a column says of a job.
+MAX_CELL = 200
+
+
+class AbsentPartError(LightningCoreError, ValueError):
+    """A part is named that is neither in the library nor in a package that is installed here."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Everything that one package brings; a package brings any of it.
+
+    Args:
+        policies: Classes of :class:`~lightning_core.core.protocols.Policy` by name.
+        estimators: Classes of :class:`~lightning_core.core.protocols.Estimator` by name.
+        controllers: Classes of :class:`~lightning_core.controllers.Controller` by name.
+        spot_policies: Classes of spot policies by name.
+        provisioners: Functions of a pool's name, the resource of a device and further words, by name; each returns a
+            :class:`~lightning_core.cloud.provisioner.Provisioner`.
+        targets: Classes derived from :class:`~lightning_core.core.targets.Target`.
+        events: Frozen dataclasses of JSON values by name. An event that is sent to a pool as ``NAME.EVENT``, where
+            ``NAME`` is that of the entry point, reaches all controllers as an object of its class.
+        commands: Function that adds commands to ``lightning-core``, as ``add_commands`` of the modules in
+            ``lightning_core.cli`` does.
+        columns: Functions of a :class:`~lightning_core.core.answers.JobStatus` that return a text, or an empty one for
+            nothing, by the heading under which ``status``, the page and reports show it.
+        panels: Functions of a :class:`~lightning_core.history.history.History` that return a text, or the rows of a
+            table (a list of lists of texts, the heading first), by the title of the panel that they add to reports.
+
+    Example::
+
+        >>> from lightning_core.policies import POLICIES, Edf
+        >>> class NewestFirst(Edf):
+        ...     '''The job that was submitted last first.'''
+        >>> register("newest", Part(policies={"newest_first": NewestFirst}))
+        >>> type(POLICIES.build("newest_first", {})).__name__
+        'NewestFirst'
+        >>> unregister("newest")
+    """
+
+    policies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    estimators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    controllers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    spot_policies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    provisioners: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    targets: Sequence[type[Any]] = ()
+    events: Mapping[str, type[Any]] = field(default_factory=dict)
+    commands: Callable[..., None] | None = None
+    columns: Mapping[str, Callable[..., str]] = field(default_factory=dict)
+    panels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A part with the package that it is from."""
+
+    name: str
+    part: Part
+    package: str
+    """Name and version of the package: ``quiet-nights 1.2``."""
+
+
+_registered: dict[str, Registered] = {}
+# Paths of classes that may be imported: those that the user of this process has named. A journal that is only read may
+# come from anybody.
+_allowed: set[str] = set()
+_is_reading: ContextVar[bool] = ContextVar("is_reading", default=False)
+_broken: dict[str, str] = {}
+
+
+def register(name: str, part: Part) -> None:
+    """Add a part in this process, in place of an earlier one of the same name.
+
+    Args:
+        name: Name of the part; the names of its events begin with it.
+        part: The part.
+
+    Raises:
+        ValueError: If it is no :class:`Part`, or another part brings something of the same name.
+    """
+    _add(name, part, package_of(_any_member(part) if isinstance(part, Part) else part))
+
+
+def unregister(name: str) -> None:
+    """Remove a part from this process."""
+    _registered.pop(name, None)
+
+
+def all_parts() -> list[Registered]:
+    """Return all parts that are registered or installed, by name.
+
+    One that cannot be imported is left out, and the log says why.
+    """
+    _load_installed()
+    return [_registered[name] for name in sorted(_registered)]
+
+
+def broken_parts() -> Mapping[str, str]:
+    """Return why parts that are installed could not be loaded, by name."""
+    _load_installed()
+    return dict(_broken)
+
+
+def brought(family: str, name: str) -> tuple[Any, str] | None:
+    """Return what some part brings under a name, and the part's package; None if no part does.
+
+    Args:
+        family: Name of a field of :class:`Part` that is a mapping.
+        name: The name.
+    """
+    for one in all_parts():
+        if (found := getattr(one.part, family).get(name)) is not None:
+            return found, one.package
+    return None
+
+
+def names_of(family: str) -> list[str]:
+    """Return the names of all that parts bring of a family."""
+    return [name for one in all_parts() for name in getattr(one.part, family)]
+
+
+def outside_targets() -> Iterator[type[Any]]:
+    """Yield the kinds of targets that parts bring."""
+    for one in all_parts():
+        yield from one.part.targets
+
+
+def columns_of(status: Any) -> dict[str, str]:
+    """Return what columns of parts say of a job, by their headings; one that raises says so itself.
+
+    Args:
+        status: The :class:`~lightning_core.core.answers.JobStatus`.
+    """
+    said = {}
+    for one in all_parts():
+        for heading, column in one.part.columns.items():
+            try:
+                said[heading] = str(column(status))
+            except Exception as error:  # it is code of somebody else
+                said[heading] = f"{type(error).__name__}: {error}"
+    return {heading: words[:MAX_CELL] for heading, words in said.items() if words}
+
+
+def event_class(name: str) -> type[Any] | None:
+    """Return the class of an event of a part by its full name, ``PART.EVENT``; None if no part brings it."""
+    part, _, event = name.partition(".")
+    found = next((one for one in all_parts() if one.name == part), None)
+    return None if found is None else found.part.events.get(event)
+
+
+@contextmanager
+def reading_only() -> Iterator[None]:
+    """Let class paths that are named meanwhile be imported only if the user of this process has named them before."""
+    token = _is_reading.set(True)
+    try:
+        yield
+    finally:
+        _is_reading.reset(token)
+
+
+def allow_classes(paths: Iterable[str]) -> None:
+    """Let classes be imported by their paths: who runs this process has named them."""
+    if not _is_reading.get():
+        _allowed.update(paths)
+
+
+def is_reading_only() -> bool:
+    """Return whether what is read now comes from a file that anybody may have written."""
+    return _is_reading.get()
+
+
+def import_class(path: str, kind: str, methods: Sequence[str]) -> type[Any]:
+    """Import a class by its path.
+
+    Args:
+        path: Module and name of the class: ``package.module.Class``.
+        kind: What the class is, for messages.
+        methods: Names of methods that it must have.
+
+    Raises:
+        AbsentPartError: If there is no such module or class, or the user of this process has not named it.
+        ValueError: If it is no class with these methods.
+    """
+    if path not in _allowed:
+        raise AbsentPartError(f"{kind} {path}: a class that only a file names is not imported")
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            raise AbsentPartError(f"{kind} {path}: no module {error.name!r} is installed here") from None
+        raise ValueError(f"{kind} {path}: {type(error).__name__}: {error}") from None
+    except AttributeError:
+        raise AbsentPartError(f"{kind} {path}: {module} has no class {name!r}") from None
+    except Exception as error:
+        raise ValueError(f"{kind} {path}: {type(error).__name__}: {error}") from error
+    missing = [method for method in methods if not callable(getattr(found, method, None))]
+    if not isinstance(found, type) or missing:
+        what = f"must be a class with the method {missing[0]}" if missing else "must be a class"
+        raise ValueError(f"{kind} {path}: {what}")
+    return found
+
+
+def package_of(member: Any) -> str:
+    """Return the name and the version of the package that a class or function is from.
+
+    Example::
+
+        >>> import numpy
+        >>> package_of(numpy.ndarray).split()[0]
+        'numpy'
+    """
+    module = str(getattr(member, "__module__", None) or type(member).__module__)
+    top = module.partition(".")[0]
+    for name in _distributions().get(top, ()):
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:  # removed since
+            continue
+    return module
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+def _any_member(part: Part) -> Any:
+    """Return something that the part brings, which tells where it is from."""
+    for one in fields(part):
+        value = getattr(part, one.name)
+        if value:
+            return next(iter(value.values() if isinstance(value, Mapping) else value)) if not callable(value) else value
+    return part
+
+
+def _add(name: str, part: Any, package: str) -> None:
+    if name == "lightning_core" or not name or "." in name:
+        raise ValueError(f"name of a part must be without dots, and not lightning_core, got {name!r}")
+    if not isinstance(part, Part):
+        raise ValueError(f"part {name}: must be a lightning_core.Part, got {type(part).__name__}")
+    for other in _registered.values():
+        for family in (one.name for one in fields(Part) if isinstance(getattr(part, one.name), Mapping)):
+            twice = getattr(part, family).keys() & getattr(other.part, family).keys()
+            if other.name != name and family != "events" and twice:
+                raise ValueError(f"part {name}: {other.name} brings {sorted(twice)[0]!r} of {family} too; rename one")
+    _registered[name] = Registered(name, part, package)
+
+
+@cache
+def _load_installed() -> None:
+    """Load the parts of all installed packages."""
+    for point in sorted(entry_points(group=GROUP), key=lambda one: one.name):
+        package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.module
+        try:
+            _add(point.name, point.load(), package)
+        except Exception as error:  # it is code of somebody else
+            _broken[point.name] = f"{package}: {type(error).__name__}: {error}"
+            log.warning("part %s of %s cannot be loaded: %s: %s", point.name, package, type(error).__name__, error)

@@ -1,0 +1,356 @@
+"""Guards around parts from outside the library: their errors and what they return become part of the journal.
+
+A part that raises, or returns what breaks a rule, is not asked again: a policy and an estimator are replaced by the
+default, and a controller's last requests stay in force. The jobs train on. What a part returns stands in the journal
+beside the answers, and a replay uses it in place of asking, so it takes the same path with a part that draws random
+numbers, or with another version of it. The library's own parts have no guard: they are pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import fields
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+
+from lightning_core.core.answers import PartCall
+from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray, kept_by_row
+from lightning_core.core.earlier_runs import EarlierRun
+from lightning_core.core.earlier_runs.binned_curve import BinnedCurve
+from lightning_core.core.events import PartEvent
+from lightning_core.core.limits import MAX_TEXT
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.protocols import Estimator, Policy
+from lightning_core.core.saved_state import Saves, StateError, Stateful, decode, encode, restored
+
+T = TypeVar("T")
+
+# Name of the event that says which packages the parts of a pool are from.
+PACKAGES = "lightning_core.packages"
+
+
+class OutsideCalls(Stateful):
+    """Calls of outside parts while an event is handled, and the parts that have failed.
+
+    Attributes:
+        failed: Error of each part that is not asked any more, by its kind and name.
+        packages: Package and version of each part, by its kind and name.
+        made: What parts have returned or raised while the present event is handled.
+    """
+
+    STATE = ("failed", "packages")
+
+    def __init__(self, packages: Mapping[str, str]) -> None:
+        self.failed: dict[str, str] = {}
+        self.packages = dict(packages)
+        self.made: list[PartCall] = []
+        self._recorded: deque[PartCall] | None = None
+        self._is_open = False
+
+    def take(self, event: object) -> None:
+        """Take the news that packages have changed; any other event changes nothing here."""
+        if isinstance(event, PartEvent) and event.name == PACKAGES:
+            self.packages = {str(part): str(package) for part, package in event.body.items()}
+
+    @contextmanager
+    def during_event(self) -> Iterator[None]:
+        """Record calls, or repeat recorded ones, while an event is handled."""
+        self.made, self._is_open = [], True
+        try:
+            yield
+        finally:
+            self._is_open, self._recorded = False, None
+
+    def recall(self, recorded: Sequence[PartCall]) -> None:
+        """Use recorded calls for the event that is handled next."""
+        self._recorded = deque(recorded)
+
+    def ask(
+        self, part: str, method: str, call: Callable[[], Any], read: Callable[[Any], T], instead: Callable[[], T],
+        *, usual: Any = None,
+    ) -> T:  # fmt: skip
+        """Return what a part says, or what was recorded of it.
+
+        Args:
+            part: Kind and name of the part.
+            method: Name of the method.
+            call: Asks the part and returns JSON values; it raises if they break a rule.
+            read: Makes the result of these values.
+            instead: Returns the result once the part has failed.
+            usual: Value that is so common that it is not recorded.
+        """
+        if part in self.failed:
+            return instead()
+        if not self._is_open:  # a question about the present state, of which no journal knows
+            try:
+                return read(call())
+            except Exception:
+                return instead()
+        label, told = f"{part} {method}", self._recorded
+        if told is not None:
+            made = told.popleft() if told and told[0].part == label else PartCall(label, usual)
+            try:
+                call()  # what it remembers stays up to date
+            except Exception as error:  # its word is not asked for
+                del error
+        else:
+            try:
+                made = PartCall(label, call())
+                read(made.returned)
+            except Exception as error:
+                made = PartCall(label, None, f"{type(error).__name__}: {error}"[:MAX_TEXT])
+        if made.raised:
+            self.failed[part] = made.raised
+        if made.raised or made.returned != usual:
+            self.made.append(made)
+        return instead() if made.raised else read(made.returned)
+
+    def tell(self, part: str, method: str, call: Callable[[], Any]) -> None:
+        """Tell a part something; it returns nothing."""
+
+        def told() -> None:
+            call()
+
+        self.ask(part, method, told, lambda nothing: None, lambda: None)
+
+
+class Guarded:
+    """An outside part behind its guard, with another one in its place once it has failed.
+
+    Args:
+        inner: The part.
+        part: Kind and name of the part.
+        calls: Records its calls.
+        instead: Makes what replaces it.
+    """
+
+    def __init__(self, inner: Any, part: str, calls: OutsideCalls, instead: Callable[[], Any]) -> None:
+        self.inner, self.part, self.calls, self._make = inner, part, calls, instead
+        self._other: Any = None
+
+    @property
+    def other(self) -> Any:
+        """What replaces it."""
+        if self._other is None:
+            self._other = self._make()
+            self._prepare(self._other)
+        return self._other
+
+    def _prepare(self, other: Any) -> None:
+        """Bring a replacement to the present state."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
+        copy = type(self)(deepcopy(self.inner, memo), self.part, self.calls, self._make)
+        copy._other = deepcopy(self._other, memo)
+        return copy
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values; that of a part that cannot save its own is lost with a restart."""
+        try:
+            own = self.inner.state() if isinstance(self.inner, Saves) else None
+        except Exception:
+            own = None
+        return {"own": own, "other": None if self._other is None else self._other.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state; a part that does not know it any more, as a newer version may, begins anew."""
+        fresh = deepcopy(self.inner)
+        try:
+            if state["own"] is not None:
+                self.inner.restore(state["own"])
+        except KeyError:
+            raise StateError(f"not the state of {self.part}") from None
+        except Exception:
+            self.inner = fresh
+        self._other = None if state["other"] is None else restored(self._make(), state["other"])
+
+    def _keep(self, stays: BoolArray) -> None:
+        self.calls.tell(self.part, "keep", lambda: self.inner.keep(stays))
+        if self._other is not None:
+            self._other.keep(stays)
+
+
+class _KeepsRows:
+    def keep(self: Any, stays: BoolArray) -> None:
+        self._keep(stays)
+
+
+class _ChoosesSizes:
+    chooses_sizes: ClassVar[Literal[True]] = True
+
+
+class _LooksAtCurves:
+    @property
+    def banks(self: Any) -> Sequence[Any]:
+        return [] if self.part in self.calls.failed else self.guarded_banks()
+
+
+class _KnowsSchedule:
+    def schedule(self: Any, row: int, position: FloatArray, rate: FloatArray) -> None:
+        self.calls.tell(self.part, "schedule", lambda: self.inner.schedule(row, position, rate))
+
+
+class _UsesHistory:
+    def history(self: Any, row: int, curves: Sequence[EarlierRun]) -> None:
+        self.calls.tell(self.part, "history", lambda: self.inner.history(row, curves))
+
+    def ready(self: Any, rows: IntArray) -> BoolArray:
+        def instead() -> BoolArray:
+            return np.zeros(len(rows), np.bool_)
+
+        return self.array("ready", lambda: self.inner.ready(rows), np.bool_, (len(rows),), instead)  # type: ignore[no-any-return]
+
+    def history_share(self: Any, rows: IntArray) -> FloatArray:
+        def instead() -> FloatArray:
+            return np.zeros(len(rows))
+
+        return self.array("history_share", lambda: self.inner.history_share(rows), np.float64, (len(rows),), instead)  # type: ignore[no-any-return]
+
+
+class GuardedPolicy(Guarded):
+    """A policy behind its guard."""
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        def call() -> dict[str, Any]:
+            plan = self.inner.plan(jobs, now)
+            plan.check(jobs, now)
+            return {one.name: _as_json(getattr(plan, one.name)) for one in fields(Plan)}
+
+        def read(values: Mapping[str, Any]) -> Plan:
+            return Plan(**{name: decode(value) for name, value in values.items()})
+
+        return self.calls.ask(self.part, "plan", call, read, lambda: self.other.plan(jobs, now))  # type: ignore[no-any-return]
+
+    def guarded_banks(self) -> list[_TaughtBank]:
+        """Return the estimators of the policy, each of which is only told what jobs report."""
+        try:
+            banks = list(self.inner.banks)
+        except Exception:  # it has none then
+            return []
+        return [_guarded(_TaughtBank, bank, self.part, self.calls, lambda: None) for bank in banks]
+
+
+class _TaughtBank(Guarded):
+    """An estimator of an outside policy: the policy asks it, and the scheduler tells it of losses."""
+
+    def grow(self, rows: int) -> None:
+        self.calls.tell(self.part, "grow", lambda: self.inner.grow(rows))
+
+    def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
+        self.calls.tell(self.part, "observe", lambda: self.inner.observe(rows, position, loss))
+
+
+class GuardedEstimator(Guarded):
+    """An estimator behind its guard, with the curves that its replacement is shown."""
+
+    def __init__(self, inner: Any, part: str, calls: OutsideCalls, instead: Callable[[], Any]) -> None:
+        super().__init__(inner, part, calls, instead)
+        self._rows = 0
+        self._curves: dict[int, BinnedCurve] = {}
+
+    def grow(self, rows: int) -> None:
+        self._rows = rows
+        self.calls.tell(self.part, "grow", lambda: self.inner.grow(rows))
+        if self._other is not None:
+            self._other.grow(rows)
+
+    def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
+        self.calls.tell(self.part, "observe", lambda: self.inner.observe(rows, position, loss))
+        if self.part in self.calls.failed:
+            self.other.observe(rows, position, loss)
+            return
+        for row, batches, value in zip(rows.tolist(), position.tolist(), loss.tolist(), strict=True):
+            self._curves.setdefault(row, BinnedCurve()).add(max(int(batches), 1), value)
+
+    def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
+        def instead() -> FloatArray:
+            return self.other.predict(rows, position)  # type: ignore[no-any-return]
+
+        found: FloatArray = self.array(
+            "predict", lambda: self.inner.predict(rows, position), np.float64, (len(rows),), instead
+        )
+        return found
+
+    def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
+        def call() -> FloatArray:
+            found: FloatArray = self.inner.first_passage(rows, threshold)
+            if np.any(np.diff(found, axis=1) < 0):
+                raise ValueError(f"first_passage must increase along each row, got {found}")
+            return found
+
+        def instead() -> FloatArray:
+            return self.other.first_passage(rows, threshold)  # type: ignore[no-any-return]
+
+        wanted: FloatArray = self.array("first_passage", call, np.float64, (len(rows), len(LEVELS)), instead)
+        return wanted
+
+    def array(
+        self, method: str, call: Callable[[], Any], dtype: Any, shape: tuple[int, ...], instead: Callable[[], Any]
+    ) -> Any:
+        """Return an array that the estimator returns, once its type and shape are checked."""
+
+        def as_json() -> Any:
+            found = np.asarray(call(), dtype)
+            if found.shape != shape:
+                raise ValueError(f"{method} must have shape {shape}, got {found.shape}")
+            return encode(found)
+
+        return self.calls.ask(self.part, method, as_json, decode, instead)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"rows": self._rows, "curves": encode(self._curves)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._rows = int(state["rows"])
+        self._curves = {row: restored(BinnedCurve(), one) for row, one in decode(state["curves"]).items()}
+
+    def _prepare(self, other: Any) -> None:
+        other.grow(self._rows)
+        for row, curve in self._curves.items():
+            for batches, loss in zip(*curve.points(), strict=True):
+                other.observe(np.array([row]), np.array([float(batches)]), np.array([loss]))
+        self._curves = {}
+
+    def _keep(self, stays: BoolArray) -> None:
+        super()._keep(stays)
+        self._rows, self._curves = int(np.count_nonzero(stays)), kept_by_row(self._curves, stays)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
+        copy = super().__deepcopy__(memo)
+        copy._rows, copy._curves = self._rows, deepcopy(self._curves, memo)  # type: ignore[attr-defined]
+        return copy
+
+
+def guarded_policy(inner: Policy, name: str, calls: OutsideCalls, instead: Callable[[], Policy]) -> Policy:
+    """Return an outside policy behind its guard."""
+    return _guarded(GuardedPolicy, inner, f"policy {name}", calls, instead)  # type: ignore[no-any-return]
+
+
+def guarded_estimator(inner: Estimator, name: str, calls: OutsideCalls, instead: Callable[[], Estimator]) -> Estimator:
+    """Return an outside estimator behind its guard."""
+    return _guarded(GuardedEstimator, inner, f"estimator {name}", calls, instead)  # type: ignore[no-any-return]
+
+
+# The protocols that a part may also have, by a method of each: its guard has those that it has.
+_ALSO = {"keep": _KeepsRows, "chooses_sizes": _ChoosesSizes, "banks": _LooksAtCurves, "schedule": _KnowsSchedule,
+         "history_share": _UsesHistory}  # fmt: skip
+
+
+def _guarded(kind: type[Any], inner: Any, part: str, calls: OutsideCalls, instead: Callable[[], Any]) -> Any:
+    also = [mixin for name, mixin in _ALSO.items() if hasattr(type(inner), name)]
+    return type(kind.__name__, (*also, kind), {})(inner, part, calls, instead)
+
+
+def _as_json(value: Any) -> Any:
+    """Return an attribute of a plan in the types that a state may have."""
+    if isinstance(value, np.ndarray):
+        kind = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}.get(value.dtype.kind)
+        return encode(value if kind is None else value.astype(kind))
+    if isinstance(value, np.generic):
+        return encode(value.item())
+    return encode(value)

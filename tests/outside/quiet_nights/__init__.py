@@ -1,0 +1,212 @@
+"""Parts for pools that should be quiet at night, written against the public surface of lightning_core alone."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from lightning_core import Part, Pool
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
+from lightning_core.core.control import Ask, Asker, Rights
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import Reason
+from lightning_core.core.saved_state import Stateful
+from lightning_core.core.targets import Target
+from lightning_core.history.history import History
+from lightning_core.market.node_counts import NodeCounts
+from lightning_core.planning.sequencing import one_by_one
+
+
+class HeaviestFirst(Stateful):
+    """The heaviest job first, ties by lot: a policy that draws random numbers, as none of the library's may.
+
+    Args:
+        seed: Seed of the draws; None for another one in each process.
+    """
+
+    STATE = ("plans",)
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._draw = np.random.default_rng(seed)
+        self.plans = 0
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        self.plans += 1
+        return one_by_one(jobs, np.lexsort((self._draw.random(len(jobs)), -jobs.weight)), now)
+
+
+class StraightLine(Stateful):
+    """The line through the first and the newest loss of each job, twice as far and half as far as its quantiles."""
+
+    STATE = ("first", "newest")
+
+    def __init__(self) -> None:
+        self.first = np.zeros((0, 2))
+        self.newest = np.zeros((0, 2))
+
+    def grow(self, rows: int) -> None:
+        more = np.zeros((rows - len(self.first), 2))
+        self.first, self.newest = np.vstack([self.first, more]), np.vstack([self.newest, more])
+
+    def observe(self, rows: IntArray, position: FloatArray, loss: FloatArray) -> None:
+        self.newest[rows] = np.column_stack([position, loss])
+        new = rows[self.first[rows, 0] == 0]
+        self.first[new] = self.newest[new]
+
+    def predict(self, rows: IntArray, position: FloatArray) -> FloatArray:
+        first, newest = self.first[rows], self.newest[rows]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slope = (newest[:, 1] - first[:, 1]) / (newest[:, 0] - first[:, 0])
+        return newest[:, 1] + slope * (position - newest[:, 0])
+
+    def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
+        first, newest = self.first[rows], self.newest[rows]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slope = (first[:, 1] - newest[:, 1]) / (newest[:, 0] - first[:, 0])
+            likely = newest[:, 0] + (newest[:, 1] - threshold) / slope
+        likely = np.where(slope > 0, np.maximum(likely, newest[:, 0]), np.where(slope <= 0, np.inf, np.nan))
+        return likely[:, None] * 2.0 ** (2.0 * np.array(LEVELS) - 1.0)
+
+
+@dataclass(frozen=True)
+class Halving(Target):
+    """Met once the loss has come down to a part of the first one that counts.
+
+    Args:
+        halves: How many times it must halve.
+        start: Loss from which it counts.
+
+    Raises:
+        ValueError: If one is not positive.
+    """
+
+    KEY: ClassVar[str] = "halves"
+    KEYS: ClassVar[tuple[str, ...]] = ("halves", "start")
+    FORMS: ClassVar[tuple[str, ...]] = ("3 halvings of 2.3",)
+    MAPPINGS: ClassVar[tuple[str, ...]] = ("{halves: N, start: L}",)
+
+    halves: int
+    start: float
+
+    def __post_init__(self) -> None:
+        if not (self.halves > 0 and self.start > 0):
+            raise ValueError(f"halves and start must be positive, got {self.halves} and {self.start}")
+
+    @classmethod
+    def from_line(cls, text: str) -> Self | None:
+        halves, said, start = text.partition(" halvings of ")
+        return cls(int(halves), float(start)) if said else None
+
+    @classmethod
+    def from_terms(cls, terms: Mapping[str, Any]) -> Self | None:
+        return cls(terms["halves"], terms["start"]) if terms.keys() == {"halves", "start"} else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"halves": self.halves, "start": self.start}
+
+    def __str__(self) -> str:
+        return f"{self.halves} halvings of {self.start:g}"
+
+    @property
+    def quantity(self) -> str:
+        return "loss"
+
+    @property
+    def goal(self) -> float:
+        return float(self.start) * 0.5**self.halves
+
+    @property
+    def grows(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class NightBegan:
+    """Event: it is night until so many events have passed."""
+
+    events: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.events, int) and self.events > 0):
+            raise ValueError(f"events must be a positive whole number, got {self.events!r}")
+
+
+class Quiet(Stateful):
+    """Holds all jobs but one from an event of its own on, for as many further events as that says.
+
+    Args:
+        spares: Name of a job that trains at night too.
+    """
+
+    STATE = ("left",)
+    rights: ClassVar[Rights] = Rights("the quiet night", holds=True)
+
+    def __init__(self, spares: str = "") -> None:
+        self._spares = spares
+        self.left = 0
+
+    def handle(self, event: Any, now: float, pool: Any) -> Sequence[Ask]:
+        if isinstance(event, NightBegan):
+            self.left = event.events
+        elif self.left:
+            self.left -= 1
+        by, names = Asker("quiet"), [name for name in pool.names() if name != self._spares]
+        reason = Reason("part", (), f"it is night for {self.left} more events")
+        return [Ask(name, by, hold=True, reason=reason) if self.left else Ask(name, by) for name in names]
+
+    def wakeup(self) -> float | None:
+        return None
+
+
+class Shelf:
+    """A provisioner of machines that are there already."""
+
+    def __init__(self, pool: str, resource: str, words: Sequence[str]) -> None:
+        self.nodes = NodeCounts()
+
+    def scale_to(self, wanted: NodeCounts) -> None:
+        self.nodes = wanted
+
+    def close(self) -> None:
+        self.nodes = NodeCounts()
+
+
+def _add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    night = command("night", _night, "hold the jobs of a pool for a while")
+    night.add_argument("events", type=int)
+    night.add_argument("--pool", default="auto")
+
+
+def _night(arguments: argparse.Namespace) -> int:
+    with Pool.connect(arguments.pool) as pool:
+        pool.tell("quiet.night_began", events=arguments.events)
+    print("it is night")
+    return 0
+
+
+def _halves(job: JobStatus) -> str:
+    if job.value is None or not isinstance(job.target, Halving):
+        return ""
+    return f"{np.log2(job.target.start / job.value):.1f} of {job.target.halves}"
+
+
+def _panel(history: History) -> list[list[str]]:
+    return [["job", "came to"], *([job.name, str(job.verdict)] for job in history.jobs)]
+
+
+part = Part(
+    policies={"heaviest_first": HeaviestFirst},
+    estimators={"straight_line": StraightLine},
+    controllers={"quiet": Quiet},
+    provisioners={"shelf": Shelf},
+    targets=[Halving],
+    events={"night_began": NightBegan},
+    commands=_add_commands,
+    columns={"halvings": _halves},
+    panels={"What became of them": _panel},
+)

@@ -1,0 +1,418 @@
+"""A package outside the library: what it brings works as the library's own does, and what it breaks breaks nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.cloud import make_provisioner, parse_provision
+from lightning_core.core import parts
+from lightning_core.core.answers import Verdict
+from lightning_core.core.events import Cell, PartEvent, Report, Submit, Tick
+from lightning_core.core.jobs import Job
+from lightning_core.core.parts import AbsentPartError, Part, register, unregister
+from lightning_core.core.targets import as_target, target_from_dict
+from lightning_core.history.history import History
+from lightning_core.report.page import page
+from lightning_core.scheduler.settings import Settings
+from lightning_core.server.host import Host
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
+from lightning_core.view.job_line import COLUMNS, line
+
+from .conftest import forget, install
+
+
+class Clock:
+    """A clock that the test holds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+SETTINGS: dict[str, Any] = {
+    "policy": "heaviest_first",
+    "estimator": "straight_line",
+    "controllers": {"quiet": {"spares": "a"}},
+}
+
+
+def jobs() -> Submit:
+    """Three jobs of different weights, one of which has a target of the package."""
+    return Submit((
+        Job("a", 600.0, as_target("3 halvings of 2.4"), weight=1.0),
+        Job("b", 600.0, as_target("loss<=0.5"), weight=3.0),
+        Job("c", 600.0, as_target({"halves": 2, "start": 2.0}), weight=2.0),
+    ))  # fmt: skip
+
+
+def train(host: Host, clock: Clock, reports: int, start: int = 1) -> None:
+    """Let each job report losses that fall, as far as it holds a share."""
+    for number in range(start, start + reports):
+        clock.now += 1.0
+        for name in host.scheduler.names(active=True):
+            directive = host.scheduler.directive(name)
+            assert directive is not None
+            cells = (Cell(number, 10 * number, 2.0 / number),)
+            host.handle(Report(name, 1, number=number, version=directive.version, batches=10 * number,
+                               busy=0.5 * number, cells=cells))  # fmt: skip
+
+
+def make_host(folder: Path, clock: Clock, **settings: Any) -> Host:
+    return Host(Settings(**SETTINGS | settings), folder / "journal.db", clock)
+
+
+def test_every_part_works_in_a_pool_that_is_killed_and_goes_on(quiet: Path, tmp_path: Path) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock)
+    assert host.scheduler.packages == {
+        "policy heaviest_first": "quiet-nights 1.2",
+        "estimator straight_line": "quiet-nights 1.2",
+        "controller quiet": "quiet-nights 1.2",
+    }
+    host.handle(jobs())
+    first = {status.name: status.share for status in host.status()}
+    assert first == {"a": 0.0, "b": 1.0, "c": 0.0}  # the heaviest
+
+    train(host, clock, 3)
+    host.handle(PartEvent("quiet.night_began", {"events": 4}))
+    held = {status.name: status for status in host.status()}
+    assert [held[name].paused for name in "abc"] == [False, True, True]
+    assert str(held["b"].grant_reason) == "paused by the quiet night: it is night for 4 more events"
+    before = [(status.name, status.share, status.paused, status.finish) for status in host.status()]
+    # It is killed: nothing is closed, and the policy would draw other lots now.
+    again = make_host(tmp_path, clock)
+    assert [(status.name, status.share, status.paused, status.finish) for status in again.status()] == before
+    train(again, clock, 10, start=4)
+    met = {status.name: status.verdict for status in again.status()}
+    assert met["a"] is Verdict.MET
+    assert met["c"] is Verdict.MET
+    again.close()
+
+    journal = Journal.open(tmp_path / "journal.db", read_only=True)
+    assert replay(journal, whole=True).digest == journal.digest
+    history = History.read(journal)
+    job = next(one for one in history.jobs if one.name == "b")
+    words = [str(remark) for remark in job.remarks]
+    assert any("it is night for 4 more events" in one for one in words), words
+    drawn = page(history)
+    assert "What became of them" in drawn
+    assert "<td>met</td>" in drawn
+    journal.close()
+
+
+def test_a_column_is_shown_with_the_job(quiet: Path, tmp_path: Path) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock)
+    host.handle(jobs())
+    train(host, clock, 2)
+    status = next(one for one in host.status() if one.name == "a")
+    assert "halvings 0.7 of 3" in line(clock.now, status)[COLUMNS.index("reason")]
+    host.close()
+
+
+def test_an_upgrade_neither_stops_a_restart_nor_damages_the_journal(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock)
+    host.handle(jobs())
+    train(host, clock, 4)
+    before = [(status.name, status.share) for status in host.status()]
+
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(install(tmp_path / "newer", "2.0")))
+    forget()
+    module = __import__("quiet_nights")
+    monkeypatch.setattr(module.HeaviestFirst, "STATE", ("plans", "more"))  # saved states do not fit any more
+    monkeypatch.setattr(module.HeaviestFirst, "more", 0, raising=False)
+    plain = module.HeaviestFirst.plan
+
+    def plan(self: Any, view: Any, now: float) -> Any:  # it decides otherwise now
+        return plain(self, view.__class__(**{**_columns(view), "weight": -view.weight}), now)
+
+    monkeypatch.setattr(module.HeaviestFirst, "plan", plan)
+    again = make_host(tmp_path, clock)
+    assert [(status.name, status.share) for status in again.status()] == before
+    clock.now += 2.0
+    again.catch_up()
+    assert again.scheduler.packages["policy heaviest_first"] == "quiet-nights 2.0"
+    shares = {status.name: status.share for status in again.status()}
+    assert shares["b"] == 0.0  # the heaviest is last now
+    again.close()
+    journal = Journal.open(tmp_path / "journal.db", read_only=True)
+    assert replay(journal).digest == journal.digest
+    journal.close()
+
+
+def _columns(view: Any) -> dict[str, Any]:
+    return {name: getattr(view, name) for name in view.__dataclass_fields__}
+
+
+def test_a_package_that_is_not_there_is_named_and_the_journal_stays_as_it_is(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock)
+    host.handle(jobs())
+    train(host, clock, 3)
+    host.close()
+    content = (tmp_path / "journal.db").read_bytes()
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(quiet)])
+    forget()
+    with pytest.raises(AbsentPartError, match=r"policy heaviest_first is from quiet-nights 1\.2, which"):
+        Host(Settings(), tmp_path / "journal.db", clock)
+    assert (tmp_path / "journal.db").read_bytes() == content
+
+
+@pytest.mark.parametrize("how", ["raises", "is of another shape"])
+def test_a_policy_that_fails_is_replaced_and_the_failure_is_in_the_journal(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock, controllers={})
+    host.handle(jobs())
+    train(host, clock, 2)
+    module = sys.modules["quiet_nights"]
+    plain = module.HeaviestFirst.plan
+
+    def plan(self: Any, view: Any, now: float) -> Any:
+        if how == "raises":
+            raise RuntimeError("no more")
+        whole = plain(self, view, now)
+        return whole.__class__(**{**_columns(whole), "share": whole.share[:-1]})
+
+    monkeypatch.setattr(module.HeaviestFirst, "plan", plan)
+    train(host, clock, 1, start=3)
+    words = host.scheduler.failed_parts["policy heaviest_first"]
+    assert words.startswith("RuntimeError: no more" if how == "raises" else "ValueError: share must have shape")
+    monkeypatch.setattr(module.HeaviestFirst, "plan", plain)  # a replay fails at the same event all the same
+    train(host, clock, 8, start=4)
+    assert sum(status.verdict is Verdict.MET for status in host.status()) >= 2
+    assert make_host(tmp_path, clock).scheduler.failed_parts == {"policy heaviest_first": words}
+    host.close()
+
+
+@pytest.mark.parametrize("method", ["observe", "first_passage"])
+def test_an_estimator_that_fails_is_replaced_by_one_that_has_seen_the_curves(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock, controllers={}, policy="edf")
+    host.handle(jobs())
+    train(host, clock, 3)
+
+    def fail(*arguments: Any) -> Any:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(sys.modules["quiet_nights"].StraightLine, method, fail)
+    train(host, clock, 1, start=4)
+    clock.now += 2.0
+    host.catch_up()
+    assert host.scheduler.failed_parts == {"estimator straight_line": "ZeroDivisionError: by zero"}
+    assert make_host(tmp_path, clock).status() == host.status()
+    host.close()
+
+
+def test_a_controller_that_fails_is_told_nothing_more_and_its_holds_stay(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock)
+    host.handle(jobs())
+    host.handle(PartEvent("quiet.night_began", {"events": 9}))
+
+    def fail(*arguments: Any) -> Any:
+        raise KeyError("nights")
+
+    monkeypatch.setattr(sys.modules["quiet_nights"].Quiet, "handle", fail)
+    monkeypatch.setattr(sys.modules["quiet_nights"].Quiet, "wakeup", fail)
+    host.handle(Tick())
+    assert host.scheduler.failed_parts == {"controller quiet": "KeyError: 'nights'"}
+    assert [status.paused for status in host.status()] == [False, True, True]
+    assert make_host(tmp_path, clock).status() == host.status()
+    host.close()
+
+
+def test_a_target_that_raises_is_not_met_and_its_training_goes_on(quiet: Path, tmp_path: Path) -> None:
+    from lightning_core.core.targets import outside
+
+    outside.ERRORS.clear()
+    clock = Clock()
+    host = make_host(tmp_path, clock, controllers={})
+    halving = as_target("3 halvings of 2.4")
+
+    class Broken(type(halving)):  # type: ignore[misc]
+        def reaches(self, value: float) -> bool:
+            raise OverflowError("too much")
+
+    host.handle(Submit((Job("a", 600.0, Broken(3, 2.4)),)))
+    train(host, clock, 12)
+    [status] = host.status()
+    assert status.verdict is not Verdict.MET
+    assert status.batches == 120
+    [(part, words)] = host.scheduler.failed_parts.items()
+    assert part.endswith("Broken")
+    assert words == "reaches: OverflowError: too much"
+    host.close()
+    outside.ERRORS.clear()
+
+
+def test_targets_of_a_package_are_read_in_every_form(quiet: Path) -> None:
+    target = as_target("3 halvings of 2.4")
+    assert target == as_target({"halves": 3, "start": 2.4}) == target_from_dict(target.to_dict())
+    with pytest.raises(ValueError, match="halves and start must be positive, got -1 and 2"):
+        as_target({"halves": -1, "start": 2.0})
+
+
+def test_a_bundle_names_parts_and_classes_by_their_path(quiet: Path, tmp_path: Path) -> None:
+    text = """
+        pool: {devices: 1, controllers: {quiet: {spares: a}, quiet_nights.Quiet: {}}}
+        policy: {class_path: quiet_nights.HeaviestFirst, init_args: {seed: 3}}
+        jobs: {a: {config: a.yaml, deadline: 1m, target: 2 halvings of 2.0}}
+    """
+    (tmp_path / "a.yaml").write_text("model: {class_path: x.Y}\n")
+    bundle = BundleSpec.from_text(text, tmp_path)
+    assert (bundle.settings.policy, dict(bundle.settings.policy_args)) == ("quiet_nights.HeaviestFirst", {"seed": 3})
+    assert bundle.settings.packages["policy quiet_nights.HeaviestFirst"] == "quiet-nights 1.2"
+    assert list(bundle.settings.make_controllers()) == ["quiet", "quiet_nights.Quiet"]
+    assert BundleSpec.from_dict(bundle.to_dict(), tmp_path).settings == bundle.settings
+
+
+def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path: Path) -> None:
+    from lightning_core.bundle.pool_section import ExistingPool
+    from lightning_core.bundle.problems import BundleError
+
+    text = "policy: quiet_nights.HeaviestFirst\njobs: {a: {config: {model: x.Y}, deadline: 1m, target: 9 batches}}"
+    forget()
+    with pytest.raises(BundleError, match="policy: only who starts a pool may give it a class"):
+        BundleSpec.from_text(text, tmp_path, ExistingPool(1, "cpu"))
+    assert "quiet_nights" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Settings(policy="quiet_nights.HeaviestLast"), "policy quiet_nights.HeaviestLast: quiet_nights has no"),
+        (lambda: Settings(policy="quiet_nights.Shelf"), "must be a class with the method plan"),
+        (lambda: Settings(policy="loud_nights.Policy"), "policy loud_nights.Policy: no module 'loud_nights' is"),
+        (lambda: Settings(policy="heaviest_frst"), "got 'heaviest_frst'; did you mean 'heaviest_first'"),
+        (lambda: Settings(policy="heaviest_first", policy_args={"sed": 1}), "unknown argument 'sed'; did you mean 'se"),
+        (lambda: Settings(policy=3), "policy must have the method plan, and int has none"),  # type: ignore[arg-type]
+        (lambda: Settings(controllers={"quiet": {"spare": 1}}), "controller quiet: unknown argument 'spare'"),
+        (
+            lambda: PartEvent("quiet.night_began", {"events": 0}).decoded(),
+            "quiet.night_began: events must be a p",
+        ),
+        (lambda: PartEvent("quiet.night_began", {}).decoded(), "event quiet.night_began: "),
+        (lambda: register("a.b", Part()), "name of a part must be without dots"),
+        (lambda: register("loud", 3), "part loud: must be a lightning_core.Part, got int"),  # type: ignore[arg-type]
+    ],
+)
+def test_errors_name_the_part_the_rule_and_the_value(quiet: Path, make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        make()
+
+
+def test_two_parts_may_not_bring_the_same_name(quiet: Path) -> None:
+    module = __import__("quiet_nights")
+    parts.all_parts()
+    with pytest.raises(ValueError, match="part loud: quiet brings 'heaviest_first' of policies too; rename one"):
+        register("loud", Part(policies={"heaviest_first": module.HeaviestFirst}))
+
+
+def test_a_policy_may_be_a_class_or_an_object(quiet: Path) -> None:
+    policy = __import__("quiet_nights").HeaviestFirst
+    assert Settings(policy=policy).policy == "quiet_nights.HeaviestFirst"
+    given = policy(seed=4)
+    made = Settings(policy=given).make_policy()
+    assert type(made) is policy
+    assert made is not given
+
+
+def test_a_provisioner_and_a_command_of_a_package(quiet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lightning_core.cli.main import main
+
+    assert parse_provision("shelf one two") == ("shelf", ["one", "two"])
+    assert type(make_provisioner("shelf", "p", "r", [])).__name__ == "Shelf"
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "hold the jobs of a pool for a while" in capsys.readouterr().out
+    assert main(["night", "3", "--pool", "/nowhere"]) == 2
+
+
+def test_a_part_that_cannot_be_loaded_is_named_where_something_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = install(tmp_path / "site")
+    (folder / "quiet_nights").unlink()
+    (folder / "quiet_nights.py").write_text("raise ImportError('no nights here')\n")
+    monkeypatch.syspath_prepend(str(folder))
+    forget()
+    with pytest.raises(ValueError, match=r"the part quiet cannot be loaded: quiet-nights 1\.2: ImportError: no nights"):
+        Settings(policy="heaviest_first")
+    monkeypatch.undo()
+    forget()
+    parts._broken.clear()
+
+
+def test_what_is_registered_is_found_until_it_is_not(quiet: Path) -> None:
+    module = __import__("quiet_nights")
+    register("mine", Part(policies={"mine": module.HeaviestFirst}))
+    assert type(Settings(policy="mine").make_policy()) is module.HeaviestFirst
+    unregister("mine")
+    with pytest.raises(AbsentPartError):
+        Settings(policy="mine")
+
+
+def test_calls_are_in_the_journal_once_and_small(quiet: Path, tmp_path: Path) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock)
+    host.handle(jobs())
+    train(host, clock, 3)
+    host.close()
+    journal = Journal.open(tmp_path / "journal.db", read_only=True)
+    calls = [body for entry in journal.entries() for body in json.loads(entry.answers) if "called" in body]
+    assert {body["called"] for body in calls} == {"policy heaviest_first plan", "estimator straight_line first_passage"}
+    journal.close()
+
+
+def test_init_writes_a_package_whose_tests_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning_core.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--part", "my_own"]) == 0
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", str(tmp_path / "my_own")]
+    path = os.pathsep.join([str(tmp_path / "my_own"), *sys.path])
+    done = subprocess.run(line, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=300)
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    assert main(["init", "--part", "my-own"]) == 2
+    assert main(["init", "--part", "numpy"]) == 2
+
+
+def test_a_journal_that_is_only_read_imports_no_class(quiet: Path, tmp_path: Path) -> None:
+    clock = Clock()
+    host = Host(Settings(policy="quiet_nights.HeaviestFirst"), tmp_path / "journal.db", clock)
+    host.handle(jobs())
+    train(host, clock, 3)
+    host.close()
+    forget()
+    parts._allowed.clear()  # as in another process
+    with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
+        assert len(History.read(journal).jobs) == 3
+        assert journal.settings().packages == {"policy quiet_nights.HeaviestFirst": "quiet-nights 1.2"}
+        with pytest.raises(AbsentPartError, match=r"from quiet-nights 1\.2, which cannot be loaded here"):
+            replay(journal)
+    Host(Settings(), tmp_path / "journal.db", clock).close()  # its own account goes on with it
