@@ -11,18 +11,18 @@ from lightning_core.testing.target_conformance import check_target
 register("my_part", my_part.part)
 
 
-def test_the_policy():
+def test_the_policy() -> None:
     """It plans, and is found by its name."""
     check_policy(my_part.HeaviestFirst)
     Settings(policy="heaviest").make_policy()
 
 
-def test_the_target():
+def test_the_target() -> None:
     """It is read in every form, and met when it should be."""
     check_target(my_part.Perplexity(20.0))
 
 
-def test_the_controller():
+def test_the_controller() -> None:
     """It asks only for what it may, and is found by its name."""
     check_controller(my_part.Pausing)
     Settings(controllers={"maintenance": {"except_for": "a"}}).make_controllers()
