@@ -198,7 +198,7 @@ WALL_CLOCK = {
     "lightning_core/integrations/tune.py",
     "lightning_core/pool/http_client.py", "lightning_core/pool/pool.py",
     "lightning_core/run/ageing.py",
-    "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py", "lightning_core/server/webhook.py",
+    "lightning_core/run/run_folder.py", "lightning_core/server/clocks.py", "lightning_core/server/webhook.py",
     "lightning_core/storage/runs/pool_history.py", "lightning_core/storage/runs/run_store.py",
     "lightning_core/storage/journals/anchor.py", "lightning_core/storage/journals/recovery.py",
     "lightning_core/web/pool_watch.py",

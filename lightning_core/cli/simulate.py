@@ -32,7 +32,7 @@ from lightning_core.core.names import did_you_mean
 from lightning_core.report.page import write as write_report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
-from lightning_core.server.clocks.wall_time import wall_clock
+from lightning_core.server.clocks import wall_clock
 from lightning_core.server.discovery import home
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.comparison import compare, introduce

@@ -31,7 +31,7 @@ from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_from_dict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.regular_files import read_text
-from lightning_core.server.clocks.stall_aware_clock import MAX_WAKEUP_DELAY, StallAwareClock
+from lightning_core.server.clocks import MAX_WAKEUP_DELAY, StallAwareClock
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.storage import job_specs
 from lightning_core.storage.atomic_files import write_whole

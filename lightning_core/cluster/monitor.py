@@ -34,7 +34,7 @@ from ray.exceptions import (
 from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
-from lightning_core.server.clocks.stall_aware_clock import MAX_WAKEUP_DELAY, StallAwareClock
+from lightning_core.server.clocks import MAX_WAKEUP_DELAY, StallAwareClock
 from lightning_core.server.ray_settings import NAMESPACE, Actor
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import home_of

@@ -26,13 +26,12 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.cloud import PROVISIONERS, parse_provision
-from lightning_core.cloud.asked_provisioner import AskedProvisioner
+from lightning_core.cloud.asked_provisioner import AskedProvisioner, Troubles
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.lease import Lease
 from lightning_core.cloud.provisioner import ON_DEMAND, SPOT, Provisioner, list_marks, list_nodes, list_zones
 from lightning_core.cloud.quotes import QUOTES_PER_INTERVAL, QuoteCommand, recorded_quote
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
-from lightning_core.cloud.troubles import Troubles
 from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.control import CloudPart, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.control.cloud import MAX_NODES

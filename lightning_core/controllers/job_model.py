@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.market import SpotJob
-from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.throughput_table import throughput_table
 
 # Fraction of a job's throughput that its plan does not count on: the safety net would else be exact to the second.
@@ -22,6 +22,17 @@ THROUGHPUT_MARGIN = 0.05
 SURE = 0.95
 # Work that such a job is planned with at most: so many times what its nodes can do by its deadline.
 MAX_WORK = 2.0
+
+
+class JobSpan(NamedTuple):
+    """The intervals in which a job lives."""
+
+    start: int
+    """Interval in which it began."""
+    deadline: int
+    """Intervals from there to its deadline."""
+    batches: int = 0
+    """Batches that the ledger has counted."""
 
 
 @dataclass(frozen=True, slots=True)

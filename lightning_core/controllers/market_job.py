@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
-from lightning_core.controllers.job_model import SURE
+from lightning_core.controllers.job_model import SURE, JobSpan
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.control import Ask, Asker
 from lightning_core.core.reasons import Reason
@@ -14,7 +14,6 @@ from lightning_core.core.saved_state import Saves, decode, encode
 from lightning_core.market import SpotJob
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import ForecastProvider
-from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.spot_policies import SPOT_POLICIES
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lightning_core.controllers.job_model import JobModel, min_size, sure_work, with_margin
+from lightning_core.controllers.job_model import JobModel, JobSpan, min_size, sure_work, with_margin
 from lightning_core.controllers.market_job import MarketJob
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, QuotedBefore
@@ -19,7 +19,6 @@ from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.forecasters import make_live_forecaster
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.current_interval import Rest
-from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.start_up_times import StartUpTimes
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.spot_policies.on_demand import on_demand_cost

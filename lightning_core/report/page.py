@@ -18,15 +18,17 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
-from lightning_core.report.document import document, write_document
 from lightning_core.report.gantt import gantt, swatch
 from lightning_core.report.job_card import job_card
 from lightning_core.report.job_tables import all_faults, all_jobs, outcomes
 from lightning_core.report.lanes import use
 from lightning_core.report.markets.market_tables import money_by_job, offers
+from lightning_core.report.style import STYLE
 from lightning_core.report.svg import escape
+from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.journal import Journal
 
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 # Number of charts, and bytes of all of them with what stands below them.
 MAX_CARDS, MAX_CARD_BYTES = 100, 3_000_000
 # Rows of each table of a job, the newest ones, and of all of them together.
@@ -36,7 +38,6 @@ MAX_STOPS = 20
 # The lower, the more it matters.
 _RANKS = {Verdict.CRASHED: 0, Verdict.MISSED: 1, Verdict.INFEASIBLE: 2, Verdict.AT_RISK: 3, None: 4,
           Verdict.FEASIBLE: 4, Verdict.MET: 5, Verdict.CANCELLED: 6}  # fmt: skip
-
 _LEGEND = (
     ('<path class="raw" d="M0 4L6 10L12 3L18 11L24 4L34 9"/><path class="curve" d="M0 6L34 8"/>',
      "loss: each observation, and the mean that counts"),
@@ -53,6 +54,26 @@ _LEGEND = (
     ('<path class="remark" d="M17 12l-5 -9h10z"/>', "a command, or the worker started or left"),
     ('<path class="share" d="M0 14V6H20V0H34V14z"/>', "share of its devices, 0 to 1"),
 )  # fmt: skip
+
+
+def document(title: str, body: str) -> str:
+    """Return a whole page.
+
+    Args:
+        title: Title of the page, as text.
+        body: Its content, as HTML.
+    """
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>"
+    )
+
+
+def write_document(path: Path, text: str) -> None:
+    """Write a page, completely or not at all."""
+    write_whole(path, text)
 
 
 def write(journal: Journal, path: Path, title: str = "", *, forecasts: bool = False) -> None:

@@ -20,7 +20,7 @@ from lightning_core.core.events import Event, Report, Submit, Tick
 from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.clocks.wall_time import WallClockWatch
+from lightning_core.server.clocks import WallClockWatch
 from lightning_core.server.counters import Counters
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.anchor import Anchor

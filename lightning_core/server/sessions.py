@@ -22,7 +22,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.server.clocks import stall_aware_clock
+from lightning_core.server import clocks
 
 # Seconds that a script has to reconnect: after its connection has closed, and after the scheduler has restarted.
 RECONNECT_GRACE = 1.0
@@ -175,9 +175,9 @@ class Sessions:
         incarnation = self._scheduler().incarnation(job)
 
         async def declare_lost_after_grace() -> None:
-            await stall_aware_clock.sleep(within)
+            await clocks.sleep(within)
             while not self.devices:  # nothing can join yet
-                await stall_aware_clock.sleep(within)
+                await clocks.sleep(within)
             if job not in self.reporters:
                 self._report_lost(job, incarnation)
 
@@ -190,7 +190,7 @@ class Sessions:
         heard = None
         while heard != self._proxies[first]:
             heard = self._proxies[first]
-            await stall_aware_clock.sleep(heard + PROXY_TIMEOUT - time.monotonic())
+            await clocks.sleep(heard + PROXY_TIMEOUT - time.monotonic())
         del self._proxies[first]
         for connection in {connection for connection in self.reporters.values() if connection >> 32 == first >> 32}:
             self.disconnected(connection)

@@ -24,7 +24,7 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler, Settings
-from lightning_core.server.clocks.wall_time import INTERVAL, WallClockWatch, wall_clock
+from lightning_core.server.clocks import INTERVAL, WallClockWatch, wall_clock
 from lightning_core.server.host import EventNotPersistedError, Host
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation

@@ -36,7 +36,7 @@ from lightning_core.placement.reconfigurer import ReconfigurationLimits
 from lightning_core.scheduler.given_plans import describe
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.clocks.wall_time import WallClockWatch
+from lightning_core.server.clocks import WallClockWatch
 from lightning_core.server.host import Host
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation

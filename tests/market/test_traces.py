@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_core.market.resampling import resample
 from lightning_core.market.traces import (
     read_events,
     read_intervals,
     read_spot_traces,
     read_spotlake,
     read_trace,
+    resample,
     shipped_trace,
 )
 

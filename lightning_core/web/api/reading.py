@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from lightning_core.core.limits import shown
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.validation import checked
-from lightning_core.web.api.schemas import Schemas, is_required
+from lightning_core.web.api.openapi import Schemas, is_required
 
 # Characters of a value in an address, and digits of a number there.
 MAX_LENGTH, MAX_DIGITS = 200, 9
