@@ -199,9 +199,7 @@ def read_events(path: Path, price: float, on_demand: float = 1.0, interval: floa
     return Market(np.full(len(lowest), price), lowest, on_demand, interval, path.stem)
 
 
-def read_spotlake(
-    paths: Iterable[Path], instance: str, zone: str, interval: float = INTERVAL, score: str = "T3"
-) -> Market:
+def read_spotlake(paths: Iterable[Path], instance: str, zone: str, interval: float = INTERVAL) -> Market:
     """Read SpotLake's snapshots of AWS: how many instances a pool is expected to give, and at what price.
 
     The count is the largest capacity with a sufficient score, 0 to 50; prices are relative to the on-demand price. An
@@ -213,7 +211,6 @@ def read_spotlake(
         instance: Instance type, such as ``p4d.24xlarge``.
         zone: Id of the availability zone, such as ``use1-az1``.
         interval: Seconds of an interval.
-        score: ``"T3"`` or ``"T2"``.
 
     Raises:
         ValueError: If no snapshot has the pool, or a column is missing.
@@ -225,7 +222,7 @@ def read_spotlake(
                 continue
             try:
                 when = datetime.strptime(row["Time"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
-                count, spot, full = (_parse_cell(row[name]) for name in (score, "SpotPrice", "OndemandPrice"))
+                count, spot, full = (_parse_cell(row[name]) for name in ("T3", "SpotPrice", "OndemandPrice"))
             except KeyError as error:
                 raise ValueError(f"{path}: must have a column {error}") from None
             if count is None or not spot or not full:

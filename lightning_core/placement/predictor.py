@@ -23,15 +23,14 @@ PREDICTORS: Mapping[str, Forecaster] = MappingProxyType(
 """By name: persistence; a linear function of the last four steps, fitted to two days; a line through the last four."""
 
 
-def relative_errors(series: Sequence[FloatArray], horizon: int = HORIZON) -> dict[str, FloatArray]:
-    """Return mean absolute errors relative to persistence by steps ahead, shape ``(horizon,)``; 1 if it has none.
+def relative_errors(series: Sequence[FloatArray]) -> dict[str, FloatArray]:
+    """Return mean absolute errors relative to persistence by steps ahead, shape ``(HORIZON,)``; 1 if it has none.
 
     Args:
         series: Series to predict, shape ``(T,)`` each.
-        horizon: Steps ahead.
     """
     wrong: dict[str, FloatArray] = {
-        name: np.mean([errors(one.table(values, horizon), values) for values in series], axis=0)
+        name: np.mean([errors(one.table(values, HORIZON), values) for values in series], axis=0)
         for name, one in PREDICTORS.items()
     }
     base = wrong["persistence"]

@@ -80,12 +80,10 @@ class PlainView:
 
     Args:
         stream: Stream to print to; None for standard output.
-        every: Seconds after which the line of a job is printed again although nothing important has changed.
     """
 
-    def __init__(self, stream: TextIO | None = None, every: float = PLAIN_EVERY) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
-        self._every = every
         self._printed: dict[tuple[str, float], tuple[object, float]] = {}
         self._latest = -math.inf
 
@@ -97,7 +95,7 @@ class PlainView:
             key = (job.name, job.submitted_at)  # a name may be used again
             before, when = self._printed.get(key, (None, 0.0))
             important = (job.state, job.verdict)
-            if important != before or (job.finished_at is None and time.monotonic() - when >= self._every):
+            if important != before or (job.finished_at is None and time.monotonic() - when >= PLAIN_EVERY):
                 self._printed[key] = (important, time.monotonic())
                 lines.append((until, self._line(now, job, several)))
         for until, words in sorted(lines, key=lambda one: one[0]):

@@ -90,11 +90,10 @@ class PoolWatch:
 
     Args:
         pool: The pool; only this object may use it.
-        look_every: Seconds between two looks while pages are open.
     """
 
-    def __init__(self, pool: Pool, look_every: float = LOOK) -> None:
-        self._pool, self._look_every = pool, look_every
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self.view = PoolSnapshot()
         self._viewers = 0
         self._wanted = threading.Event()
@@ -143,7 +142,7 @@ class PoolWatch:
             self.look()
             took = time.monotonic() - began
             self._stop.wait(PER_LOOK * took)
-            self._wanted.wait(max(self._look_every - took, 0.0) if self._viewers else IDLE_LOOK)
+            self._wanted.wait(max(LOOK - took, 0.0) if self._viewers else IDLE_LOOK)
 
     def look(self) -> None:
         """Look at the pool once; if it does not answer, the view says so."""
