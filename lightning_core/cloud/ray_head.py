@@ -233,7 +233,7 @@ def _remove_temp(temp: Path, mark: str) -> None:
             if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
                 raise ValueError("it is not a private folder of this user")
             if read_own(temp, MARK_FILE, len(mark)).decode() != mark:
-                raise ValueError("its mark is not that of head.json")
+                raise ValueError("head.json belongs to another head process")
             shutil.rmtree(temp.name, ignore_errors=True, dir_fd=parent)
         finally:
             os.close(parent)

@@ -259,5 +259,5 @@ class Cluster:
     def _give_back(self, provisioner: Actor) -> None:
         """Have all nodes given back; people are told if some are not."""
         if not give_nodes_back(provisioner):
-            log.error("nodes are still there, and may be paid for: look at your cloud")
+            log.error("nodes may still be running and billed; check your cloud console")
         ray.kill(provisioner)

@@ -313,7 +313,7 @@ def _give_nodes_back(ray: Any, name: str) -> None:
     except ValueError:
         return
     if not give_nodes_back(provisioner):
-        print("nodes are still there, and may be paid for: look at your cloud", file=sys.stderr)
+        print("nodes may still be running and billed; check your cloud console", file=sys.stderr)
     ray.kill(provisioner)
 
 

@@ -91,7 +91,7 @@ class Job:
         deadline: Seconds from submission; inf for none. This and every other time may be text, such as ``"1h30m"``.
         target: When it counts as met; also as one line, such as ``"val_acc>=0.9"``.
         begin: Seconds from submission before which it does not start.
-        weight: Number of jobs of weight 1 that it counts for when not all can meet their deadlines.
+        weight: Relative importance when not all deadlines can be met.
         min_devices: Minimum number of devices that it trains on.
         max_devices: Maximum number of devices. Unless the job can be resized, the scheduler settles on one size at
             submission: as many as the pool has, up to ``max_devices``.

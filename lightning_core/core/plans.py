@@ -40,7 +40,7 @@ class JobView:
         goal: Threshold of the loss; NaN for a target in batches.
         position: Batches that were done when the last cell closed; 0 before the first.
         acknowledged: Whether its worker has reported under its newest grant, or has none.
-        weight: Number of jobs of weight 1 that it counts for.
+        weight: Relative importance when not all deadlines can be met.
         size: Number of devices that it trains on: whole ones if more than one.
         devices: Number of devices of the pool (one number).
         ends_at: Batches at which its training ends by itself; inf if it does not. ``remaining``, ``work`` and

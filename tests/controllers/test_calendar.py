@@ -173,7 +173,7 @@ def test_what_the_calendar_asks_is_journalled_replayed_and_told(tmp_path: Path) 
         history = History.read(journal, "vit")
         assert [(remark.kind, remark.words) for remark in history.of("vit").remarks] == [
             ("calendar", "hold, and free its memory: not between 22:00 and 06:00"),
-            ("calendar", "asks nothing any more"),
+            ("calendar", "request withdrawn"),
         ]
         text = "\n".join(why(history, "vit"))
     assert "calendar" in text

@@ -178,7 +178,7 @@ def test_what_is_wanted_is_an_object_of_its_own_in_an_answer() -> None:
             "the plans of 2 jobs, and the nodes that stay until their replacements are ready",
         ),
         (Reason("no_nodes"), "no job needs a node"),
-        (Reason("no_money", (1.25,)), "its nodes would cost more than is left: 1.25"),
+        (Reason("no_money", (1.25,)), "its nodes would cost more than the remaining 1.25"),
         (Reason("budget", (1234.5,)), "1234 may be spent"),
     ],
 )
