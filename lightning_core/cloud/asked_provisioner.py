@@ -1,4 +1,4 @@
-"""A provisioner that may fail, hang or bring the wrong nodes: it is asked once at a time, and people are told."""
+"""Wrapper of a provisioner that may fail, hang or bring the wrong nodes: one request at a time, troubles reported."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lightning_core.core.limits import MAX_TEXT
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.storage.failpoints import reach
 
-# Seconds for which the words of a trouble stay, though others would be newer: an error may differ each time.
+# Seconds for which the text of a trouble stays although a newer one exists: an error may differ each time.
 STAY = 60.0
-# Seconds after which nodes are asked for again that are not there, or not wanted and still there, and after which a
-# provisioner does not answer; people are told then.
+# Seconds after which a request is repeated if nodes are missing or surplus nodes remain, and seconds after which a
+# provisioner counts as not answering, which is reported.
 REPEAT = 60.0
 # Seconds before a provisioner that has failed is asked again.
 RETRY = 5.0
@@ -24,9 +24,9 @@ Places = tuple[PlacedNodes, ...]
 
 
 class Troubles:
-    """Troubles as they are, and as people were told of them.
+    """Current troubles, and those reported last.
 
-    What an earlier provisioner told is not known: each part is told of once, even that it has no trouble.
+    Reports of an earlier provisioner are unknown, so each part is reported once, even if it has no trouble.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Troubles:
         self._are[part] = words if len(words) <= MAX_TEXT else f"{words[: MAX_TEXT - 3]}..."
 
     def news(self, now: float) -> list[CloudTrouble]:
-        """Return what people must be told."""
+        """Return the troubles to report."""
         news = []
         for part, words in self._are.items():
             told, since = self._told.get(part, (None, now))
@@ -48,7 +48,7 @@ class Troubles:
         return news
 
     def tell(self, trouble: CloudTrouble, now: float) -> None:
-        """Take note that people were told."""
+        """Record that troubles were reported."""
         self._told[trouble.part] = trouble.words, now
 
 
@@ -64,7 +64,7 @@ class AskedProvisioner:
 
     Args:
         make: Makes the provisioner; it is called in that thread too, and again if it fails.
-        troubles: Takes note of what people must be told.
+        troubles: Collects troubles to report.
 
     Attributes:
         provisioner: The provisioner, once it is made.
@@ -73,7 +73,7 @@ class AskedProvisioner:
     def __init__(self, make: Callable[[], Provisioner], troubles: Troubles) -> None:
         self.provisioner: Provisioner | None = None
         self._make, self._troubles = make, troubles
-        self._call: asyncio.Future[None] | None = None  # what has not returned
+        self._call: asyncio.Future[None] | None = None  # the call that has not returned
         self._since = self._again_at = float("-inf")
         self._calls_for: Nodes | None = None
         self._asked: Nodes | None = None
@@ -103,7 +103,7 @@ class AskedProvisioner:
             if now > self._again_at:
                 self._begin(self._find, None, now)
             return
-        # Of one that fails in a thread of its own.
+        # Failures in a thread of its own.
         trouble: str = getattr(self.provisioner, "trouble", "")
         if trouble:
             self._troubles.set(CloudPart.NODES, trouble)

@@ -42,7 +42,7 @@ class NodeDemand:
         spot: Spot nodes.
         on_demand: On-demand nodes.
         labelled: Whether the nodes of this pool carry the pool's label.
-        until: Time on the wall at which it expires.
+        until: Wall-clock time at which it expires, in seconds.
         places: How many of the nodes are of each offer; empty for any.
     """
 
@@ -66,7 +66,7 @@ class NodeDemand:
 def put_demand(
     pool: str, resource: str, wanted: NodeCounts, places: Sequence[PlacedNodes] = (), *, labelled: bool
 ) -> None:  # fmt: skip
-    """Write what a pool of the joined Ray demands from now on."""
+    """Write the demand of a pool of the joined Ray."""
     from ray.experimental.internal_kv import _internal_kv_put
 
     demand = NodeDemand(pool, resource, *wanted, labelled, wall_time() + EXPIRES, tuple(places))
@@ -74,14 +74,14 @@ def put_demand(
 
 
 def remove_demand(pool: str) -> None:
-    """Remove what a pool demands."""
+    """Remove the demand of a pool."""
     from ray.experimental.internal_kv import _internal_kv_del
 
     _internal_kv_del(PREFIX + pool.encode(), namespace=SPACE)
 
 
 def read_demands() -> list[NodeDemand]:
-    """Return what pools demand, in the order of their names; what has expired is removed."""
+    """Return the demands of all pools, ordered by name; expired ones are removed."""
     from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list
 
     found = []
@@ -101,7 +101,7 @@ def read_demands() -> list[NodeDemand]:
 
 
 class AutoscalerProvisioner:
-    """Has Ray's autoscaler bring up nodes, whose node types carry the market label, and those of zone and type.
+    """Brings up nodes through Ray's autoscaler, whose node types carry the labels of market, zone and type.
 
     A request to it holds for the whole cluster. Several pools of one cluster share it (:class:`NodeDemand`) if each has
     node types with its own label ``lightning-core/pool``, and says so by the word ``labelled``; nothing else may make

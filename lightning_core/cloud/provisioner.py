@@ -1,9 +1,9 @@
 """Provisioners bring up the nodes of a pool, and return them.
 
 A node has one device and carries the label ``ray.io/market-type``: ``spot`` or ``on-demand``. Where there are several
-offers, ``ray.io/availability-zone`` and ``lightning-core/instance-type`` say of which a node is. A provisioner answers
-a request at once; nodes come when they come, and Ray says which ones there are. Importing a provisioner does not
-import Ray, which takes seconds and reads its token only once.
+offers, ``ray.io/availability-zone`` and ``lightning-core/instance-type`` name the offer of a node. A provisioner
+answers a request at once; nodes come later, and Ray lists them. Importing a provisioner does not import Ray, which
+takes seconds and reads its token only once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning_core.market.node_counts import NodeCounts
 
 MARKET_LABEL = "ray.io/market-type"
 ZONE_LABEL, TYPE_LABEL = "ray.io/availability-zone", "lightning-core/instance-type"
-# Labels with the name of the pool that asked for a node, and with what tells one node of a pool from the others.
+# Labels with the name of the pool that requested a node, and with the id of the node in its pool.
 POOL_LABEL, NODE_LABEL = "lightning-core/pool", "lightning-core/node"
 SPOT = "spot"
 ON_DEMAND = "on-demand"
@@ -112,7 +112,7 @@ def count_nodes(resource: str = "device") -> NodeCounts:
 
 
 def wall_time() -> float:
-    """Return what the clock on the wall shows, which processes of several machines can compare."""
+    """Return the wall-clock time, which processes of several machines can compare."""
     return time.time()
 
 

@@ -48,7 +48,7 @@ POLL_SECONDS, CLOSE_SECONDS = 0.1, 5.0
 JOIN_SECONDS = 10.0
 # Variables of Ray that are not settings: settings are in small letters.
 _OF_A_WORKER = re.compile("RAY_(?!AUTH_|TMPDIR)[A-Z]")
-# Seconds after which a node ends that cannot reach the head: the head can end it no more.
+# Seconds after which a node ends if it cannot reach the head, since the head can no longer end it.
 HEAD_TIMEOUT = 20
 
 
@@ -78,7 +78,7 @@ def raylet_command(address: str, pool: str, resources: Mapping[str, float]) -> C
 class SimulatedProvisioner:
     """Starts and kills nodes on this machine.
 
-    It simulates the market as well: :meth:`offer` says how many spot nodes are on offer, and preempts the others.
+    It simulates the market as well: :meth:`offer` sets the number of spot nodes on offer, and preempts the others.
     Nodes of an earlier provisioner of the folder are its own. They start one after the other: of two that Ray starts
     on one machine in the same second, both choose the same names for their sockets, and one fails after half a minute.
 
@@ -102,7 +102,7 @@ class SimulatedProvisioner:
     ) -> None:
         self._notes, self._command, self._warn, self._joined = MachineNotes(folder), command, warn, joined
         self.notice, self._leave = notice, leave
-        # By zone and type; of an offer that is not there are no spot nodes. Without zones there is one, without a name.
+        # By zone and type; a missing offer has no spot nodes. Without zones there is one nameless offer.
         self._wanted: dict[Place, NodeCounts] = {}
         self._offered: dict[Place, int] | None = None
         self._is_asked = False  # until then, those of an earlier provisioner stay
@@ -178,7 +178,7 @@ class SimulatedProvisioner:
         while not self._closed.wait(POLL_SECONDS):
             try:
                 self._step()
-            except Exception as error:  # Ray raises many kinds; the thread must go on
+            except Exception as error:  # Ray raises many kinds; the thread must survive
                 log.warning("a simulated node could not be changed: %s", " ".join(str(error).split()))
 
     def _step(self) -> None:
@@ -271,7 +271,7 @@ class SimulatedProvisioner:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a node: Ray's token and settings stay, what Ray tells its workers does not."""
+    """Return the environment of a node: with Ray's token and settings, without Ray's variables for its workers."""
     ours = {name: value for name, value in os.environ.items() if not _OF_A_WORKER.match(name)}
     return ours | HEALTH | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_TIMEOUT)}
 

@@ -75,7 +75,7 @@ def changes(before: BundleSpec, now: BundleSpec, run_dir: Path) -> list[Event]:
 
 
 class BundleRunner:
-    """One run of a bundle.
+    """A run of a bundle.
 
     Args:
         name: Name of the scheduler's actor.

@@ -96,7 +96,7 @@ def check_folder_is_shared(folder: Path, resource: str) -> None:
 
     Args:
         folder: Folder of the pool.
-        resource: Ray's resource of which a device is one.
+        resource: Ray's resource that counts devices.
 
     Raises:
         HeadError: If a node does not see it, or does not say so in time.

@@ -1,4 +1,4 @@
-"""Launches what the scheduler has placed and what has no workers yet: once, and all ranks or none.
+"""Launches the jobs that the scheduler has placed and that have no workers yet: once, and all ranks or none.
 
 Rules
 
@@ -53,7 +53,7 @@ MAX_LAUNCH_BYTES = 100
 
 
 class Launcher:
-    """Launches what one scheduler places.
+    """Launches the placements of one scheduler.
 
     Args:
         slots: Worker slots of the pool.

@@ -1,13 +1,13 @@
-"""The provisioner: a detached actor that brings the nodes that the scheduler wants, and tells it what there is.
+"""The provisioner: a detached actor that brings the nodes that the scheduler requests, and reports those that exist.
 
 Rules
 
-1. What is wanted is a level. It is asked for again after a while as long as something else is there, and what there is
-   is told whenever it changes: a message that is lost, or an actor that is restarted, costs time and nothing else.
-2. It holds nodes under a lease, which each answer of the scheduler renews. Once it is over, all nodes are given back.
-3. Nothing that hangs delays the rest: each has a loop of its own (the pool is asked, nodes are brought, nodes are
-   looked at, quotes are made, people are told), and what blocks is in a thread. A provisioner that does not answer is
-   waited for, for it must not be asked twice at once; people are told.
+1. The request is a level. It is repeated while the nodes differ from it, and the nodes are reported whenever they
+   change: a lost message, or a restarted actor, costs time and nothing else.
+2. It holds nodes under a lease, which each answer of the scheduler renews. Once it expires, all nodes are returned.
+3. A task that hangs does not delay the others: each has a loop of its own (requests of the pool, nodes brought, nodes
+   seen, quotes, troubles), and blocking calls run in threads. A provisioner that does not answer is awaited, since it
+   must not have two requests at once; this is reported.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from lightning_core.storage.failpoints import reach
 
 log = logging.getLogger(__name__)
 
-# Seconds for which a request for what is wanted waits for a change, at most and as a fraction of a lease, and seconds
-# that any answer may take beyond that.
+# Seconds for which a long poll of the requested nodes waits, at most and as a fraction of a lease, and seconds that any
+# answer may take beyond that.
 NEWS_TIMEOUT, NEWS_FRACTION, REPLY_TIMEOUT = 5.0, 0.25, 10.0
 # Seconds before a scheduler that does not answer is asked again, before a retry after an error, and between two looks.
 AWAY_PAUSE, ERROR_PAUSE, LOOK_PAUSE = 0.5, 2.0, 0.5
@@ -78,7 +78,7 @@ class ProvisionerActor:
         self._offers: Quoted | None = None  # what is on offer
         self._seen: NodesSeen | None = None
         self._market: Market | None = None
-        self._quoted = self._offered = -1  # newest interval of which the pool, and the simulated market, were told
+        self._quoted = self._offered = -1  # newest interval reported to the pool, and to the simulated market
         loops = (self._follow, self._provision, self._look, self._quote, self._tell_troubles)
         self._tasks = [asyncio.get_running_loop().create_task(self._keep(loop)) for loop in loops]
 
@@ -110,18 +110,18 @@ class ProvisionerActor:
     # ------------------------------------------------------------------------------------------------ loops
 
     async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a loop's body, whatever comes."""
+        """Repeat a loop's body, whatever errors it raises."""
         while True:
             try:
                 await loop()
             except (RayError, ValueError, TimeoutError):  # the scheduler is being restarted, or is stalled
                 await asyncio.sleep(AWAY_PAUSE)
-            except Exception:  # whatever it is: the nodes are paid for
-                log.exception("the provisioner goes on after an error")
+            except Exception:  # whatever the error: the nodes cost money
+                log.exception("the provisioner continues after an error")
                 await asyncio.sleep(ERROR_PAUSE)
 
     async def _follow(self) -> None:
-        """Ask the scheduler what it wants; each answer renews the lease."""
+        """Ask the scheduler for its request; each answer renews the lease."""
         version = -1 if self._wanted is None else self._wanted.version
         patience = min(NEWS_TIMEOUT, NEWS_FRACTION * self._lease.seconds)
         async with asyncio.timeout(patience + REPLY_TIMEOUT):
@@ -134,7 +134,7 @@ class ProvisionerActor:
             self._changed.set()
 
     async def _provision(self) -> None:
-        """Have what is wanted be there."""
+        """Bring the requested nodes."""
         listed = await asyncio.to_thread(self._listed)
         target, there_in = self._target(), await self._places(listed)
         places = self._wanted.places if target is not None and target.all and self._wanted is not None else ()
@@ -151,7 +151,7 @@ class ProvisionerActor:
         return None if self._wanted is None else NodeCounts(self._wanted.spot, self._wanted.on_demand)
 
     async def _look(self) -> None:
-        """Tell the scheduler what there is, if that has changed."""
+        """Report the existing nodes to the scheduler, if they have changed."""
         await self._tell_nodes()
         await asyncio.sleep(LOOK_PAUSE)
 
@@ -172,7 +172,7 @@ class ProvisionerActor:
             self._seen = seen
 
     async def _quote(self) -> None:
-        """Tell the scheduler what is on offer."""
+        """Report the current offers to the scheduler."""
         if self._spec.quotes is not None:
             await self._quote_by_command(self._spec.quotes)
         elif self._origin is None:
@@ -207,7 +207,7 @@ class ProvisionerActor:
         await asyncio.sleep(min(max((interval + 1) * seconds - (time.monotonic() - origin), 0.01), 1.0))
 
     async def _tell_troubles(self) -> None:
-        """Tell people what is wrong, and when it is over."""
+        """Report troubles, and their ends."""
         for trouble in self._troubles.news(time.monotonic()):
             if trouble.words:
                 log.warning("%s: %s", trouble.part, trouble.words)

@@ -1,10 +1,10 @@
-"""A journal read as series, one set a job, for pictures, reports and ``why``.
+"""A journal as series of each job, for charts, reports and ``why``.
 
 Rules
 
-1. One reader: everything that shows a journal takes it from here.
-2. It shows what the scheduler says it accepted (:class:`~lightning_core.core.answers.Accepted`), and has no rules of
-   its own for what is stale, repeated or of an older incarnation.
+1. One reader: everything that shows a journal uses this one.
+2. It shows the data that the scheduler accepted (:class:`~lightning_core.core.answers.Accepted`), and has no rules of
+   its own for stale or repeated data, or data of an older incarnation.
 3. Times are seconds of scheduler time.
 """
 
@@ -50,10 +50,10 @@ _ANSWER = '"reason":'
 
 
 class Taken(NamedTuple):
-    """An entry as a history takes it."""
+    """An entry in the form that a history reads."""
 
     event: Event
-    """The event; a report is without its cells, which are among what was accepted."""
+    """The event; a report is without its cells, which are in ``accepted``."""
     answers: list[Answer]
     accepted: list[Accepted]
     breaks: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class Taken(NamedTuple):
 
 
 def read_entry(entry: JournalEntry) -> Taken:
-    """Return an entry as a history takes it.
+    """Return an entry in the form that a history reads.
 
     Raises:
         ValueError: If a value is of another type or out of its range; AttributeError, KeyError or TypeError where the
@@ -108,7 +108,7 @@ class History:
         stops: Times between an orderly stop of the run or pool and its resumption.
         part_of: Pool in which the jobs ran beside others; None if the journal has all jobs.
         outages: Times in which devices had no worker.
-        cloud: What was wanted of the cloud, and what its intervals cost, each with its time.
+        cloud: Nodes requested of the cloud, and costs of its intervals, each with its time.
         market: Offers, and the cost of each job; None for a pool on no market.
     """
 
@@ -167,13 +167,13 @@ class History:
         accepted: Sequence[Accepted],
         breaks: Sequence[int] = (),
     ) -> None:
-        """Take in one event, what the scheduler accepted of it, and what followed from it.
+        """Record an event, its accepted part and its answers.
 
         Args:
             event: The event.
             now: Its time.
             answers: Answers of the scheduler.
-            accepted: What was accepted.
+            accepted: The accepted part of the event.
             breaks: Places of the cells of a report before which others were left out.
         """
         down = self.pass_time(now, event)
@@ -206,7 +206,7 @@ class History:
         """Return the newest job of a name, or with ``name@1`` the first one of that name.
 
         Raises:
-            KeyError: If there is no such job; the message names the jobs that there are.
+            KeyError: If there is no such job; the message names the existing ones.
         """
         if name in self._newest:
             return self._newest[name]
@@ -272,7 +272,7 @@ def _tell(
     now: float,
     breaks: Sequence[int],
 ) -> None:
-    """Tell the history of a job what was accepted of an event."""
+    """Pass the accepted part of an event to the history of its job."""
     match event:
         case Report() if accepted.fault is None:
             if event.epoch_batches is not None:

@@ -1,4 +1,4 @@
-"""One job as series: made from what the scheduler accepted and answered, event by event."""
+"""The history of one job as series, built from the accepted data and the answers of each event."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from lightning_core.storage.journals.downtime import Down
 
 @dataclass(eq=False)
 class JobHistory:
-    """One job, from its submission to its end. Times are seconds of scheduler time.
+    """The history of a job, from its submission to its end. Times are seconds of scheduler time.
 
     Attributes:
-        job: Job with its terms as they are now.
+        job: Job with its current terms.
         terms: Job as submitted.
         run_number: 1, or more for a name that was submitted again after its job had ended.
         submitted: Time of the submission.
@@ -48,9 +48,9 @@ class JobHistory:
         points: Loss observations, the oldest first; empty for a target in batches.
         breaks: Places of the points before which others were left out, in a thinned journal.
         progress: One entry for each report.
-        grants: What it held, from each time on.
+        grants: Its grants, each with its start.
         beliefs: Changes of its verdict; the last one is its end.
-        remarks: Commands, and what workers did.
+        remarks: Commands, and events of its workers.
         faults: Faults of its workers.
         forecasts: Some forecasts over its training; see :func:`lightning_core.history.forecasts.fill_in`.
         ended: Time of its end; None if it has not ended.
@@ -59,8 +59,8 @@ class JobHistory:
         rejected: Number of losses that were NaN or infinite.
         version: Version of the newest directive.
         trains_since: Time from which it has had a share.
-        levels: What each who asks something asks of it.
-        hyper_parameters: What it is trained with, as its training has told.
+        levels: Current requests, by asker.
+        hyper_parameters: Hyper-parameters, as reported by its training.
     """
 
     job: Job
@@ -120,7 +120,7 @@ class JobHistory:
         return self.points.table()[:, [0, 2]] if self.job.target.observes else self.progress.table()[:, [0, 1]]
 
     def curve(self) -> FloatArray:
-        """Return times and values of what counts against the target, the mean over the window, shape ``(n, 2)``."""
+        """Return times and values of the windowed mean that counts against the target, shape ``(n, 2)``."""
         seen = self.seen()
         if self.window == 1 or self.evaluated or not self.job.target.observes:
             return seen
@@ -155,7 +155,7 @@ class JobHistory:
     # ------------------------------------------------------------------------------------------------ reading
 
     def progressed(self, accepted: Accepted, now: float, breaks: Sequence[int] = ()) -> None:
-        """Take in what was accepted of a report; others were left out before the cells at ``breaks``."""
+        """Record the accepted part of a report; others were left out before the cells at ``breaks``."""
         if accepted.batches_at_start is not None and self.faults and self.faults[-1].back is None:
             self._came_back(self.faults[-1], accepted.batches_at_start, now)
         self.evaluated = accepted.evaluated
@@ -180,7 +180,7 @@ class JobHistory:
             self.ask(answer, now)
             return
         if isinstance(answer, Alert):
-            if answer.reason.code != "diverged_back":  # that one is told as a fault
+            if answer.reason.code != "diverged_back":  # that one is shown as a fault
                 self.remarks.append(Remark(now, "alert", str(answer.reason)))
             return
         if isinstance(answer, VerdictChanged):
@@ -240,7 +240,7 @@ class JobHistory:
             self.remarks.append(Remark(now, event.by, sent_words(event, words)))
 
     def ask(self, ask: Ask, now: float) -> None:
-        """Take in what a controller asks of the job."""
+        """Record a controller's request."""
         self.remarks.append(Remark(now, ask.by, ask.words + take_level(self.levels, ask)))
 
     def left(self, event: WorkerExited, accepted: Accepted, now: float) -> None:

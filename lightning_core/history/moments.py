@@ -52,7 +52,7 @@ class Remark(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """``command`` if a person asked for it; else what asked or acted: ``plan``, ``market``, ``worker``, ..."""
+        """``command`` if a user sent it; otherwise the source: ``plan``, ``market``, ``worker``, ..."""
         return "command" if self.by == Asker.PERSON else self.by
 
 

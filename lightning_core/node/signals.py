@@ -181,7 +181,7 @@ def descendants(mark: str = "") -> dict[int, int]:
 
 
 def kill_all(processes: Mapping[int, int]) -> None:
-    """Kill the processes that still run, in order: with parents first, a dead parent starts no more children."""
+    """Kill the processes that still run, parents first: a dead parent starts no more children."""
     for pid, when in processes.items():
         with suppress(ProcessLookupError):
             process = os.pidfd_open(pid)  # stands for this process even if its id is used again

@@ -11,7 +11,7 @@ from lightning_core.core.control import WallClock
 # Delay of a wake-up beyond which the process counts as stalled, seconds.
 MAX_WAKEUP_DELAY = 2.0
 STEP = 0.5
-# Seconds between two looks, and by which the clock must have been set, or have gone on alone, to be told anew.
+# Seconds between two looks, and the deviation in seconds beyond which the wall clock is reported again.
 INTERVAL, TOLERANCE = 10.0, 1.0
 
 
@@ -47,15 +47,15 @@ async def sleep(seconds: float) -> None:
 
 
 def wall_clock() -> WallClock:
-    """Return what the clock on the wall shows now, in local time."""
+    """Return the wall clock, in local time."""
     seconds = time.time()
     return WallClock(seconds, float(time.localtime(seconds).tm_gmtoff))
 
 
 class WallClockWatch:
-    """Tells when the clock on the wall shows something else than scheduler time leads one to expect.
+    """Notices when the wall clock deviates from the time expected by scheduler time.
 
-    It is set, daylight saving time begins or ends, or the machine was suspended.
+    This happens when it is set, when daylight saving time begins or ends, or after the machine was suspended.
 
     Args:
         read: Function that reads the clock.
@@ -67,7 +67,7 @@ class WallClockWatch:
         self._told_at = self._looked_at = 0.0
 
     def news(self, now: float) -> WallClock | None:
-        """Return what the clock shows, if it must be told; None if not.
+        """Return the wall clock if the scheduler must learn it; None if not.
 
         Args:
             now: Scheduler time in seconds.
@@ -84,5 +84,5 @@ class WallClockWatch:
         return shown
 
     def forget(self) -> None:
-        """Forget what was told: it must be told anew."""
+        """Forget the last reading, so that the next one is reported."""
         self._told = None

@@ -1,4 +1,4 @@
-"""What every process with a live scheduler needs: the journal, the clock, and recovery.
+"""Host of a live scheduler: its journal, its clock, and recovery.
 
 A host is not thread-safe: the process makes one call at a time. Only :meth:`Host.commit` and :meth:`Host.keep_short`
 may run in another thread meanwhile, one of them at a time.
@@ -58,7 +58,7 @@ class Host:
         journal: Path of the journal to create or to resume from; None for no journal.
         clock: Monotonic clock, in seconds.
         history: Folder of the store of earlier runs; None for none.
-        wall_time: The clock on the wall, of which the scheduler is told if it has controllers.
+        wall_time: The wall clock, which a scheduler with controllers learns.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Host:
                 self._journal = Journal.create(journal, settings)
         self._origin = clock() - past
         self.counters = Counters()
-        """What was decided and committed since this process started."""
+        """Decisions and commits since this process started."""
         self.runs = PoolHistory(history, shared=self.scheduler.settings.share_history)
         self.runs.begin(self.scheduler.ended_runs(), self.now())
 
@@ -139,7 +139,7 @@ class Host:
         """Commit all that was decided so far.
 
         Raises:
-            sqlite3.Error, OSError: If that failed; :meth:`undo` then says what has not happened.
+            sqlite3.Error, OSError: If that failed; :meth:`undo` then reverts the events.
         """
         with self._writing:
             error, self._unwritten = self._unwritten, None
@@ -151,10 +151,10 @@ class Host:
                     self.counters.committed(time.perf_counter() - started)
 
     def undo(self, error: Exception) -> EventNotPersistedError | None:
-        """Go back to what is committed, after an error of :meth:`commit`.
+        """Revert to the last commit, after an error of :meth:`commit`.
 
         Returns:
-            What the senders of all other events are told; None if it is not the disk that failed.
+            The error for the senders of all other events; None if it is not the disk that failed.
         """
         began, self._trouble = self._clock(), f"the journal cannot be written: {error}"
         with self._writing:
@@ -181,7 +181,7 @@ class Host:
 
         Args:
             report: The report.
-            answers: What the scheduler answered. An unknown job and an older incarnation get an end of version 0.
+            answers: Answers of the scheduler. An unknown job and an older incarnation get an end of version 0.
         """
         ends = (one for one in answers if isinstance(one, End) and (one.job, one.version) == (report.job, 0))
         return next(ends, None) or self.newer(report.job, report.version)

@@ -35,7 +35,7 @@ PROCESS_EXITED = "its process has exited"
 
 
 def is_cancelled(directive: Directive | None) -> bool:
-    """Return whether a job was cancelled by a person, so that its script stops."""
+    """Return whether a user has cancelled a job, so that its script stops."""
     return isinstance(directive, End) and directive.reason.code.startswith("cancelled")
 
 
@@ -54,7 +54,7 @@ class Sessions:
         """For each job, the number of the connection that reports for it."""
         self._scheduler = scheduler
         self._handle = handle
-        # When a script last asked in vain for a name that is taken, and whose it is.
+        # Time and account of the last script that was refused because its name is taken.
         self._waiting: dict[str, tuple[float, str]] = {}
         # Number of the first connection of each, and time of its last heartbeat.
         self._proxies: dict[int, float] = {}

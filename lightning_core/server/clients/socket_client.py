@@ -197,7 +197,7 @@ class SocketClient:
         return body
 
     def counters(self) -> dict[str, Any]:
-        """Return what the scheduler's process has counted since it started; see :class:`~.load.counters.Counters`."""
+        """Return the counters of the scheduler's process since its start; see :class:`~.load.counters.Counters`."""
         body: dict[str, Any] = self.call("counters")
         return body
 

@@ -173,7 +173,7 @@ class Journal(JournalReader):
         self._newest = self._committed = Anchor(entry.number, entry.digest, entry.now, self._newest.wall)
 
     def append(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
-        """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return.
+        """Commit one event, its answers and its accepted part; a durable journal has them on disk on return.
 
         Raises:
             ValueError: If the event could not be read back; then nothing is committed.
@@ -182,7 +182,7 @@ class Journal(JournalReader):
         self.commit()
 
     def add(self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = ()) -> None:
-        """Add one event, its answers and what was accepted of it to the next commit.
+        """Add one event, its answers and its accepted part to the next commit.
 
         Raises:
             ValueError: If the event could not be read back; then nothing is added.
@@ -196,7 +196,7 @@ class Journal(JournalReader):
             self._newest = Anchor.made_now(number, digest, now)
 
     def commit(self) -> bool:
-        """Commit what was added; in a durable journal it is on disk on return. One thread commits at a time.
+        """Commit all added events; in a durable journal they are on disk on return. One thread commits at a time.
 
         Returns:
             Whether there was anything to commit.
@@ -225,7 +225,7 @@ class Journal(JournalReader):
         return True
 
     def give_up(self) -> None:
-        """Forget what was added and is not committed."""
+        """Discard all added events that are not committed."""
         with self._adding:
             self._added, self._newest = [], self._committed
 
@@ -241,7 +241,7 @@ class Journal(JournalReader):
         if len(rows) < EVENTS_PER_BLOCK:
             return False
         entries = [check_entry(JournalEntry(*row)) for row in rows]
-        while len(entries) > 1 and entries[-1].event.startswith(TICK):  # what follows tells what a gap before them was
+        while len(entries) > 1 and entries[-1].event.startswith(TICK):  # the next entries explain the gap
             entries.pop()
         self._replace(entries[0].number, entries[-1], entries)
         if merged := blocks.small_ones(self._connection, self.path):

@@ -36,7 +36,7 @@ HINT = "nothing was changed: `--recover` continues from the last good event, and
 
 
 class Salvaged(NamedTuple):
-    """What was copied into the new journal."""
+    """Outcome of copying into the new journal."""
 
     number: int
     """Number of the last event; 0 if there is none."""
@@ -45,11 +45,11 @@ class Salvaged(NamedTuple):
     now: float
     """Scheduler time of that event, in seconds."""
     hole: tuple[int, int] | None
-    """First and last event of which only the outcome is left, in a snapshot."""
+    """First and last event whose outcome alone survives, in a snapshot."""
 
 
 def copy_good(journal: Journal, connection: sqlite3.Connection) -> Salvaged:
-    """Copy what is good of a journal into a new database.
+    """Copy the intact part of a journal into a new database.
 
     Raises:
         JournalError: If its events were thinned and none of its snapshots can be restored.
@@ -86,7 +86,7 @@ def copy_good(journal: Journal, connection: sqlite3.Connection) -> Salvaged:
 
 
 class _LastGoodBlock(NamedTuple):
-    """Where the blocks end that are good."""
+    """End of the intact blocks."""
 
     number: int
     chain: str
@@ -110,7 +110,7 @@ def _stand_in(
     snapshot: Snapshot,
     settings: Settings,
 ) -> None:
-    """Write blocks for what is before the snapshot: the good entries, and one without content for the rest."""
+    """Write blocks for the events before the snapshot: the intact entries, and one empty block for the rest."""
     number, digest = end.number, end.digest
     made = []
     for start in range(0, len(entries), EVENTS_PER_BLOCK):
@@ -148,7 +148,7 @@ def _copy_entries(
 
 
 class Recovered(NamedTuple):
-    """What a recovery kept and lost."""
+    """Outcome of a recovery: what it kept and lost."""
 
     kept: int
     """Number of the last event that was kept."""
@@ -159,11 +159,11 @@ class Recovered(NamedTuple):
     now: float
     """Scheduler time of the last event that was kept, in seconds."""
     words: str
-    """What was wrong."""
+    """The damage that was found."""
     damaged: Path
     """Folder of the damaged files."""
     hole: tuple[int, int] | None = None
-    """First and last event of which only the outcome is left, in a snapshot."""
+    """First and last event whose outcome alone survives, in a snapshot."""
 
     def __str__(self) -> str:
         lost = "events after it are lost, as far as there were any"
@@ -252,10 +252,10 @@ def finish(path: Path) -> None:
 
 
 def _copy_good(path: Path, beside: Path, anchor: Anchor | None) -> Salvaged:
-    """Copy what is good into a new database, and return what that is.
+    """Copy the intact part into a new database, and return its extent.
 
-    The database says when its last event was written, because deadlines go on from there: as long before the newest
-    event of all as by scheduler time, or now if that one is not known.
+    The database records when its last event was written, because deadlines continue from there: as long before the
+    newest event of all as in scheduler time, or now if that one is unknown.
     """
     with (
         Journal.open(path, read_only=True, anchored=False) as journal,

@@ -64,7 +64,7 @@ def replay(journal: Journal, *, strict: bool = True, whole: bool = False) -> Rep
 
 
 class Beginning(NamedTuple):
-    """A scheduler from which a replay goes on."""
+    """A scheduler from which a replay continues."""
 
     scheduler: Scheduler
     number: int
@@ -76,7 +76,7 @@ class Beginning(NamedTuple):
 
 
 def beginning(journal: Journal, *, whole: bool = False) -> Beginning:
-    """Return the scheduler from which a replay of a journal goes on; see :func:`replay`.
+    """Return the scheduler from which a replay of a journal continues; see :func:`replay`.
 
     Raises:
         JournalError: If the journal is damaged, or its oldest events are thinned and no snapshot can be restored.

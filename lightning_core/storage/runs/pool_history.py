@@ -1,4 +1,4 @@
-"""Keeps the runs that end, and finds those that went as a new job will go.
+"""Stores the runs that end, and finds those with a loss curve like a new job's.
 
 Nothing here can stop a pool: if the store fails, runs are not kept or not found, and the log says so.
 """
@@ -41,7 +41,7 @@ class PoolHistory:
         self._writer = None if self._reader is None else self._open()
 
     def set_devices(self, names: Sequence[str]) -> None:
-        """Set the names of the pool's devices, of which those of CPUs begin with ``cpu``: throughputs go by kind."""
+        """Set the names of the pool's devices; those of CPUs begin with ``cpu``, since throughputs differ by kind."""
         self._kind = "cpu" if all(name.startswith("cpu") for name in names) else "gpu"
 
     def find(self, jobs: Sequence[Job]) -> list[EarlierRuns]:
@@ -94,8 +94,7 @@ class PoolHistory:
     def begin(self, runs: Iterable[EndedRun], now: float) -> None:
         """Note the runs of a scheduler as it was replayed: they may have ended right before a kill.
 
-        The store has most of them already, and keeps each once. What was noted before and not committed has not
-        happened.
+        The store has most of them already, and keeps each once. Notes that were not committed have not happened.
         """
         self._noted = []
         self.note(runs, now)

@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 PLAIN: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 DESCRIPTION = (
     "Every request carries a token (`lightning-core token new`) as `Authorization: Bearer ...`, or the cookie of a "
-    "browser that has come in. Who has not the right `see` sees their own jobs alone. Within a version, answers may "
+    "browser that has signed in. Users without the right `see` only see their own jobs. Within a version, answers may "
     "get further keys; none is taken away, and none changes its meaning."
 )
 REPEATED = "Id of this request, of your choice. A request that is sent again under the same id is done once."
@@ -101,7 +101,7 @@ def _notes(notes: tuple[Any, ...]) -> Schema:
 def document() -> dict[str, Any]:
     """Return the description as JSON values."""
     schemas = Schemas()
-    error = {"description": "Why it was refused.", "content": _json(schemas.of(ErrorAnswer))}
+    error = {"description": "Reason of the refusal.", "content": _json(schemas.of(ErrorAnswer))}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
         found = paths.setdefault(f"/api/{VERSION}{endpoint.path}", {})

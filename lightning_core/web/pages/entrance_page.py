@@ -1,4 +1,4 @@
-"""What a person sees who has not come in."""
+"""The page for signing in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The earlier times of a pool, for who may see all its jobs."""
+"""Routes of the earlier times of a pool, for users who may see all its jobs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Earlier(NamedTuple):
     """An earlier time of a pool."""
 
     stamp: str
-    """How its journal is named: when it was put aside, in this machine's time zone."""
+    """Name of its journal: the time at which it was put aside, in this machine's time zone."""
     ended: datetime
-    """When it was put aside."""
+    """Time at which it was put aside."""
 
 
 class Archive:
@@ -58,7 +58,7 @@ class Archive:
         return sorted(found, reverse=True)
 
     def history(self, stamp: str) -> History:
-        """Return the history of an earlier time. It is shared: no one may change it.
+        """Return the history of an earlier time. It is shared, and must not be modified.
 
         Raises:
             FileNotFoundError: If there is none of that name.
@@ -90,7 +90,7 @@ class EarlierRoutes:
     """The pages of earlier times.
 
     Args:
-        entrance: Says who asks, and what that person may see.
+        entrance: Identifies users and applies their rights.
         drawing: Draws in threads.
         frame: The frame of every page.
         folder: Folder of the pool.
