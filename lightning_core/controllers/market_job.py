@@ -45,7 +45,7 @@ class MarketJob:
 
     @property
     def on_events(self) -> bool:
-        """Whether its policy decides within an interval too, when what is on offer or there has changed."""
+        """Whether its policy also decides within an interval, after changes of offers or nodes."""
         return bool(getattr(self.spot_policy, "decides_on_events", False))
 
     def is_of(self, status: JobStatus) -> bool:
@@ -72,7 +72,7 @@ class MarketJob:
         return made
 
     def ask(self, status: JobStatus, work: float | None, left: float | None = None) -> list[Ask]:
-        """Return what is asked of the job: as many devices as its plan holds nodes; nothing if that was asked for last.
+        """Return the request for the job: as many devices as its plan holds nodes; none if it has not changed.
 
         Args:
             status: The job.

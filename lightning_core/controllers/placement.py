@@ -1,12 +1,12 @@
-"""The placement plan: which job trains where in each period, and which one moves when more arrives than was planned.
+"""The placement controller: the location of each job in each period, and moves when more arrives than planned.
 
 The integer program that makes a plan of the day runs elsewhere, and takes a second. Its result is given to the pool
-(:class:`~lightning_core.core.control.day_plan.PlanGiven`). From then on each task of the plan is a job, which is told
-where to train and on how many devices. A GPU of the plan is a device. A task that is not present in a period is held,
+(:class:`~lightning_core.core.control.day_plan.PlanGiven`). From then on each task of the plan is a job, whose location
+and number of devices the plan requests. A GPU of the plan is a device. A task that is not present in a period is held,
 and its memory freed. A task that moves saves, leaves and resumes, as with any other change of devices.
 
-Where more arrives than was planned, and tasks have no room to grow, the period is planned anew here, with each move
-weighed (:mod:`lightning_core.placement.replanner`).
+If more arrives than planned, and tasks have no room to grow, the period is replanned here, with each move weighed
+(:mod:`lightning_core.placement.replanner`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class PlacementController:
         return begins if begins > self._now else None
 
     def check(self, event: PlanEvent) -> None:
-        """Check that an event fits, for those who refuse it otherwise.
+        """Check that an event is valid, so that it can be refused before its commit.
 
         Raises:
             ValueError: If the demands of a plan do not go together, or the plan that stands has no such job.
@@ -125,7 +125,7 @@ class PlacementController:
         return not known
 
     def to_dict(self) -> dict[str, Any] | None:
-        """Return a description of the plan that stands for people, as JSON values; None if none does."""
+        """Return a description of the current plan as JSON values; None if there is none."""
         if self._plan is None:
             return None
         return {
@@ -208,7 +208,7 @@ class PlacementController:
                 self._asked[job] = Ask(job, Asker.PLAN, hold=True, release=True, reason=reason)
 
     def _serve(self) -> None:
-        """Change the period for what arrives."""
+        """Change the period for the arrivals."""
         if self._stands is None or not self._rates:
             return
         jobs, self._short = self._stands.demands.jobs, {}
@@ -221,6 +221,6 @@ class PlacementController:
 
 
 def _sent(job: str, choice: Choice, reason: Reason) -> Ask:
-    # As many as are asked for at most: a rate out of all proportion must not stop the pool.
+    # Bounded by the limit on requests: an absurd rate must not stop the pool.
     devices = min(max(round(choice.gpu_count), 1), MAX_DEVICES)
     return Ask(job, Asker.PLAN, location=choice.location, devices=devices, reason=reason)

@@ -21,8 +21,8 @@ from lightning_core.search.trials import usual_pace
 class DeadlineScheduler(TrialScheduler):
     """Trains the trials that promise most, so that the best value at the deadline is as good as it can be.
 
-    The curves of all trials tell how each goes on. A trial makes room when another one, paused or new, promises more
-    for the value that the experiment has at the deadline. It is paused and may go on later if it has reported a
+    Each trial is forecast from the curves of all trials. A trial makes room when another one, paused or new, promises
+    more for the value that the experiment has at the deadline. It is paused and may resume later if it has reported a
     checkpoint, and is stopped if it has not. At the deadline all trials are stopped at their next result, and none
     begins. Works alone, without a pool. With ``num_samples=-1`` give ``TuneConfig(time_budget_s=...)`` too, for Tune
     asks for new trials without end.
@@ -58,7 +58,7 @@ class DeadlineScheduler(TrialScheduler):
         refuse_base_60(self, deadline=deadline)
         self._when, self._max_t, self._time_attr = parse_deadline(deadline), max_t, time_attr
         self._metric, self._mode, self._target, self._clock = metric, mode, target, clock
-        self._search = self._new_search(math.inf, mode or "min")  # refuses what is out of range
+        self._search = self._new_search(math.inf, mode or "min")  # refuses values out of range
         self._began = False
         self._numbers = dict[str, int]()
         self._first = dict[int, tuple[int, float]]()  # step and seconds of the first result since a start
@@ -96,7 +96,7 @@ class DeadlineScheduler(TrialScheduler):
         self._search = self._new_search(deadline, self._mode)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> str:
-        """Return what becomes of a trial after a result."""
+        """Return the decision about a trial after a result."""
         self._asked_at = now = self._clock()
         number = self._number(trial)
         step = result.get(self._time_attr)
@@ -169,7 +169,7 @@ class DeadlineScheduler(TrialScheduler):
         return self._numbers[trial.trial_id]
 
     def _report(self, trial: Trial, step: int, value: float, seconds: float) -> None:
-        """Take in a result; what a trial takes to start, as to import torch, is no part of its pace.
+        """Record a result; the start-up time of a trial, such as importing torch, is not part of its pace.
 
         Args:
             trial: The trial.

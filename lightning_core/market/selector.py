@@ -72,7 +72,7 @@ class Selector(Stateful):
         self.earlier_count = 0
         """Jobs of earlier runs, and such as were played in the past of the market."""
         self.jobs_seen = np.zeros((0, len(names)))
-        """Feedback of the newest jobs, for later runs; what was played is not in it."""
+        """Feedback of the newest jobs, for later runs, without that of simulated jobs."""
         self.earned = 0.0
         """Expected utility of the draws, summed over jobs."""
         self.totals = np.zeros(len(names))

@@ -7,8 +7,8 @@ Scheduling for LLM Fine-Tuning with Spot Market Predictions").
 
 In the paper only the total number of nodes matters to that fraction, so that spot nodes replace on-demand ones for
 nothing. A cloud launches each of them: by default every launch of a node, of either kind, costs the job its start-up,
-which may last longer than an interval. Two more terms say what a cloud bills and what an elastic job loses: with a
-hand-over time a job trains on the nodes that it has, and pays for them too, while others start; with a minimum charge
+which may last longer than an interval. Two more terms describe the bill of a cloud and the loss of an elastic job: with
+a hand-over time a job trains on the nodes that it has, and pays for them too, while others start; with a minimum charge
 nodes are billed by the second instead of by the interval.
 """
 
@@ -27,7 +27,7 @@ EXACT = 1e-9
 
 
 Overhead = Literal["launches", "total"]
-"""What costs a job a part of an interval: any launch of a node, or the paper's change of the total number."""
+"""Change that costs a job part of an interval: any launch of a node, or (in the paper) any change of the total."""
 
 Numbers = FloatArray | IntArray | float
 

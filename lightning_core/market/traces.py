@@ -1,7 +1,7 @@
 """Readers of market recordings.
 
 An interval gets the lowest count recorded in it, so that this many nodes could have been kept for all of it, and the
-highest price. For a recording without prices the caller says what a spot node costs.
+highest price. For a recording without prices the caller gives the price of a spot node.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def read_trace(
 
 def _require_price(path: Path, price: float | None) -> float:
     if price is None:
-        raise ValueError(f"{path}: has no prices: say what a spot node costs")
+        raise ValueError(f"{path}: has no prices: give the price of a spot node")
     return price
 
 
@@ -200,7 +200,7 @@ def read_events(path: Path, price: float, on_demand: float = 1.0, interval: floa
 
 
 def read_spotlake(paths: Iterable[Path], instance: str, zone: str, interval: float = INTERVAL) -> Market:
-    """Read SpotLake's snapshots of AWS: how many instances a pool is expected to give, and at what price.
+    """Read SpotLake's snapshots of AWS: expected numbers of instances of a pool, and their prices.
 
     The count is the largest capacity with a sufficient score, 0 to 50; prices are relative to the on-demand price. An
     empty cell and -1 are missing values, 0 is a value. Of two prices of a pool the higher one counts. An interval
@@ -290,5 +290,5 @@ def _prices(path: Path, column: FloatArray | None, price: float | None, interval
     if price is not None:
         return np.full(intervals, price)
     if column is None:
-        raise ValueError(f"{path}: has no column {' or '.join(PRICES)}: say what a spot node costs")
+        raise ValueError(f"{path}: has no column {' or '.join(PRICES)}: give the price of a spot node")
     return column

@@ -1,12 +1,12 @@
-"""The nodes of a pool on a market, in virtual time: they come as they are wanted, and spot nodes go with the market.
+"""Nodes of a pool on a market, in virtual time: they come on request, and spot nodes go with the market.
 
 Rules
 
-1. Each node gives one device, the lowest that is free; the pool hears what it would hear of live nodes.
-2. An interval begins before anything else at its instant: spot nodes beyond what is then on offer are gone, or have
-   their notice, before the market decides for it. The pool hears of it at once, as of a cloud whose preemptions are
-   seen a moment before the clock strikes, or some seconds later, as where nodes are processes (``run --market``).
-3. The quote of an interval is told when the one before it begins; after the recording its last interval continues.
+1. Each node provides one device, the lowest free one; the pool receives the same events as from live nodes.
+2. An interval begins before anything else at its instant: spot nodes beyond the new offer are gone, or have their
+   notice, before the market decides for it. The pool hears of it at once, as of a cloud whose preemptions are seen a
+   moment before the clock strikes, or some seconds later, as where nodes are processes (``run --market``).
+3. The quote of an interval arrives when the one before it begins; after the recording its last interval continues.
 4. A node that is to go takes no new work. It goes as soon as its job has left it, unless the cloud lets it stay, or
    when its time is up, and then a worker that is still on it is lost. As with live nodes, that counts as a preemption
    where there was a notice; without one only a process is seen to die.
@@ -34,7 +34,7 @@ AHEAD = 10_000
 
 
 class NodeUsage(NamedTuple):
-    """A node that was there: what a cloud would send a bill for."""
+    """A past node, as a cloud would bill it."""
 
     node: str
     """Its id."""
@@ -63,7 +63,7 @@ class _VirtualNode:
     device: int | None = None
     """Its device; None until it is warm and one is free."""
     goes: str = ""
-    """Why it takes no new work; empty while it stays."""
+    """Reason why it takes no new work; empty while it stays."""
     is_missed: bool = False
     """Whether the pool has heard that it goes."""
 
@@ -96,8 +96,8 @@ class VirtualCloud:
 
     Attributes:
         early: Whether a node that is to go does so as soon as its job has left it; else it stays for all of its time.
-        ahead: Whether an interval is quoted when the one before it begins. Else what is on offer is quoted as of now,
-            as by a command, and the market's intervals need not be those of the plans.
+        ahead: Whether an interval is quoted when the one before it begins. Otherwise quotes are current, as those of a
+            command, and the market's intervals need not be those of the plans.
 
     Raises:
         ValueError: If a time is negative or not finite.
@@ -141,7 +141,7 @@ class VirtualCloud:
 
     @property
     def recording(self) -> Market:
-        """The market as the pool sees it, with what continues after the recording."""
+        """The market as the pool sees it, extended beyond the recording."""
         market, ahead = self.market, (0, AHEAD)
         price = np.pad(market.price, ahead, mode="edge")
         return replace(market, price=price, available=np.pad(market.available, ahead, mode="edge"))
@@ -154,14 +154,14 @@ class VirtualCloud:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no node, and none is wanted."""
+        """Whether there is no node, and none is requested."""
         return not self._nodes and not self._wanted.all
 
     # ------------------------------------------------------------------------------------------------ what happens
 
     @property
     def next_at(self) -> float:
-        """When the next interval begins, scheduler time."""
+        """Scheduler time at which the next interval begins."""
         return self._begun * self.market.seconds
 
     def begin_interval(self) -> None:
@@ -179,7 +179,7 @@ class VirtualCloud:
         self._say()
 
     def want(self, wanted: NodesWanted) -> None:
-        """Take in what the pool wants from now on."""
+        """Record the pool's new request."""
         self._wanted = NodeCounts(wanted.spot, wanted.on_demand)
         self._balance()
         self._say()
@@ -284,7 +284,7 @@ class VirtualCloud:
         self._say()
 
     def _end(self, node: _VirtualNode, cause: ExitCause, heard: float = 0.0) -> None:
-        """End a node, of which the pool hears some seconds later."""
+        """End a node; the pool learns of it some seconds later."""
         self._nodes.remove(node)
         self._leases.append(node.lease(self._queue.now))
         if heard:

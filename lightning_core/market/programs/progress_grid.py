@@ -52,7 +52,7 @@ class JobGroup(NamedTuple):
 
 
 def exact_grid(throughput: FloatArray, *fractions: float) -> float | None:
-    """Return a unit of which the work of every interval is a multiple; None if there is none that is coarse enough.
+    """Return a unit that divides the work of every interval; None if none is coarse enough.
 
     Args:
         throughput: Work of 0, 1, .. nodes in an interval, shape ``(N + 1,)``.

@@ -1,6 +1,6 @@
 """AHAP: adaptive hybrid allocation with prediction (Kong et al., algorithm 1), a committed horizon control.
 
-Why theorem 1, the paper's bound on its utility, does not hold here: ``docs/decisions.md``.
+Theorem 1, the paper's bound on its utility, does not hold here; ``docs/decisions.md`` says why.
 """
 
 from __future__ import annotations

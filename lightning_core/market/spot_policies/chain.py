@@ -108,7 +108,7 @@ def _expected(
     fastest = int(group.same[-1])
     cells = (
         min(math.ceil(left / group.unit), (intervals + 1) * fastest) + 1
-    )  # the work left, or what can be done by then
+    )  # the remaining work, or the work possible by then
     rest = np.maximum(left - np.arange(cells) * group.unit, 0.0)
     wait = np.where(np.arange(job.max_nodes + 1) == job.max_nodes, 0.0, job.launch)[:, None]
     late = intervals_after(rest, job.throughput[-1], wait)

@@ -1,4 +1,4 @@
-"""How long spot nodes of an offer are expected to stay."""
+"""Expected lifetime of an offer's spot nodes."""
 
 from __future__ import annotations
 
