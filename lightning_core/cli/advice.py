@@ -28,7 +28,7 @@ MIN_TRIAL, MAX_TRIAL = 1.0, 3600.0
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``plan`` and ``policies``."""
-    plan = command("plan", _plan, "predict whether a bundle fits, and what would make it fit")
+    plan = command("plan", _plan, "predict whether a bundle fits, and which change would make it fit")
     plan.add_argument("bundle", type=Path, metavar="BUNDLE.yaml")
     plan.add_argument(
         "--history",
@@ -88,7 +88,7 @@ def _seconds_to_try(text: str) -> float:
 
 
 def _tried(bundle: BundleSpec, seconds: float) -> dict[str, TrialReport]:
-    """Train each job for some seconds, and return what came of it."""
+    """Train each job for some seconds, and return the results."""
     from lightning_core.cluster.trial import try_jobs
 
     def told(names: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ _END_BYTES = 4
 
 
 class ImportTerms(NamedTuple):
-    """What the user says of the runs that are imported."""
+    """Terms of the user for imported runs."""
 
     like: str = ""
     model: str = ""
@@ -51,12 +51,12 @@ class ImportTerms(NamedTuple):
 
 
 def read_runs(path: Path, terms: ImportTerms) -> tuple[list[PastRun], list[str]]:
-    """Return the runs of a file or folder, and what is wrong with others.
+    """Return the runs of a file or folder, and the problems of others.
 
     Args:
         path: A CSV file ``step,loss``, a TensorBoard log, the folder or journal of a run or a pool; or a folder of
             CSV files and logs.
-        terms: What the user says of them.
+        terms: Terms of the user for them.
 
     Raises:
         FileNotFoundError: If there is nothing.
@@ -177,7 +177,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
     listed = add("list", _list, "list the runs, the newest first")
     listed.add_argument("--json", action="store_true", help="print JSON")
-    shown = add("show", _show, "show what is kept of the runs of a job")
+    shown = add("show", _show, "show the stored runs of a job")
     shown.add_argument("name", metavar="NAME", help="name of the job")
     shown.add_argument("--json", action="store_true", help="print JSON")
     imported = add("import", _import, "import runs: recordings, TensorBoard logs, or a run's folder with its journal")

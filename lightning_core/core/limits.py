@@ -1,7 +1,7 @@
-"""Upper bounds of what is read, wherever it comes from: a bundle, a journal, a message, the environment, a program.
+"""Upper bounds of all input: a bundle, a journal, a message, the environment, or a program.
 
-No real pool meets them. They keep a wrong or hostile number from costing memory and time, and keep arithmetic within
-the range in which sums and ratios of floats mean something.
+No real pool reaches them. They keep a wrong or hostile number from costing memory and time, and keep arithmetic within
+the range in which sums and ratios of floats are meaningful.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAX_ARGUMENTS = 1000
 
 
 def format_bytes(amount: float) -> str:
-    """Return an amount of memory for people.
+    """Return an amount of memory as text.
 
     Example::
 

@@ -119,16 +119,16 @@ class Plan:
 
     Attributes:
         order: All rows, the first to be served first: a permutation.
-        share: Share of its devices that each job should hold, in [0, 1]. A job with 0 gets only what is left over.
+        share: Share of its devices that each job should hold, in [0, 1]. A job with 0 gets only leftovers.
         finish: Expected time at which the target is reached, scheduler time; inf if never, NaN if unknown.
         codes: Reasons of the jobs that are served, indices into :data:`lightning_core.core.reasons.CODES`.
         waiting: Reasons of the jobs that are not served, likewise.
         numbers: Numbers of the reasons, shape ``(n, 2)``.
-        work_conserving: Whether what is left over goes to any job that can use it.
+        work_conserving: Whether leftovers go to any job that can use them.
         size: Number of devices that each job should train on, at least 1; None to keep the present sizes.
         capped: Whether each job must not use more than its share; None for none.
-        yields: Whether each job has no more of a device than others leave free on it; None for none. Other jobs that do
-            not fit share a device in proportion to what they ask for.
+        yields: Whether each job uses only the part of a device that others leave free; None for none. Other jobs that
+            do not fit share a device in proportion to their requests.
         replan_at: Scheduler time of the next round, if the policy wants one before the usual period is over.
     """
 

@@ -3,7 +3,7 @@
 A new reason is one line in ``WORDS``. ``{0}`` and ``{1}`` are its numbers, ``{0:t}`` writes seconds as a duration,
 ``{0:# device}`` writes a count with its noun ("1 device", "2 devices"), and ``{text}`` is the text of the reason. A
 forecast has two significant figures: ``{0:ft}`` writes one of seconds, ``{0:fb}`` one of batches, and ``{0:ft1}`` and
-``{1:fb0}`` say no more than "more than ten times" of the number 1 or 0, beside which it stands.
+``{1:fb0}`` are capped at "more than" ten times the number 1 or 0, beside which they stand.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ WORDS |= {
     "too_long_for_cap": "needs at least {0:ft1} on the {2:# device} that its owner may have, and has {1:t}",
     "above_cap": "needs {0:# device}, but its owner may have {1:.0f} at most",
 }
-# The reason of a missed target has two parts, each with a code: what ended the job and how far it had come.
+# The reason of a missed target has two parts, each with a code: the end of the job and its progress.
 ENDED_BY = {
     "training_ended": "its training ended{text}",
     "interrupted": "interrupted by {text}",
@@ -164,7 +164,7 @@ REACHED = {
     "batches": ": {0:,.0f} of {1:,.0f} batches",
 }
 WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items() for far, how in REACHED.items()}
-# Why a controller asks something of a job.
+# Reasons of a controller's request for a job.
 WORDS |= {
     "in_plan": "planned for {text}",
     "not_in_plan": "not planned for {text}",
@@ -177,8 +177,8 @@ WORDS |= {
     "nodes_held_in_doubt": "it holds {0:.0f} spot and {1:.0f} on-demand nodes: by its forecast too little time "
     "is left to be {2:.0%} sure",
 }
-WORDS["like"] = "like {text}, {0:.0%}"  # what a forecast rests on
-# Why the pool wants the nodes that it wants.
+WORDS["like"] = "like {text}, {0:.0%}"  # the basis of a forecast
+# Reasons of the requested nodes.
 WORDS |= {
     "no_nodes": "no job needs a node",
     "nodes_planned": "the plans of {0:# job}, for {1:.4g} an interval",
@@ -193,7 +193,7 @@ WORDS |= {
     "no_money": "its nodes would cost more than the remaining {0:.4g}",
     "needs_launch": "a script cannot leave a node: a pool on a market launches its jobs, with `submit`",
 }
-WORDS["words"] = "{text}"  # a reason that came from another process in words alone
+WORDS["words"] = "{text}"  # a reason that another process sent as text alone
 WORDS |= {
     # at the end, for saved states hold places in this table
     "ranks_wait": "none of its {1:.0f} ranks has moved for {0:t}, and they are not all in the same place{text}",
@@ -230,9 +230,9 @@ WITHOUT_FORECAST = {
 }  # fmt: skip
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})
-# How many numbers the words of each code show.
+# Number of numbers in the words of each code.
 _COUNTS = {code: max((int(n) + 1 for n in re.findall(r"\{(\d)", words)), default=0) for code, words in WORDS.items()}
-# Forecasts that stand beside what there is of them: number, form, and the number of what there is.
+# Forecasts beside an available amount: number, form, and the number of the available amount.
 _LIMITED = {
     code: tuple((int(at), form, int(of)) for at, form, of in found)
     for code, words in WORDS.items()
@@ -290,7 +290,7 @@ class Reason(NamedTuple):
         return words.format(*numbers, text=self.text)
 
     def without_forecast(self) -> Reason:
-        """Return the reason of a grant as it is told beside a verdict.
+        """Return the reason of a grant in the form shown beside a verdict.
 
         Example::
 
@@ -301,7 +301,7 @@ class Reason(NamedTuple):
 
 
 def check_reason(reason: Reason) -> Reason:
-    """Return a reason from outside after checking that it can be written in words.
+    """Return a reason from outside after checking that it can be formatted.
 
     Raises:
         ValueError: If its code is unknown, or numbers are missing.

@@ -26,7 +26,7 @@ HIDDEN = "(not shown)"
 class LearningRates(NamedTuple):
     """The learning rates of a whole training relative to the highest of them, past and planned.
 
-    They are linear between two points, and constant before the first and after the last one.
+    Rates are linear between two points, and constant before the first and after the last one.
     """
 
     batches: tuple[int, ...]
@@ -49,7 +49,7 @@ class LearningRates(NamedTuple):
 
     @property
     def are_valid(self) -> bool:
-        """Whether an estimator can take them: 1 to ``MAX_RATES`` points in range and in order.
+        """Whether an estimator can use them: 1 to ``MAX_RATES`` points in range and in order.
 
         Example::
 
@@ -105,20 +105,20 @@ def _farthest(x: FloatArray, y: FloatArray, start: int, end: int) -> tuple[float
 
 
 class MemoryUse(NamedTuple):
-    """Memory of a training on each of its devices, in bytes: of several ranks, that of the one which has most.
+    """Memory of a training on each of its devices, in bytes: the maximum over its ranks.
 
-    On a GPU that is what its allocator has reserved there; on CPUs its proportional set size (PSS), in which pages that
-    several processes share are counted in parts.
+    On a GPU it is the memory reserved by the allocator; on CPUs the proportional set size (PSS), which divides shared
+    pages among their processes.
     """
 
     peak: int
-    """Most that it has had since it began."""
+    """Peak since its beginning."""
     held: int
-    """What it keeps while it is held: less than its peak if it moves its state to the host's memory."""
+    """Bytes that it keeps while it is held: less than its peak if it moves its state to the host's memory."""
 
     @property
     def is_valid(self) -> bool:
-        """Whether it is what a process may have."""
+        """Whether both values are possible."""
         return 0 < self.peak <= MAX_MEMORY and 0 <= self.held <= self.peak
 
 
@@ -126,9 +126,9 @@ class Hang(NamedTuple):
     """A step that takes far longer than any before it while its process answers; or ranks that have parted."""
 
     seconds: float
-    """Seconds that it had taken when that was noticed."""
+    """Seconds that the step had taken when it was noticed."""
     longest: float = 0.0
-    """Seconds that the longest one of its kind had taken; 0 if it is the first."""
+    """Seconds of the longest earlier step of its kind; 0 if it is the first."""
     ranks: int = 1
     """Ranks that wait for each other; 1 if it is a step of one of them."""
 
@@ -140,13 +140,13 @@ class Hang(NamedTuple):
         return Reason("hung", (self.seconds, self.longest)) if self.longest else Reason("hung_first", (self.seconds,))
 
 
-"""Names, with a dot between the keys that lead to a value, each with its value in words."""
+"""Names, with a dot between the keys that lead to a value, each with its value as text."""
 
 """Stands for a value whose name is like that of a secret."""
 
 
 def hyper_parameters(config: Mapping[Any, Any], *, is_config: bool = False) -> HyperParameters:
-    """Return what a config holds: numbers, texts and flags, and lists of them; of anything else its type.
+    """Return the values of a config: numbers, texts and flags, and lists of them; of anything else its type.
 
     Args:
         config: Arguments by name, nested at will; a key may be anything.

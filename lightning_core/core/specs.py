@@ -32,7 +32,7 @@ def parse_spec(text: str, kind: str = "spec") -> Spec:
 
     Args:
         text: The text.
-        kind: What it names, for messages.
+        kind: Kind of the named part, for messages.
 
     Raises:
         ValueError: If it does not have that form, or gives an argument twice.
@@ -76,7 +76,7 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
     """Factories of the parts of a family, by name; their arguments are keywords.
 
     Args:
-        kind: What each of them is, for messages.
+        kind: Kind of the parts, for messages.
         members: The factories.
 
     Example::
@@ -132,7 +132,7 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
             raise ValueError(f"{self.kind} {name}: {error}") from None
 
     def _check_known(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Check that there is a part of this name, with these arguments."""
+        """Check that a part of this name exists and accepts these arguments."""
         if name not in self:
             close = closest(name, self)
             hint = "" if close is None else f"; did you mean {close!r}?"

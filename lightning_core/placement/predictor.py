@@ -20,7 +20,7 @@ HORIZON = 3
 PREDICTORS: Mapping[str, Forecaster] = MappingProxyType(
     {"persistence": LastValue(), "autoregression": Autoregressive(order=4, window=192), "trend": Trend(4)}
 )
-"""Predictors by name: persistence, a linear function of four steps fitted to two days, and a line through four steps."""
+"""Predictors by name: persistence, a linear function of four steps (fitted to two days), a line through four steps."""
 
 
 def relative_errors(series: Sequence[FloatArray]) -> dict[str, FloatArray]:

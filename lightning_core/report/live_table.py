@@ -27,7 +27,7 @@ Point = TypeVar("Point")
 
 
 def key_of(job: JobStatus) -> Key:
-    """Return what tells a job from a later one of its name."""
+    """Return a key that tells a job from a later one of its name."""
     return job.name, job.submitted_at
 
 
@@ -82,7 +82,7 @@ def _row(now: float, job: JobStatus, points: Points, shown: Sequence[str]) -> st
 
 
 def chart(now: float, job: JobStatus, points: Points) -> str:
-    """Return what was seen of a job over time, its goal and deadline, and from now on the fan of its forecast."""
+    """Return the chart of a job: its values so far, its goal and deadline, and the fan of its forecast."""
     if job.value is not None:
         points = [*points, (now if job.finished_at is None else job.finished_at, job.value)]
     if not points:

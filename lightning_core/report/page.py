@@ -29,7 +29,7 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.journal import Journal
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-# Number of charts, and bytes of all of them with what stands below them.
+# Maximum number of charts, and bytes of all of them with their texts.
 MAX_CARDS, MAX_CARD_BYTES = 100, 3_000_000
 # Rows of each table of a job, the newest ones, and of all of them together.
 MAX_ROWS, ALL_ROWS = 100, 2000
@@ -163,12 +163,12 @@ def _intro(history: History) -> str:
         f"{'S' + what[1:]} after {format_duration(since - start)}, resumed {format_duration(until - since)} later."
         for since, until, what in stops
     )
-    pool = [] if history.part_of is None else [f"What else ran in the pool at {history.part_of.folder} is not shown."]
+    pool = [] if history.part_of is None else [f"Other jobs of the pool at {history.part_of.folder} are not shown."]
     return " ".join([first, *map(escape, [*left, *pool])])
 
 
 def _market(history: History) -> str:
-    """Return what each job cost, and what was on offer at the end, of a pool on a market."""
+    """Return the cost of each job, and the last offers, of a pool on a market."""
     if history.market is None:
         return ""
     return (
@@ -194,7 +194,7 @@ def _tiles(history: History) -> str:
 
 
 def _who(history: History) -> str:
-    """Return the colours of the jobs; of many jobs, of which several have one colour, how to read them."""
+    """Return the legend of the jobs' colours, with a hint if several jobs share one."""
     if len(history.jobs) > MAX_CARDS:
         words = "The height is the share of the device. Several jobs have one colour: point at a box for its name."
         return f'<p class="soft">{words}</p>'

@@ -32,7 +32,7 @@ class LiveView:
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
-        search: Search of which all the jobs are trials; None if others are shown too.
+        search: Search whose trials the jobs are; None if other jobs are shown too.
         all_trials: Whether to list trials that are paused or have ended, too.
 
     Raises:
@@ -104,7 +104,7 @@ class PlainView:
 
     @staticmethod
     def _line(now: float, job: JobStatus, several: bool) -> str:
-        """Return what there is to say of a job, without columns that would say nothing."""
+        """Return the description of a job, without empty columns."""
         name, owner, state, progress, clock, share, devices, memory, throughput, end, verdict, reason = line(now, job)
         parts = [state, progress, clock]
         if devices != "-":
@@ -142,7 +142,7 @@ def view_for(
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
-        search: Search of which all the jobs are trials; None if others are shown too.
+        search: Search whose trials the jobs are; None if other jobs are shown too.
         all_trials: Whether to list trials that are paused or have ended, too.
     """
     if stream.isatty():

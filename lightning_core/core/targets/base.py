@@ -1,6 +1,6 @@
-"""What every kind of target can do: the scheduler, the views and the callbacks know no more of it.
+"""The base class of targets: the interface that the scheduler, the views and the callbacks use.
 
-A target has its own scale, in which people see it: a loss falls, an accuracy grows, batches are counted. Forecasts are
+A target has its own scale, which users see: a loss falls, an accuracy grows, batches are counted. Forecasts are
 made of a number that falls: the loss itself, or the distance of a metric from its best possible value.
 """
 
@@ -22,7 +22,7 @@ FLOAT32_TOLERANCE = 1e-7
 
 
 class Target(ABC):
-    """When a job counts as met.
+    """The condition under which a job counts as met.
 
     A new kind of target is a frozen dataclass derived from this class, in a file of its own, and a line in
     :data:`lightning_core.core.targets.TARGETS`. Most kinds observe a number that the training logs; a kind that
@@ -79,7 +79,7 @@ class Target(ABC):
 
     @property
     def observes(self) -> bool:
-        """Whether values must be observed to tell if it is met; else batches are counted."""
+        """Whether it needs observed values; otherwise batches are counted."""
         return True
 
     @property
@@ -99,16 +99,16 @@ class Target(ABC):
     @property
     @abstractmethod
     def quantity(self) -> str:
-        """Name of what is compared with the goal, in the scale of the goal."""
+        """Name of the quantity compared with the goal, in the scale of the goal."""
 
     @property
     def observed(self) -> str:
-        """Name of the number that the training reports: a metric, or ``"loss"`` for what ``training_step`` returns."""
+        """Name of the number that the training reports: a metric, or ``"loss"`` for the result of ``training_step``."""
         return self.quantity
 
     @property
     def watches(self) -> bool:
-        """Whether a metric is reported that does not decide: the work is known, and the metric says what came of it."""
+        """Whether the reported metric is informative only: the work is known, and the metric shows its result."""
         return False
 
     @property
@@ -138,7 +138,7 @@ class Target(ABC):
 
     @property
     def axis(self) -> str:
-        """Title of a chart's axis for what is compared with the goal."""
+        """Title of a chart's axis for the quantity compared with the goal."""
         return self.quantity
 
     def falling(self, value: float) -> float:
@@ -199,7 +199,7 @@ class Target(ABC):
     # ------------------------------------------------------------------------------------------------ for people
 
     def show(self, value: float) -> str:
-        """Return a value as people see it."""
+        """Return a value in the scale of users."""
         return f"{value:.4g}"
 
     def describe_progress(self, batches: int, value: float | None) -> str:

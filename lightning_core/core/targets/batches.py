@@ -1,4 +1,4 @@
-"""A target for a known amount of work."""
+"""Targets of a known amount of work."""
 
 from __future__ import annotations
 

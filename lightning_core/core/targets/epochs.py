@@ -1,4 +1,4 @@
-"""A target for a number of passes through the training data."""
+"""Targets of a number of passes through the training data."""
 
 from __future__ import annotations
 

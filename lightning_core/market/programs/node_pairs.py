@@ -6,7 +6,8 @@ has its own gain of progress:
 
     launch: some kind of node becomes more. The job restarts on all of them, for ``launch`` intervals. If it has nodes
         and none of them was preempted, it trains on them for ``overlap`` intervals, and pays for those that it
-        replaces. stay:   the pair is the same. What start-up there was goes on.
+        replaces.
+    stay: the pair is the same. A start-up in progress continues.
     shrink: nodes were returned or lost, and none launched. That costs ``shrink_time``.
 
 The gain of a launch after the overlap does not depend on the nodes held before, and the cost of the replaced nodes is a
