@@ -57,9 +57,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan.add_argument("--forecaster", default="last", metavar="NAME", help=f"one of {', '.join(CAUSAL)}, "
                       "with arguments such as autoregressive:order=4 (default last)")  # fmt: skip
     plan.add_argument("--picture", type=new_file, metavar="FILE", help="draw a picture: PNG, SVG or PDF")
-    back = made(
-        "backtest", _backtest, "compare the cost of each policy, from many starts, with the offline optimum"
-    )
+    back = made("backtest", _backtest, "compare the cost of each policy, from many starts, with the offline optimum")
     add_job(back)
     add_moves(back)
     back.add_argument(

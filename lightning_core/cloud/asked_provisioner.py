@@ -34,7 +34,7 @@ class Troubles:
         self._told: dict[CloudPart, tuple[str, float]] = {}
 
     def set(self, part: CloudPart, words: str) -> None:
-        """Take note of a trouble; empty: it is over."""
+        """Record a trouble; an empty one has ended."""
         words = " ".join(words.split())
         self._are[part] = words if len(words) <= MAX_TEXT else f"{words[: MAX_TEXT - 3]}..."
 
@@ -81,14 +81,15 @@ class AskedProvisioner:
     def bring(
         self, wanted: NodeCounts | None, there: NodeCounts, now: float, places: Places = (), there_in: Places = ()
     ) -> None:
-        """Ask for nodes if those that are wanted have changed, or others are there for long. Returns at once.
+        """Request nodes if the request has changed, or if the existing nodes have differed from it for long. Returns at
+        once.
 
         Args:
-            wanted: Nodes that should be there; None to leave those of an earlier provisioner until that is known.
-            there: Nodes that are there and not about to leave.
+            wanted: Requested nodes; None to leave those of an earlier provisioner until the request is known.
+            there: Existing nodes that are not about to leave.
             now: Monotonic time.
             places: How many of the wanted nodes are of each offer; empty for any.
-            there_in: How many of those that are there are of each.
+            there_in: Existing nodes of each offer.
         """
         where = there_in if places else ()
         try:

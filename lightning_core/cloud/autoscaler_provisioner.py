@@ -109,7 +109,7 @@ class AutoscalerProvisioner:
 
     Args:
         resource: Resource of a device, ``"GPU"`` or ``"device"``.
-        leave: Seconds that a job has to leave a node which is given back.
+        leave: Seconds that a job has to leave a node which is returned.
         pool: Name of the pool.
         words: ``["labelled"]`` if its node types carry its label.
 

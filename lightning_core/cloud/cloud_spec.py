@@ -31,8 +31,8 @@ class CloudSpec:
         terms: Arguments of :class:`~lightning_core.controllers.market_terms.MarketTerms`; None if a command quotes.
         quotes: Command that prints quotes; None for a recorded market.
         notice: Seconds from a preemption notice to the end of a simulated node; 0 for no notice.
-        leave: Seconds that a job has to leave a node which is given back.
-        lease: Seconds without an answer of the pool after which its nodes are given back; None for the longer of two
+        leave: Seconds that a job has to leave a node which is returned.
+        lease: Seconds without an answer of the pool after which its nodes are returned; None for the longer of two
             minutes and a quarter of an interval.
 
     Raises:

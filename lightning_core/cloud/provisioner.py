@@ -23,7 +23,7 @@ POOL_LABEL, NODE_LABEL = "lightning-core/pool", "lightning-core/node"
 SPOT = "spot"
 ON_DEMAND = "on-demand"
 MARKET_TYPES = (SPOT, ON_DEMAND)
-# Seconds that a job has to leave a node which is given back.
+# Seconds that a job has to leave a node which is returned.
 LEAVE_SECONDS = 10.0
 
 
@@ -32,7 +32,7 @@ class Provisioner(Protocol):
     """Brings up nodes and returns them."""
 
     def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
-        """Request that there be so many nodes; returns at once.
+        """Request that there be this many nodes; returns at once.
 
         Args:
             wanted: Nodes of each kind.

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 # Zone and type.
 Place = tuple[str, str]
-# Seconds between two looks at the nodes, and seconds that they may take to end by themselves once all are given back.
+# Seconds between two looks at the nodes, and seconds that they may take to end by themselves once all are returned.
 POLL_SECONDS, CLOSE_SECONDS = 0.1, 5.0
 # Seconds for which the next node waits for one that has started and not joined the cluster.
 JOIN_SECONDS = 10.0
@@ -86,8 +86,8 @@ class SimulatedProvisioner:
         folder: Private folder of the notes about nodes, and of ``invoice.jsonl``: when each node began and ended.
         command: Returns the command of a node.
         notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
-        leave: Seconds that a job has to leave a node which is given back.
-        warn: Gives a node, by its mark, notice of so many seconds; returns whether it is there.
+        leave: Seconds that a job has to leave a node which is returned.
+        warn: Gives a node, by its mark, notice of this many seconds; returns whether it is there.
         joined: Returns whether a node, by its mark, is in the cluster.
     """
 
@@ -122,7 +122,7 @@ class SimulatedProvisioner:
             self._wanted, self._is_asked = by_place(wanted, places), True
 
     def offer(self, spot: int, offers: Sequence[Offer] = ()) -> None:
-        """Offer so many spot nodes from now on, or so many in each zone; of more, the newest are preempted."""
+        """Offer this many spot nodes from now on, or this many in each zone; of more, the newest are preempted."""
         with self._lock:
             self._offered = {(one.zone, one.type): one.available for one in offers} if offers else {("", ""): spot}
             for place in {machine.place for machine in self._of(SPOT)}:
@@ -198,7 +198,7 @@ class SimulatedProvisioner:
                 self._start(*missing[0])
 
     def _missing(self, market_type: str, place: Place) -> int:
-        """Return the number of missing nodes; give back the surplus ones."""
+        """Drain the surplus nodes, and return the number of missing ones."""
         asked = self._wanted.get(place, NodeCounts())
         wanted = min(asked.spot, self._most(place)) if market_type == SPOT else asked.on_demand
         present = self._of(market_type, place)

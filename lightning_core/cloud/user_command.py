@@ -23,7 +23,7 @@ _CHUNK = 2**16
 
 
 class UserCommandError(LightningCoreError, ValueError):
-    """A command failed; the message says how, without its arguments, which may hold a key."""
+    """A command failed; the message names the problem, without its arguments, which may hold a key."""
 
 
 def run_command(

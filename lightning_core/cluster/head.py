@@ -69,7 +69,7 @@ def up(
     *,
     recover_journal: bool = False,
 ) -> dict[str, Any]:
-    """Start a head with a pool, or a pool in a Ray cluster that is there.
+    """Start a head with a pool, or a pool in an existing Ray cluster.
 
     Args:
         folder: Folder of the pool. Jobs in it that have not ended resume, under the settings that they had.

@@ -75,7 +75,7 @@ class ProvisionerActor:
         self._troubles = Troubles()
         self._provisioner = AskedProvisioner(self._make, self._troubles)
         self._simulated: SimulatedProvisioner | None = None
-        self._offers: Quoted | None = None  # what is on offer
+        self._offers: Quoted | None = None  # the current offers
         self._seen: NodesSeen | None = None
         self._market: Market | None = None
         self._quoted = self._offered = -1  # newest interval reported to the pool, and to the simulated market
@@ -91,7 +91,7 @@ class ProvisionerActor:
         return _counts(await asyncio.to_thread(self._listed)), self._lease.is_over(time.monotonic())
 
     async def give_back(self) -> bool:
-        """Give all nodes back, for good; return whether none is there any more."""
+        """Return all nodes, for good; return whether none is there any more."""
         self._closed = True
         self._changed.set()
         until = time.monotonic() + GIVE_BACK_TIMEOUT - CLOSE_TIMEOUT

@@ -6,8 +6,8 @@ on fewer until the nodes come. A policy may also decide on events: losses of nod
 offers. Published policies do not; for them the safety net decides, without a forecast, whether an on-demand node must
 replace a lost one at once.
 
-Each of several jobs has a plan of its own. The pool is as large as all plans together want; the pool's policy says
-which job trains where, and which one goes without if not all nodes have come.
+Each of several jobs has a plan of its own. The pool requests the total of all plans; its policy decides which job
+trains where, and which one waits if nodes are missing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Answers = list[Ask | PoolAnswer]
 
 # Minimum number of checks of nodes and jobs in an interval; each event that can change the request causes one more.
 LOOKS = 40
-# Fraction of an interval that may be over when plans decide for it as for a whole one.
+# Elapsed fraction of an interval up to which plans decide for it as for a whole one.
 WHOLE = 0.05
 # Seconds for which nodes stay, in a pool that closes, for jobs that still save.
 LEAVE_SECONDS = 60.0
@@ -362,7 +362,7 @@ class MarketController:
 
     def _end(self, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts, answers: Answers,
              number: int) -> None:  # fmt: skip
-        """Want no nodes any more: all jobs are over, or the pool closes and they have left.
+        """Request no nodes any more: all jobs have ended, or the pool closes and they have left.
 
         The interval lasts for as long as nodes are billed.
         """

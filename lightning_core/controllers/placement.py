@@ -34,9 +34,9 @@ from lightning_core.placement.replanner import Replanner
 class PlacementController:
     """Holds the jobs of a pool to a plan, period by period, and moves them where demand exceeds the plan.
 
-    The demand that was seen last holds on in the next period, where the plan's own places are tried first. Where less
-    arrives than was planned, the planned devices stay: they are reserved. A plan that is over, or was given and begins
-    later, asks for nothing. One that repeats has no beginning: it holds at once.
+    The last demand continues in the next period, where the plan's own locations are tried first. If less arrives than
+    planned, the planned devices stay reserved. A plan that is over, or was given and begins later, asks for nothing.
+    One that repeats has no beginning: it holds at once.
 
     Example::
 
@@ -59,7 +59,7 @@ class PlacementController:
         self._placement: TaskPlacement | None = None
         self._limits = ReconfigurationLimits()
         self._tasks: dict[Task, str] = {}  # the pool's job of each
-        self._ahead: float | None = None  # of scheduler time, what the clock on the wall shows
+        self._ahead: float | None = None  # of scheduler time, the wall clock
         self._now = 0.0
         self._rates: dict[str, float] = {}
         self._turn: int | None = None  # the period that has begun, counted on where the plan repeats
@@ -106,7 +106,7 @@ class PlacementController:
                 placement_of(event.plan)
             return
         if self._placement is None:
-            raise ValueError(f"no plan stands in which {shown(event.rates[0][0])} could be")
+            raise ValueError(f"there is no plan in which {shown(event.rates[0][0])} could be")
         for name, _ in event.rates:
             if name not in self._placement.demands.jobs:
                 jobs = listed(self._placement.demands.jobs)

@@ -24,7 +24,7 @@ from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.spot_policies.on_demand import on_demand_cost
 from lightning_core.market.zones.node_places import Leeway
 
-# Intervals after the present one that plans look at, taken to be like it. A deadline after them is moved there.
+# Intervals after the present one that plans consider, assumed to be like it. A later deadline is moved there.
 AHEAD = 10_000
 # Without a deadline there is always time to wait for spot nodes: they are held whenever they are on offer.
 BEST_EFFORT_POLICY = "max-spot"
@@ -146,7 +146,7 @@ class PlannedJobs:
                 planned.span = planned.span._replace(batches=status.batches)
             planned.ended = status.state is State.ENDED or not planned.is_of(status)
             if planned.ended and planned.job is not None and planned.is_of(status) and status.target.work is None:
-                planned.job = replace(planned.job, work=max(float(status.batches), 1.0))  # as it turned out to be
+                planned.job = replace(planned.job, work=max(float(status.batches), 1.0))  # as it was
         ended = [name for name, planned in self._jobs.items() if planned.ended]
         for name in ended[: max(len(ended) - MAX_ENDED, 0)]:
             del self._jobs[name]

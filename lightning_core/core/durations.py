@@ -37,7 +37,7 @@ _UNITS = {
     "m(?:in(?:ute)?s?)?": 60.0,
     "s(?:ec(?:ond)?s?)?": 1.0,
 }
-# Below so many seconds, a forecast is shown in steps of so many.
+# Below this many seconds, a forecast is shown in steps of this many.
 _FORECAST_STEPS = ((600.0, 10.0), (3600.0, 60.0), (36000.0, 600.0), (172800.0, 3600.0), (864000.0, 7200.0),
                    (math.inf, 86400.0))  # fmt: skip
 _NUMBER = r"\d+(?:\.\d+)?"

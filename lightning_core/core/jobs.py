@@ -53,7 +53,7 @@ class OnRefused(StrEnum):
     HOLD = "hold"
     """Wait, and ask again: the other jobs on the device were promised that it is shared."""
     ALONE = "alone"
-    """Train at full speed beside the pool's jobs, with a scheduler of its own."""
+    """Train at full speed next to the pool's jobs, with a scheduler of its own."""
     RENAME = "rename"
     """If only its name is taken, join as ``name-2``, ``name-3``, ...; else wait."""
 

@@ -45,8 +45,8 @@ class JobView:
         devices: Number of devices of the pool (one number).
         ends_at: Batches at which its training ends by itself; inf if it does not. ``remaining``, ``work`` and
             ``quantiles`` are inf where the forecast lies beyond.
-        ready: Whether the estimator says that its forecast is good enough to plan and judge the job
-            (:class:`~lightning_core.core.protocols.UsesHistory`); False where it does not say.
+        ready: Whether the estimator considers its forecast good enough to plan and judge the job
+            (:class:`~lightning_core.core.protocols.UsesHistory`); False for other estimators.
 
     The following are filled only for a policy that chooses sizes
     (:class:`~lightning_core.core.protocols.ChoosesSizes`), and empty otherwise:

@@ -16,7 +16,7 @@ class PoolView(Protocol):
 
     @property
     def nodes(self) -> NodesSeen:
-        """Nodes that were seen last."""
+        """Nodes seen last."""
 
     @property
     def spent(self) -> float:

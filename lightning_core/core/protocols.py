@@ -135,7 +135,7 @@ class KeepsRows(Protocol):
     """
 
     def keep(self, stays: BoolArray) -> None:
-        """Drop rows of jobs that are over. Those that stay close up, in their order; new rows follow them.
+        """Drop rows of ended jobs. The others close up, in their order; new rows follow them.
 
         Args:
             stays: Whether each row stays, shape ``(n,)``. :mod:`lightning_core.core.arrays` helps to do so.

@@ -123,7 +123,7 @@ class DeviceOutage:
 
 
 def outage_words(detail: str, device: int) -> str:
-    """Return why one device of several has no worker; all that is said if nothing is said of it.
+    """Return why one of several devices has no worker; the whole text if that device is not mentioned.
 
     Example::
 

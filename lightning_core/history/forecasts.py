@@ -1,4 +1,4 @@
-"""Forecasts of the scheduler: a scheduler that handles its events again is asked on the way."""
+"""Forecasts of the scheduler, recomputed by a scheduler that handles its events again."""
 
 from __future__ import annotations
 

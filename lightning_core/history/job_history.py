@@ -267,7 +267,7 @@ class JobHistory:
             self.remarks.append(Remark(now, "worker", "the pool was down"))
 
     def lost_worker(self, what: str, accepted: Accepted, now: float) -> None:
-        """Take in a fault, after which the job restarts unless nothing is said of that."""
+        """Record a fault; the job restarts if ``accepted`` says from where."""
         if accepted.fault is None:
             self.faults.append(Fault(now, what))
             return

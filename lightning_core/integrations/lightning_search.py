@@ -59,7 +59,7 @@ class Search:
             such as ``"18:00"``.
         metric: Name of the logged metric that is to be improved.
         folder: Folder of the checkpoints; it is made.
-        target: Value that is enough: the search reaches it as soon as it can, and is over then.
+        target: Value that is enough: the search ends as soon as it is reached.
         max_trials: Number of trials that may begin; None for as many as there is time for.
         on_news: Called with a line of text whenever there is a better value; by default it is logged as Lightning does.
 
@@ -166,7 +166,7 @@ class Search:
             self._study.tell(trial, state=TrialState.PRUNED if values else TrialState.FAIL)
 
     def _search_for(self, trainer: pl.Trainer) -> DeadlineSearch:
-        """Return the search; the first Trainer says how long a trial is."""
+        """Return the search; the first Trainer defines the length of a trial."""
         epochs = trainer.max_epochs
         if epochs is None or epochs < 2:
             raise ValueError(f"max_epochs of the Trainer of a trial must be at least 2, got {epochs}")

@@ -42,7 +42,7 @@ END, BEST, SECONDS = "lightning_core:end", "lightning_core:best", "lightning_cor
 POLL = 0.5
 # Seconds after the end of a search for which its trials are not late: it cancels them. If it is gone, they end then.
 GRACE = 30.0
-# A search whose first trials all raise, so many of them, is over: the next ones would too.
+# A search whose first trials all raise, this many of them, is over: the next ones would too.
 HOPELESS = 3
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def throughput_of(batch: JobBatch, total: IntArray) -> FloatArray:
-    """Return the work done in a whole interval on so many nodes, shape ``(B,)``."""
+    """Return the work done in a whole interval on this many nodes, shape ``(B,)``."""
     throughput: FloatArray = np.take_along_axis(batch.throughput, total[:, None], 1)[:, 0]
     return throughput
 
@@ -115,7 +115,7 @@ class Changeover:
         return bill
 
     def _ends(self, spot: IntArray, on_demand: IntArray, left: FloatArray) -> FloatArray:
-        """Return the fraction of the interval after which a job with so much work left is done, if it is."""
+        """Return the fraction of the interval after which a job with this much work left is done, if it is."""
         before, throughput = self.work_before(spot, on_demand), throughput_of(self.batch, spot + on_demand)
         on_old = self.observation.launching + left / np.maximum(self._had, EXACT)
         on_new = self.wait(spot, on_demand) + (left - before) / np.maximum(throughput, EXACT)

@@ -122,7 +122,7 @@ class MarketForecaster:
         self._tables: dict[tuple[int, int], tuple[Market, FloatArray, FloatArray]] = {}
 
     def look(self, batch: JobBatch, interval: int, horizon: int) -> SpotForecast:
-        """Return the interval and so many after it, one row a job."""
+        """Return the interval and this many after it, one row a job."""
         at = batch.starts + np.minimum(interval, batch.deadline - 1)
         several = [self._of(market, horizon) for market in batch.markets] if horizon else []
         return _forecast(batch, interval, [
@@ -149,7 +149,7 @@ class LiveMarketForecaster:
         self._series = series
 
     def look(self, batch: JobBatch, interval: int, horizon: int) -> SpotForecast:
-        """Return the interval and so many after it, one row a job."""
+        """Return the interval and this many after it, one row a job."""
         ahead = []
         if horizon:
             seen = batch.starts + np.minimum(interval, batch.deadline - 1) + 1

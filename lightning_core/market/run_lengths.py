@@ -102,7 +102,7 @@ class RunLengths:
         return goes
 
     def expected(self, worth: FloatArray) -> FloatArray:
-        """Return the expected worth before an interval from the worth after it.
+        """Return the expected value before an interval from the value after it.
 
         A run passes from one age to the next with the probability that makes it stay there for as long as it should on
         average.

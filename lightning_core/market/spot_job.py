@@ -57,7 +57,7 @@ class SpotJob:
             of the interval, and both are paid for; where it gives nodes back, this is all that it loses. Only a start
             from nothing and a preemption cost the whole launch. None: the job stands still for the whole launch.
         minimum_charge: Intervals for which a node is billed at least, from its launch on, 0 to 1: nodes are billed by
-            the second, and those of a job that is done are given back. None: each interval is billed whole.
+            the second, and those of a job that is done are returned. None: each interval is billed whole.
 
     Raises:
         ValueError: If one is out of its range.
@@ -146,7 +146,7 @@ class SpotJob:
 
     @property
     def shrink_time(self) -> float:
-        """Intervals without training when nodes are given back or lost, and none launched."""
+        """Intervals without training when nodes are returned or lost, and none launched."""
         if self.hand_over_time is not None:
             return self.hand_over_time
         stands_still = 1.0 - self.shrink_fraction

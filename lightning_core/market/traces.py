@@ -29,7 +29,7 @@ INTERVAL = 1800.0
 COUNTS, PRICES = ("available", "avail", "count"), ("price", "price_p10", "spot_price")
 # Rows of a file: a year in intervals of half a minute.
 MAX_ROWS = 1_000_000
-# Seconds without a record after which an interval is taken to have no spot nodes.
+# Seconds without a record after which an interval is assumed to have no spot nodes.
 GAP = 3600.0
 
 

@@ -22,8 +22,8 @@ from typing import Any
 from lightning_core.node.processes import started
 
 EXIT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A terminal that is closed sends its signal twice, by the kernel and by the shell; signals within so many seconds count
-# as one.
+# A terminal that is closed sends its signal twice, by the kernel and by the shell; signals within this many seconds
+# count as one.
 DEBOUNCE = 0.5
 _SHOW_CURSOR = "\x1b[?25h"
 # The list of the outermost block that records signals.

@@ -159,7 +159,7 @@ class MilpModel:
         first = self._first[number, period]
         return [(first + k, 1.0) for k, choice in enumerate(self.groups[number].choices) if choice.location == location]
 
-    # -------------------------------------------------------------------------------------------- what is wanted
+    # -------------------------------------------------------------------------------------------- the request
 
     def weigh(self, weights: Weights, ranges: ObjectiveRanges) -> None:
         """Set the objective (1)."""
@@ -225,7 +225,7 @@ class MilpModel:
                     constraints=[self._rows.constraint(columns), *([] if bound is None else [bound])],
                     options=options)  # fmt: skip
 
-    # ------------------------------------------------------------------------------------------------- who is where
+    # ------------------------------------------------------------------------------------------------- the solution
 
     def assign(self, found: FloatArray) -> TaskPlacement:
         """Return the placement of a solution, with as many tasks staying where they were as possible."""

@@ -5,7 +5,7 @@ first as many tasks as possible get the capacity that they lack, then the cost i
 that moves. No task becomes less accurate, and one that lacks nothing only stays unchanged or moves. Tasks that remain
 short are then handled one at a time, as in :mod:`.reconfigurer`.
 
-Tasks with equal needs that stand alike are counted, not listed, as in :mod:`.planner`. The scheduler waits for the
+Tasks with equal needs and placements are counted, not listed, as in :mod:`.planner`. The scheduler waits for the
 answer, so a large program is cut to its core: the options with the smallest extra cost over the relaxation, in which
 tasks are divisible. A small one keeps all options, and is solved to the gap.
 """
@@ -34,7 +34,7 @@ SHORT = 10.0
 
 
 class Option(NamedTuple):
-    """A way in which a task may stand after the change.
+    """A possible placement of a task after the change.
 
     Attributes:
         choice: Where and how it is served.

@@ -19,7 +19,7 @@ from lightning_core.storage.runs.run_store import RunStore
 
 # A summary has some kilobytes for each job, and the last lines of its errors.
 MAX_SUMMARY_BYTES = 64 * 2**20
-# A forecast of so many times the deadline and more is no number to plan with.
+# A forecast of this many times the deadline and more is no number to plan with.
 FAR = 10.0
 
 

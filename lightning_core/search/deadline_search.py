@@ -25,7 +25,7 @@ NEW = -1
 SLICE = 1.25
 # A trial that has come this far finishes: its rest costs little, and samplers learn from whole trials.
 FINISHING = 0.9
-# A search plans for the end of a period, of so many whole trials at the usual pace: with endless time nothing would
+# A search plans for the end of a period, of this many whole trials at the usual pace: with endless time nothing would
 # ever be worth training to its end.
 PERIOD = 4.0
 # Trials that are compared at once, the best by forecast: the others are too far behind to matter.
@@ -59,7 +59,7 @@ class DeadlineSearch:
         mode: Whether the metric is minimised or maximised.
         start: Seconds that it takes to start or resume a trial.
         max_trials: Number of trials that may begin.
-        target: Value that is enough: the search reaches it as soon as possible, and is over then.
+        target: Value that is enough: the search ends as soon as it is reached.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -126,7 +126,7 @@ class DeadlineSearch:
         return min(values) if self.mode == "min" else max(values)
 
     def is_over(self, now: float) -> bool:
-        """Say whether the deadline is over or the target is reached."""
+        """Return whether the deadline has passed or the target is reached."""
         if now >= self.deadline:
             return True
         best = self.best

@@ -27,7 +27,7 @@ LEVEL, IMPROVEMENT = 0.5, 0.35
 # Expected ratio of an improvement to the one before with its spread, and the correlation of consecutive ones across
 # trials.
 LATER, LATER_SPREAD, ALIKE = 0.8, 0.25, 0.6
-# The prior of Sigma and of the noise count as so many trials and cells.
+# The prior of Sigma and of the noise count as this many trials and cells.
 PRIOR_TRIALS, PRIOR_CELLS, PRIOR_NOISE = 6.0, 10.0, 0.05
 ROUNDS = 8
 

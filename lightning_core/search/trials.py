@@ -39,7 +39,7 @@ class Trial:
 
         Args:
             step: Steps trained so far, above that of the last report.
-            value: Value there; a trial whose value is not finite has diverged and is over.
+            value: Value there; a trial whose value is not finite has diverged and ends.
             seconds: Seconds of training so far; an estimate, which may become smaller.
 
         Raises:

@@ -29,7 +29,7 @@ EVENTS = Report | WorkerExited | Close | Command | PlanEvent
 MAX_WAIT = 60.0
 # Maximum characters of an id, and of a refusal, which may repeat its request.
 MAX_ID_LENGTH, MAX_WORDS_LENGTH = 64, 2000
-# Jobs and bytes of one launch; a value of its JSON counts as so many bytes.
+# Jobs and bytes of one launch; a value of its JSON counts as this many bytes.
 MAX_LAUNCHED_JOBS, MAX_LAUNCH_BYTES, BYTES_PER_VALUE = 1000, 64 * 2**20, 64
 
 
@@ -124,7 +124,7 @@ class Calls:
 
         Args:
             body: The request.
-            size: Number of bytes that it is taken to hold.
+            size: Number of bytes that it is assumed to hold.
             connection: Connection on which it was made.
 
         Raises:

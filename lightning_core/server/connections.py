@@ -129,7 +129,7 @@ class Connections:
             now: Time in seconds.
 
         Raises:
-            ValueError: If its process has asked for so much that this one would have to wait too long.
+            ValueError: If its process has sent so many requests that this one would wait too long.
         """
         process, connection.used_at = connection.process, now
         if process.paid_until > now + MAX_DELAY:

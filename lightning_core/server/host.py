@@ -41,8 +41,8 @@ MIN_RETRY_PAUSE, PAUSE_PER_REPLAY = 1.0, 10.0
 # Events after which a block of old ones is thinned: twice as fast as they come, so that an upgraded journal catches up.
 THIN_EVERY = EVENTS_PER_BLOCK // 2
 # A snapshot is taken once the events behind the newest one have taken this many seconds, as a restart would again, and
-# this many times as long as a snapshot takes: in a large pool snapshots and events are dearer. One is also taken after
-# so many events, if snapshots are cheap.
+# this many times as long as a snapshot takes: in a large pool both are more expensive. One is also taken after
+# this many events, if snapshots are cheap.
 SECONDS_TO_REPLAY, HANDLING_PER_SNAPSHOT = 0.5, 10.0
 
 
@@ -213,7 +213,7 @@ class Host:
 
     @property
     def is_long(self) -> bool:
-        """Whether :meth:`keep_short` has something to do."""
+        """Whether :meth:`keep_short` has work to do."""
         return self._snapshot_due is not None or self._thinning_due or self.runs.is_due
 
     def close(self) -> None:

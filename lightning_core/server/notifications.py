@@ -34,7 +34,7 @@ class OnVerdict(TypedDict, total=False):
 
 
 class Notifier:
-    """Passes notifications on, each way in a thread of its own: a dead webhook delays no command.
+    """Passes notifications on, each channel in a thread of its own: a dead webhook delays no command.
 
     Args:
         on_verdict: ``command``, run without a shell, with ``LIGHTNING_CORE_EVENT``, ``_JOB``, ``_VERDICT`` and

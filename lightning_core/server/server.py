@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 MAX_LINE_BYTES, CHUNK_BYTES = MAX_SPEC_BYTES + 2**16, 2**16
 # Seconds between two looks whether a client whose request is delayed is still there.
 CLOSED_CHECK_INTERVAL = 0.1
-# A client makes one request at a time; one with so many unanswered requests is disconnected.
+# A client makes one request at a time; one with this many unanswered requests is disconnected.
 MAX_PENDING_CALLS = 16
 # Seconds within which a request that has begun must be complete, a new connection must make a valid one, and answers
 # must be read. A connection that has made one may be idle for ever: its job may hold.

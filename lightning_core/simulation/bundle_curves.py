@@ -234,7 +234,7 @@ class _Reader:
         """Return a job that trains as an earlier run did; None if that does not show when its target is reached."""
         if not job.target.observes or len(run.batches) < self.settings.window:
             return None
-        # Stored curves are thinned: between points, a curve is taken to be straight.
+        # Stored curves are thinned: between points, a curve is assumed to be straight.
         position = np.unique(np.rint(np.linspace(run.batches[0], run.batches[-1], MAX_CELLS)))
         loss = np.interp(position, run.batches, run.losses)
         passage = self._passage(job, position, loss)

@@ -45,7 +45,7 @@ class NodeUsage(NamedTuple):
     since: float
     """Scheduler time from which on it was up; inf if it never was."""
     until: float
-    """Scheduler time at which it was gone; inf while it is there."""
+    """Scheduler time of its end; inf while it exists."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +90,7 @@ class VirtualCloud:
         market: Market, whose first interval is the simulation's first.
         start_up: Seconds from the request for a node until the pool sees it.
         notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
-        leave: Seconds that a job has to leave a node which is given back.
+        leave: Seconds that a job has to leave a node which is returned.
         warm_up: Seconds from seeing a node until there is a worker on it.
         heard: Seconds until the pool hears that a node goes, or has gone without notice.
 
@@ -125,7 +125,7 @@ class VirtualCloud:
         """Join a simulation.
 
         Args:
-            pool: Its workers and devices; no device is there before a node is.
+            pool: Its workers and devices; each device comes with its node.
             queue: Its actions to come.
             tell: Tells the scheduler of an event.
 
@@ -195,7 +195,7 @@ class VirtualCloud:
     # ------------------------------------------------------------------------------------------------ nodes
 
     def _balance(self) -> None:
-        """Ask for the nodes that are missing, and give back the newest of those that are too many."""
+        """Request missing nodes, and return the newest surplus ones."""
         new = []
         for is_spot, wanted in ((True, min(self._wanted.spot, self._offered)), (False, self._wanted.on_demand)):
             kept = [node for node in self._nodes if node.is_spot is is_spot and not node.goes]

@@ -34,7 +34,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class CorruptCheckpointError(LightningCoreError, ValueError):
-    """A checkpoint file does not match its manifest; the message says how."""
+    """A checkpoint file does not match its manifest; the message names the difference."""
 
 
 class TransientReadError(CorruptCheckpointError):

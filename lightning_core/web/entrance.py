@@ -25,7 +25,7 @@ class Entrance:
 
     Args:
         visitors: Links and sessions that are accepted.
-        watch: Where the pool is looked at.
+        watch: Watcher of the pool.
         frame: The frame of every page.
         https: Whether users reach the page by https, through a proxy.
         cookie: Name of the page's cookie: browsers send those of all ports of a host.
@@ -45,7 +45,7 @@ class Entrance:
         """Return the user of a request.
 
         Raises:
-            HTTPException: If no person does.
+            HTTPException: If no user does.
         """
         person = self.find(request)
         if person is None:

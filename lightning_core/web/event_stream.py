@@ -33,7 +33,7 @@ async def changes(
     """Yield all rows, then the changes, as server-sent events; end when the session of the reader ends.
 
     Args:
-        watch: Where the pool is looked at.
+        watch: Watcher of the pool.
         describe: Function that returns the part of the page about the pool itself.
         allowed: Whether the reader may see a job.
         is_let_in: Whether the reader's session holds.

@@ -58,7 +58,7 @@ class JobControls:
 
     Args:
         pool: The pool.
-        watch: Where the pool is looked at: it looks again at once when something was asked.
+        watch: Watcher of the pool, which looks again at once after a change.
     """
 
     def __init__(self, pool: Pool, watch: PoolWatch) -> None:

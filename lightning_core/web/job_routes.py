@@ -1,4 +1,4 @@
-"""The pages of a job, and the actions on them."""
+"""Routes of the pages of a job, and of the actions on them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JobRoutes:
 
     Args:
         entrance: Identifies users and applies their rights.
-        watch: Where the pool is looked at.
+        watch: Watcher of the pool.
         history: History of the pool.
         steering: Passes on requests.
         drawing: Draws in threads.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 # Seconds between two looks at the journal while a page is open, after which one is given up that a page waits for, and
 # for which the last one is new enough for a page.
 FOLLOW, PATIENCE, FRESH = 2.0, 60.0, 0.5
-# Forecasts from before are computed again if that takes at most so many seconds.
+# Forecasts from before are computed again if that takes at most this many seconds.
 AGAIN_SECONDS = 2.0
 # Forecasts that are kept of a job; of more, every second one goes.
 MAX_FORECASTS = 24
@@ -40,7 +40,7 @@ class LiveHistory:
 
     Args:
         path: Path of the pool's journal.
-        watch: Where the pool is looked at; its forecasts are kept.
+        watch: Watcher of the pool, whose forecasts are kept.
     """
 
     def __init__(self, path: Path, watch: PoolWatch) -> None:

@@ -34,7 +34,7 @@ class Submission:
 
     Args:
         pool: The pool.
-        watch: Where the pool is looked at: it looks again at once when something was submitted.
+        watch: Watcher of the pool, which looks again at once after a change.
         allowed: Whether bundles are taken at all.
     """
 

@@ -48,7 +48,7 @@ class WebApp:
 
     Args:
         pool: The pool, for requests of users.
-        watch: Where the pool is looked at.
+        watch: Watcher of the pool.
         visitors: Links and sessions that are accepted.
         hosts: Hosts under which it is served.
         https: Whether users reach it by https, through a proxy.

@@ -146,7 +146,7 @@ def test_what_a_plan_counts_on_and_the_pool_lacks_is_said(tmp_path: Path, capsys
         (["demand", "cars=-1"], "job 'cars': rate must be 1e-09 to 1e+09, got -1.0"),
         (["demand", "cars=nan"], "job 'cars': rate must be 1e-09 to 1e+09, got nan"),
         (["demand", "cars=1", "cars=2"], "'cars' must have one rate, got two"),
-        (["demand", "cars=1"], "no plan stands in which 'cars' could be"),
+        (["demand", "cars=1"], "there is no plan in which 'cars' could be"),
     ],
 )
 def test_bad_input_is_refused_before_anything_changes(

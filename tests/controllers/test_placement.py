@@ -123,7 +123,7 @@ def rates(**found: float) -> DemandSeen:
 def test_each_period_sends_each_job_to_its_planned_location() -> None:
     assert [job_name(DEMANDS, task) for task in PLACEMENT.served] == NAMES
     pool = Pool(NAMES)
-    with pytest.raises(ValueError, match="no plan stands in which 'cars' could be"):
+    with pytest.raises(ValueError, match="there is no plan in which 'cars' could be"):
         pool.scheduler.check_plan(rates(cars=18.0))
     pool.tell(PlanGiven(given()))
     assert pool.where() == NIGHT_PLACES

@@ -47,7 +47,7 @@ class Toll(NamedTuple):
 class CurrentInterval:
     """The nodes of an interval, second by second.
 
-    Surplus nodes are given back only once their replacements are warm; until then they train.
+    Surplus nodes are returned only once their replacements are warm; until then they train.
 
     Attributes:
         number: Number of the interval.

@@ -74,7 +74,7 @@ class NodeBill:
     # ------------------------------------------------------------------------------------------------ what happens
 
     def quote(self, quote: Quoted, now: float) -> None:
-        """Take in a quote: of an interval to come, or of the rest of the one in progress; an older one is ignored."""
+        """Record a quote: of an interval to come, or of the rest of the one in progress; an older one is ignored."""
         self.advance(now)
         at = now / self._seconds if quote.interval is None else float(quote.interval)
         if self._quotes:
@@ -123,7 +123,7 @@ class NodeBill:
         return math.fsum(self._costs.pop(one) for one in due)
 
     def bill(self, since: float, seconds: float) -> None:
-        """Bill so many seconds from a time on, in which nodes and prices are the same."""
+        """Bill this many seconds from a time on, in which nodes and prices are the same."""
         self._add(since, self._rate(since / self._seconds) * seconds)
 
     def prices_at(self, now: float) -> tuple[float, float]:
@@ -145,7 +145,7 @@ class NodeBill:
             now: Scheduler time; all is billed up to it.
             money: Money that is left.
             wanted: Nodes that are wanted: those that are not there yet may be launched at any moment.
-            leave: Seconds for which a node that is given back is billed at most.
+            leave: Seconds for which a node that is returned is billed at most.
         """
         if not self._quotes:
             return math.inf

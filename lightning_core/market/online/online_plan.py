@@ -46,7 +46,7 @@ class OnlinePlan:
 
         Args:
             job: The job as known now; its measured throughput may have changed.
-            market: The market; nothing after this interval is looked at.
+            market: The market; nothing after this interval is used.
             start: Interval of the market in which the job began.
             interval: Intervals since then, 0 in its first. After its deadline a job gets all on-demand nodes that it
                 can use.
@@ -77,7 +77,7 @@ class OnlinePlan:
 
         Args:
             job: The job as known now.
-            market: The market; nothing after this interval is looked at.
+            market: The market; nothing after this interval is used.
             start: Interval of the market in which the job began.
             interval: Intervals since then.
             done: Work done, in the job's units.

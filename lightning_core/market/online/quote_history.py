@@ -28,7 +28,7 @@ class QuoteHistory:
 
     Args:
         seconds: Seconds of an interval.
-        ahead: Intervals after the present one that a market has, taken to be like it.
+        ahead: Intervals after the present one that a market has, assumed to be like it.
     """
 
     def __init__(self, seconds: float, ahead: int) -> None:
@@ -64,7 +64,7 @@ class QuoteHistory:
         return int(min(now // self._seconds, MAX_INTERVALS))
 
     def take(self, quote: Quoted, now: float, planned: int | None) -> bool:
-        """Take in a quote; return whether it is the first one.
+        """Record a quote; return whether it is the first one.
 
         Args:
             quote: The quote.

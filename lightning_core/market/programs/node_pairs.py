@@ -104,7 +104,7 @@ class NodePairs:
     # ------------------------------------------------------------------------------------------------ backwards
 
     def step_back(self, after: FloatArray, offer: OnOffer) -> FloatArray:
-        """Return the worth before an interval from the worth after it.
+        """Return the value before an interval from the value after it.
 
         Args:
             after: Value by the nodes held in the interval, shape ``(..., stages, M, M, cells)``, with the states of the
@@ -195,14 +195,14 @@ class NodePairs:
         return anew, swapped
 
     def launches(self, spot: int, on_demand: int) -> BoolArray:
-        """Return whether each pair launches nodes beside so many that are held, shape ``(M, M)``."""
+        """Return whether each pair launches nodes beside this many that are held, shape ``(M, M)``."""
         return (self.numbers[:, None] > spot) | (self.numbers > on_demand)
 
     def action_values(
         self, after: FloatArray, offer: OnOffer, spot: int, on_demand: int, wait: float, cell: float,
         length: float = 1.0,
     ) -> FloatArray:  # fmt: skip
-        """Return the worth of holding each pair in an interval, or for the rest of it, shape ``(M, M)``.
+        """Return the value of holding each pair in an interval, or for the rest of it, shape ``(M, M)``.
 
         Args:
             after: Value by the nodes held in the interval, shape ``(stages, M, M, cells)``.
@@ -269,7 +269,7 @@ class NodePairs:
         return np.where(ends <= 1.0 + EXACT, ends, 1.0)
 
     def _gained(self, worth: FloatArray, intervals: float) -> FloatArray:
-        """Return the worth before each pair has trained for so many intervals."""
+        """Return the value before each pair has trained for this many intervals."""
         gained = np.empty_like(worth)
         for rows, columns in self._of_total:
             gain = intervals * float(self.work[rows[0], columns[0]])
@@ -279,7 +279,7 @@ class NodePairs:
 
 
 def _gained(worth: FloatArray, gain: float) -> FloatArray:
-    """Return the worth by the cell from which so many are gained; between two cells it is linear."""
+    """Return the value by the cell from which this many are gained; between two cells it is linear."""
     whole = math.floor(gain + 1e-9)
     part, gained = gain - whole, _shifted(worth, whole)
     if part <= 1e-9:
@@ -289,7 +289,7 @@ def _gained(worth: FloatArray, gain: float) -> FloatArray:
 
 
 def _shifted(worth: FloatArray, cells: int) -> FloatArray:
-    """Return the worth by the cell from which so many are gained; beyond the last cell there is none."""
+    """Return the value by the cell from which this many are gained; beyond the last cell there is none."""
     if cells == 0:
         return worth
     shifted = np.empty_like(worth)

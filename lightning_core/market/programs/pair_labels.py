@@ -57,7 +57,7 @@ class _Transition:
         return self.price + self.surplus * (self.job.overlap if by_second else math.ceil(self.job.overlap))
 
     def bill(self, left: FloatArray) -> FloatArray:
-        """Return the cost of an interval in which so much work is left and done."""
+        """Return the cost of an interval in which this much work is left and done."""
         if (minimum := self.job.minimum_charge) is None:
             return np.full(len(left), self.whole)
         on_old = self.begins + left / max(self.had, EXACT)

@@ -29,7 +29,7 @@ class JobGroup(NamedTuple):
         same: Cells gained in an interval by the number of nodes, shape ``(N + 1,)``, if that is as before.
         up: The same if the number has grown.
         down: The same if it has shrunk.
-        meanwhile: Cells gained on so many nodes while others are launched, shape ``(N + 1,)``.
+        meanwhile: Cells gained on this many nodes while others are launched, shape ``(N + 1,)``.
     """
 
     rows: IntArray

@@ -67,7 +67,7 @@ class Table(NamedTuple):
         return bool(((cell >= self.first) & (cell <= self.last)).all())
 
     def action_values(self, interval: int, cell: IntArray, held: IntArray) -> tuple[FloatArray, IntArray]:
-        """Return the worth of holding 0, 1, .. nodes in an interval of the window, and the cells that this leads to.
+        """Return the value of holding 0, 1, .. nodes in an interval of the window, and the cells that this leads to.
 
         Args:
             interval: Interval of the window, from 0.
@@ -118,7 +118,7 @@ class WindowPlanner:
         return spot, totals - spot
 
     def worth(self, observation: Observation, horizon: int) -> FloatArray:
-        """Return the worth of the best plan of each job from now on, shape ``(B,)``; nan after its deadline."""
+        """Return the value of the best plan of each job from now on, shape ``(B,)``; nan after its deadline."""
         found = np.full(len(observation.batch), np.nan)
         for group in groups_of(observation.batch):
             intervals, rows = min(horizon + 1, group.deadline - observation.interval), group.rows
@@ -166,7 +166,7 @@ class WindowPlanner:
 
 
 def _end_of(batch: JobBatch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:
-    """Return the worth of the work left if it is done from an interval on, by number of nodes, job and cell."""
+    """Return the value of the work left if it is done from an interval on, by number of nodes, job and cell."""
     max_nodes, price, launch, fastest, deadline, value, grace = (
         column[rows][:, None]
         for column in (
@@ -199,7 +199,7 @@ def _costs(observation: Observation, rows: IntArray, intervals: int, numbers: in
 
 
 def step_back(after: FloatArray, cost: FloatArray, group: JobGroup) -> FloatArray:
-    """Return the worth before an interval from the worth after it; both of shape ``(numbers, jobs, cells)``.
+    """Return the value before an interval from the value after it; both of shape ``(numbers, jobs, cells)``.
 
     Args:
         after: Worth by the number of nodes held in the interval.

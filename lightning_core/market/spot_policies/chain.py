@@ -100,7 +100,7 @@ class Chain:
 def _expected(
     job: SpotJob, left: float, intervals: int, chain: FloatArray, cost: FloatArray, group: JobGroup, on_demand: float
 ) -> FloatArray:
-    """Return the expected worth after this interval, with so many to come.
+    """Return the expected value after this interval, with this many to come.
 
     Returns:
         Worth by the nodes held in this interval, by its count, and by the cells of the work left that are done in it.

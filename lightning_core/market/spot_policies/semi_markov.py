@@ -153,7 +153,7 @@ class SemiMarkov:
 
 
 def _plan(basis: _Basis) -> _NodePlan:
-    """Make a plan; the price is taken to stay."""
+    """Make a plan; the price is assumed to stay."""
     job, left, price, on_demand = basis.job, basis.left, basis.price, basis.on_demand
     intervals = min(job.deadline - basis.begins, basis.limit)
     work = left * intervals / (job.deadline - basis.begins)
@@ -190,7 +190,7 @@ def _lose(worth: FloatArray, gone: BoolArray, cells: float) -> None:
 
     Args:
         worth: Worth by state, stage, pair and cell.
-        gone: Whether so many spot nodes are more than are on offer, by state and number.
+        gone: Whether this many spot nodes are more than are on offer, by state and number.
         cells: Work lost; a job that is done loses none.
     """
     at = np.maximum(np.arange(worth.shape[-1]) - cells, 0.0)
@@ -204,12 +204,12 @@ def _lose(worth: FloatArray, gone: BoolArray, cells: float) -> None:
 
 
 def _ages(intervals: int) -> tuple[int, ...]:
-    """Return the ages that matter to a plan of so many intervals."""
+    """Return the ages that matter to a plan of this many intervals."""
     return tuple(age for age in AGES if age <= intervals)
 
 
 def _numbers(job: SpotJob, intervals: int) -> IntArray:
-    """Return the numbers of nodes that a plan of so many intervals considers: as many as its entries allow."""
+    """Return the numbers of nodes that a plan of this many intervals considers: as many as its entries allow."""
     entries = ENTRIES / (intervals * len(_ages(intervals)) * CELLS)
     most = int(np.clip(entries ** (1.0 / 3.0), FEWEST, MOST))  # levels on offer, and pairs of numbers
     even = np.round(np.linspace(0, job.max_nodes, min(most, job.max_nodes + 1)))

@@ -30,7 +30,7 @@ class Leeway(NamedTuple):
 
 
 class NodePlaces:
-    """Chooses where the wanted nodes of a pool are, from quotes and from the nodes that were seen.
+    """Chooses the places of a pool's requested nodes, from quotes and from the observed nodes.
 
     Requested nodes that have not come yet count as placed. An offer that has lost nodes within an interval has no more
     until the next one, whatever its quote.
@@ -68,7 +68,7 @@ class NodePlaces:
         """Record the nodes of an interval."""
         now, wanted = _by_name(nodes.places), _by_name(self._wanted)
         for name, before in _by_name(self._seen).items():
-            kept = min(before.spot, wanted.get(name, NONE).spot)  # a node beyond those was given back
+            kept = min(before.spot, wanted.get(name, NONE).spot)  # a node beyond those was returned
             if now.get(name, NONE).spot < kept:
                 self._lost[name] = interval
         self._lost = {name: at for name, at in self._lost.items() if at >= interval}

@@ -1,4 +1,4 @@
-"""Chooses the offers that hold the wanted nodes: a policy says how many, and spot or on demand; this says where.
+"""Choice of the offers that hold the requested nodes: a policy decides their number and kind, this module their places.
 
 A node is worth the work of its stay. One that is launched pays for its launch, one in another region also for the
 transfer of the checkpoint, and a spot node that is lost for the work since the last checkpoint. So the cost of a unit
@@ -53,7 +53,7 @@ def choose(
     Args:
         offers: The current offers.
         stays: Intervals for which spot nodes of each are expected to stay, positive (:func:`.stays.expected_stay`).
-        held: Nodes that stand in each, those that are preempted by now left out.
+        held: Nodes of each offer, without those preempted by now.
         wanted: Nodes wanted; at most as many spot nodes as are on offer together.
         homes: Regions in which the checkpoint is; empty if there is none to move.
         cost: Cost of new nodes.

@@ -1,4 +1,4 @@
-"""Backtests policies on several offers at once: a policy says how many nodes, and :mod:`.where` says where."""
+"""Backtests of policies on several offers: a policy decides the number of nodes, and :mod:`.where` their places."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from lightning_core.storage.journals.journal_errors import DamagedJournalError
 # Events that a new block takes the place of: reading and compressing them takes some 10 ms. Read four times as many at
 # once, they leave ten MiB of the process in pieces.
 EVENTS_PER_BLOCK = 500
-# Blocks in a row that are merged, if each stands for fewer than so many events and they have few enough bytes together:
+# Number of consecutive blocks that are merged, if each stands for fewer than this many events and all are small enough:
 # as JSON they take ten times as many, and as much memory again.
 MERGED_AT_ONCE, SMALL, MAX_MERGED_BYTES = 8, 64 * EVENTS_PER_BLOCK, 2**18
 # Bytes of a block as text. The events of a block are a tenth of that at most.

@@ -202,7 +202,7 @@ class Journal(JournalReader):
             Whether there was anything to commit.
 
         Raises:
-            sqlite3.Error, OSError: If it cannot be written. It is then committed the next time, or given up.
+            sqlite3.Error, OSError: If it cannot be written. It is then committed with the next attempt, or discarded.
         """
         with self._adding:
             entries, newest = self._added, self._newest

@@ -21,7 +21,7 @@ from lightning_core.storage.journals.journal_database import digest_of
 # Events between two snapshots: as many are replayed in half a second.
 EVENTS_PER_SNAPSHOT = 5000
 KEPT = 2
-# So many events, and up to twice as many, are whole: an hour of eight jobs that report every second or two. A restart
+# This many events, and up to twice as many, are whole: an hour of eight jobs that report every second or two. A restart
 # verifies them in half a second.
 STRETCH = 50_000
 # Bytes of a state. A pool of ten thousand jobs has 120 MB.

@@ -101,7 +101,7 @@ class PoolHistory:
 
     @property
     def is_due(self) -> bool:
-        """Whether :meth:`write` has something to do."""
+        """Whether :meth:`write` has work to do."""
         return bool(self._due)
 
     def write(self) -> None:
@@ -133,7 +133,7 @@ class PoolHistory:
 
 
 def _events(found: Sequence[tuple[str, tuple[EarlierRun, ...]]]) -> Iterable[EarlierRuns]:
-    """Yield events with so many runs as one may have, each run once."""
+    """Yield events with this many runs as one may have, each run once."""
     places: dict[EarlierRun, int] = {}
     jobs: list[tuple[str, tuple[int, ...]]] = []
     for name, runs in found:

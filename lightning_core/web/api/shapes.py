@@ -105,7 +105,7 @@ class UnavailableDevice(TypedDict):
 
 
 class PoolAnswer(TypedDict):
-    """The pool, and who asks."""
+    """The pool and its user."""
 
     pid: Annotated[int, "Id of the scheduler's process."]
     folder: Annotated[str, "Its folder, on its own machine."]

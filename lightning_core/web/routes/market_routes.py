@@ -20,7 +20,7 @@ class MarketRoutes:
 
     Args:
         entrance: Identifies users and applies their rights.
-        watch: Where the pool is looked at.
+        watch: Watcher of the pool.
         history: History of the pool.
         drawing: Draws in threads.
         frame: The frame of every page.

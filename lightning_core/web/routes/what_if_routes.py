@@ -30,7 +30,7 @@ class WhatIfRoutes:
 
     Args:
         entrance: Identifies users and applies their rights.
-        watch: Where the pool is looked at.
+        watch: Watcher of the pool.
         folder: Folder of the pool, with its journal.
     """
 
