@@ -81,8 +81,9 @@ class AskedProvisioner:
     def bring(
         self, wanted: NodeCounts | None, there: NodeCounts, now: float, places: Places = (), there_in: Places = ()
     ) -> None:
-        """Request nodes if the request has changed, or if the existing nodes have differed from it for long. Returns at
-        once.
+        """Request nodes after a change of the request, or if the existing ones have differed from it for long.
+
+        It returns at once.
 
         Args:
             wanted: Requested nodes; None to leave those of an earlier provisioner until the request is known.

@@ -104,7 +104,7 @@ class ProvisionerActor:
                 async with asyncio.timeout(CLOSE_TIMEOUT):
                     await asyncio.to_thread(provisioner.close)
         with suppress(RayError, ValueError, TimeoutError):  # the scheduler may be gone
-            await self._tell_nodes()  # what ends the bill
+            await self._tell_nodes()  # this ends the bill
         return not (await self.held())[0].all
 
     # ------------------------------------------------------------------------------------------------ loops

@@ -56,7 +56,7 @@ WHOLE = 0.05
 LEAVE_SECONDS = 60.0
 # Relative change of a price at which plans that decide on events do so.
 PRICE_MOVE = 0.1
-# Seconds that nodes may be given back before the last moment.
+# Seconds by which nodes may be returned before the last moment.
 MONEY_TOLERANCE = 1e-6
 MIN_INTERVAL = 0.01
 

@@ -28,8 +28,16 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import HyperParameters
 from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
-from lightning_core.history.moments import Belief, FinishForecast, Holding, MetricPoint, Progress, Remark
-from lightning_core.history.series import Series, means_over
+from lightning_core.history.moments import (
+    Belief,
+    FinishForecast,
+    Holding,
+    MetricPoint,
+    Progress,
+    Remark,
+    Series,
+    means_over,
+)
 from lightning_core.history.who_asked import command_words, sent_words, take_level
 from lightning_core.storage.journals.downtime import Down
 

@@ -103,8 +103,7 @@ class Ageing:
         self._told = False
 
     def sweep(self, settings: Settings, ends: Ends) -> Iterator[int]:
-        """Remove expired files, step by step; each step returns the number of folders and old journals inspected so
-        far.
+        """Remove expired files step by step; each step returns the folders and old journals inspected so far.
 
         Args:
             settings: Settings of the scheduler.

@@ -61,8 +61,9 @@ class Submission:
         return []
 
     def submit(self, person: Person, text: str) -> list[str]:
-        """Submit a bundle, and return the names of its jobs. The classes that its configs name are imported for the
-        check.
+        """Submit a bundle, and return the names of its jobs.
+
+        The check imports the classes that its configs name.
 
         Raises:
             AccessRefusedError: If the person may not submit.

@@ -26,7 +26,7 @@ class Target(ABC):
 
     A new kind of target is a frozen dataclass derived from this class, in a file of its own, and a line in
     :data:`lightning_core.core.targets.TARGETS`. Most kinds observe a number that the training logs; a kind that
-    counts batches overrides :attr:`observes` and :attr:`work`.
+    counts batches derives from :class:`CountedTarget`.
 
     Attributes:
         KEY: The key of :meth:`to_dict` that only this kind has.
@@ -205,6 +205,36 @@ class Target(ABC):
     def describe_progress(self, batches: int, value: float | None) -> str:
         """Return how far a job is, and where it has to be."""
         return f"{'-' if value is None else self.show(value)} / {self.show(self.goal)}"
+
+
+class CountedTarget(Target):
+    """A target that counts batches; nothing needs to be observed."""
+
+    __slots__ = ()
+
+    @property
+    def observes(self) -> bool:
+        return False
+
+    @property
+    def quantity(self) -> str:
+        return "batches"
+
+    @property
+    def grows(self) -> bool:
+        return True
+
+    @property
+    def threshold(self) -> float:
+        return math.nan
+
+    def reached(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> float | None:
+        """Return the batches done."""
+        return float(batches)
+
+    def is_met(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> bool:
+        """Return whether all batches are done."""
+        return self.work is not None and batches >= self.work
 
 
 def is_loss(value: float) -> bool:

@@ -137,8 +137,7 @@ class NodePairs:
         return before
 
     def _launched(self, after: FloatArray, cost: FloatArray, offer: OnOffer) -> tuple[FloatArray, FloatArray | None]:
-        """Return the value of the best launch by the nodes held before: after none or a preemption, and after all of
-        them.
+        """Return the value of the best launch by the nodes before: none or a preemption, and all of them.
 
         The second is by the progress at the end of the overlap; None if it is as the first.
         """
