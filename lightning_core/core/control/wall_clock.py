@@ -1,4 +1,4 @@
-"""What the clock on the wall shows, for controllers that go by it."""
+"""The wall clock, for controllers that use it."""
 
 from __future__ import annotations
 
