@@ -85,7 +85,7 @@ def read_regular(
     Args:
         path: Path of the file.
         max_bytes: Maximum size; a larger file is refused after this many bytes at most, even if it grows.
-        dir_fd: As of :func:`open_regular`, as are all that follow.
+        dir_fd: See :func:`open_regular`, also for the others.
         follow_links: Whether the path itself may be a link.
         check: Function that is called with the status of the open file, and may raise.
 

@@ -89,7 +89,7 @@ class AskedProvisioner:
             wanted: Requested nodes; None to leave those of an earlier provisioner until the request is known.
             there: Existing nodes that are not about to leave.
             now: Monotonic time.
-            places: How many of the wanted nodes are of each offer; empty for any.
+            places: Requested nodes of each offer; empty for any.
             there_in: Existing nodes of each offer.
         """
         where = there_in if places else ()

@@ -43,7 +43,7 @@ class NodeDemand:
         on_demand: On-demand nodes.
         labelled: Whether the nodes of this pool carry the pool's label.
         until: Wall-clock time at which it expires, in seconds.
-        places: How many of the nodes are of each offer; empty for any.
+        places: Nodes of each offer; empty for any.
     """
 
     pool: str

@@ -36,7 +36,7 @@ class Provisioner(Protocol):
 
         Args:
             wanted: Nodes of each kind.
-            places: How many of them are of each offer; empty for any. It is given only where zones are quoted.
+            places: Nodes of each offer; empty for any. Given only if zones are quoted.
         """
 
     def close(self) -> None:

@@ -153,7 +153,7 @@ class BundleRunner:
         answer(self._scheduler.launch.remote(new), received)
 
     def _close_jobs(self, received: list[int], until: float) -> None:
-        """Tell all jobs to write a checkpoint and leave."""
+        """Make all jobs write a checkpoint and leave."""
         cause = describe_signal(received[0]) if received else ""
         log.warning(
             "%s: jobs write a checkpoint and leave, within %.0f s",

@@ -120,7 +120,7 @@ class PoolManager:
         Args:
             scheduler: Name of the scheduler's actor.
             folder: Folder of its pool, with the specs of the jobs.
-            warm: As of :meth:`open`.
+            warm: See :meth:`open`.
         """
         await self._open()
         self._stop_following()

@@ -225,7 +225,7 @@ class ProvisionerActor:
             await self._scheduler().event.remote(event)
 
     async def _is_told(self, event: Event) -> bool:
-        """Tell the scheduler of an event; return whether it has answered."""
+        """Send an event to the scheduler; return whether it has answered."""
         try:
             await self._tell(event)
         except (RayError, ValueError, TimeoutError):  # it is being restarted, or is stalled
@@ -291,7 +291,7 @@ def _counts(listed: dict[str, str]) -> NodeCounts:
 
 
 def give_nodes_back(provisioner: Actor) -> bool:
-    """Have a provisioner give all nodes back, for good; one that is being restarted is asked again.
+    """Have a provisioner return all nodes, for good; the request is repeated while it restarts.
 
     Returns:
         Whether no node is there any more; False if that is not known.

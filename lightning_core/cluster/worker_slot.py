@@ -15,7 +15,7 @@ class WorkerSlot:
         settled: Whether the state of a worker that is older than the pool manager is known.
         filling: Whether a worker for this slot is being started.
         reserved: Whether the slot is kept for a job while its other workers are asked whether they are ready.
-        problem: Why there is no worker.
+        problem: Reason why there is no worker.
         failures: Failed starts since there last was a worker; 1 from the start if that one did not answer.
         unavailable: Whether it is unknown when there will be a worker.
         exit_awaited: Whether the end of the worker's run is awaited; otherwise the worker is asked whether it is idle.

@@ -235,7 +235,7 @@ class WorkerSlots:
     # ------------------------------------------------------------------------------------------------ filling
 
     async def _fill(self, slot: WorkerSlot) -> None:
-        """Give a slot its worker: the one that was there before, or a new one."""
+        """Give a slot its worker: an existing one, or a new one."""
         if slot.filling:
             return
         slot.filling = True

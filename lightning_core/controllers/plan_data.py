@@ -47,7 +47,7 @@ def plan_of(
     Args:
         placement: The placement.
         length: Seconds of a period.
-        begins: When the first period begins, in scheduler time.
+        begins: Scheduler time at which the first period begins.
         on_wall: Whether that time is a wall-clock time instead: local seconds since 1970.
         limits: Limits of a change within a period.
     """

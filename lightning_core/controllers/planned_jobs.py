@@ -233,7 +233,7 @@ class PlannedJobs:
             now: Scheduler time.
             pool: The pool.
             jobs: Statuses of the jobs, by name.
-            money: As of :meth:`decide`.
+            money: See :meth:`decide`.
             decided: Whether plans that decide on events have just done so.
         """
         left, more, asks = rest.present, 0, list[Ask]()

@@ -73,7 +73,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Let a paused job continue, or one that a controller holds.
+    """Resume a paused job, or one that a controller holds.
 
     It revokes a pause. A job that is not paused but held by a controller trains regardless of controllers.
 
@@ -132,7 +132,7 @@ class SetDeadline:
 
 @dataclass(frozen=True, slots=True)
 class SetDevices:
-    """Say on how many devices a job trains from now on.
+    """Set the number of devices of a job.
 
     Args:
         job: Name of the job.
@@ -199,7 +199,7 @@ class SetTerms:
 
     Args:
         job: Name of the job.
-        target: As in :class:`~lightning_core.core.jobs.Job`, as are all that follow.
+        target: See :class:`~lightning_core.core.jobs.Job`, also for the others.
         begin: Seconds from submission.
         weight: Weight of the job.
         on_miss: Action when its deadline passes.

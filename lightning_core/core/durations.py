@@ -118,8 +118,8 @@ def parse_when(value: object) -> float | WallTime:
     """Return the seconds of a duration, or the point in time that is meant.
 
     Args:
-        value: As of :func:`parse_duration`; or ``"18:00"``, ``"2026-11-23T18:00"``, with ``Z`` or an offset such as
-            ``+01:00`` if it is not of the machine's time zone; or a ``datetime`` or ``time``.
+        value: A duration, see :func:`parse_duration`; or ``"18:00"``, ``"2026-11-23T18:00"``, with ``Z`` or an offset
+            such as ``+01:00`` if it is not of the machine's time zone; or a ``datetime`` or ``time``.
 
     Raises:
         ValueError: If it is neither.
@@ -199,7 +199,7 @@ class WallTime:
     """A point in wall-clock time, as it was written.
 
     Args:
-        text: As it was written.
+        text: Original text.
         day: Date; None for whichever day comes first.
         time: Time of day; without a time zone it is local to the time that resolves it.
     """

@@ -131,7 +131,7 @@ class Report:
         batches_at_start: Batches done before this incarnation began; positive in a resumed run.
         evaluated: Whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
         checkpoint: Newest checkpoint of this incarnation.
-        horizon: Where its training ends by its own limits; None if it has none.
+        horizon: End of the training by its own limits; None if it has none.
         bad_losses: Newest run of losses that are NaN or infinite; None if there was none.
         in_slow_phase: Whether the worker is in a phase that may take much longer than a batch: validation, saving, its
             first batch.
@@ -175,7 +175,7 @@ class WorkerExited:
     Args:
         job: Name of the job.
         incarnation: Incarnation of the job that exited.
-        cause: Why it exited.
+        cause: Cause of the exit.
         detail: Traceback, with the error in its last line; for a training that ended or was interrupted, the cause. A
             long detail keeps its end.
         checkpoint: Newest checkpoint of this incarnation.

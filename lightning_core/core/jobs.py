@@ -89,7 +89,7 @@ class Job:
     Args:
         name: Name, unique among the jobs of its pool that have not ended.
         deadline: Seconds from submission; inf for none. This and every other time may be text, such as ``"1h30m"``.
-        target: When it counts as met; also as one line, such as ``"val_acc>=0.9"``.
+        target: Condition under which it counts as met; also as one line, such as ``"val_acc>=0.9"``.
         begin: Seconds from submission before which it does not start.
         weight: Relative importance when not all deadlines can be met.
         min_devices: Minimum number of devices that it trains on.

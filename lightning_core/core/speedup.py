@@ -74,7 +74,7 @@ class SpeedUp(Stateful):
         return math.inf if self._known else self._sums[0]
 
     def observe(self, devices: float, batches: float, seconds: float) -> None:
-        """Take in a measurement.
+        """Record a measurement.
 
         Args:
             devices: Number of devices, or the share of one, positive.

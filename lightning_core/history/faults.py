@@ -32,7 +32,7 @@ class Fault:
         restart: Number of this restart; None if the job does not restart.
         pause: Seconds until the restart; None if unknown.
         back: Scheduler time at which the next worker began.
-        over: Why the job does not restart.
+        over: Reason why the job does not restart.
     """
 
     time: float

@@ -143,7 +143,7 @@ class History:
         return history
 
     def take_entry(self, entry: JournalEntry, only: str = "") -> None:
-        """Take in the next entry of the journal; see :meth:`read`."""
+        """Record the next entry of the journal; see :meth:`read`."""
         # In a part of the journal of a pool, times count from the submission of its jobs.
         now = entry.now - (0.0 if self.part_of is None else self.part_of.submitted_at)
         if entry.digest == LEFT_OUT_BEFORE:
@@ -195,7 +195,7 @@ class History:
             self._answer(answer, now)
 
     def pass_time(self, now: float, event: Event | None = None) -> Down | None:
-        """Let time pass until an event, and return the downtime that ends with it; None for one that is not read."""
+        """Advance to the time of an event, and return the downtime that ends with it; None for one that is not read."""
         now = max(now, self.last)
         down = self._look_for_gap(event, now)
         self.last = now

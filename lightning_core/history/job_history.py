@@ -181,7 +181,7 @@ class JobHistory:
         self.rejected = accepted.rejected
 
     def answer(self, answer: JobAnswer, now: float) -> None:
-        """Take in an answer; a directive that is repeated is left out."""
+        """Record an answer; a repeated directive is left out."""
         if self.ended is not None:
             return
         if isinstance(answer, Ask):
@@ -212,7 +212,7 @@ class JobHistory:
         self.grants.append(Holding(now, answer.share, answer.devices, answer.reason))
 
     def change(self, event: Change, now: float) -> None:
-        """Take in a command that changes one thing of the job."""
+        """Record a command that changes one term of the job."""
         before = self.job
         match event:
             case SetDeadline():
@@ -252,7 +252,7 @@ class JobHistory:
         self.remarks.append(Remark(now, ask.by, ask.words + take_level(self.levels, ask)))
 
     def left(self, event: WorkerExited, accepted: Accepted, now: float) -> None:
-        """Take in that a worker exited."""
+        """Record the exit of a worker."""
         if event.cause in WELL:
             self.remarks.append(Remark(now, "worker", _farewell(event)))
             return
@@ -260,11 +260,11 @@ class JobHistory:
         self.lost_worker(exit_words(event), accepted, now)
 
     def launch_timed_out(self, event: LaunchTimedOut, now: float) -> None:
-        """Take in that workers were not ready in time."""
+        """Record a launch that timed out."""
         self.faults.append(Fault(now, f"its workers were not ready in time: {event.detail}"))
 
     def pool_lost(self, down: Down, accepted: Accepted, now: float) -> None:
-        """Take in that the pool was down; a worker that had saved and left before lost nothing."""
+        """Record a downtime of the pool; a worker that had saved and left before lost nothing."""
         if accepted.fault is not None:
             words = f"{down_words(down)} before it had left" if down.by else "the pool was lost, and its worker"
             self.lost_worker(words, accepted, now)

@@ -84,7 +84,7 @@ class MarketHistory:
     # ------------------------------------------------------------------------------------------------ events
 
     def take(self, event: Event, now: float) -> None:
-        """Take in an event, and the time that has passed until it."""
+        """Record an event, and the time that has passed until it."""
         match event:
             case Quoted():
                 self._bill.quote(event, now)
@@ -96,7 +96,7 @@ class MarketHistory:
                 self._bill.advance(now)
 
     def hold(self, job: JobHistory) -> None:
-        """Take in how many devices a job holds from now on."""
+        """Record a job's new number of devices."""
         held = 0.0
         if job.ended is None and job.grants:
             held = job.grants[-1].share * len(job.grants[-1].devices)
@@ -106,7 +106,7 @@ class MarketHistory:
             self._bill.holding.pop(job, None)
 
     def end_interval(self, row: IntervalEnded) -> None:
-        """Take in a row of the ledger."""
+        """Record a row of the ledger."""
         self._recorded += row.cost
         self._recorded_own += self._bill.take(row.number)
 

@@ -55,7 +55,7 @@ class Search:
         make_trainer: Returns Trainer, module and data (a data module, or the loaders of training and validation) of a
             trial; called whenever the trial resumes, with the same hyper-parameters. All Trainers have the same
             ``max_epochs``, and validate in each epoch if the metric is one of the validation.
-        deadline: When the search ends: a duration from when it runs such as ``"2h"`` or a number of seconds, or a time
+        deadline: End of the search: a duration from its start such as ``"2h"`` or a number of seconds, or a time
             such as ``"18:00"``.
         metric: Name of the logged metric that is to be improved.
         folder: Folder of the checkpoints; it is made.
@@ -215,7 +215,7 @@ class Search:
         return self._folder / f"trial-{trial.number}.ckpt"
 
     def report(self, number: int, epoch: int, trainer: pl.Trainer, seconds: float) -> None:
-        """Take in the value of an epoch (from 1), and keep the training if it is the best so far.
+        """Record the value of an epoch (from 1), and keep the training if it is the best so far.
 
         Raises:
             ValueError: The metric is not logged.

@@ -25,7 +25,7 @@ class ForecastPruner(optuna.pruners.BasePruner):
     sampler, storage and number of workers; no pool is needed.
 
     Args:
-        deadline: When the study ends: a duration from now such as ``"2h"`` or a number of seconds, or a time such as
+        deadline: End of the study: a duration from now such as ``"2h"`` or a number of seconds, or a time such as
             ``"18:00"``.
         max_resource: Number of steps of a whole trial, such as its epochs; at least 2. Steps are counted from 0, as
             Optuna's callback for Lightning reports epochs.

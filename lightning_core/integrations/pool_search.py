@@ -255,7 +255,7 @@ class PoolSearch:
                 self._ended(search, number, status)
 
     def _take_values(self, search: DeadlineSearch, number: int, status: JobStatus, now: float, since: float) -> None:
-        """Take in the newest value of a trial, and the time that it has trained since the last look."""
+        """Record the newest value of a trial, and its training time since the last look."""
         one, seen = self._trials[number], search.trials[number]
         trains = status.state is State.RUNNING and seen.running
         if trains:
@@ -281,7 +281,7 @@ class PoolSearch:
             self._on_news(found)
 
     def _ended(self, search: DeadlineSearch, number: int, status: JobStatus | None) -> None:
-        """Take in that the job of a trial has ended, or is not known any more."""
+        """Record that the job of a trial has ended, or is no longer known."""
         one, values = self._trials[number], search.trials[number].values
         if status is not None and status.verdict is Verdict.CRASHED:
             self._failed = status.detail.strip().rsplit("\n", 1)[-1] or str(status.reason)

@@ -28,7 +28,7 @@ class DeadlineScheduler(TrialScheduler):
     asks for new trials without end.
 
     Args:
-        deadline: When the experiment ends: a duration from when the first trial is added, such as ``"2h"`` or a number
+        deadline: End of the experiment: a duration from the addition of the first trial, such as ``"2h"`` or a number
             of seconds, or a time such as ``"18:00"``.
         max_t: Steps of a whole trial in units of ``time_attr``, at least 2; a trial is stopped there.
         time_attr: Name of the result that counts steps: whole numbers, from 1.
@@ -118,15 +118,15 @@ class DeadlineScheduler(TrialScheduler):
         return str(TrialScheduler.PAUSE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> None:
-        """Take in that a trial has ended."""
+        """Record the end of a trial."""
         self._search.end(self._number(trial))
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Take in that a trial has failed."""
+        """Record the failure of a trial."""
         self._search.end(self._number(trial))
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Take in that a trial that did not run will not run."""
+        """Record that a waiting trial will not run."""
         if trial.trial_id in self._numbers:
             self._search.end(self._numbers[trial.trial_id])
 

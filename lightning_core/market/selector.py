@@ -133,7 +133,7 @@ class Selector(Stateful):
         return len(utilities) == len(self.names) and all(0 <= one <= 1 for one in utilities)
 
     def begin(self, played: Sequence[Sequence[float]], jobs: Sequence[Sequence[float]]) -> None:
-        """Take in feedback from before the first job.
+        """Learn from feedback from before the first job.
 
         Args:
             played: Utilities of each policy for each job that was played in the past of the market.
@@ -145,7 +145,7 @@ class Selector(Stateful):
         self.jobs_seen = np.array(jobs).reshape(-1, len(self.names))
 
     def update(self, utilities: FloatArray) -> None:
-        """Take in a job's feedback.
+        """Learn from a job's feedback.
 
         Args:
             utilities: Utility of each policy, shape ``(M,)``, 0 to 1 (:func:`normalised`).

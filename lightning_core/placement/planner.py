@@ -29,7 +29,7 @@ class InfeasibleError(LightningCoreError, ValueError):
 
     Attributes:
         largest: Placement that serves the most tasks.
-        missing: By period and resource, how much of it the unserved tasks would need at least.
+        missing: Minimum need of the unserved tasks, by period and resource.
     """
 
     def __init__(self, message: str, largest: TaskPlacement, missing: dict[tuple[str, str], float]) -> None:

@@ -37,7 +37,7 @@ class Option(NamedTuple):
     """A possible placement of a task after the change.
 
     Attributes:
-        choice: Where and how it is served.
+        choice: Its location and way of being served.
         job: Its job, with the demand that is served then.
         moves: Whether it leaves where it stands.
         price: Cost for a window, with the price of the move.

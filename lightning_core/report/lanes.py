@@ -81,7 +81,7 @@ def _stacked(changes: Mapping[float, Mapping[int, float]]) -> dict[int, list[Str
     """Return the stretches of a device, those of one time on top of each other.
 
     Args:
-        changes: By time, the share that each job has from then on.
+        changes: Shares of all jobs from each time on, by time.
     """
     found: dict[int, list[Stretch]] = defaultdict(list)
     holding: dict[int, float] = {}

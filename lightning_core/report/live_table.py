@@ -37,7 +37,7 @@ def live_table(now: float, jobs: Sequence[JobStatus], seen: Mapping[Key, Points]
     Args:
         now: Scheduler time, in seconds.
         jobs: Jobs to show.
-        seen: Of each job, times and values that were seen so far.
+        seen: Times and values seen so far, by job.
     """
     running = sum(job.state is not State.ENDED for job in jobs)
     listed = list(filter(is_listed, jobs))

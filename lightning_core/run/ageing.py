@@ -58,7 +58,7 @@ def aged_out(keep_ended: float | None) -> str:
     """Return a text that explains why the files of an ended job are gone.
 
     Args:
-        keep_ended: As in :class:`~lightning_core.scheduler.settings.Settings`.
+        keep_ended: See :class:`~lightning_core.scheduler.settings.Settings`.
 
     Example::
 

@@ -54,7 +54,7 @@ class DeadlineSearch:
     """The trials of a search, and which of them run.
 
     Args:
-        deadline: When the search ends, seconds on the clock of all ``now``.
+        deadline: End of the search, seconds on the clock of all ``now``.
         max_steps: Steps of a whole trial, at least 2.
         mode: Whether the metric is minimised or maximised.
         start: Seconds that it takes to start or resume a trial.
@@ -98,7 +98,7 @@ class DeadlineSearch:
         return len(self.trials) - 1
 
     def resume(self, number: int) -> None:
-        """Say that a trial runs again."""
+        """Record that a trial runs again."""
         self.trials[number].running = True
 
     def pause(self, number: int) -> None:
@@ -106,7 +106,7 @@ class DeadlineSearch:
         self.trials[number].running = False
 
     def end(self, number: int) -> None:
-        """Say that a trial will not train again."""
+        """Record that a trial will not train again."""
         self.trials[number].running, self.trials[number].over = False, True
 
     def report(self, number: int, step: int, value: float, seconds: float) -> None:

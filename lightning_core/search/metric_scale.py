@@ -46,7 +46,7 @@ class MetricScale(NamedTuple):
         return cls("linear", 1.0 if mode == "min" else -1.0, middle, spread or abs(middle) or 1.0)
 
     def covers(self, value: float) -> bool:
-        """Say whether a value is in the domain of the scale."""
+        """Return whether a value is in the domain of the scale."""
         return {"log": value > 0.0, "share": 0.0 <= value <= 1.0, "linear": True}[self.kind]
 
     def scaled(self, values: Sequence[float] | FloatArray | float) -> FloatArray:

@@ -128,7 +128,7 @@ class JobOutcome:
         finished_at: Scheduler time; None if it has not ended.
         batches: Batches that it has done.
         busy: Seconds that it has trained.
-        switches: How often a device passed to it.
+        switches: Number of times that a device passed to it.
         verdicts: Verdicts on it before it ended, in their order.
     """
 
@@ -147,7 +147,7 @@ class Outcome:
 
     Args:
         jobs: Outcome of each job, in the order in which the jobs were given.
-        switches: How often a device passed from one job to another, as counted by
+        switches: Number of times that a device passed from one job to another, as counted by
             :class:`~lightning_core.simulation.virtual_workers.Device`.
         events: Number of events that the scheduler handled.
         rounds: Number of events after which it planned.

@@ -200,7 +200,7 @@ class Simulation:
                 self._pool.begin(worker)
 
     def _tell(self, event: PlanEvent) -> None:
-        """Tell the controllers something that must fit, as in a pool."""
+        """Send the controllers an event that must be valid, as in a pool."""
         self._scheduler.check_plan(event)
         self._handle(event)
 
@@ -233,7 +233,7 @@ class Simulation:
             self._hear(answers)
 
     def _hear(self, answers: list[Answer]) -> None:
-        """Take in answers when they arrive."""
+        """Deliver answers when they arrive."""
         for answer in answers:
             match answer:
                 case End():

@@ -165,7 +165,7 @@ class VirtualCloud:
         return self._begun * self.market.seconds
 
     def begin_interval(self) -> None:
-        """Let the next interval begin: spot nodes that are no longer on offer go, and the one after it is quoted."""
+        """Begin the next interval: spot nodes that are no longer on offer go, and the one after it is quoted."""
         number, self._begun = self._begun, self._begun + 1
         self._offered = int(self.market.available[self._row(number)])
         staying = [node for node in self._nodes if node.is_spot and not node.goes]
@@ -212,7 +212,7 @@ class VirtualCloud:
         return self._start_up, self._warm_up
 
     def _arrive(self, nodes: Sequence[_VirtualNode]) -> None:
-        """Let nodes come that were asked for together, unless they are no longer wanted."""
+        """Bring nodes that were requested together, unless they are no longer wanted."""
         for node in nodes:
             if node in self._nodes:
                 node.since = self._queue.now
@@ -238,7 +238,7 @@ class VirtualCloud:
             self._pool.open(device)
 
     def _let_go(self, nodes: Sequence[_VirtualNode], seconds: float, why: str) -> None:
-        """Let nodes go after some seconds at the latest; one that has not come yet goes at once."""
+        """End nodes after some seconds at the latest; one that has not come yet ends at once."""
         never_came = [node for node in nodes if node.since is None]
         self._leases += [node.lease(self._queue.now) for node in never_came]
         self._nodes = [node for node in self._nodes if node not in never_came]
@@ -259,7 +259,7 @@ class VirtualCloud:
         self._look_soon()  # once the pool has heard of it
 
     def _miss(self, nodes: Sequence[_VirtualNode]) -> None:
-        """Let the pool hear that nodes go, or have gone."""
+        """Notify the pool of nodes that leave or have left."""
         for node in nodes:
             node.is_missed = True
         self._gone = [node for node in self._gone if node not in nodes]
@@ -296,7 +296,7 @@ class VirtualCloud:
     # ------------------------------------------------------------------------------------------------ the pool
 
     def _say(self) -> None:
-        """Tell the pool which nodes there are and which devices take no work, where that has changed.
+        """Notify the pool of changes of its nodes and of devices that take no work.
 
         The nodes come first: the market may decide at any event, and must not count on nodes that have gone.
         """

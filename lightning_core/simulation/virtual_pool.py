@@ -102,7 +102,7 @@ class VirtualPool:
             self._send(worker.report(self._queue.now, worker.cells))
 
     def lose(self, worker: VirtualWorker) -> None:
-        """Let the process of a worker die."""
+        """Kill the process of a worker."""
         if worker.over or not worker.ready:
             return
         self._lose(worker, ExitCause.LOST, "its process died")
@@ -153,7 +153,7 @@ class VirtualPool:
             self._send(worker.report(now, worker.closed()))
 
     def _leave(self, worker: VirtualWorker) -> None:
-        """Let a worker save where it is and leave."""
+        """Make a worker save and leave."""
         left_at = self._queue.now + self._delays.release
         if worker.share:
             self._train(worker, 0.0, worker.at)

@@ -47,7 +47,7 @@ class MadeUpPool:
         self.money: float | None = None
 
     def take(self, event: Event, now: float) -> None:
-        """Take in an event."""
+        """Handle an event."""
         self.now = now
         match event:
             case Submit(jobs):

@@ -12,7 +12,7 @@ def cloud_line(cloud: Mapping[str, Any]) -> str:
     """Return the line about a pool's cloud.
 
     Args:
-        cloud: As :meth:`lightning_core.scheduler.cloud_levels.CloudLevels.to_dict` returns it.
+        cloud: Result of :meth:`lightning_core.scheduler.cloud_levels.CloudLevels.to_dict`.
 
     Example::
 

@@ -65,7 +65,7 @@ def update(
         sent: Number of the change up to which the page is up to date; -1 for a new page.
         about: The part about the pool itself, if it has changed.
         allowed: Whether the reader may see a job.
-        trouble: Why the pool did not answer, as the page shows it.
+        trouble: Reason why the pool did not answer, for the page.
     """
     everything = sent < view.complete_from
     rows = [row.text for row in view.rows.values() if (everything or row.version > sent) and allowed(row.status)]

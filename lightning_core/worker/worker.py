@@ -164,7 +164,7 @@ class Worker:
 
         Args:
             assignment: The job and its incarnation.
-            story: Where its thread is, and in the last line for how long.
+            story: Place of its thread, and the duration in the last line.
         """
         self._report(assignment, WorkerExited(assignment.job, assignment.incarnation, ExitCause.HUNG, story))
         os._exit(1)

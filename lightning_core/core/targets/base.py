@@ -32,7 +32,7 @@ class Target(ABC):
         KEY: The key of :meth:`to_dict` that only this kind has.
         KEYS: All keys by which a bundle can spell it.
         FORMS: Examples of it as one line, for messages.
-        MAPPINGS: How a bundle can spell it with keys, for messages.
+        MAPPINGS: Spellings with the keys of a bundle, for messages.
     """
 
     __slots__ = ()
@@ -196,7 +196,7 @@ class Target(ABC):
         """Return the better of two values."""
         return max(one, other) if self.grows else min(one, other)
 
-    # ------------------------------------------------------------------------------------------------ for people
+    # ------------------------------------------------------------------------------------------------ for users
 
     def show(self, value: float) -> str:
         """Return a value in the scale of users."""

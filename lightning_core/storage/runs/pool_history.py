@@ -82,7 +82,7 @@ class PoolHistory:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Let the runs that were noted before be kept, if the block commits their ends without an error."""
+        """Store the noted runs, if the block commits their ends without an error."""
         noted, self._noted = self._noted, []
         try:
             yield
