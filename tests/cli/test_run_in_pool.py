@@ -137,7 +137,7 @@ def test_the_folder_of_a_run_in_a_pool(pool: Pool, capsys: pytest.CaptureFixture
     said = Said(capsys, "report", "runs/monday")
     assert (said.code, said.out) == (0, "runs/monday/report.html\n")
     page = Path("runs/monday/report.html").read_text()
-    assert f"What else ran in the pool at {pool.folder} is not shown." in page
+    assert f"Other jobs of the pool at {pool.folder} are not shown." in page
     assert ">train<" not in page
     said = Said(capsys, "why", "runs/monday", "vit")
     assert said.code == 0

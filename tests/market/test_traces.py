@@ -68,7 +68,7 @@ def test_traces_by_interval_are_read(tmp_path: Path) -> None:
     [
         ("available,price\n", "must have at least one interval, got none"),
         ("hour,price\n0,1\n", "must have a column available or avail or count"),
-        ("available\n1\n", "say what a spot node costs"),
+        ("available\n1\n", "give the price of a spot node"),
         ("available,price\nx,1\n", "every available must be a number"),
         ("available,price\n1\n", "every price must be a number"),
         ("available,price\n1.5,1\n", "every count must be whole"),

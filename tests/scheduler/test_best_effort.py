@@ -162,7 +162,7 @@ def test_devices_that_are_left_are_shared_equally() -> None:
     assert str(given["a"].reason) == "best effort: equal share of the leftover devices"
     full = grants("edf", 1, job("a", inf, 100), job("urgent", 50.0, 100))
     assert full["urgent"].share == 1.0
-    assert "a" not in full or str(full["a"].reason).startswith("no deadline: waits for devices")
+    assert "a" not in full or str(full["a"].reason).startswith("best effort: waiting for devices")
 
 
 def test_jobs_of_several_devices_take_turns() -> None:
