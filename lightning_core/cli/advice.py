@@ -40,7 +40,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--try",
         dest="trial",
         metavar="TIME",
-        help="train each job for so long at most, such as 20s, to forecast it; nothing of it is kept",
+        help="train each job for at most this long, such as 20s, to forecast it; no results are kept",
     )
     plan.add_argument("--own", action="store_true", help="plan for a pool of its own even if one is up")
     plan.add_argument(
@@ -94,7 +94,7 @@ def _tried(bundle: BundleSpec, seconds: float) -> dict[str, TrialReport]:
     def told(names: Sequence[str]) -> None:
         print(f"training {listed(names)} for {format_duration(seconds)} at most ...", file=sys.stderr, flush=True)
 
-    print("starting Ray for the trials; nothing of them is kept ...", file=sys.stderr, flush=True)
+    print("starting Ray for the trials; no results are kept ...", file=sys.stderr, flush=True)
     with recorded_signals(at_once=True):
         return try_jobs(bundle, seconds, told)
 

@@ -271,7 +271,7 @@ def _import(arguments: argparse.Namespace) -> int:
         added = store.add(runs, forgotten=True)
     for problem in problems:
         print(f"left out: {clean(problem)}")
-    print(f"{added} imported" + (f", {len(runs) - added} were there already" if added < len(runs) else ""))
+    print(f"{added} imported" + (f", {len(runs) - added} were already there" if added < len(runs) else ""))
     return EXIT_MET
 
 

@@ -189,7 +189,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         status = pool.status(arguments.job)
     if status.paused:  # by a controller
         again = "`resume` it again to let it train all the same"
-        print(f"{arguments.job}: its pause is taken back, and it is {status.grant_reason}; {again}")
+        print(f"{arguments.job}: its pause is revoked, and it is {status.grant_reason}; {again}")
     else:
         print(f"{arguments.job}: resumed")
     return EXIT_MET

@@ -39,10 +39,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "and more than ten"
     )
     status.add_argument("--all", action="store_true", help=more)
-    status.add_argument("--search", metavar="NAME", help="show the trials of one search alone")
+    status.add_argument("--search", metavar="NAME", help="show only the trials of one search")
     whose = status.add_mutually_exclusive_group()
-    whose.add_argument("--mine", action="store_true", help="show your own jobs alone")
-    whose.add_argument("--owner", metavar="NAME", help="show the jobs of one owner alone")
+    whose.add_argument("--mine", action="store_true", help="show only your own jobs")
+    whose.add_argument("--owner", metavar="NAME", help="show only the jobs of one owner")
     status.add_argument("--json", action="store_true", help="print JSON")
     add_pool(status)
 

@@ -69,7 +69,7 @@ def guard(
         starts = 1 if clock() - began >= STEADY else starts
         ended = f"the page ended with {code}"
         if starts == MAX_STARTS:
-            print(f"{ended}, {starts} times in a row: it is given up; `lightning-core serve` starts one", flush=True)
+            print(f"{ended}, {starts} times in a row: giving up; `lightning-core serve` starts one", flush=True)
             return code
         pause = min(FIRST_PAUSE * 2 ** (starts - 1), MAX_PAUSE)
         words = f"it is started again in {format_duration(pause)} ({starts} of {MAX_STARTS - 1})"

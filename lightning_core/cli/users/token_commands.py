@@ -38,7 +38,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     new.add_argument("--expires", default="30d", metavar="TIME", help=until)
     action("list", _list, "list the tokens that are not revoked")
     revoke = action("revoke", _revoke, "revoke all tokens of a user, or one by its id")
-    revoke.add_argument("name", metavar="NAME", help="name of the person, or id of a token")
+    revoke.add_argument("name", metavar="NAME", help="name of the user, or id of a token")
 
 
 def _tokens(arguments: argparse.Namespace) -> Tokens:
@@ -52,7 +52,7 @@ def _new(arguments: argparse.Namespace) -> int:
     secret = _tokens(arguments).make(arguments.name, rights, expires)
     print(secret)
     words = Person(arguments.name, rights).words
-    print(f"{arguments.name} may: {words}. It is not shown again; `token revoke` takes it back", file=sys.stderr)
+    print(f"{arguments.name} may: {words}. It is not shown again; `token revoke` revokes it", file=sys.stderr)
     if Right.SUBMIT in rights:
         print("note: a bundle is code that runs as this account; a user who may submit one can do the same",
               file=sys.stderr)  # fmt: skip
