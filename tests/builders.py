@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lightning_core.core.codec import job_to_dict
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 
@@ -24,6 +25,19 @@ def job(
     if devices is not None:
         terms |= {"min_devices": devices, "max_devices": devices}
     return Job(name, deadline, BatchTarget(batches), **terms)
+
+
+def spec(job: Job | str) -> Any:
+    """Return the spec of a launched job, as a client submits it.
+
+    Args:
+        job: The job, or its name.
+    """
+    job = Job(job, 600.0, BatchTarget(1000)) if isinstance(job, str) else job
+    return {
+        "job": job_to_dict(job), "config": {}, "cell": 1, "save_every": 60.0, "keep_best": False, "hang": None,
+        "paths": [],
+    }  # fmt: skip
 
 
 def launched(
