@@ -171,10 +171,10 @@ WORDS |= {
     "plan_changed": "{text}",
     "closed": "{text}",
     "withdrawn": "request withdrawn",
-    "nodes_held": "it holds {0:.0f} spot and {1:.0f} on-demand nodes",
-    "nodes_held_by_forecast": "it holds {0:.0f} spot and {1:.0f} on-demand nodes, for {2:fb} more batches, "
+    "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",
+    "nodes_held_by_forecast": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it, for {2:fb} more batches, "
     "which are {3:.0%} likely to be enough",
-    "nodes_held_in_doubt": "it holds {0:.0f} spot and {1:.0f} on-demand nodes: by its forecast too little time "
+    "nodes_held_in_doubt": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it: by its forecast too little time "
     "is left to be {2:.0%} sure",
 }
 WORDS["like"] = "like {text}, {0:.0%}"  # the basis of a forecast

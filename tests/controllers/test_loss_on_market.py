@@ -61,8 +61,8 @@ def test_nodes_follow_the_forecast_and_go_back_when_the_loss_is_reached() -> Non
     [planned] = run.jobs
     assert planned.work == 150  # what it would have cost otherwise goes by what it needed
     words = [str(ask.reason) for ask in made.told]
-    assert words[0] == "it holds 0 spot and 1 on-demand nodes"
-    assert words[1].startswith("it holds 2 spot and 0 on-demand nodes, for ")
+    assert words[0] == "0 spot and 1 on-demand nodes are held for it"
+    assert words[1].startswith("2 spot and 0 on-demand nodes are held for it, for ")
     assert words[1].endswith(" more batches, which are 95% likely to be enough")
 
 

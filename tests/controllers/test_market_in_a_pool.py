@@ -112,7 +112,7 @@ def test_a_journal_with_a_market_replays(stops: bool, tmp_path: Path) -> None:
         assert [job.name for job in history.jobs] == ["a", "b", "c"]
         for job in history.jobs:
             assert rows(job)
-            assert any("it holds" in line for line in why(history, job.name))
+            assert any("are held for it" in line for line in why(history, job.name))
 
 
 @pytest.mark.promise("R24")
@@ -156,7 +156,7 @@ def test_an_excerpt_of_one_job_has_nothing_of_the_cloud(tmp_path: Path) -> None:
         assert not [text for text in texts if "quoted" in text or "nodes_seen" in text or "nodes_wanted" in text]
         history = History.read(journal)
         assert [job.name for job in history.jobs] == ["a", "b"]
-        assert any("it holds" in line for line in why(history, "b"))
+        assert any("are held for it" in line for line in why(history, "b"))
 
 
 def test_events_of_the_cloud_change_nothing_in_a_pool_without_a_market(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_an_ask_goes_through_the_journal_and_its_words_say_who_overruled_it() ->
     history.take(Ask("a", Asker.PLAN, hold=False, reason=WHY), 3.0, [], [Accepted("a")])
     history.take(Ask("a", Asker.PLAN), 4.0, [], [Accepted("a")])
     assert [(remark.kind, remark.words) for remark in history.of("a").remarks] == [
-        ("market", "devices 3: it holds 2 spot and 1 on-demand nodes"),
+        ("market", "devices 3: 2 spot and 1 on-demand nodes are held for it"),
         ("command", "pause"),
         ("plan", "train: planned for the morning (overruled by a person)"),
         ("plan", "request withdrawn"),
