@@ -183,7 +183,7 @@ def test_no_two_classes_share_a_name() -> None:
     assert {name: places for name, places in classes.items() if len(places) > 1} == {}
 
 
-# Where the clock on the wall is read: dates that people give and are shown, ends that Slurm and Ray give as dates, ages
+# Where the wall clock is read: dates that users give and see, ends that Slurm and Ray give as dates, ages
 # of files, how long no scheduler ran, and deadlines of searches, whose trials Optuna and Tune date. All else is
 # measured on the monotonic clock, which cannot be set.
 WALL_CLOCK = {
