@@ -48,7 +48,7 @@ class CoreCallback(pl.Callback):
             ``"local"`` never joins a pool; anything else is the address of a pool.
         begin: Time before which the job does not train, in the same forms as ``deadline``; by default it may start at
             once.
-        weight: Number of jobs of weight 1 that this job counts for when not all deadlines can be met.
+        weight: Relative importance when not all deadlines can be met.
         on_miss: What to do when the deadline passes: ``"continue"``, ``"stop"`` or ``"hold"``. The job of a script
             that is stopped is over; the script trains on while no other job needs its device.
         on_hold: What becomes of its memory on a GPU while it is held: ``"keep"`` leaves it there, ``"offload"`` moves
@@ -67,7 +67,7 @@ class CoreCallback(pl.Callback):
             Then forecast and verdict do not count the end of the Slurm job as the end of the training.
         hang: Time that a step may take, however short the others; one that takes longer, and 20 times as long as the
             longest before it, is reported as hanging. ``"off"`` for any time.
-        like: Name of an earlier job, or a tag that earlier jobs had here too, whose loss went as this one's will. By
+        like: Name or tag of earlier runs with a similar loss curve. By
             default earlier runs of the same module, metric and batch size are taken.
         history: Folder in which runs are kept and found without a pool; a pool has a store of its own.
         stop_when_met: Whether to stop training when the target is met.

@@ -1,4 +1,4 @@
-"""One call of ``Trainer.fit``: everything that the callback needs for it and drops afterwards.
+"""The state of one call of ``Trainer.fit``, which the callback drops afterwards.
 
 Rules
 

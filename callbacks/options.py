@@ -146,7 +146,7 @@ class JobTerms:
         weight: Weight of the job.
         on_miss: What to do when the deadline passes.
         on_nan: What to do when the losses are NaN or infinite.
-        like: Name of an earlier job, or a tag, whose loss went as that of this job will.
+        like: Name or tag of earlier runs with a similar loss curve.
         on_hold: What becomes of its memory on a GPU while it is held.
 
     Raises:

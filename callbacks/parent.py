@@ -1,4 +1,4 @@
-"""What a training in processes that its Trainer spawned leaves for the process that has called ``fit``.
+"""Results of a training in spawned processes, for the process that has called ``fit``.
 
 Lightning brings back the weights and the metrics, and nothing of a callback. So rank 0 writes forecast and best model
 into a file whose name the callback has had since it was made, and which only this user can read.

@@ -62,7 +62,7 @@ from lightning_core.placement import (  # noqa: E402
 from lightning_core.placement.reconfigurer import ReconfigurationLimits  # noqa: E402
 from lightning_core.report.figure_file import save_figure  # noqa: E402
 from lightning_core.report.gantt import colour  # noqa: E402
-from lightning_core.server.clocks.wall_time import wall_clock  # noqa: E402
+from lightning_core.server.clocks import wall_clock  # noqa: E402
 
 # Devices of each location; the cloud has as many as are needed.
 EDGE, CLOUD = {"harbour": 1, "station": 1, "campus": 1}, 2

@@ -1,4 +1,4 @@
-"""Join every Trainer of a process to a pool, as the environment asks, without a change to its script.
+"""Automatic joining: every Trainer of a process joins a pool, as its environment says, with its script unchanged.
 
 Lightning asks the entry points of the group ``lightning.pytorch.callbacks_factory`` for callbacks whenever a Trainer is
 made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbacks_factory``. Ours has one if
@@ -15,7 +15,7 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 ``LIGHTNING_CORE_ON_MISS``      ``continue`` (if unset), ``stop`` or ``hold``
 ``LIGHTNING_CORE_ON_HOLD``      ``keep`` (if unset) or ``offload``
 ``LIGHTNING_CORE_ON_NAN``       ``continue`` (if unset) or ``stop``
-``LIGHTNING_CORE_ON_REFUSED``   ``hold`` (if unset), ``rename`` or ``alone``: what to do while the job's name is taken
+``LIGHTNING_CORE_ON_REFUSED``   ``hold`` (if unset), ``rename`` or ``alone``: action while the job's name is taken
 ``LIGHTNING_CORE_REQUEUE``      ``no`` (if unset) or ``yes``: whether its Slurm job is requeued when its time is up
 =============================== ==========================================================================
 """

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 
 def describe_namesake() -> str | None:
-    """Describe the other project if it is installed beside this one, and what to do; ``None`` if it is not."""
+    """Describe the other project if it is installed beside this one, with the remedy; ``None`` if it is not."""
     try:
         version = distribution("lightning-core").version
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Reading files that may have been put there by anybody: regular files alone, and no more of them than expected.
+"""Safe reading of untrusted files: regular files alone, of bounded size.
 
 A pipe in the place of a file would keep its reader waiting for ever, opening a device may do something, and a file of
 100 GB that is all hole would fill the memory.
@@ -30,7 +30,7 @@ def check_regular(path: str | os.PathLike[str], status: os.stat_result) -> None:
     """Check that a status is that of a regular file.
 
     Raises:
-        OSError: If it is not; the message says what it is.
+        OSError: If it is not; the message names its type.
     """
     if not stat.S_ISREG(status.st_mode):
         if stat.S_ISDIR(status.st_mode):
@@ -84,8 +84,8 @@ def read_regular(
 
     Args:
         path: Path of the file.
-        max_bytes: Maximum size; a larger file is refused after so many bytes at most, even if it grows.
-        dir_fd: As of :func:`open_regular`, as are all that follow.
+        max_bytes: Maximum size; a larger file is refused after this many bytes at most, even if it grows.
+        dir_fd: See :func:`open_regular`, also for the others.
         follow_links: Whether the path itself may be a link.
         check: Function that is called with the status of the open file, and may raise.
 

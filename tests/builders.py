@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from lightning_core.core.codec import job_to_dict
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 
@@ -23,3 +25,75 @@ def job(
     if devices is not None:
         terms |= {"min_devices": devices, "max_devices": devices}
     return Job(name, deadline, BatchTarget(batches), **terms)
+
+
+def spec(job: Job | str) -> Any:
+    """Return the spec of a launched job, as a client submits it.
+
+    Args:
+        job: The job, or its name.
+    """
+    job = Job(job, 600.0, BatchTarget(1000)) if isinstance(job, str) else job
+    return {
+        "job": job_to_dict(job), "config": {}, "cell": 1, "save_every": 60.0, "keep_best": False, "hang": None,
+        "paths": [],
+    }  # fmt: skip
+
+
+def launched(
+    target: dict[str, Any],
+    deadline: str | None = "10m",
+    *,
+    model: str = "tests.tiny.Line",
+    data: str = "tests.tiny.Points",
+    init: dict[str, Any] | None = None,
+    trainer: dict[str, Any] | None = None,
+    **terms: Any,
+) -> dict[str, Any]:
+    """Return the section of a bundle for a job that trains a small model.
+
+    Args:
+        target: Its target, such as ``{"batches": 100}``.
+        deadline: Its deadline; None for none.
+        model: Class path of the module.
+        data: Class path of the data module.
+        init: Arguments of the module.
+        trainer: Arguments of the Trainer, beside that it has no logger.
+        terms: Other keys of the section.
+    """
+    if deadline is not None:
+        terms["deadline"] = deadline
+    return {
+        "seed_everything": 1,
+        "model": {"class_path": model, "init_args": init or {}},
+        "data": {"class_path": data},
+        "trainer": {"logger": False, **(trainer or {})},
+        "target": target,
+        **terms,
+    }
+
+
+def numbered(
+    folder: Path, deadline: str, batches: int, pause: float, *callbacks: dict[str, Any], **terms: Any
+) -> dict[str, Any]:
+    """Return the section of a bundle for a job that writes the numbers of its batches into a new folder.
+
+    Args:
+        folder: The folder, which is made.
+        deadline: Its deadline.
+        batches: Batches of its target.
+        pause: Seconds that it sleeps in each batch.
+        callbacks: Further callbacks of its Trainer.
+        terms: Other keys of the section.
+    """
+    folder.mkdir()
+    module = "benchmarks.live.numbered_training"
+    return launched(
+        {"batches": batches},
+        deadline,
+        model=f"{module}.Network",
+        data=f"{module}.Data",
+        init={"folder": str(folder), "pause": pause},
+        trainer={"callbacks": [{"class_path": f"{module}.Writes"}, *callbacks]},
+        **terms,
+    )

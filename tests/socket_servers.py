@@ -21,6 +21,22 @@ from tests.waiting import PATIENCE
 
 
 @contextlib.contextmanager
+def socket_pool(folder: Path, settings: Mapping[str, Any] | None = None) -> Iterator[Pool]:
+    """A pool whose socket has a short path, as Unix sockets need.
+
+    Args:
+        folder: Folder of the pool.
+        settings: Settings of its scheduler.
+    """
+    with tempfile.TemporaryDirectory(prefix="lc-") as name:
+        made = Pool(folder, Path(name) / "socket", settings)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@contextlib.contextmanager
 def found_pool(**settings: Any) -> Iterator[Pool]:
     """A pool in a folder by which scripts find it, the parent of its socket.
 

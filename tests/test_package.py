@@ -192,7 +192,7 @@ def test_no_two_classes_share_a_name() -> None:
     assert {name: places for name, places in classes.items() if len(places) > 1} == {}
 
 
-# Where the clock on the wall is read: dates that people give and are shown, ends that Slurm and Ray give as dates, ages
+# Where the wall clock is read: dates that users give and see, ends that Slurm and Ray give as dates, ages
 # of files, how long no scheduler ran, and deadlines of searches, whose trials Optuna and Tune date. All else is
 # measured on the monotonic clock, which cannot be set.
 WALL_CLOCK = {
@@ -207,7 +207,7 @@ WALL_CLOCK = {
     "lightning_core/integrations/tune.py",
     "lightning_core/pool/http_client.py", "lightning_core/pool/pool.py",
     "lightning_core/run/ageing.py",
-    "lightning_core/run/run_folder.py", "lightning_core/server/clocks/wall_time.py", "lightning_core/server/webhook.py",
+    "lightning_core/run/run_folder.py", "lightning_core/server/clocks.py", "lightning_core/server/webhook.py",
     "lightning_core/storage/runs/pool_history.py", "lightning_core/storage/runs/run_store.py",
     "lightning_core/storage/journals/anchor.py", "lightning_core/storage/journals/recovery.py",
     "lightning_core/web/pool_watch.py",

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from lightning_core.core.answers import State, Verdict
 from lightning_core.node.processes import started
 from lightning_core.variables import KNOWN, PREFIX, unknown
 from tests.conftest import ROOT
-from tests.socket_servers import Pool
+from tests.socket_servers import Pool, socket_pool
 
 
 @pytest.fixture(scope="module")
@@ -108,12 +107,10 @@ print("stopped", trainer.should_stop, "after epoch", trainer.current_epoch)
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
     """Provide a pool that scripts find by its folder."""
-    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
-        made = Pool(tmp_path / "pool", Path(folder) / "door")
+    with socket_pool(tmp_path / "pool") as made:
         body = {"pid": os.getpid(), "started": started(os.getpid()), "temp": "/nowhere", "socket": str(made.path)}
         (made.folder / "head.json").write_text(json.dumps(body | {"token": "/nowhere/token"}))
         yield made
-        made.close()
 
 
 @pytest.mark.parametrize("package", ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.nightly)])

@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.common import Figures, main, table
 from lightning_core.core.answers import End, Verdict
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.earlier_runs.binned_curve import BinnedCurve
+from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import Cell, ExitCause, Horizon, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reported import LearningRates

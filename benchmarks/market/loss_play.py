@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.market.loss_jobs import LossJob
-from lightning_core.controllers.job_model import JobModel, sure_work, with_margin
+from lightning_core.controllers.job_model import JobModel, JobSpan, sure_work, with_margin
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import LossTarget
@@ -18,7 +18,6 @@ from lightning_core.market.backtest import backtest
 from lightning_core.market.forecasters import make_live_forecaster
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import Observation
-from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.spot_policies import SPOT_POLICIES
 

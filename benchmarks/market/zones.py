@@ -25,8 +25,8 @@ from benchmarks.market.spot_traces import TRACES
 from lightning_core.core.arrays import FloatArray
 from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
 from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.resampling import resample
 from lightning_core.market.spot_policies import SPOT_POLICIES
+from lightning_core.market.traces import resample
 from lightning_core.market.zones.offer_trace import OfferTrace, any_of
 from lightning_core.market.zones.zone_backtest import backtest_zones
 

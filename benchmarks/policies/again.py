@@ -23,7 +23,7 @@ from examples.digits import virtual
 from examples.digits.drawing import DrawnJob, ceiling
 from examples.digits.evenings import draw_evenings, model_of, recorded
 from examples.digits.virtual import DELAYS, PERIOD
-from lightning_core.cli.history_sources import ImportTerms, read_runs
+from lightning_core.cli.history_commands import ImportTerms, read_runs
 from lightning_core.core.answers import Verdict
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve

@@ -1,4 +1,4 @@
-"""How learning rates go on under torch's learning-rate schedulers, worked out without a step of any of them.
+"""Future learning rates under torch's learning-rate schedulers, computed without stepping any of them.
 
 Most of torch's schedulers change a rate by a factor that depends on the number of their step alone, or set it to a
 value that does: the rate after any number of steps is known at once. Nothing of the training is touched: a shallow copy

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from lightning_core.core.reported.learning_rates import TOLERANCE, Points
+from lightning_core.core.reported import TOLERANCE, Points
 
 # Points with which the search begins, and at which it ends.
 FIRST_POINTS, MAX_SEEN = 129, 2500

@@ -10,8 +10,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_core.core.limits import MAX_COUNT
-from lightning_core.core.reported import LearningRates, fewer
-from lightning_core.core.reported.learning_rates import Points
+from lightning_core.core.reported import LearningRates, Points, fewer
 from lightning_core.view.console_lines import inform
 
 from ..user_code.random_state import RandomStateKept

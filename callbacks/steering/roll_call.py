@@ -1,4 +1,4 @@
-"""Whether all ranks of a training have the callback, and the same one; else none of them may ask for a collective.
+"""Roll call of the ranks: without the same callback on all of them, none may start a collective.
 
 Each rank says what it has before a barrier of Lightning, into the store by which the process group was made, and looks
 at what the others have said after it. So all ranks come to the same answer, and none waits for another.

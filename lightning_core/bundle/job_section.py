@@ -1,4 +1,4 @@
-"""One job of a bundle file, read and checked."""
+"""Job sections of bundle files, read and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job of a bundle: its terms, and the LightningCLI config that trains it."""
+"""Specs of the jobs of a bundle: the terms, and the LightningCLI config that trains each."""
 
 from __future__ import annotations
 

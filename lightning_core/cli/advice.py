@@ -28,7 +28,7 @@ MIN_TRIAL, MAX_TRIAL = 1.0, 3600.0
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``plan`` and ``policies``."""
-    plan = command("plan", _plan, "predict whether a bundle fits, and what would make it fit")
+    plan = command("plan", _plan, "predict whether a bundle fits, and which change would make it fit")
     plan.add_argument("bundle", type=Path, metavar="BUNDLE.yaml")
     plan.add_argument(
         "--history",
@@ -40,7 +40,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--try",
         dest="trial",
         metavar="TIME",
-        help="train each job for so long at most, such as 20s, to forecast it; nothing of it is kept",
+        help="train each job for at most this long, such as 20s, to forecast it; no results are kept",
     )
     plan.add_argument("--own", action="store_true", help="plan for a pool of its own even if one is up")
     plan.add_argument(
@@ -88,13 +88,13 @@ def _seconds_to_try(text: str) -> float:
 
 
 def _tried(bundle: BundleSpec, seconds: float) -> dict[str, TrialReport]:
-    """Train each job for some seconds, and return what came of it."""
+    """Train each job for some seconds, and return the results."""
     from lightning_core.cluster.trial import try_jobs
 
     def told(names: Sequence[str]) -> None:
         print(f"training {listed(names)} for {format_duration(seconds)} at most ...", file=sys.stderr, flush=True)
 
-    print("starting Ray for the trials; nothing of them is kept ...", file=sys.stderr, flush=True)
+    print("starting Ray for the trials; no results are kept ...", file=sys.stderr, flush=True)
     with recorded_signals(at_once=True):
         return try_jobs(bundle, seconds, told)
 

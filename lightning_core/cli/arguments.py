@@ -174,7 +174,7 @@ def parse_times(option: str, text: str, names: Sequence[str]) -> dict[str, float
     Args:
         option: Option with this text, for messages.
         text: The text.
-        names: Names that there are.
+        names: Existing names.
 
     Raises:
         ValueError: If a name is unknown or a time cannot be read.

@@ -1,4 +1,4 @@
-"""Commands about the jobs of a pool: submit them, show why they hold what they hold, steer them."""
+"""Commands about the jobs of a pool: submit them, explain their grants, steer them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_allow_import(submit)
     why = command("why", _why, "show every grant, verdict, fault and command of a job, with its reason")
     why.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help="run or simulation (default: the pool)")
-    logs = command("logs", _logs, "show what a launched job has printed")
+    logs = command("logs", _logs, "show the log of a launched job")
     logs.add_argument("-n", "--lines", type=whole_number(0), default=40, metavar="N", help="last N lines (default 40)")
     logs.add_argument("-f", "--follow", action="store_true", help="follow the log until the job has ended, or Ctrl-C")
     description = "give a job another deadline: a duration from now, or a time such as 18:00 or 2026-11-23T18:00"
@@ -120,7 +120,7 @@ def _why(arguments: argparse.Namespace) -> int:
             folder = pool.folder
             if not os.access(folder / JOURNAL, os.R_OK):
                 print("\n".join(why_now(pool.status(arguments.job))))
-                print("this is what the pool tells now; what happened before is in its journal, which this account "
+                print("this is the current state; the history is in the pool's journal, which this account "
                       "cannot read here, and on its page (`lightning-core serve`)", file=sys.stderr)  # fmt: skip
                 return EXIT_MET
     with Journal.open(journal_path(folder), read_only=True) as journal:
@@ -189,7 +189,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         status = pool.status(arguments.job)
     if status.paused:  # by a controller
         again = "`resume` it again to let it train all the same"
-        print(f"{arguments.job}: its pause is taken back, and it is {status.grant_reason}; {again}")
+        print(f"{arguments.job}: its pause is revoked, and it is {status.grant_reason}; {again}")
     else:
         print(f"{arguments.job}: resumed")
     return EXIT_MET
@@ -200,7 +200,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
 
 def _steer(arguments: argparse.Namespace, act: Callable[[Pool], None], done: str, *, after: bool = True) -> int:
-    """Change a job and print what was done; if asked for, print its verdict too."""
+    """Change a job and print a confirmation; on request, print its verdict too."""
     with Pool.connect(arguments.pool) as pool:
         act(pool)
         print(f"{arguments.job}: {done}")

@@ -63,7 +63,7 @@ COMMANDS = (
     history_commands,
     journals,
 )
-# Those that continue although what they print cannot be read; the others, which only show something, end.
+# Commands that continue although their output cannot be read; the others, which only show something, end.
 ACTING = ("run", "search", "serve", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
@@ -114,7 +114,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    """Return what to install if one of our optional dependencies is missing."""
+    """Return an installation hint if one of our optional dependencies is missing."""
     module = (error.name or "").partition(".")[0]
     extra = next((extra for extra, modules in EXTRAS.items() if module in modules.split()), None)
     if extra is None or "pip install" in str(error):

@@ -1,4 +1,4 @@
-"""``lightning-core market``: what to hold in a spot market now, what policies would have cost, how good forecasts are.
+"""``lightning-core market``: nodes to hold in a spot market now, costs of policies, and quality of forecasts.
 
 Nothing is launched and nothing is paid.
 """
@@ -32,7 +32,7 @@ from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 
 COMPARED = ("on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap", "semi-markov")
-# It takes swaps to be free: it is compared where they are.
+# It assumes free swaps: it is compared where they are free.
 COMPARED_BY_TOTALS = (*COMPARED[:-1], "chain", COMPARED[-1])
 # Forecasters that use only the past.
 CAUSAL = tuple(name for name in FORECASTERS if name != "perfect")
@@ -49,7 +49,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         add_market(parser)
         return parser
 
-    plan = made("plan", _plan, "print what to hold now, at the end of a recording, and after that by forecast")
+    plan = made("plan", _plan, "print the nodes to hold now, at the end of a recording, and after that by forecast")
     add_job(plan)
     add_moves(plan)
     plan.add_argument("--policy", default="semi-markov", metavar="NAME", help=f"one of {', '.join(SPOT_POLICIES)}, "
@@ -57,9 +57,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan.add_argument("--forecaster", default="last", metavar="NAME", help=f"one of {', '.join(CAUSAL)}, "
                       "with arguments such as autoregressive:order=4 (default last)")  # fmt: skip
     plan.add_argument("--picture", type=new_file, metavar="FILE", help="draw a picture: PNG, SVG or PDF")
-    back = made(
-        "backtest", _backtest, "compare what each policy would have cost, from many starts, with the offline optimum"
-    )
+    back = made("backtest", _backtest, "compare the cost of each policy, from many starts, with the offline optimum")
     add_job(back)
     add_moves(back)
     back.add_argument(
@@ -79,7 +77,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--horizon", type=int, default=6, metavar="INTERVALS", help="number of intervals ahead (default 6)"
     )
     ahead.add_argument("--arima", action="store_true", help="include ARIMA, which takes minutes")
-    description = "print what each interval of a pool or run on a market held, cost and trained"
+    description = "print nodes, cost and progress of each interval of a pool or run on a market"
     ledger = commands.add_parser("ledger", help=description, description=description)
     ledger.set_defaults(run=_ledger)
     ledger.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="folder of the run (default: the pool)")

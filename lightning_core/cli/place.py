@@ -1,6 +1,7 @@
 """``lightning-core place``: plan where the tasks of a day train, at the edge or in the cloud.
 
-``plan`` and ``simulate`` launch nothing and move nothing. What a pool is told is in :mod:`.on_plan.commands`.
+``plan`` and ``simulate`` launch nothing and move nothing. Commands that give a plan to a pool are in
+:mod:`.on_plan.plan_commands`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument("--baselines", action="store_true", help="compare with two simpler planners")
     made.add_argument("--picture", type=new_file, metavar="FILE", help="draw the plan: PNG, SVG or PDF")
     made.add_argument("--json", type=new_file, metavar="FILE", help="write the location of each task to this file")
-    description = "simulate a planned day with surges: what is forecast, what moves, and what is served"
+    description = "simulate a planned day with surges: forecasts, moves, and the demand served"
     played = commands.add_parser("simulate", help=description, description=description)
     played.set_defaults(run=_simulate)
     add_plan(played)
@@ -67,7 +68,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--reconfigure",
         choices=("replan", "heuristic"),
         default="replan",
-        help="how the plan is changed where more arrives: planned anew with moves weighed, as in a pool (default), or "
+        help="reaction to more arrivals: replan with moves weighed, as in a pool (default), or "
         "by the published heuristic, one task at a time",
     )
     played.add_argument(
@@ -152,7 +153,7 @@ def _show_results(results: Mapping[str, DayResult], arrivals: Mapping[str, Float
          *([f"{error:.2f}" for error in wrong[name]] if name in PREDICTORS else ["-"] * 3)]
         for name, one in results.items()
     ]  # fmt: skip
-    note = "errors of forecasts 1, 2 and 3 steps ahead are relative to those of persistence: the demand stays as it is"
+    note = "errors of forecasts 1, 2 and 3 steps ahead are relative to those of persistence: the demand stays the same"
     header = ["forecast", "served", "cost", "moves", "no room", "1 ahead", "2 ahead", "3 ahead"]
     print_table(header, rows, note)
 

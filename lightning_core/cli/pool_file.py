@@ -1,4 +1,4 @@
-"""The file of ``up --config``: the sections of a bundle that are about the pool, and who may use it."""
+"""The file of ``up --config``: the sections of a bundle about the pool, and the users of the pool."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ def _group(section: Any, folder: Path) -> GroupSocket | None:
     if section is None:
         return None
     if not isinstance(section, Mapping) or not {"name", "folder"} <= section.keys() <= {"name", "folder", "may"}:
-        raise ValueError(f"expected name, folder (of the socket) and may (what they may do), got {section!r}")
+        raise ValueError(f"expected name, folder (of the socket) and may (their rights), got {section!r}")
     may = section.get("may", DEFAULT_RIGHTS)
     rights = rights_of([may] if isinstance(may, str) else may)
     if Right.SUBMIT in rights:
-        print("note: a bundle is code that runs as this account; members who may submit can do all that it can",
+        print("note: a bundle is code that runs as this account; members who may submit can do the same",
               file=sys.stderr)  # fmt: skip
     return group_socket(str(section["name"]), folder / Path(str(section["folder"])).expanduser(), rights)

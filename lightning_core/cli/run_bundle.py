@@ -139,7 +139,7 @@ def _run_in(
             print_summary(summary, sys.stdout)
             if summary.lost:
                 raise PoolLostError(
-                    "Ray's control process has died; what the jobs have saved, and the journal, are whole"
+                    "Ray's control process has died; the journal and the checkpoints of the jobs are intact"
                 )
     except (PoolLostError, SignalReceivedError):
         print(resume_with, flush=True)
@@ -198,7 +198,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     if changes := differences(before, bundle):
         if not arguments.accept_changes:
             story = [f"bundle changed since the run started: {change}" for change in changes]
-            raise BundleError([*story, "use --accept-changes to resume with it as it is now, or change it back"])
+            raise BundleError([*story, "use --accept-changes to resume with the changed bundle, or change it back"])
         for change in changes:
             print(f"changed: {change}")
     else:

@@ -45,7 +45,7 @@ class PoolGoneError(LightningCoreError, RuntimeError):
 
 
 def run_in_pool(pool: Pool, bundle: BundleSpec, arguments: argparse.Namespace) -> int:
-    """Submit a bundle to a pool that is up and follow it; the jobs go on if the command is interrupted."""
+    """Submit a bundle to a pool that is up and follow it; the jobs continue if the command is interrupted."""
     if pool.is_far:
         raise NotOnThisMachineError("a run reads files of its pool; `lightning-core submit` submits from afar")
     is_there(pool.folder / JOURNAL)  # refuses where it is closed to this account
@@ -224,7 +224,7 @@ def _write(
     all_jobs: Sequence[JobStatus],
     number: int | None,
 ) -> Summary:
-    """Write everything that the folder of a run holds, for jobs that have ended and for those that go on."""
+    """Write the folder of a run, for jobs that have ended and for those in progress."""
     from lightning_core.report.page import write
 
     newest = {job.name: job for job in all_jobs}

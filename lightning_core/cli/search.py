@@ -40,7 +40,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     search.add_argument("--run-dir", type=Path, metavar="DIR", help=folder)
     storage = "storage of Optuna for the study of that name, as sqlite:///FILE (default: study.db in the folder)"
     search.add_argument("--storage", metavar="URL", help=storage)
-    search.add_argument("--json", type=new_file, metavar="FILE", help="also write what was found to this file")
+    search.add_argument("--json", type=new_file, metavar="FILE", help="also write the result to this file")
     add_allow_import(search)
     add_pool(search)
 
@@ -115,7 +115,7 @@ def _finish(
     spec: SearchSpec, study: optuna.Study, best: Best, reached: bool, jobs: Path | None, place: Path | str,
     json_file: Path | None,
 ) -> int:  # fmt: skip
-    """Print and write what was found."""
+    """Print and write the result."""
     from lightning_core.integrations.pool_search import SECONDS
 
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.intermediate_values]

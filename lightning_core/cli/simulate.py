@@ -32,7 +32,7 @@ from lightning_core.core.names import did_you_mean
 from lightning_core.report.page import write as write_report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
-from lightning_core.server.clocks.wall_time import wall_clock
+from lightning_core.server.clocks import wall_clock
 from lightning_core.server.discovery import home
 from lightning_core.simulation.bundle_curves import PlayedBundle, read_bundle
 from lightning_core.simulation.comparison import compare, introduce
@@ -46,7 +46,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.runs.run_store import FILE, RunStore, RunStoreError
 from lightning_core.view.progress import print_summary
 
-# Not in the folder of live runs, from which `plan` learns how long jobs take.
+# Not in the folder of live runs, from which `plan` learns durations.
 FOLDER = Path("simulations")
 MAX_SEEDS = 10_000
 DELAYS = tuple(field.name for field in fields(Delays))
@@ -98,7 +98,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
     market, nodes = market_of(arguments), read_nodes(arguments.nodes)
     curves = arguments.curves or SHIPPED
-    # A folder of recordings that is named is what the user wants to see.
+    # A named folder of recordings takes precedence.
     kept = earlier_runs() if arguments.curves is None else None
     bundle = read_bundle(
         arguments.bundle, curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle, kept=kept

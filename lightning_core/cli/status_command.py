@@ -39,10 +39,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "and more than ten"
     )
     status.add_argument("--all", action="store_true", help=more)
-    status.add_argument("--search", metavar="NAME", help="show the trials of one search alone")
+    status.add_argument("--search", metavar="NAME", help="show only the trials of one search")
     whose = status.add_mutually_exclusive_group()
-    whose.add_argument("--mine", action="store_true", help="show your own jobs alone")
-    whose.add_argument("--owner", metavar="NAME", help="show the jobs of one owner alone")
+    whose.add_argument("--mine", action="store_true", help="show only your own jobs")
+    whose.add_argument("--owner", metavar="NAME", help="show only the jobs of one owner")
     status.add_argument("--json", action="store_true", help="print JSON")
     add_pool(status)
 
@@ -54,7 +54,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
     settings, folder, person = pool.settings, pool.folder, pool.person
-    # Who may not see the jobs of others is told of no others, which does not mean that there are none.
+    # A user who may not see the jobs of others gets none of them, which does not mean that there are none.
     owner = person.name if arguments.mine or not person.may(Right.SEE) else None
     if arguments.owner is not None:
         owner = check_person(arguments.owner)
@@ -102,7 +102,7 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
 
 
 def _lines_about(about: Mapping[str, Any], settings: Settings, is_shown: Callable[[str], bool]) -> Iterator[str]:
-    """Yield what is to be said of a pool below its jobs."""
+    """Yield the lines about a pool below its jobs."""
     if about["manager_silent"]:
         yield silence_line(about["manager_silent"])
     yield from unavailable_lines(about["unavailable"])
@@ -116,7 +116,7 @@ def _lines_about(about: Mapping[str, Any], settings: Settings, is_shown: Callabl
 
 
 def owner_line(owner: Mapping[str, Any]) -> str:
-    """Return what an owner of jobs has, in one line.
+    """Return the shares of an owner of jobs, in one line.
 
     Example::
 
@@ -151,7 +151,7 @@ def _lost(about: Mapping[str, Any]) -> set[int]:
 
 
 def unavailable_lines(unavailable: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return in words which devices are not planned on and why, a line for each reason.
+    """Return the unavailable devices as text, a line for each reason.
 
     Example::
 

@@ -24,7 +24,7 @@ from lightning_core.storage.journals.journal import Journal
 if TYPE_CHECKING:
     from lightning_core.cli.on_market.market_options import MarketOptions
 
-# What the page needs beside what the pool does.
+# Needs of the page beside those of the pool.
 SERVE = ("starlette", "uvicorn", "prometheus_client")
 
 
@@ -124,7 +124,7 @@ def _nodes_in_words(many: int, market: MarketOptions) -> str:
 
 
 def differences(asked: Settings, there: Settings) -> list[str]:
-    """Return in which settings a pool that was resumed is not as it is asked for now, in words.
+    """Return the settings of a resumed pool that differ from the requested ones, as text.
 
     Args:
         asked: Settings that are asked for.
@@ -140,7 +140,7 @@ def differences(asked: Settings, there: Settings) -> list[str]:
 
 
 def _in_words(settings: Settings) -> dict[str, str]:
-    """Return what `up` sets, beside the devices, by the name of its key."""
+    """Return the settings of `up` beside the devices, by their keys."""
     from lightning_core.bundle.pool_section import FOREVER, KEEP_ALL
 
     args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())

@@ -1,4 +1,4 @@
-"""Provisioners, one file each: who brings nodes and takes them away. Beside them what a market offers."""
+"""Provisioners, one file each, which bring nodes and take them away, and sources of quotes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROVISIONERS: Mapping[str, Callable[[str, str, Sequence[str]], Provisioner]] = M
 )
 """Factories of the provisioners of a Ray cluster, by name.
 
-They are given the name of the pool, the resource of a device, and the words after the provisioner's name.
+Their arguments are the name of the pool, the resource of a device, and the words after the provisioner's name.
 
 Importing them starts nothing and does not import Ray.
 """

@@ -1,4 +1,4 @@
-"""A provisioner that may fail, hang or bring the wrong nodes: it is asked once at a time, and people are told."""
+"""Wrapper of a provisioner that may fail, hang or bring the wrong nodes: one request at a time, troubles reported."""
 
 from __future__ import annotations
 
@@ -7,20 +7,49 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from lightning_core.cloud.provisioner import Provisioner
-from lightning_core.cloud.troubles import Troubles
-from lightning_core.core.control import CloudPart
+from lightning_core.core.control import CloudPart, CloudTrouble
 from lightning_core.core.control.offers import PlacedNodes
+from lightning_core.core.limits import MAX_TEXT
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.storage.failpoints import reach
 
-# Seconds after which nodes are asked for again that are not there, or not wanted and still there, and after which a
-# provisioner does not answer; people are told then.
+# Seconds for which the text of a trouble stays although a newer one exists: an error may differ each time.
+STAY = 60.0
+# Seconds after which a request is repeated if nodes are missing or surplus nodes remain, and seconds after which a
+# provisioner counts as not answering, which is reported.
 REPEAT = 60.0
 # Seconds before a provisioner that has failed is asked again.
 RETRY = 5.0
-
-
 Places = tuple[PlacedNodes, ...]
+
+
+class Troubles:
+    """Current troubles, and those reported last.
+
+    Reports of an earlier provisioner are unknown, so each part is reported once, even if it has no trouble.
+    """
+
+    def __init__(self) -> None:
+        self._are: dict[CloudPart, str] = {}
+        self._told: dict[CloudPart, tuple[str, float]] = {}
+
+    def set(self, part: CloudPart, words: str) -> None:
+        """Record a trouble; an empty one has ended."""
+        words = " ".join(words.split())
+        self._are[part] = words if len(words) <= MAX_TEXT else f"{words[: MAX_TEXT - 3]}..."
+
+    def news(self, now: float) -> list[CloudTrouble]:
+        """Return the troubles to report."""
+        news = []
+        for part, words in self._are.items():
+            told, since = self._told.get(part, (None, now))
+            if words != told and not (words and told and now < since + STAY):
+                news.append(CloudTrouble(part, words))
+        return news
+
+    def tell(self, trouble: CloudTrouble, now: float) -> None:
+        """Record that troubles were reported."""
+        self._told[trouble.part] = trouble.words, now
 
 
 class Nodes(NamedTuple):
@@ -35,7 +64,7 @@ class AskedProvisioner:
 
     Args:
         make: Makes the provisioner; it is called in that thread too, and again if it fails.
-        troubles: Takes note of what people must be told.
+        troubles: Collects troubles to report.
 
     Attributes:
         provisioner: The provisioner, once it is made.
@@ -44,7 +73,7 @@ class AskedProvisioner:
     def __init__(self, make: Callable[[], Provisioner], troubles: Troubles) -> None:
         self.provisioner: Provisioner | None = None
         self._make, self._troubles = make, troubles
-        self._call: asyncio.Future[None] | None = None  # what has not returned
+        self._call: asyncio.Future[None] | None = None  # the call that has not returned
         self._since = self._again_at = float("-inf")
         self._calls_for: Nodes | None = None
         self._asked: Nodes | None = None
@@ -52,14 +81,16 @@ class AskedProvisioner:
     def bring(
         self, wanted: NodeCounts | None, there: NodeCounts, now: float, places: Places = (), there_in: Places = ()
     ) -> None:
-        """Ask for nodes if those that are wanted have changed, or others are there for long. Returns at once.
+        """Request nodes after a change of the request, or if the existing ones have differed from it for long.
+
+        It returns at once.
 
         Args:
-            wanted: Nodes that should be there; None to leave those of an earlier provisioner until that is known.
-            there: Nodes that are there and not about to leave.
+            wanted: Requested nodes; None to leave those of an earlier provisioner until the request is known.
+            there: Existing nodes that are not about to leave.
             now: Monotonic time.
-            places: How many of the wanted nodes are of each offer; empty for any.
-            there_in: How many of those that are there are of each.
+            places: Requested nodes of each offer; empty for any.
+            there_in: Existing nodes of each offer.
         """
         where = there_in if places else ()
         try:
@@ -74,7 +105,7 @@ class AskedProvisioner:
             if now > self._again_at:
                 self._begin(self._find, None, now)
             return
-        # Of one that fails in a thread of its own.
+        # Failures in a thread of its own.
         trouble: str = getattr(self.provisioner, "trouble", "")
         if trouble:
             self._troubles.set(CloudPart.NODES, trouble)

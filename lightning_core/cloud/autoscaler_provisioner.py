@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from lightning_core.cloud import node_demands
-from lightning_core.cloud.node_demands import NodeDemand
 from lightning_core.cloud.provisioner import (
     LEAVE_SECONDS,
     MARKET_LABEL,
@@ -18,25 +18,98 @@ from lightning_core.cloud.provisioner import (
     list_nodes,
     list_zones,
     place_labels,
+    wall_time,
 )
+from lightning_core.core.control.cloud import places_from_lists
 from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.market.node_counts import NodeCounts
 
+# Seconds after which a demand expires, and after which its pool renews it.
+EXPIRES, RENEWS = 180.0, 20.0
+SPACE, PREFIX = b"lightning_core", b"demand/"
 log = logging.getLogger(__name__)
 # Word after the name of this provisioner, if the pool has node types of its own.
 LABELLED = "labelled"
 
 
-class AutoscalerProvisioner:
-    """Has Ray's autoscaler bring up nodes, whose node types carry the market label, and those of zone and type.
+@dataclass(frozen=True, slots=True)
+class NodeDemand:
+    """Nodes that a pool demands of Ray's autoscaler.
 
-    A request to it holds for the whole cluster. Several pools of one cluster share it (:mod:`.demands`) if each has
+    Args:
+        pool: Name of the pool.
+        resource: Resource of a device.
+        spot: Spot nodes.
+        on_demand: On-demand nodes.
+        labelled: Whether the nodes of this pool carry the pool's label.
+        until: Wall-clock time at which it expires, in seconds.
+        places: Nodes of each offer; empty for any.
+    """
+
+    pool: str
+    resource: str
+    spot: int
+    on_demand: int
+    labelled: bool
+    until: float
+    places: tuple[PlacedNodes, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "places", places_from_lists(self.places))  # JSON has lists
+
+    @property
+    def counts(self) -> NodeCounts:
+        """The nodes."""
+        return NodeCounts(self.spot, self.on_demand)
+
+
+def put_demand(
+    pool: str, resource: str, wanted: NodeCounts, places: Sequence[PlacedNodes] = (), *, labelled: bool
+) -> None:  # fmt: skip
+    """Write the demand of a pool of the joined Ray."""
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    demand = NodeDemand(pool, resource, *wanted, labelled, wall_time() + EXPIRES, tuple(places))
+    _internal_kv_put(PREFIX + pool.encode(), json.dumps(asdict(demand)).encode(), overwrite=True, namespace=SPACE)
+
+
+def remove_demand(pool: str) -> None:
+    """Remove the demand of a pool."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    _internal_kv_del(PREFIX + pool.encode(), namespace=SPACE)
+
+
+def read_demands() -> list[NodeDemand]:
+    """Return the demands of all pools, ordered by name; expired ones are removed."""
+    from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_list
+
+    found = []
+    for key in sorted(_internal_kv_list(PREFIX, namespace=SPACE)):
+        if (value := _internal_kv_get(key, namespace=SPACE)) is None:  # removed meanwhile
+            continue
+        try:
+            demand = NodeDemand(**json.loads(value))
+            is_over = demand.until < wall_time()
+        except (ValueError, TypeError):  # of another release
+            is_over = True
+        if is_over:
+            _internal_kv_del(key, namespace=SPACE)
+        else:
+            found.append(demand)
+    return found
+
+
+class AutoscalerProvisioner:
+    """Brings up nodes through Ray's autoscaler, whose node types carry the labels of market, zone and type.
+
+    A request to it holds for the whole cluster. Several pools of one cluster share it (:class:`NodeDemand`) if each has
     node types with its own label ``lightning-core/pool``, and says so by the word ``labelled``; nothing else may make
     a request. A surplus node is drained: it ends once its job has left, and then its machine is returned.
 
     Args:
         resource: Resource of a device, ``"GPU"`` or ``"device"``.
-        leave: Seconds that a job has to leave a node which is given back.
+        leave: Seconds that a job has to leave a node which is returned.
         pool: Name of the pool.
         words: ``["labelled"]`` if its node types carry its label.
 
@@ -66,26 +139,24 @@ class AutoscalerProvisioner:
     def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
         with self._lock:
             self._wanted, self._places = wanted, tuple(places)
-            node_demands.put(self._pool, self._resource, wanted, places, labelled=self._labelled)
+            put_demand(self._pool, self._resource, wanted, places, labelled=self._labelled)
             self._request()
 
     def close(self) -> None:
         self._closed.set()
         with self._lock:
             self._wanted, self._places = NodeCounts(), ()
-            node_demands.remove(self._pool)
+            remove_demand(self._pool)
             self._request()
         self._thread.join()
 
     def _renew(self) -> None:
         """Renew the demand, and the request, which another pool may have replaced while this one changed."""
-        while not self._closed.wait(node_demands.RENEWS):
+        while not self._closed.wait(RENEWS):
             try:
                 with self._lock:
                     if self._wanted is not None and not self._closed.is_set():
-                        node_demands.put(
-                            self._pool, self._resource, self._wanted, self._places, labelled=self._labelled
-                        )
+                        put_demand(self._pool, self._resource, self._wanted, self._places, labelled=self._labelled)
                         self._request()
             except Exception as error:  # Ray raises many kinds; the next one may succeed
                 log.warning("the demand of the pool could not be renewed: %s", " ".join(str(error).split()))
@@ -93,7 +164,7 @@ class AutoscalerProvisioner:
     def _request(self) -> None:
         from ray.autoscaler.sdk import request_resources
 
-        several = node_demands.read()
+        several = read_demands()
         self._drain_surplus(several)
         bundles = [{demand.resource: 1} for demand in several for _ in range(demand.counts.all)]
         selectors = [

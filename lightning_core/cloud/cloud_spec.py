@@ -1,4 +1,4 @@
-"""What the provisioner of a pool must know: who brings its nodes, where quotes come from, and its lease."""
+"""Configuration of a pool's provisioner: the source of nodes, the source of quotes, and the lease."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class CloudSpec:
     Args:
         pool: Name of the pool, the label of its nodes.
         resource: Resource of a device, ``"GPU"`` or ``"device"``.
-        provision: Who brings nodes: :data:`SIMULATED`, or as :func:`~lightning_core.cloud.parse_provision` reads it.
+        provision: Source of nodes: :data:`SIMULATED`, or a text for :func:`~lightning_core.cloud.parse_provision`.
         interval: Seconds of an interval of the market.
         terms: Arguments of :class:`~lightning_core.controllers.market_terms.MarketTerms`; None if a command quotes.
         quotes: Command that prints quotes; None for a recorded market.
         notice: Seconds from a preemption notice to the end of a simulated node; 0 for no notice.
-        leave: Seconds that a job has to leave a node which is given back.
-        lease: Seconds without an answer of the pool after which its nodes are given back; None for the longer of two
+        leave: Seconds that a job has to leave a node which is returned.
+        lease: Seconds without an answer of the pool after which its nodes are returned; None for the longer of two
             minutes and a quarter of an interval.
 
     Raises:
@@ -74,7 +74,7 @@ class CloudSpec:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Return what :meth:`save` wrote.
+        """Return the configuration that :meth:`save` wrote.
 
         Raises:
             OSError: If there is no such file of this user.

@@ -27,11 +27,11 @@ class CommandProvisioner:
 
     ``LIGHTNING_CORE_SPOT`` and ``LIGHTNING_CORE_ON_DEMAND`` are the numbers of nodes. ``LIGHTNING_CORE_OFFERS`` says
     how many of them are of each offer (:func:`offers_text`; empty for any); their zone and type should be the labels
-    ``ray.io/availability-zone`` and ``lightning-core/instance-type``. ``LIGHTNING_CORE_POOL_LABEL`` is what their label
-    ``lightning-core/pool`` should be: without it a node is of every pool of its cluster. The command is run again even
-    if the request is the same as the last, because nodes may have gone in between, and after a while if it failed. Of
-    several requests that arrive while it runs, only the newest is carried out. It should drain a node
-    (``ray drain-node``) before it takes it away, so that the job there can save.
+    ``ray.io/availability-zone`` and ``lightning-core/instance-type``. ``LIGHTNING_CORE_POOL_LABEL`` is the value for
+    their label ``lightning-core/pool``: without it a node belongs to every pool of its cluster. The command is run
+    again even if the request is the same as the last, because nodes may have gone in between, and after a while if it
+    failed. Of several requests that arrive while it runs, only the newest is carried out. It should drain a node (``ray
+    drain-node``) before it takes it away, so that the job there can save.
 
     Args:
         command: The command and its arguments; no shell is involved.
@@ -47,7 +47,7 @@ class CommandProvisioner:
         if not self._command:
             raise ValueError("the command must not be empty")
         self.trouble = ""
-        """Why the command failed last; empty if it succeeded."""
+        """Reason of the command's last failure; empty if it succeeded."""
         self._wanted, self._places = NodeCounts(), tuple[PlacedNodes, ...]()
         self._condition = threading.Condition()
         self._is_pending = self._closed = False

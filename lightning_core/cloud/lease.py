@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-# Seconds without an answer of the pool after which nodes are given back, at least, and as a fraction of an interval.
+# Seconds without an answer of the pool after which nodes are returned, at least, and as a fraction of an interval.
 MIN_LEASE, LEASE_FRACTION = 120.0, 0.25
 
 
 def lease_seconds(interval: float) -> float:
-    """Return the seconds that a lease lasts, for intervals of so many seconds."""
+    """Return the seconds that a lease lasts, for intervals of this many seconds."""
     return max(MIN_LEASE, LEASE_FRACTION * interval)
 
 

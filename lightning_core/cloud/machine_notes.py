@@ -74,11 +74,11 @@ class MachineNotes:
         return found
 
     def write(self, machine: Machine) -> None:
-        """Note a node as it is now."""
+        """Record the current state of a node."""
         write_whole(self._path(machine), json.dumps(asdict(machine)))
 
     def close(self, machine: Machine) -> None:
-        """Write what a node cost into the invoice, once it has ended."""
+        """Write the cost of a node into the invoice, once it has ended."""
         row = {"node": machine.number, "market_type": machine.market_type, "since": machine.since,
                "until": time.monotonic(), "zone": machine.zone, "type": machine.type}  # fmt: skip
         with (self.folder / INVOICE).open("ab+") as file:

@@ -1,9 +1,9 @@
 """Provisioners bring up the nodes of a pool, and return them.
 
 A node has one device and carries the label ``ray.io/market-type``: ``spot`` or ``on-demand``. Where there are several
-offers, ``ray.io/availability-zone`` and ``lightning-core/instance-type`` say of which a node is. A provisioner answers
-a request at once; nodes come when they come, and Ray says which ones there are. Importing a provisioner does not
-import Ray, which takes seconds and reads its token only once.
+offers, ``ray.io/availability-zone`` and ``lightning-core/instance-type`` name the offer of a node. A provisioner
+answers a request at once; nodes come later, and Ray lists them. Importing a provisioner does not import Ray, which
+takes seconds and reads its token only once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lightning_core.market.node_counts import NodeCounts
 
 MARKET_LABEL = "ray.io/market-type"
 ZONE_LABEL, TYPE_LABEL = "ray.io/availability-zone", "lightning-core/instance-type"
-# Labels with the name of the pool that asked for a node, and with what tells one node of a pool from the others.
+# Labels with the name of the pool that requested a node, and with the id of the node in its pool.
 POOL_LABEL, NODE_LABEL = "lightning-core/pool", "lightning-core/node"
 SPOT = "spot"
 ON_DEMAND = "on-demand"
 MARKET_TYPES = (SPOT, ON_DEMAND)
-# Seconds that a job has to leave a node which is given back.
+# Seconds that a job has to leave a node which is returned.
 LEAVE_SECONDS = 10.0
 
 
@@ -32,11 +32,11 @@ class Provisioner(Protocol):
     """Brings up nodes and returns them."""
 
     def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
-        """Request that there be so many nodes; returns at once.
+        """Request that there be this many nodes; returns at once.
 
         Args:
             wanted: Nodes of each kind.
-            places: How many of them are of each offer; empty for any. It is given only where zones are quoted.
+            places: Nodes of each offer; empty for any. Given only if zones are quoted.
         """
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ def count_nodes(resource: str = "device") -> NodeCounts:
 
 
 def wall_time() -> float:
-    """Return what the clock on the wall shows, which processes of several machines can compare."""
+    """Return the wall-clock time, which processes of several machines can compare."""
     return time.time()
 
 

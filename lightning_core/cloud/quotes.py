@@ -1,4 +1,4 @@
-"""Sources of quotes: what is on offer now, as printed by a command of the user's, or as a recording has it."""
+"""Sources of quotes: the current offers, from a command of the user or from a recording."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LABEL = re.compile("[a-zA-Z0-9](?:[a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?")
 
 
 def parse_quote(text: str) -> Quoted:
-    """Read what the command has printed: one price (version 1, which need not be named), or several offers (version 2).
+    """Parse the output of the command: one price (version 1, the default), or several offers (version 2).
 
     Raises:
         ValueError: If it is not a quote; the message names the key.
@@ -78,7 +78,7 @@ def _several(body: dict[str, Any]) -> Quoted:
 
 
 def _offer(where: str, body: object) -> Offer:
-    """Read an offer of a quote; ``where`` is what messages begin with."""
+    """Read an offer of a quote; ``where`` is the prefix of messages."""
     if not isinstance(body, dict) or not {"zone", "price", "available"} <= body.keys() <= set(OFFER_KEYS):
         raise ValueError(f"{where}must have zone, price and available, and may have {', '.join(OFFER_KEYS[3:])}, "
                          f"got {_short(body)}")  # fmt: skip
@@ -140,7 +140,7 @@ class QuoteCommand:
 
 
 def recorded_quote(market: Market, interval: int) -> Quoted:
-    """Return what a recording says of an interval; behind its end, its last one continues.
+    """Return the interval of a recording; after its end, its last one continues.
 
     Example::
 

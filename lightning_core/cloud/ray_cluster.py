@@ -53,8 +53,8 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
 def _ensure_token() -> None:
     """Give this process a token of its own unless it has one.
 
-    Ray itself would write one into the home folder, which may be read-only; and what the environment names may be the
-    token's file of a Ray that is gone.
+    Ray itself would write one into the home folder, which may be read-only; and the environment may name the token file
+    of a Ray that is gone.
     """
     loader: Any = importlib.import_module("ray._raylet").AuthenticationTokenLoader.instance()
     with suppress(RayError):

@@ -38,7 +38,7 @@ PATIENCE = {"RAY_gcs_server_port_wait_time_s": "90"}
 # A socket's path has at most 107 characters; Ray needs the rest for its own names.
 TEMP_PREFIX = "lc-"
 MAX_TEMP_LENGTH = 40
-# Variable and file with the mark of a head, and what it looks like.
+# Variable and file with the mark of a head, and the pattern of a mark.
 MARK, MARK_FILE = "LIGHTNING_CORE_HEAD", "mark"
 _MARK = re.compile("[0-9a-f]{32}")
 
@@ -85,7 +85,7 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> tuple[subprocess.Popen[b
 
     Args:
         folder: Folder of the pool, for the log.
-        head: Content of its ``head.json``. What an earlier start left in its temporary folder is removed, but for the
+        head: Content of its ``head.json``. Remains of an earlier start in its temporary folder are removed, but for the
             token: this process may have read it already.
 
     Returns:
@@ -233,7 +233,7 @@ def _remove_temp(temp: Path, mark: str) -> None:
             if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
                 raise ValueError("it is not a private folder of this user")
             if read_own(temp, MARK_FILE, len(mark)).decode() != mark:
-                raise ValueError("its mark is not that of head.json")
+                raise ValueError("head.json belongs to another head process")
             shutil.rmtree(temp.name, ignore_errors=True, dir_fd=parent)
         finally:
             os.close(parent)

@@ -31,7 +31,7 @@ def make_token() -> None:
 def local_machines() -> Iterator[Any]:
     """Yield a ``ray.cluster_utils.Cluster`` that this process has joined, with a head without devices.
 
-    It ends with the block, or with this process however that ends, and so does all that it started.
+    It ends with the block, or with this process however that ends, and so do all its children.
 
     Raises:
         RuntimeError: If Ray was imported before, without a token.

@@ -42,13 +42,13 @@ log = logging.getLogger(__name__)
 
 # Zone and type.
 Place = tuple[str, str]
-# Seconds between two looks at the nodes, and seconds that they may take to end by themselves once all are given back.
+# Seconds between two looks at the nodes, and seconds that they may take to end by themselves once all are returned.
 POLL_SECONDS, CLOSE_SECONDS = 0.1, 5.0
 # Seconds for which the next node waits for one that has started and not joined the cluster.
 JOIN_SECONDS = 10.0
 # Variables of Ray that are not settings: settings are in small letters.
 _OF_A_WORKER = re.compile("RAY_(?!AUTH_|TMPDIR)[A-Z]")
-# Seconds after which a node ends that cannot reach the head: the head can end it no more.
+# Seconds after which a node ends if it cannot reach the head, since the head can no longer end it.
 HEAD_TIMEOUT = 20
 
 
@@ -78,7 +78,7 @@ def raylet_command(address: str, pool: str, resources: Mapping[str, float]) -> C
 class SimulatedProvisioner:
     """Starts and kills nodes on this machine.
 
-    It simulates the market as well: :meth:`offer` says how many spot nodes are on offer, and preempts the others.
+    It simulates the market as well: :meth:`offer` sets the number of spot nodes on offer, and preempts the others.
     Nodes of an earlier provisioner of the folder are its own. They start one after the other: of two that Ray starts
     on one machine in the same second, both choose the same names for their sockets, and one fails after half a minute.
 
@@ -86,8 +86,8 @@ class SimulatedProvisioner:
         folder: Private folder of the notes about nodes, and of ``invoice.jsonl``: when each node began and ended.
         command: Returns the command of a node.
         notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
-        leave: Seconds that a job has to leave a node which is given back.
-        warn: Gives a node, by its mark, notice of so many seconds; returns whether it is there.
+        leave: Seconds that a job has to leave a node which is returned.
+        warn: Gives a node, by its mark, notice of this many seconds; returns whether it is there.
         joined: Returns whether a node, by its mark, is in the cluster.
     """
 
@@ -102,7 +102,7 @@ class SimulatedProvisioner:
     ) -> None:
         self._notes, self._command, self._warn, self._joined = MachineNotes(folder), command, warn, joined
         self.notice, self._leave = notice, leave
-        # By zone and type; of an offer that is not there are no spot nodes. Without zones there is one, without a name.
+        # By zone and type; a missing offer has no spot nodes. Without zones there is one nameless offer.
         self._wanted: dict[Place, NodeCounts] = {}
         self._offered: dict[Place, int] | None = None
         self._is_asked = False  # until then, those of an earlier provisioner stay
@@ -122,7 +122,7 @@ class SimulatedProvisioner:
             self._wanted, self._is_asked = by_place(wanted, places), True
 
     def offer(self, spot: int, offers: Sequence[Offer] = ()) -> None:
-        """Offer so many spot nodes from now on, or so many in each zone; of more, the newest are preempted."""
+        """Offer this many spot nodes from now on, or this many in each zone; of more, the newest are preempted."""
         with self._lock:
             self._offered = {(one.zone, one.type): one.available for one in offers} if offers else {("", ""): spot}
             for place in {machine.place for machine in self._of(SPOT)}:
@@ -178,7 +178,7 @@ class SimulatedProvisioner:
         while not self._closed.wait(POLL_SECONDS):
             try:
                 self._step()
-            except Exception as error:  # Ray raises many kinds; the thread must go on
+            except Exception as error:  # Ray raises many kinds; the thread must survive
                 log.warning("a simulated node could not be changed: %s", " ".join(str(error).split()))
 
     def _step(self) -> None:
@@ -198,7 +198,7 @@ class SimulatedProvisioner:
                 self._start(*missing[0])
 
     def _missing(self, market_type: str, place: Place) -> int:
-        """Return the number of missing nodes; give back the surplus ones."""
+        """Drain the surplus nodes, and return the number of missing ones."""
         asked = self._wanted.get(place, NodeCounts())
         wanted = min(asked.spot, self._most(place)) if market_type == SPOT else asked.on_demand
         present = self._of(market_type, place)
@@ -271,7 +271,7 @@ class SimulatedProvisioner:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a node: Ray's token and settings stay, what Ray tells its workers does not."""
+    """Return the environment of a node: with Ray's token and settings, without Ray's variables for its workers."""
     ours = {name: value for name, value in os.environ.items() if not _OF_A_WORKER.match(name)}
     return ours | HEALTH | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_TIMEOUT)}
 

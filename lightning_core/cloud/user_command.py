@@ -1,8 +1,8 @@
 """Runs a command of the user's so that it cannot hang or fill the memory of the process that runs it.
 
 The command gets a process group of its own, for two reasons: Ctrl-C is meant for the run, and if the command takes too
-long or prints too much, all that it has started in that group ends with it. What it has started may keep its output
-open, so the end of the output is not waited for.
+long or prints too much, all its children in that group end with it. Children may keep its output open, so the end of
+the output is not awaited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHUNK = 2**16
 
 
 class UserCommandError(LightningCoreError, ValueError):
-    """A command failed; the message says how, without its arguments, which may hold a key."""
+    """A command failed; the message names the problem, without its arguments, which may hold a key."""
 
 
 def run_command(
@@ -33,13 +33,13 @@ def run_command(
     max_output: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a command and return what it printed.
+    """Run a command and return its output.
 
     Args:
         words: The command and its arguments; no shell is involved.
         timeout: Seconds that it may take.
-        max_output: Bytes that it may print, and nothing of it lives on; None if its output is not read, and what it
-            starts may live on.
+        max_output: Maximum bytes of its output, after which all its children end too; None if its output is not read
+            and its children may survive.
         environment: Variables to add to the environment.
 
     Raises:
@@ -79,7 +79,7 @@ def run_command(
 
 
 def _follow(process: subprocess.Popen[bytes], timeout: float, max_output: int) -> tuple[bytes, bytes]:
-    """Read what a process prints until it ends, and return its output and the end of its errors."""
+    """Read the output of a process until it ends, and return it with the end of its errors."""
     until, output, errors = time.monotonic() + timeout, bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
         for stream, into in ((process.stdout, output), (process.stderr, errors)):
@@ -90,7 +90,7 @@ def _follow(process: subprocess.Popen[bytes], timeout: float, max_output: int) -
         try:
             selector.register(exit_watch, selectors.EVENT_READ)
             while True:
-                has_exited = process.poll() is not None  # asked first: what it printed before is read below
+                has_exited = process.poll() is not None  # checked first: earlier output is read below
                 left = 0.0 if has_exited else until - time.monotonic()
                 if left < 0:
                     raise TimeoutError

@@ -28,7 +28,7 @@ class ArbiterActor:
     """Hosts the device arbiter of a device on the device's node."""
 
     def __init__(self, first_core: int = 0) -> None:
-        # In the folder of a simulated machine, if it is on one, so that it goes with it.
+        # Inside the folder of a simulated machine, if there is one, so that both are removed together.
         own = os.environ.get("RAY_TMPDIR", "")
         self._folder = new_folder(Path(own if Path(own).is_dir() and own else tempfile.gettempdir()))
         self._arbiter = DeviceArbiter(self._folder / "arbiter")
@@ -41,7 +41,7 @@ class ArbiterActor:
         return str(self._arbiter.path)
 
     def why_died(self) -> tuple[bool, str]:
-        """Return whether a process of this node was just killed for memory, and in words why one may have died."""
+        """Return whether a process of this node was just killed for memory, and a text that explains a death."""
         return self._kills.why_died()
 
     def _look(self) -> None:

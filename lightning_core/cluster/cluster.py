@@ -257,7 +257,7 @@ class Cluster:
             self.scheduler = None
 
     def _give_back(self, provisioner: Actor) -> None:
-        """Have all nodes given back; people are told if some are not."""
+        """Return all nodes to the cloud, and log an error if some remain."""
         if not give_nodes_back(provisioner):
-            log.error("nodes are still there, and may be paid for: look at your cloud")
+            log.error("nodes may still be running and billed; check your cloud console")
         ray.kill(provisioner)

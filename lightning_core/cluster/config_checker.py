@@ -2,8 +2,8 @@
 
 Rules
 
-1. Each request is answered by a fork: what modules do while they are imported stays there, and the next request imports
-   them again from disk.
+1. Each request is answered by a fork: side effects of imports stay there, and the next request imports the modules
+   again from disk.
 2. The socket is in the temporary folder of the pool's head, which only its user can read. Requests and answers are one
    line of JSON each.
 3. The process ends with the one that started it. A client without an answer checks the configs itself.
@@ -39,7 +39,7 @@ REQUEST_TIMEOUT = 2
 
 
 class _ConfigCheck(StreamRequestHandler):
-    """One check, in a process of its own."""
+    """A check, in a process of its own."""
 
     @override
     def handle(self) -> None:

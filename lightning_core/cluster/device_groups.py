@@ -24,11 +24,11 @@ class DeviceGroups:
     Args:
         name: Name of the pool, with which the names of the groups begin.
         devices: Number of devices.
-        resource: Ray's resource of which a device is one.
+        resource: Ray's resource that counts devices.
         locations: Location of each device, the value of the label :data:`LOCATION_LABEL` of its node; empty for any.
 
     Attributes:
-        resource: Ray's resource of which a device is one.
+        resource: Ray's resource that counts devices.
         draining: Devices whose nodes are draining, and those nodes.
     """
 
@@ -84,7 +84,7 @@ class DeviceGroups:
         return PlacementGroupSchedulingStrategy(self._groups[device])
 
     def missing(self, device: int | None = None) -> str:
-        """Return which resource the cluster lacks, in words; for a device with a location, on which nodes."""
+        """Return a text that names the resource that the cluster lacks, and the nodes for a device with a location."""
         where = f" on a node with {self._labels(device)}" if device is not None and self._locations else ""
         return f"the cluster has no free {self.resource}{where}"
 

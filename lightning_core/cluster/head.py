@@ -69,13 +69,13 @@ def up(
     *,
     recover_journal: bool = False,
 ) -> dict[str, Any]:
-    """Start a head with a pool, or a pool in a Ray cluster that is there.
+    """Start a head with a pool, or a pool in an existing Ray cluster.
 
     Args:
         folder: Folder of the pool. Jobs in it that have not ended resume, under the settings that they had.
         settings: Settings of a new pool; ``resident`` is the number of workers to keep warm.
         kind: Kind of the devices.
-        on_verdict: What to run when a verdict changes.
+        on_verdict: Command that runs when a verdict changes.
         cloud: Cloud whose nodes the pool has; None for devices of this machine.
         ray_address: Address of the cluster; None for a head of its own.
         group: Socket for the members of a group; None for none.
@@ -120,7 +120,7 @@ def _start_head(folder: Path, head: dict[str, Any], received: list[int]) -> None
     """Start the process of a head, and note it.
 
     Ray gives up when its raylet takes more than 30 s to start, as it may on a busy machine, so there is a second try.
-    What ends at once would end again. Ray's servers end with the process that started them.
+    A process that ends at once would end again. Ray's servers end with the process that started them.
     """
     began = time.monotonic()
     try:
@@ -163,7 +163,7 @@ def down(folder: Path, *, now: bool = False) -> None:
         with recorded_signals() as received:
             try:
                 _close_pool(head, now, received)
-            except Exception as error:  # whatever it is, the head must end
+            except Exception as error:  # whatever the error, the head must end
                 print(f"the pool did not close cleanly: {type(error).__name__}: {error}", file=sys.stderr)
             finally:
                 _end_actors(folder, head)
@@ -206,7 +206,7 @@ def _recover(folder: Path) -> None:
 
 
 def _unfinished(folder: Path) -> bool:
-    """Return whether the journal goes on: it has jobs that have not ended, or knows what was spent.
+    """Return whether the journal must continue: it has unfinished jobs, or a record of expenses.
 
     Any other one is moved to ``old``.
     """
@@ -217,7 +217,7 @@ def _unfinished(folder: Path) -> bool:
     try:
         with Journal.open(path) as journal:
             scheduler = replay(journal).scheduler
-    except Exception as error:  # whatever is wrong with it, it must not be overwritten
+    except Exception as error:  # whatever the damage, it must not be overwritten
         problem = str(error) if isinstance(error, JournalError) else f"{path}: damaged journal: {error}"
         raise HeadError(f"{problem}; its jobs cannot resume; {HINT}; or move it away to start a new one") from None
     if scheduler.names(active=True) or scheduler.cloud.spent:
@@ -304,7 +304,7 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
 
 
 def _give_nodes_back(ray: Any, name: str) -> None:
-    """Have the provisioner give all nodes back, if the pool has one; people are told if some are still there."""
+    """Have the provisioner return all nodes, if the pool has one, and print a warning if some remain."""
     from lightning_core.cluster.provisioner_actor import give_nodes_back
     from lightning_core.server.ray_settings import NAMESPACE
 
@@ -313,19 +313,19 @@ def _give_nodes_back(ray: Any, name: str) -> None:
     except ValueError:
         return
     if not give_nodes_back(provisioner):
-        print("nodes are still there, and may be paid for: look at your cloud", file=sys.stderr)
+        print("nodes may still be running and billed; check your cloud console", file=sys.stderr)
     ray.kill(provisioner)
 
 
 def _end_actors(folder: Path, head: Mapping[str, Any]) -> None:
-    """End what has been started of a pool in a cluster that was joined: it would not end with its head."""
+    """End the actors of a pool in a cluster that was joined, since they would not end with its head."""
     if not head.get("joined"):
         return
     (folder / HEAD).unlink(missing_ok=True)  # the cluster lives on, the pool does not
     from lightning_core.cluster.device_groups import DeviceGroups
     from lightning_core.server.ray_settings import NAMESPACE
 
-    with suppress(Exception), joined(head) as ray:  # whatever it is, the error that led here is told
+    with suppress(Exception), joined(head) as ray:  # whatever the error, the one that led here is reported
         for part in ("provisioner", "manager", "scheduler"):
             with suppress(ValueError):
                 ray.kill(ray.get_actor(f"{name_of(head)}-{part}", namespace=NAMESPACE))

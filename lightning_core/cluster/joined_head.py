@@ -31,7 +31,7 @@ def pool_name(folder: Path) -> str:
 
 
 def join_cluster(folder: Path, address: str, devices: int, kind: str) -> dict[str, Any]:
-    """Return the content of ``head.json`` of a pool in a cluster that is there, after checking that it can be.
+    """Return the content of ``head.json`` of a pool in an existing cluster, after checking that it is possible.
 
     Args:
         folder: Folder of the pool.
@@ -64,7 +64,7 @@ def join_cluster(folder: Path, address: str, devices: int, kind: str) -> dict[st
 def new_joined_head(folder: Path, address: str, devices: int, kind: str) -> dict[str, Any]:
     """Return the content of ``head.json`` of a pool in a cluster that this process has joined.
 
-    Its process is Ray's on this node: the pool is there as long as that is.
+    Its process is Ray's on this node: the pool lives as long as that process.
 
     Args:
         folder: Folder of the pool.
@@ -96,7 +96,7 @@ def check_folder_is_shared(folder: Path, resource: str) -> None:
 
     Args:
         folder: Folder of the pool.
-        resource: Ray's resource of which a device is one.
+        resource: Ray's resource that counts devices.
 
     Raises:
         HeadError: If a node does not see it, or does not say so in time.

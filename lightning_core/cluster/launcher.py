@@ -1,4 +1,4 @@
-"""Launches what the scheduler has placed and what has no workers yet: once, and all ranks or none.
+"""Launches the jobs that the scheduler has placed and that have no workers yet: once, and all ranks or none.
 
 Rules
 
@@ -31,7 +31,7 @@ from lightning_core.core.answers import Placement
 from lightning_core.core.codec import job_from_dict
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.regular_files import read_text
-from lightning_core.server.clocks.stall_aware_clock import MAX_WAKEUP_DELAY, StallAwareClock
+from lightning_core.server.clocks import MAX_WAKEUP_DELAY, StallAwareClock
 from lightning_core.server.ray_settings import NAMESPACE
 from lightning_core.storage import job_specs
 from lightning_core.storage.atomic_files import write_whole
@@ -53,7 +53,7 @@ MAX_LAUNCH_BYTES = 100
 
 
 class Launcher:
-    """Launches what one scheduler places.
+    """Launches the placements of one scheduler.
 
     Args:
         slots: Worker slots of the pool.

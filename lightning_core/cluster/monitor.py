@@ -9,8 +9,8 @@ Rules
 3. A job that loses a rank is lost: its other ranks would wait in vain, so they are killed too. The report to the
    scheduler has the last checkpoint that the job wrote.
 4. Ray does not say why a process died. The device arbiter on its node knows whether the kernel has just killed one for
-   memory; if that cannot be known and the node was nearly full, the report says what is suspected.
-5. A worker that was given up may live on behind a broken connection, and write. The fence is not the kill: the job's
+   memory; if that cannot be known and the node was nearly full, the report names this suspicion.
+5. A worker that was given up may survive behind a broken connection, and write. The fence is not the kill: the job's
    next incarnation has a folder of its own, with only those checkpoints that the scheduler has accepted.
 """
 
@@ -34,7 +34,7 @@ from ray.exceptions import (
 from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.cluster.worker_slots import MAX_SILENCE, WorkerSlots
 from lightning_core.core.events import Checkpoint, ExitCause, LaunchTimedOut, WorkerExited
-from lightning_core.server.clocks.stall_aware_clock import MAX_WAKEUP_DELAY, StallAwareClock
+from lightning_core.server.clocks import MAX_WAKEUP_DELAY, StallAwareClock
 from lightning_core.server.ray_settings import NAMESPACE, Actor
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.storage.job_specs import home_of
@@ -74,7 +74,7 @@ class WorkerMonitor:
             await asyncio.sleep(ASK_INTERVAL)
             try:
                 self.check(clock.since())
-            except Exception:  # whatever it is: nothing else would notice a worker that hangs
+            except Exception:  # whatever the error: nothing else would notice a hanging worker
                 log.exception("the workers could not be checked")
 
     def check(self, elapsed: float | None) -> None:
@@ -140,7 +140,7 @@ class WorkerMonitor:
 
         Args:
             slot: Worker slot.
-            cause: Cause as far as it is known.
+            cause: Cause, if known.
             detail: Description of it.
             died: Whether the worker's process died by itself, so that its node is asked why.
         """
@@ -158,7 +158,7 @@ class WorkerMonitor:
         self._slots.spawn(self._report_given_up(incarnation, cause, detail, slot.device if died else None))
 
     def is_reporting(self, incarnation: Incarnation) -> bool:
-        """Return whether an incarnation has lost its workers, and the scheduler is about to be told why."""
+        """Return whether an incarnation has lost its workers, and the cause is about to be reported."""
         return incarnation in self._given_up
 
     async def _report_given_up(
@@ -211,7 +211,7 @@ def classify_exit(error: RayError) -> tuple[ExitCause, str]:
         return ExitCause.PREEMPTED, "its node was preempted"
     if isinstance(error, OutOfMemoryError):  # Ray kills the process that uses most memory
         return ExitCause.OUT_OF_MEMORY, f"{OOM}: its node ran out of memory, and Ray killed the worker's process"
-    if isinstance(error, RayTaskError):  # a worker reports what its job raises: it cannot train any
+    if isinstance(error, RayTaskError):  # a worker reports errors of its job: this one cannot train any
         return ExitCause.BROKEN, str(error)
     return ExitCause.LOST, "the worker's process died" if isinstance(error, RayActorError) else str(error)
 

@@ -100,7 +100,7 @@ class PoolManager:
 
         Args:
             patience: Seconds that this may take.
-            warm: Whether to wait until all workers have imported what they need; otherwise returns once scripts can
+            warm: Whether to wait until all workers have imported their modules; otherwise returns once scripts can
                 share the devices.
 
         Raises:
@@ -115,12 +115,12 @@ class PoolManager:
             raise RuntimeError(f"the pool is not ready after {patience:.0f} s: {'; '.join(sorted(problems))}") from None
 
     async def serve(self, scheduler: str, folder: str, *, warm: bool = True) -> None:
-        """Launch what a scheduler places, in place of any scheduler before it.
+        """Launch the placements of a scheduler, which replaces any earlier one.
 
         Args:
             scheduler: Name of the scheduler's actor.
             folder: Folder of its pool, with the specs of the jobs.
-            warm: As of :meth:`open`.
+            warm: See :meth:`open`.
         """
         await self._open()
         self._stop_following()
@@ -171,7 +171,7 @@ class PoolManager:
             try:
                 await self._open()
                 return
-            except Exception:  # whatever it is: nothing else would retry
+            except Exception:  # whatever the error: nothing else would retry
                 log.exception("the pool manager could not resume its work")
                 await asyncio.sleep(ERROR_PAUSE)
 
@@ -206,7 +206,7 @@ class PoolManager:
             self._launcher.close()
 
     async def _keep_launched(self, scheduler: str, launcher: Launcher) -> None:
-        """Keep launching what is placed and does not run."""
+        """Keep launching placements that do not run."""
         known: list[Placement] | None = None
         while True:
             try:
@@ -222,7 +222,7 @@ class PoolManager:
             except (RayError, ValueError, TimeoutError):  # it is being restarted, or is stalled
                 known = None
                 await asyncio.sleep(AWAY_PAUSE)
-            except Exception:  # whatever it is: the jobs need their workers
+            except Exception:  # whatever the error: the jobs need their workers
                 log.exception("placements of %s could not be launched", scheduler)
                 known = None
                 await asyncio.sleep(ERROR_PAUSE)
@@ -240,7 +240,7 @@ class PoolManager:
                     reported = unavailable
             except (RayError, ValueError, TimeoutError):  # it is being restarted, or is stalled
                 reported = None
-            except Exception:  # whatever it is: the next check may succeed
+            except Exception:  # whatever the error: the next check may succeed
                 log.exception("the devices could not be checked")
                 await asyncio.sleep(ERROR_PAUSE)
             await asyncio.sleep(ASK_INTERVAL)

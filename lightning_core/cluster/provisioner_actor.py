@@ -1,13 +1,13 @@
-"""The provisioner: a detached actor that brings the nodes that the scheduler wants, and tells it what there is.
+"""The provisioner: a detached actor that brings the nodes that the scheduler requests, and reports those that exist.
 
 Rules
 
-1. What is wanted is a level. It is asked for again after a while as long as something else is there, and what there is
-   is told whenever it changes: a message that is lost, or an actor that is restarted, costs time and nothing else.
-2. It holds nodes under a lease, which each answer of the scheduler renews. Once it is over, all nodes are given back.
-3. Nothing that hangs delays the rest: each has a loop of its own (the pool is asked, nodes are brought, nodes are
-   looked at, quotes are made, people are told), and what blocks is in a thread. A provisioner that does not answer is
-   waited for, for it must not be asked twice at once; people are told.
+1. The request is a level. It is repeated while the nodes differ from it, and the nodes are reported whenever they
+   change: a lost message, or a restarted actor, costs time and nothing else.
+2. It holds nodes under a lease, which each answer of the scheduler renews. Once it expires, all nodes are returned.
+3. A task that hangs does not delay the others: each has a loop of its own (requests of the pool, nodes brought, nodes
+   seen, quotes, troubles), and blocking calls run in threads. A provisioner that does not answer is awaited, since it
+   must not have two requests at once; this is reported.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.cloud import make_provisioner, parse_provision
-from lightning_core.cloud.asked_provisioner import AskedProvisioner
+from lightning_core.cloud.asked_provisioner import AskedProvisioner, Troubles
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.lease import Lease
 from lightning_core.cloud.provisioner import ON_DEMAND, SPOT, Provisioner, list_marks, list_nodes, list_zones
 from lightning_core.cloud.quotes import QUOTES_PER_INTERVAL, QuoteCommand, recorded_quote
 from lightning_core.cloud.simulated_provisioner import SimulatedProvisioner, raylet_command
-from lightning_core.cloud.troubles import Troubles
 from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.control import CloudPart, NodesSeen, NodesWanted, Quoted
 from lightning_core.core.control.cloud import MAX_NODES
@@ -46,8 +45,8 @@ from lightning_core.storage.failpoints import reach
 
 log = logging.getLogger(__name__)
 
-# Seconds for which a request for what is wanted waits for a change, at most and as a fraction of a lease, and seconds
-# that any answer may take beyond that.
+# Seconds for which a long poll of the requested nodes waits, at most and as a fraction of a lease, and seconds that any
+# answer may take beyond that.
 NEWS_TIMEOUT, NEWS_FRACTION, REPLY_TIMEOUT = 5.0, 0.25, 10.0
 # Seconds before a scheduler that does not answer is asked again, before a retry after an error, and between two looks.
 AWAY_PAUSE, ERROR_PAUSE, LOOK_PAUSE = 0.5, 2.0, 0.5
@@ -76,10 +75,10 @@ class ProvisionerActor:
         self._troubles = Troubles()
         self._provisioner = AskedProvisioner(self._make, self._troubles)
         self._simulated: SimulatedProvisioner | None = None
-        self._offers: Quoted | None = None  # what is on offer
+        self._offers: Quoted | None = None  # the current offers
         self._seen: NodesSeen | None = None
         self._market: Market | None = None
-        self._quoted = self._offered = -1  # newest interval of which the pool, and the simulated market, were told
+        self._quoted = self._offered = -1  # newest interval reported to the pool, and to the simulated market
         loops = (self._follow, self._provision, self._look, self._quote, self._tell_troubles)
         self._tasks = [asyncio.get_running_loop().create_task(self._keep(loop)) for loop in loops]
 
@@ -92,7 +91,7 @@ class ProvisionerActor:
         return _counts(await asyncio.to_thread(self._listed)), self._lease.is_over(time.monotonic())
 
     async def give_back(self) -> bool:
-        """Give all nodes back, for good; return whether none is there any more."""
+        """Return all nodes, for good; return whether none is there any more."""
         self._closed = True
         self._changed.set()
         until = time.monotonic() + GIVE_BACK_TIMEOUT - CLOSE_TIMEOUT
@@ -105,24 +104,24 @@ class ProvisionerActor:
                 async with asyncio.timeout(CLOSE_TIMEOUT):
                     await asyncio.to_thread(provisioner.close)
         with suppress(RayError, ValueError, TimeoutError):  # the scheduler may be gone
-            await self._tell_nodes()  # what ends the bill
+            await self._tell_nodes()  # this ends the bill
         return not (await self.held())[0].all
 
     # ------------------------------------------------------------------------------------------------ loops
 
     async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a loop's body, whatever comes."""
+        """Repeat a loop's body, whatever errors it raises."""
         while True:
             try:
                 await loop()
             except (RayError, ValueError, TimeoutError):  # the scheduler is being restarted, or is stalled
                 await asyncio.sleep(AWAY_PAUSE)
-            except Exception:  # whatever it is: the nodes are paid for
-                log.exception("the provisioner goes on after an error")
+            except Exception:  # whatever the error: the nodes cost money
+                log.exception("the provisioner continues after an error")
                 await asyncio.sleep(ERROR_PAUSE)
 
     async def _follow(self) -> None:
-        """Ask the scheduler what it wants; each answer renews the lease."""
+        """Ask the scheduler for its request; each answer renews the lease."""
         version = -1 if self._wanted is None else self._wanted.version
         patience = min(NEWS_TIMEOUT, NEWS_FRACTION * self._lease.seconds)
         async with asyncio.timeout(patience + REPLY_TIMEOUT):
@@ -135,7 +134,7 @@ class ProvisionerActor:
             self._changed.set()
 
     async def _provision(self) -> None:
-        """Have what is wanted be there."""
+        """Bring the requested nodes."""
         listed = await asyncio.to_thread(self._listed)
         target, there_in = self._target(), await self._places(listed)
         places = self._wanted.places if target is not None and target.all and self._wanted is not None else ()
@@ -152,7 +151,7 @@ class ProvisionerActor:
         return None if self._wanted is None else NodeCounts(self._wanted.spot, self._wanted.on_demand)
 
     async def _look(self) -> None:
-        """Tell the scheduler what there is, if that has changed."""
+        """Report the existing nodes to the scheduler, if they have changed."""
         await self._tell_nodes()
         await asyncio.sleep(LOOK_PAUSE)
 
@@ -173,7 +172,7 @@ class ProvisionerActor:
             self._seen = seen
 
     async def _quote(self) -> None:
-        """Tell the scheduler what is on offer."""
+        """Report the current offers to the scheduler."""
         if self._spec.quotes is not None:
             await self._quote_by_command(self._spec.quotes)
         elif self._origin is None:
@@ -208,7 +207,7 @@ class ProvisionerActor:
         await asyncio.sleep(min(max((interval + 1) * seconds - (time.monotonic() - origin), 0.01), 1.0))
 
     async def _tell_troubles(self) -> None:
-        """Tell people what is wrong, and when it is over."""
+        """Report troubles, and their ends."""
         for trouble in self._troubles.news(time.monotonic()):
             if trouble.words:
                 log.warning("%s: %s", trouble.part, trouble.words)
@@ -226,7 +225,7 @@ class ProvisionerActor:
             await self._scheduler().event.remote(event)
 
     async def _is_told(self, event: Event) -> bool:
-        """Tell the scheduler of an event; return whether it has answered."""
+        """Send an event to the scheduler; return whether it has answered."""
         try:
             await self._tell(event)
         except (RayError, ValueError, TimeoutError):  # it is being restarted, or is stalled
@@ -292,7 +291,7 @@ def _counts(listed: dict[str, str]) -> NodeCounts:
 
 
 def give_nodes_back(provisioner: Actor) -> bool:
-    """Have a provisioner give all nodes back, for good; one that is being restarted is asked again.
+    """Have a provisioner return all nodes, for good; the request is repeated while it restarts.
 
     Returns:
         Whether no node is there any more; False if that is not known.

@@ -1,4 +1,4 @@
-"""Trials before a plan: each job of a bundle trains for a moment, and what it reported is its forecast.
+"""Trials before a plan: each job of a bundle trains briefly, and its reports give a forecast.
 
 Nothing of the user's is touched: a trial has a folder of its own, which is removed with it, and neither the user's
 loggers nor checkpoints; it is not in the store of earlier runs. Commands of ``on_verdict`` are not run.
@@ -34,20 +34,19 @@ class TrialError(LightningCoreError, RuntimeError):
 
 
 class TrialReport(NamedTuple):
-    """What the trial of a job showed."""
+    """Result of a job's trial."""
 
     batches: int
     """Batches that it trained."""
     busy: float
     """Seconds that it trained."""
     work: tuple[float, float, float] | None
-    """Seconds alone on its devices from its beginning to its target: in a good case, likely, and in a bad case; inf for
-    what has no end. None if nothing is known."""
+    """Seconds alone on its devices until its target: good case, likely, and bad case; inf if never, None if unknown."""
     remark: str = ""
-    """What else is to be said of it."""
+    """Further remark."""
 
     def __str__(self) -> str:
-        """Return the trial in words.
+        """Return the result as text.
 
         Example::
 
@@ -69,7 +68,7 @@ class TrialReport(NamedTuple):
 def try_jobs(
     bundle: BundleSpec, seconds: float, told: Callable[[Sequence[str]], None] = lambda names: None
 ) -> dict[str, TrialReport]:
-    """Train each job that has a deadline for a moment on a pool like the bundle's, and return what came of it.
+    """Train each job with a deadline briefly on a pool like the bundle's, and return the results.
 
     Jobs that fit beside one another on the devices train at once, each alone on its own.
 
@@ -127,7 +126,7 @@ def _class_path(callback: Any) -> str:
 
 
 def _side_by_side(specs: Sequence[JobSpec], devices: int) -> Iterator[tuple[JobSpec, ...]]:
-    """Yield jobs in groups of which each has its devices."""
+    """Yield groups of jobs that fit the devices together."""
     group: list[JobSpec] = []
     free = devices
     for spec in specs:
@@ -142,7 +141,7 @@ def _side_by_side(specs: Sequence[JobSpec], devices: int) -> Iterator[tuple[JobS
 
 
 class _Trials:
-    """Watches jobs, ends each when it has trained long enough, and keeps what was forecast of it then.
+    """Watches jobs, ends each when it has trained long enough, and keeps its last forecast.
 
     Args:
         cluster: Cluster on which they train.
@@ -169,7 +168,7 @@ class _Trials:
 
 
 def trial_of(job: JobStatus, now: float) -> TrialReport:
-    """Return what the trial of a job showed, from its status at the end."""
+    """Return the result of a job's trial, from its last status."""
     if job.verdict is Verdict.MET:
         return TrialReport(job.batches, job.busy, (job.busy,) * 3, "met its target")
     if job.state is State.ENDED:

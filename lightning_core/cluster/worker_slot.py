@@ -12,10 +12,10 @@ class WorkerSlot:
     Attributes:
         worker: The worker; None while there is none.
         incarnation: Incarnation of a job that the worker has; None while it is idle.
-        settled: Whether it is known what a worker that was here before the pool manager is doing.
+        settled: Whether the state of a worker that is older than the pool manager is known.
         filling: Whether a worker for this slot is being started.
         reserved: Whether the slot is kept for a job while its other workers are asked whether they are ready.
-        problem: Why there is no worker.
+        problem: Reason why there is no worker.
         failures: Failed starts since there last was a worker; 1 from the start if that one did not answer.
         unavailable: Whether it is unknown when there will be a worker.
         exit_awaited: Whether the end of the worker's run is awaited; otherwise the worker is asked whether it is idle.
@@ -50,7 +50,7 @@ class WorkerSlot:
     def assign(
         self, worker: Actor | None, incarnation: Incarnation | None = None, *, exit_awaited: bool = False
     ) -> None:
-        """Set the worker of this slot, and what it is doing."""
+        """Set the worker of this slot, and its assignment."""
         self.worker, self.incarnation, self.exit_awaited = worker, incarnation, exit_awaited
         self.silent_for, self.ended_since, self.failures = 0.0, None, 0
         self.unavailable = self.unavailable and worker is None

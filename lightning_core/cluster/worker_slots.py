@@ -171,7 +171,7 @@ class WorkerSlots:
             await self.changed.wait()
 
     async def wait_until_settled(self) -> None:
-        """Wait until it is known of each slot what a worker that was there before is doing."""
+        """Wait until the state of each older worker is known."""
         while not all(slot.settled for slot in self._all):
             self.changed.clear()
             await self.changed.wait()
@@ -198,7 +198,7 @@ class WorkerSlots:
         slot.unavailable, slot.failures = True, max(slot.failures, 1)
 
     async def why_died(self, device: int) -> tuple[bool, str]:
-        """Return whether a worker on a device was killed for memory, and in words why it may have died.
+        """Return whether a worker on a device was killed for memory, and a text that explains its death.
 
         Its device arbiter, which is on the same node, has looked. If that does not answer, nothing is known.
         """
@@ -207,7 +207,7 @@ class WorkerSlots:
             async with asyncio.timeout(EXPLAIN_TIMEOUT):
                 killed, words = await arbiter.why_died.remote()
                 return bool(killed), str(words)
-        except Exception as error:  # whatever it is: the death itself must be reported
+        except Exception as error:  # whatever the error: the death itself must be reported
             log.info("the arbiter of device %d does not say why a worker died: %s", device, error)
             return False, ""
 
@@ -235,7 +235,7 @@ class WorkerSlots:
     # ------------------------------------------------------------------------------------------------ filling
 
     async def _fill(self, slot: WorkerSlot) -> None:
-        """Give a slot its worker: the one that was there before, or a new one."""
+        """Give a slot its worker: an existing one, or a new one."""
         if slot.filling:
             return
         slot.filling = True
@@ -244,7 +244,7 @@ class WorkerSlots:
             try:
                 await self._try_to_fill(slot)
                 done = True
-            except Exception as error:  # whatever Ray raises: the slot must not stay empty for good
+            except Exception as error:  # whatever Ray raises: the slot must not stay empty
                 if not self._groups.has(slot.device):
                     break  # its node has gone, and the slot says so
                 slot.failures += 1

@@ -1,6 +1,6 @@
-"""Controllers: what decides beside the policy, by the hour of the day, a budget, a plan or a market. One file each.
+"""Controllers, which decide beside the policy: by the hour of the day, a budget, a plan or a market. One file each.
 
-A controller is listed here, and what it may ask and want in :data:`lightning_core.core.control.RIGHTS`.
+A controller is listed here, and its rights in :data:`lightning_core.core.control.RIGHTS`.
 """
 
 from __future__ import annotations

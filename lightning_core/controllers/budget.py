@@ -1,4 +1,4 @@
-"""The money that a pool may spend: nodes beyond it are not wanted, and jobs that need them go without."""
+"""The budget controller: no nodes are requested beyond it, and jobs that need them go without."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lightning_core.core.saved_state import Stateful
 class Budget(Stateful):
     """Limits what the market may spend, over all jobs and all time.
 
-    What is spent is what the market's ledger says, and an interval is paid for before it begins. So the last interval
-    costs no more than is left, and where two jobs cannot both be paid for, the more urgent one is.
+    Expenses are those of the market's ledger, and an interval is paid for before it begins. So the last interval costs
+    no more than the remaining budget, and if it covers only one of two jobs, the more urgent one gets it.
 
     Args:
         money: Money in the unit of the prices, positive.

@@ -1,4 +1,4 @@
-"""The hours at which a pool may train: outside them its jobs are saved, leave their devices, and wait."""
+"""The calendar controller: outside the hours of a pool, its jobs are saved, leave their devices, and wait."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Closed(NamedTuple):
 
     @classmethod
     def parse(cls, rule: str) -> Closed:
-        """Return what a rule says.
+        """Return a rule as text.
 
         Raises:
             ValueError: If it is none.
@@ -91,8 +91,8 @@ def _days(text: str) -> tuple[int, ...]:
 class Calendar(Stateful):
     """Holds all jobs at certain hours of the day or the week.
 
-    It tells the hour from the newest :class:`~lightning_core.core.control.WallClock`; before the first one it asks for
-    nothing. Local time counts, and a change to or from daylight saving time is taken in when it has happened.
+    It reads the hour from the newest :class:`~lightning_core.core.control.WallClock`, and makes no requests before the
+    first one. Local time counts, and a change to or from daylight saving time takes effect when it happens.
 
     Args:
         closed: Rules such as ``not between 22:00 and 06:00`` or ``not between 08:00 and 18:00 on mon-fri``. The day is

@@ -1,4 +1,4 @@
-"""What a controller is."""
+"""The protocol of controllers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from lightning_core.core.pool_view import PoolView
 class Controller(Protocol):
     """Decides something beside the policy: about jobs, nodes or money.
 
-    The scheduler hosts it, and the journal replays it. It has no clock, and no state but what :meth:`handle` was given:
-    the same events give the same answers.
+    The scheduler hosts it, and the journal replays it. It has no clock, and its state depends on the events of
+    :meth:`handle` alone: the same events give the same answers.
     """
 
     def handle(self, event: Event, now: float, pool: PoolView) -> Sequence[Ask | PoolAnswer]:
-        """Take in what has happened, and return what is asked of jobs, and wanted of the cloud, from now on.
+        """Handle an event, and return the new requests for jobs and for the cloud.
 
         Args:
-            event: What has happened.
+            event: The event.
             now: Scheduler time in seconds; it does not fall.
-            pool: The pool, with what the event has changed.
+            pool: The pool after the event.
 
         Returns:
-            One :class:`~lightning_core.core.control.Ask` at most for each job. What is asked again costs nothing. What
-            is wanted beside that (:data:`~lightning_core.core.control.PoolAnswer`), and may be:
-            :data:`~lightning_core.core.control.RIGHTS` says which controller may want what.
+            One :class:`~lightning_core.core.control.Ask` at most for each job. Repeated requests cost nothing. It may
+            also return requests for the pool (:data:`~lightning_core.core.control.PoolAnswer`), as far as
+            :data:`~lightning_core.core.control.RIGHTS` permits.
         """
 
     def wakeup(self) -> float | None:
         """Return when it wants a :class:`~lightning_core.core.events.Tick`, scheduler time; None for never."""
 
     def state(self) -> dict[str, Any]:
-        """Return what it remembers as JSON values."""
+        """Return its state as JSON values."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""

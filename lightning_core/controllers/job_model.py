@@ -1,10 +1,11 @@
-"""A job as the market sees it: its work, its throughput, and what changes of nodes cost it."""
+"""The market's model of a job: its work, its throughput, and its cost of changing nodes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,21 +13,31 @@ from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.market import SpotJob
-from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.throughput_table import throughput_table
 
 # Fraction of a job's throughput that its plan does not count on: the safety net would else be exact to the second.
 THROUGHPUT_MARGIN = 0.05
 # Probability that a job with a loss to reach needs no more work than it is planned with, in steps of 0.05. Its plan and
-# its safety net go by the same work: planned with less than is guarded, jobs cost no less and are late more often.
+# its safety net use the same work: planned with less than guarded, jobs cost no less and are late more often.
 SURE = 0.95
-# Work that such a job is planned with at most: so many times what its nodes can do by its deadline.
+# Maximum planned work of such a job, as a multiple of the work that its nodes can do by its deadline.
 MAX_WORK = 2.0
+
+
+class JobSpan(NamedTuple):
+    """The intervals in which a job lives."""
+
+    start: int
+    """Interval in which it began."""
+    deadline: int
+    """Intervals from there to its deadline."""
+    batches: int = 0
+    """Batches that the ledger has counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobModel:
-    """What jobs have in common.
+    """Model parameters shared by all jobs.
 
     Args:
         seconds: Seconds of an interval.

@@ -1,13 +1,13 @@
 """The market of a pool: how many spot and on-demand nodes it holds, interval by interval.
 
-At the beginning of an interval each job's spot policy decides, from what has really been trained, how many spot and
-on-demand nodes the job should hold, and the pool wants all of them together. The job is asked to train on that many
-devices, and trains on fewer until they are there. A policy may decide on events too: when nodes are lost within an
-interval, or others are on offer. Published policies do not; there a lost node is handled as any lost node, and whether
-an on-demand node must replace it at once is up to the safety net, without a forecast.
+At the beginning of an interval each job's spot policy decides, from its real progress, how many spot and on-demand
+nodes the job should hold, and the pool requests their total. The job is asked to train on that many devices, and trains
+on fewer until the nodes come. A policy may also decide on events: losses of nodes within an interval, or changed
+offers. Published policies do not; for them the safety net decides, without a forecast, whether an on-demand node must
+replace a lost one at once.
 
-Each of several jobs has a plan of its own. The pool is as large as all plans together want; the pool's policy says
-which job trains where, and which one goes without if not all nodes have come.
+Each of several jobs has a plan of its own. The pool requests the total of all plans; its policy decides which job
+trains where, and which one waits if nodes are missing.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from lightning_core.market.zones.node_places import Leeway, NodePlaces, dearest,
 
 Answers = list[Ask | PoolAnswer]
 
-# Looks at the nodes and jobs in an interval, at least; each event that can change what is wanted is one more.
+# Minimum number of checks of nodes and jobs in an interval; each event that can change the request causes one more.
 LOOKS = 40
-# Fraction of an interval that may be over when plans decide for it as for a whole one.
+# Elapsed fraction of an interval up to which plans decide for it as for a whole one.
 WHOLE = 0.05
 # Seconds for which nodes stay, in a pool that closes, for jobs that still save.
 LEAVE_SECONDS = 60.0
 # Relative change of a price at which plans that decide on events do so.
 PRICE_MOVE = 0.1
-# Seconds that nodes may be given back before the last moment.
+# Seconds by which nodes may be returned before the last moment.
 MONEY_TOLERANCE = 1e-6
 MIN_INTERVAL = 0.01
 
@@ -65,15 +65,15 @@ class MarketController:
     """Wants nodes as the jobs' spot policies plan, and asks each job to train on as many devices.
 
     The pool should have twice as many devices as the jobs can use, so that new nodes are warm before old ones go. It
-    decides once it has been told of a quote, and knows no more of the market than it was told.
+    decides once it has a quote, and knows the market from quotes alone.
 
     Args:
         interval: Seconds of an interval; the pool's first is the market's first.
         policy: Spec of a policy in :data:`~lightning_core.market.spot_policies.SPOT_POLICIES`, of all jobs; empty for
             the one that is drawn for each.
-        kept_fraction: Fraction of an interval that is left for training when nodes change in it, until what a job takes
-            to move to other nodes is measured. Where a job had no node, the measured time from the request to its first
-            batch counts.
+        kept_fraction: Fraction of an interval that remains for training when nodes change in it, until the time of a
+            job's move to other nodes is measured. Where a job had no node, the measured time from the request to its
+            first batch counts.
         save_every: Seconds of training between two checkpoints of a job that does not say.
         initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
             few on-demand nodes as it can train on.
@@ -160,12 +160,12 @@ class MarketController:
         return replace(market, price=market.price[:known], available=market.available[:known])
 
     def reference_costs(self, market: Market | None = None) -> tuple[float, float] | None:
-        """Return what the jobs would have cost on on-demand nodes alone, and at the offline optimum.
+        """Return the cost of the jobs on on-demand nodes alone, and at the offline optimum.
 
         Both follow from the measured throughput; None while that of a job is unknown.
 
         Args:
-            market: The market as it was; None for what was quoted.
+            market: The real market; None for the quoted one.
         """
         if market is None and not self._quotes:
             return None
@@ -186,7 +186,7 @@ class MarketController:
             case Quoted():
                 self._bill.quote(event, now)
                 has_news = self._quotes.take(event, now, None if self._interval is None else self._interval.number)
-                # Money may last for less long, or plans may decide anew.
+                # The money may run out earlier, or plans may change.
                 has_news |= pool.money is not None or self._decides_on_events(now)
             case QuotedBefore():
                 has_news = False
@@ -225,7 +225,7 @@ class MarketController:
     # ------------------------------------------------------------------------------------------------ a look
 
     def _look(self, now: float, pool: PoolView, answers: Answers) -> None:
-        """Take in the pool as it is now, and decide what must change."""
+        """Record the state of the pool, and decide on changes."""
         names = dict.fromkeys((*pool.names(), *self._plans.names))
         jobs = {name: status for name in names if (status := pool.status(name)) is not None}
         present, number = NodeCounts(len(pool.nodes.spot), len(pool.nodes.on_demand)), self._quotes.number(now)
@@ -240,7 +240,7 @@ class MarketController:
         self._closing_since = None
         if not self._quotes:
             return
-        if interval is None:  # for what is left of this one, it is for jobs that cannot wait
+        if interval is None:  # for the rest of this one, it is for jobs that cannot wait
             if now - number * self.seconds <= WHOLE * self.seconds:
                 self._begin_interval(number, now, pool, jobs, present, answers, preempted=False)
             else:
@@ -290,7 +290,7 @@ class MarketController:
         return is_current and self._plans.decide_on_events(self._quotes.number(now))
 
     def _has_changed(self, interval: CurrentInterval, rest: Rest) -> bool:
-        """Return whether plans should decide anew: nodes were lost or are no longer on offer, or terms are others.
+        """Return whether plans should be revised: after losses of nodes, changed offers or changed terms.
 
         More nodes, or a price that has moved far, count while no on-demand nodes are held. That these are swapped waits
         for the next interval: many new spot nodes are gone by then. While nodes are replaced, only a loss counts.
@@ -313,7 +313,7 @@ class MarketController:
         number, was = interval.number, interval.planned
         self._quotes.accept(number)
         quote, market = self._quotes.at(number), self._quotes.market(number, now, present)
-        if rest.preempted:  # no more is on offer than that, whatever was quoted before
+        if rest.preempted:  # the offer is no larger than that, whatever the quote
             known = self._places.available(quote) if quote.offers else present.spot
             market.available[number:] = np.minimum(market.available[number:], known)
         plans = self._plans.decide(market, number, now, pool, jobs, present, self._left(pool, answers), dearest(quote),
@@ -330,7 +330,7 @@ class MarketController:
     ) -> None:  # fmt: skip
         """Want on-demand nodes at once for jobs that cannot wait for the next interval: new ones, or after a loss.
 
-        Where plans have ``decided`` on the events of this moment, only the others are asked.
+        If plans have ``decided`` on the events of this moment, only the others decide.
         """
         money = self._left(pool, answers)
         if money is not None:
@@ -351,7 +351,7 @@ class MarketController:
     def _stop_where_money_ends(
         self, interval: CurrentInterval, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], answers: Answers
     ) -> None:  # fmt: skip
-        """Want no nodes any more once those that there are, or may come, cost all that is left until they have gone."""
+        """Stop requesting nodes once draining the present and expected ones costs all the remaining money."""
         left, wanted = self._left(pool, answers), NodeCounts(*self._wanted[1:3])
         if left is None or not wanted.all:
             return
@@ -362,7 +362,7 @@ class MarketController:
 
     def _end(self, now: float, pool: PoolView, jobs: Mapping[str, JobStatus], present: NodeCounts, answers: Answers,
              number: int) -> None:  # fmt: skip
-        """Want no nodes any more: all jobs are over, or the pool closes and they have left.
+        """Request no nodes any more: all jobs have ended, or the pool closes and they have left.
 
         The interval lasts for as long as nodes are billed.
         """
@@ -398,7 +398,7 @@ class MarketController:
     def _left(self, pool: PoolView, answers: Answers) -> float | None:
         """Return the money that is left for nodes once all that is billed is paid; None for any.
 
-        What a move to the other regions on offer would cost is kept back: nodes that are lost may have to go there.
+        The cost of a move to the other regions is held back: replacements of lost nodes may have to go there.
         """
         if pool.money is None:
             return None

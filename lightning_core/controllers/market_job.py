@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
-from lightning_core.controllers.job_model import SURE
+from lightning_core.controllers.job_model import SURE, JobSpan
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.control import Ask, Asker
 from lightning_core.core.reasons import Reason
@@ -14,7 +14,6 @@ from lightning_core.core.saved_state import Saves, decode, encode
 from lightning_core.market import SpotJob
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.observation import ForecastProvider
-from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.online_plan import OnlinePlan
 from lightning_core.market.spot_policies import SPOT_POLICIES
 
@@ -46,7 +45,7 @@ class MarketJob:
 
     @property
     def on_events(self) -> bool:
-        """Whether its policy decides within an interval too, when what is on offer or there has changed."""
+        """Whether its policy also decides within an interval, after changes of offers or nodes."""
         return bool(getattr(self.spot_policy, "decides_on_events", False))
 
     def is_of(self, status: JobStatus) -> bool:
@@ -73,7 +72,7 @@ class MarketJob:
         return made
 
     def ask(self, status: JobStatus, work: float | None, left: float | None = None) -> list[Ask]:
-        """Return what is asked of the job: as many devices as its plan holds nodes; nothing if that was asked for last.
+        """Return the request for the job: as many devices as its plan holds nodes; none if it has not changed.
 
         Args:
             status: The job.

@@ -40,8 +40,8 @@ class MarketTerms:
         on_demand: Price of an on-demand node.
         interval: Seconds of an interval; None: as recorded.
         pool: Pool of a SpotLake recording, ``INSTANCE@ZONE``.
-        policies: Specs of policies in :data:`~lightning_core.market.spot_policies.SPOT_POLICIES`, of which each job
-            gets one; ``"paper"`` stands for the 112 of the paper.
+        policies: Specs of policies in :data:`~lightning_core.market.spot_policies.SPOT_POLICIES`; each job gets one of
+            them; ``"paper"`` stands for the 112 of the paper.
         seed: Seed of the draws among them.
         value: Value of a job that completes in time, relative to its cost on on-demand nodes alone.
         grace: Multiple of a job's deadline after which completion is worth nothing.
@@ -53,7 +53,7 @@ class MarketTerms:
         feedback: File that an earlier run has left (:mod:`~lightning_core.market.feedback_file`), with which the
             selector begins; empty for none.
         minimum_charge: Seconds for which a node is billed at least; beyond that it is billed by the second.
-        quoted: Whether there is no recording: a command quotes the market as it goes on.
+        quoted: Whether a command quotes the live market, in place of a recording.
 
     Raises:
         ValueError: If one is out of its range.
@@ -115,7 +115,7 @@ class MarketTerms:
         self._check_bounds()
 
     def _check_bounds(self) -> None:
-        """Check what nothing but its size makes wrong."""
+        """Check the ranges of all values."""
         check_at_most("market seed", self.seed, MAX_SEED)
         for name in ("price", "grace"):
             check_at_most(f"market {name}", getattr(self, name), MAX_FACTOR)
@@ -129,7 +129,7 @@ class MarketTerms:
         if self.quoted and (self.trace or self.start):
             raise ValueError("market trace and start are for a recorded market, and this one is quoted")
         if self.start and self.history:
-            raise ValueError("market start and history must not both be given: either says what the past was")
+            raise ValueError("market start and history must not both be given: each defines the past")
         for name in ("trace", "history", "feedback"):
             check_length(f"market {name}", getattr(self, name), MAX_PATH)
         check_length("market pool", self.pool)
@@ -179,7 +179,7 @@ class MarketTerms:
 
     @property
     def knows_more(self) -> bool:
-        """Whether a past or the jobs of an earlier run are named."""
+        """Whether a past market or the jobs of an earlier run are given."""
         return bool(self.start or self.history or self.feedback)
 
     def check(self) -> None:

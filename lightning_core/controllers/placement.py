@@ -1,12 +1,12 @@
-"""The placement plan: which job trains where in each period, and which one moves when more arrives than was planned.
+"""The placement controller: the location of each job in each period, and moves when more arrives than planned.
 
 The integer program that makes a plan of the day runs elsewhere, and takes a second. Its result is given to the pool
-(:class:`~lightning_core.core.control.day_plan.PlanGiven`). From then on each task of the plan is a job, which is told
-where to train and on how many devices. A GPU of the plan is a device. A task that is not present in a period is held,
+(:class:`~lightning_core.core.control.day_plan.PlanGiven`). From then on each task of the plan is a job, whose location
+and number of devices the plan requests. A GPU of the plan is a device. A task that is not present in a period is held,
 and its memory freed. A task that moves saves, leaves and resumes, as with any other change of devices.
 
-Where more arrives than was planned, and tasks have no room to grow, the period is planned anew here, with each move
-weighed (:mod:`lightning_core.placement.replanner`).
+If more arrives than planned, and tasks have no room to grow, the period is replanned here, with each move weighed
+(:mod:`lightning_core.placement.replanner`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from lightning_core.placement.replanner import Replanner
 class PlacementController:
     """Holds the jobs of a pool to a plan, period by period, and moves them where demand exceeds the plan.
 
-    The demand that was seen last holds on in the next period, where the plan's own places are tried first. Where less
-    arrives than was planned, the planned devices stay: they are reserved. A plan that is over, or was given and begins
-    later, asks for nothing. One that repeats has no beginning: it holds at once.
+    The last demand continues in the next period, where the plan's own locations are tried first. If less arrives than
+    planned, the planned devices stay reserved. A plan that is over, or was given and begins later, asks for nothing.
+    One that repeats has no beginning: it holds at once.
 
     Example::
 
@@ -59,7 +59,7 @@ class PlacementController:
         self._placement: TaskPlacement | None = None
         self._limits = ReconfigurationLimits()
         self._tasks: dict[Task, str] = {}  # the pool's job of each
-        self._ahead: float | None = None  # of scheduler time, what the clock on the wall shows
+        self._ahead: float | None = None  # of scheduler time, the wall clock
         self._now = 0.0
         self._rates: dict[str, float] = {}
         self._turn: int | None = None  # the period that has begun, counted on where the plan repeats
@@ -96,7 +96,7 @@ class PlacementController:
         return begins if begins > self._now else None
 
     def check(self, event: PlanEvent) -> None:
-        """Check that an event fits, for those who refuse it otherwise.
+        """Check that an event is valid, so that it can be refused before its commit.
 
         Raises:
             ValueError: If the demands of a plan do not go together, or the plan that stands has no such job.
@@ -106,7 +106,7 @@ class PlacementController:
                 placement_of(event.plan)
             return
         if self._placement is None:
-            raise ValueError(f"no plan stands in which {shown(event.rates[0][0])} could be")
+            raise ValueError(f"there is no plan in which {shown(event.rates[0][0])} could be")
         for name, _ in event.rates:
             if name not in self._placement.demands.jobs:
                 jobs = listed(self._placement.demands.jobs)
@@ -125,7 +125,7 @@ class PlacementController:
         return not known
 
     def to_dict(self) -> dict[str, Any] | None:
-        """Return a description of the plan that stands for people, as JSON values; None if none does."""
+        """Return a description of the current plan as JSON values; None if there is none."""
         if self._plan is None:
             return None
         return {
@@ -208,7 +208,7 @@ class PlacementController:
                 self._asked[job] = Ask(job, Asker.PLAN, hold=True, release=True, reason=reason)
 
     def _serve(self) -> None:
-        """Change the period for what arrives."""
+        """Change the period for the arrivals."""
         if self._stands is None or not self._rates:
             return
         jobs, self._short = self._stands.demands.jobs, {}
@@ -221,6 +221,6 @@ class PlacementController:
 
 
 def _sent(job: str, choice: Choice, reason: Reason) -> Ask:
-    # As many as are asked for at most: a rate out of all proportion must not stop the pool.
+    # Bounded by the limit on requests: an absurd rate must not stop the pool.
     devices = min(max(round(choice.gpu_count), 1), MAX_DEVICES)
     return Ask(job, Asker.PLAN, location=choice.location, devices=devices, reason=reason)

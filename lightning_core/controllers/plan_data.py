@@ -47,8 +47,8 @@ def plan_of(
     Args:
         placement: The placement.
         length: Seconds of a period.
-        begins: When the first period begins, in scheduler time.
-        on_wall: Whether that is what the clock on the wall shows then instead: local seconds since 1970.
+        begins: Scheduler time at which the first period begins.
+        on_wall: Whether that time is a wall-clock time instead: local seconds since 1970.
         limits: Limits of a change within a period.
     """
     demands, limits = placement.demands, limits or ReconfigurationLimits()

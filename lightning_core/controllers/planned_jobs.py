@@ -1,4 +1,4 @@
-"""The jobs of a pool on a spot market, each with a plan of its own: what nodes they should hold in each interval."""
+"""The jobs of a pool on a spot market, each with its own plan of nodes in each interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lightning_core.controllers.job_model import JobModel, min_size, sure_work, with_margin
+from lightning_core.controllers.job_model import JobModel, JobSpan, min_size, sure_work, with_margin
 from lightning_core.controllers.market_job import MarketJob
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, QuotedBefore
@@ -19,17 +19,16 @@ from lightning_core.market import JobBatch, Market, SpotJob
 from lightning_core.market.forecasters import make_live_forecaster
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.current_interval import Rest
-from lightning_core.market.online.job_span import JobSpan
 from lightning_core.market.online.start_up_times import StartUpTimes
 from lightning_core.market.programs.optimum import optimum
 from lightning_core.market.spot_policies.on_demand import on_demand_cost
 from lightning_core.market.zones.node_places import Leeway
 
-# Intervals after the present one that plans look at, taken to be like it. A deadline after them is moved there.
+# Intervals after the present one that plans consider, assumed to be like it. A later deadline is moved there.
 AHEAD = 10_000
 # Without a deadline there is always time to wait for spot nodes: they are held whenever they are on offer.
 BEST_EFFORT_POLICY = "max-spot"
-# Jobs that have ended and are kept, for what they would have cost otherwise.
+# Maximum ended jobs that are kept, for their reference costs.
 MAX_ENDED = 1000
 
 
@@ -44,11 +43,11 @@ class _OpenJob(NamedTuple):
 
 
 class Plans(NamedTuple):
-    """What the plans of all jobs hold together."""
+    """Total nodes of the plans of all jobs."""
 
     nodes: NodeCounts
     asks: list[Ask]
-    """How many devices each job should have."""
+    """Requested number of devices of each job."""
     jobs: int
     """Number of jobs that hold a node."""
 
@@ -81,7 +80,7 @@ class PlannedJobs:
     # ------------------------------------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
-        """Return what is remembered as JSON values."""
+        """Return the state as JSON values."""
         jobs = {name: planned.state() for name, planned in self._jobs.items()}
         before = None if self._before is None else [list(self._before.prices), list(self._before.counts)]
         return {"jobs": jobs, "start_up": self._start_up.state(), "before": before}
@@ -97,7 +96,7 @@ class PlannedJobs:
         self._before = before
 
     def begins_with(self, before: QuotedBefore) -> bool:
-        """Return whether this is what it has begun with."""
+        """Return whether this is the initial state."""
         return self._before == before
 
     @property
@@ -111,7 +110,7 @@ class PlannedJobs:
         return [planned.job for planned in self._jobs.values() if planned.job is not None]
 
     def reference_costs(self, market: Market) -> tuple[float, float] | None:
-        """Return what the jobs would have cost on on-demand nodes alone, and at the offline optimum.
+        """Return the cost of the jobs on on-demand nodes alone, and at the offline optimum.
 
         Both follow from the measured throughput; None while that of a job is unknown.
         """
@@ -133,7 +132,7 @@ class PlannedJobs:
         return self._start_up.is_measuring(name)
 
     def observe(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
-        """Take in the jobs as they are now, by name: start-up times are measured."""
+        """Record the current jobs, by name, and measure start-up times."""
         self._start_up.observe(now, jobs)
 
     def count_batches(self, jobs: Mapping[str, JobStatus]) -> int:
@@ -147,7 +146,7 @@ class PlannedJobs:
                 planned.span = planned.span._replace(batches=status.batches)
             planned.ended = status.state is State.ENDED or not planned.is_of(status)
             if planned.ended and planned.job is not None and planned.is_of(status) and status.target.work is None:
-                planned.job = replace(planned.job, work=max(float(status.batches), 1.0))  # as it turned out to be
+                planned.job = replace(planned.job, work=max(float(status.batches), 1.0))  # as it was
         ended = [name for name, planned in self._jobs.items() if planned.ended]
         for name in ended[: max(len(ended) - MAX_ENDED, 0)]:
             del self._jobs[name]
@@ -205,7 +204,7 @@ class PlannedJobs:
         return Plans(wanted, asks, holding)
 
     def leeway(self, number: int, jobs: Mapping[str, JobStatus]) -> Leeway:
-        """Return what a move of nodes would mean for the jobs that hold some, from an interval on."""
+        """Return the leeway for moving the nodes of the jobs that hold some, from an interval on."""
         launch, left, may_move = self._start_up.seconds / self._seconds, 1.0, True
         for name, planned in self._jobs.items():
             if not planned.held.all or (status := jobs.get(name)) is None:
@@ -230,11 +229,11 @@ class PlannedJobs:
 
         Args:
             market: The market; nothing after this interval is looked at.
-            rest: What is left of the interval.
+            rest: Rest of the interval.
             now: Scheduler time.
             pool: The pool.
             jobs: Statuses of the jobs, by name.
-            money: As of :meth:`decide`.
+            money: See :meth:`decide`.
             decided: Whether plans that decide on events have just done so.
         """
         left, more, asks = rest.present, 0, list[Ask]()
@@ -266,11 +265,11 @@ class PlannedJobs:
         return Plans(NodeCounts(0, more), asks, len(asks))
 
     def decide_on_events(self, number: int) -> bool:
-        """Return whether the plan of a job decides anew within an interval for which it has decided."""
+        """Return whether the plan of a job decides again within an interval."""
         return any(one.on_events and not one.ended and one.decided == number for one in self._jobs.values())
 
     def give_up(self, pool: PoolView, jobs: Mapping[str, JobStatus], left: float) -> list[Ask]:
-        """Give all nodes up, because so much money is left; return what is asked of the jobs."""
+        """Release all nodes because of the remaining money, and return the requests for the jobs."""
         asks = list[Ask]()
         for name, planned in self._jobs.items():
             if planned.held.all:
@@ -334,7 +333,7 @@ class PlannedJobs:
         policy = BEST_EFFORT_POLICY if is_best_effort else drawn
         if known is None:
             known = self._jobs[name] = MarketJob(policy, self._forecasts, status.submitted_at, span)
-        elif known.policy != policy:  # it has lost its deadline, or got one; what it holds stays until it decides
+        elif known.policy != policy:  # it has lost its deadline, or got one; its nodes stay until it decides
             known = self._jobs[name] = MarketJob(
                 policy, self._forecasts, status.submitted_at, span, known.held, decided=known.decided, job=known.job
             )
@@ -357,7 +356,7 @@ class PlannedJobs:
         )  # fmt: skip
 
     def _seen(self, market: Market, span: JobSpan) -> tuple[Market, int]:
-        """Return the market with what was before the pool, and the interval of it in which a job began."""
+        """Return the market including its past before the pool, and the interval in which a job began."""
         if self._before is None:
             return market, span.start
         prices, counts = self._before.prices, self._before.counts

@@ -1,4 +1,4 @@
-"""Answers: the output of the scheduler, and the descriptions of a job for people and training processes.
+"""Answers: the output of the scheduler, and descriptions of a job for users and training processes.
 
 A grant is a level with a version, not a change: a process that missed one is corrected by the next.
 """
@@ -83,7 +83,7 @@ class End(NamedTuple):
 
 
 class VerdictChanged(NamedTuple):
-    """Change of the verdict on a job that has not ended; for people, not for workers."""
+    """Change of the verdict on a job that has not ended; for users, not for workers."""
 
     job: str
     verdict: Verdict
@@ -91,7 +91,7 @@ class VerdictChanged(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """Warning about a training, for people; the verdict may be unchanged."""
+    """Warning about a training, for users; the verdict may be unchanged."""
 
     job: str
     reason: Reason
@@ -171,7 +171,7 @@ class JobForecast(NamedTuple):
     late: float | None = None
     """Seconds until the end in a bad case."""
     alert: str = ""
-    """Present problem of its training, in words; empty if there is none."""
+    """Present problem of its training, as text; empty if there is none."""
 
 
 class Placement(NamedTuple):
@@ -197,7 +197,7 @@ class Watched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Status of one job, for people. Times are in seconds; None while unknown."""
+    """Status of a job, for users. Times are in seconds; None while unknown."""
 
     name: str
     state: State
@@ -248,11 +248,10 @@ class JobStatus:
     memory: float | None = None
     """Bytes of a device's memory that its process had at its peak; None until it is reported."""
     memory_needed: float | None = None
-    """Bytes of each of its devices' memory that count as its need: its peak, and at least what its user or earlier runs
-    say; None while nothing is known."""
+    """Needed bytes of each device's memory: its peak, or the need stated by user or earlier runs; None if unknown."""
     owner: str = ""
     """Name of the person to whom it belongs; empty if unknown."""
     watched: Watched | None = None
     """Metric that its target watches; None before the first value, and for a target that watches none."""
     trial_of: str = ""
-    """Name of the search of which it is a trial; empty for none."""
+    """Name of its search if it is a trial; empty otherwise."""

@@ -1,4 +1,4 @@
-"""Array types of the core, the levels of forecast quantiles, and what is left of a column when rows leave."""
+"""Array types of the core, the levels of forecast quantiles, and the removal of rows from columns."""
 
 from __future__ import annotations
 

@@ -59,8 +59,7 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan
 from lightning_core.core.reasons import reason_from_list
-from lightning_core.core.reported import Hang, LearningRates, MemoryUse
-from lightning_core.core.reported.hyper_parameters import bounded
+from lightning_core.core.reported import Hang, LearningRates, MemoryUse, bounded
 from lightning_core.core.targets import Met, Target, target_from_dict
 from lightning_core.core.validation import checked
 

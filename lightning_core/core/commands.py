@@ -1,7 +1,7 @@
-"""Commands: the events by which a person changes what a job may do.
+"""Commands: the events by which a user changes the terms of a job.
 
-Each changes one thing and leaves the rest as it is: two commands that are sent at the same time cannot undo each other.
-Each names who asked.
+Each changes one thing and leaves the rest unchanged: two simultaneous commands cannot undo each other. Each names its
+sender.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Unchanged(Enum):
 
 
 UNCHANGED = Unchanged.UNCHANGED
-"""The value of a term that a command leaves as it is: None is a value of some terms."""
+"""Marks a term that a command leaves unchanged: None is a value of some terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Cancel:
 
     Args:
         job: Name of the job.
-        who: Name of the person who sent it, set by the server; empty if unknown.
+        who: Name of the user who sent it, set by the server; empty if unknown.
     """
 
     job: str
@@ -58,8 +58,8 @@ class Pause:
     Args:
         job: Name of the job.
         release: Whether its memory is freed too.
-        by: Who asked.
-        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
+        by: Sender.
+        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
     """
 
     job: str
@@ -73,14 +73,14 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Let a paused job continue, or one that a controller holds.
+    """Resume a paused job, or one that a controller holds.
 
-    It takes back a pause. A job that is not paused, and held by a controller, trains whatever controllers ask.
+    It revokes a pause. A job that is not paused but held by a controller trains regardless of controllers.
 
     Args:
         job: Name of the job.
-        by: Who asked.
-        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
+        by: Sender.
+        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
     """
 
     job: str
@@ -98,8 +98,8 @@ class SetDeadline:
     Args:
         job: Name of the job.
         deadline: Seconds from now; inf for none.
-        by: Who asked.
-        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
+        by: Sender.
+        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
         from_submission: Whether ``deadline`` counts from the job's submission instead; it may then be past.
 
     Raises:
@@ -132,14 +132,14 @@ class SetDeadline:
 
 @dataclass(frozen=True, slots=True)
 class SetDevices:
-    """Say on how many devices a job trains from now on.
+    """Set the number of devices of a job.
 
     Args:
         job: Name of the job.
         devices: Number of devices: the job takes the largest size that it supports and that is not above it. With 0 it
-            holds no devices until another number is set. None takes back what was asked before, of the location too.
-        by: Who asked.
-        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
+            holds no devices until another number is set. None revokes earlier requests, also for the location.
+        by: Sender.
+        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
 
     Raises:
         ValueError: If the number is negative.
@@ -163,9 +163,9 @@ class SetLocation:
     Args:
         job: Name of the job.
         location: Name of the location, as the pool's settings spell it; empty for any.
-        devices: Number of devices that it trains on there, as in :class:`SetDevices`; None leaves it as it is.
-        by: Who asked.
-        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
+        devices: Number of devices that it trains on there, as in :class:`SetDevices`; None leaves it unchanged.
+        by: Sender.
+        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
 
     Raises:
         ValueError: If the number of devices is negative.
@@ -193,24 +193,24 @@ class SetLocation:
 
 @dataclass(frozen=True, slots=True)
 class SetTerms:
-    """Change other terms of a job; those not named stay as they are.
+    """Change other terms of a job; those not named stay unchanged.
 
-    What was settled when the job was submitted cannot be changed: what its process can do, its device and its sizes.
+    Properties fixed at submission cannot be changed: the capabilities of its process, its device and its sizes.
 
     Args:
         job: Name of the job.
-        target: As in :class:`~lightning_core.core.jobs.Job`, as are all that follow.
+        target: See :class:`~lightning_core.core.jobs.Job`, also for the others.
         begin: Seconds from submission.
         weight: Weight of the job.
-        on_miss: What becomes of it when its deadline passes.
-        on_nan: What becomes of it when its losses are NaN or infinite.
+        on_miss: Action when its deadline passes.
+        on_nan: Action when its losses are NaN or infinite.
         restarts: Limit of restarts after lost workers.
         retries: Limit of restarts after errors of its own code.
-        work: Seconds of work expected by a person.
+        work: Seconds of work expected by the user.
         resize_seconds: Seconds that a resize costs.
         spec_sha256: SHA-256 of the text of a new spec.
-        by: Who asked.
-        who: Name of the person who sent it, set by the server; empty if unknown, or if no person did.
+        by: Sender.
+        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
 
     Raises:
         ValueError: If a term is out of its range.
@@ -266,14 +266,14 @@ Change = SetDeadline | SetDevices | SetLocation | SetTerms
 """Commands that change the terms of a job that has not ended."""
 
 Command = Cancel | Pause | Resume | Change
-"""Everything that a person can ask of a job."""
+"""Every command of a user about a job."""
 
 Asking = Ask | Pause | Resume | SetDevices | SetLocation
-"""What sets the level of the one who sends it (:mod:`lightning_core.core.control.asks`)."""
+"""Events that set the level of their sender (:mod:`lightning_core.core.control.asks`)."""
 
 
 def level_after(event: Asking, before: Asked) -> Asked:
-    """Return what the sender of an event asks of a job from then on, given what it asked before.
+    """Return the sender's new requests for a job, given its earlier ones.
 
     Example::
 
@@ -286,7 +286,7 @@ def level_after(event: Asking, before: Asked) -> Asked:
         case Pause(_, release):
             return before._replace(hold=True, release=release, held_by=event.who if event.by == Asker.PERSON else "")
         case Resume():
-            # Its own pause is taken back. What holds the job otherwise is overruled.
+            # Its own pause is revoked. Other holds on the job are overruled.
             if before.hold:
                 return before._replace(hold=None, release=False, held_by="")
             return before._replace(hold=False, release=False, held_by=event.who)

@@ -1,7 +1,7 @@
-"""Durations and points in time as people write them: ``90s``, ``2 hours``, ``02:30:00``, ``18:00``, an ISO timestamp.
+"""Durations and points in time as users write them: ``90s``, ``2 hours``, ``02:30:00``, ``18:00``, an ISO timestamp.
 
-Of numbers with colons, two parts are a time of day and three a duration. There is no clock here: the caller says
-what time it is when a point in time is resolved.
+Of numbers with colons, two parts are a time of day and three a duration. There is no clock here: the caller passes the
+current time when a point in time is resolved.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from lightning_core.core.limits import shown
 
 When = str | float | timedelta | datetime | time
-"""What a deadline may be given as: a duration, a time of day, or a date with a time."""
+"""Accepted forms of a deadline: a duration, a time of day, or a date with a time."""
 
 # Forecasts of curves that hardly fall may say anything; beyond this the figure is of no use.
 MAX_FORECAST = 30 * 365 * 86400.0
-# A forecast of more than this many times what there is, of time or of batches, is not told as a number.
+# A forecast of more than this multiple of the available time or batches is not shown as a number.
 FAR = 10.0
 # Longer durations are shown as more than a year: of a forecast that far ahead, only that is of use.
 YEAR = 365 * 86400.0
@@ -37,7 +37,7 @@ _UNITS = {
     "m(?:in(?:ute)?s?)?": 60.0,
     "s(?:ec(?:ond)?s?)?": 1.0,
 }
-# Below so many seconds, a forecast is shown in steps of so many.
+# Below this many seconds, a forecast is shown in steps of this many.
 _FORECAST_STEPS = ((600.0, 10.0), (3600.0, 60.0), (36000.0, 600.0), (172800.0, 3600.0), (864000.0, 7200.0),
                    (math.inf, 86400.0))  # fmt: skip
 _NUMBER = r"\d+(?:\.\d+)?"
@@ -96,7 +96,7 @@ def parse_limit(value: object) -> float | None:
 
 
 def parse_deadline(value: object) -> float | WallTime:
-    """Return what :func:`parse_when` does, of a deadline.
+    """Parse a deadline with :func:`parse_when`.
 
     Raises:
         ValueError: If it is neither; the message says that the deadline is wrong.
@@ -118,8 +118,8 @@ def parse_when(value: object) -> float | WallTime:
     """Return the seconds of a duration, or the point in time that is meant.
 
     Args:
-        value: As of :func:`parse_duration`; or ``"18:00"``, ``"2026-11-23T18:00"``, with ``Z`` or an offset such as
-            ``+01:00`` if it is not of the machine's time zone; or a ``datetime`` or ``time``.
+        value: A duration, see :func:`parse_duration`; or ``"18:00"``, ``"2026-11-23T18:00"``, with ``Z`` or an offset
+            such as ``+01:00`` if it is not of the machine's time zone; or a ``datetime`` or ``time``.
 
     Raises:
         ValueError: If it is neither.
@@ -199,7 +199,7 @@ class WallTime:
     """A point in wall-clock time, as it was written.
 
     Args:
-        text: As it was written.
+        text: Original text.
         day: Date; None for whichever day comes first.
         time: Time of day; without a time zone it is local to the time that resolves it.
     """
@@ -244,16 +244,16 @@ class WallTime:
 
 
 class ResolvedTime(NamedTuple):
-    """When a point in time is, as of the moment at which it was resolved."""
+    """A resolved point in time."""
 
     seconds: float
     """From then."""
     at: datetime
     """In the time zone of the time that resolved it."""
     now: datetime
-    """When it was resolved."""
+    """Time at which it was resolved."""
     is_next_day: bool = False
-    """Whether a time of day was past, so that tomorrow's is meant."""
+    """Whether a time of day had passed, so that tomorrow's is meant."""
 
     def __str__(self) -> str:
         name = self.at.tzname() or ""
@@ -337,7 +337,7 @@ def is_in_reach(seconds: float, limit: float) -> bool:
 
 
 def format_end(seconds: float, limit: float) -> str:
-    """Return a forecast end; not as a number if it is out of all proportion to the time that there is.
+    """Return a forecast end; not as a number if it is far beyond the available time.
 
     Example::
 
@@ -351,8 +351,8 @@ def refuse_base_60(constructed: object, **durations: object) -> None:
     """Refuse a number that may have been a time, if a library that reads YAML constructs an object.
 
     There, 18:00 without quotes is 1080, in base 60. A bundle is read by :mod:`lightning_core.bundle.yaml_loader`, which
-    sees what is written; a library that constructs objects from a configuration passes on the number alone, and then
-    a number of seconds and a time look the same.
+    sees the written text; a library that constructs objects from a configuration passes on the number alone, and then a
+    number of seconds and a time look the same.
 
     Args:
         constructed: The object, whose ``__init__`` calls this.

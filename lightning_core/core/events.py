@@ -29,7 +29,7 @@ MAX_RUNS_AT_ONCE = 1000
 
 
 class ExitCause(StrEnum):
-    """Why a worker exited. It decides what happens to the job."""
+    """The cause of a worker's exit, which decides whether the job is retried."""
 
     DONE = "done"
     """Its training ended; the detail names the limit that ended it: ``max_epochs=3``."""
@@ -66,7 +66,7 @@ class BadLosses(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One smoothed observation of a target's metric: its mean over the batches since the previous cell."""
+    """A smoothed observation of a target's metric: its mean over the batches since the previous cell."""
 
     number: int
     """Number of the cell within the run: 1, 2, 3, ..."""
@@ -86,7 +86,7 @@ class Checkpoint(NamedTuple):
 
 
 class Horizon(NamedTuple):
-    """Where a training ends by the Trainer's own limits, whether or not its target is met."""
+    """The end of a training by the Trainer's own limits, whether or not its target is met."""
 
     batches: int | None = None
     """Batches done at the end; None if no number of batches or epochs ends it, or if that number is unknown."""
@@ -134,7 +134,7 @@ class Report:
         batches_at_start: Batches done before this incarnation began; positive in a resumed run.
         evaluated: Whether each cell is a whole evaluation (a validation metric), which needs no smoothing.
         checkpoint: Newest checkpoint of this incarnation.
-        horizon: Where its training ends by its own limits; None if it has none.
+        horizon: End of the training by its own limits; None if it has none.
         bad_losses: Newest run of losses that are NaN or infinite; None if there was none.
         in_slow_phase: Whether the worker is in a phase that may take much longer than a batch: validation, saving, its
             first batch.
@@ -144,9 +144,9 @@ class Report:
         epoch_batches: Batches of an epoch, for a target in epochs; None if the scheduler has it, or it is unknown.
         memory: Memory of its process on each device, once it has trained and whenever its peak has grown; None if the
             scheduler has it, or it is unknown.
-        hyper_parameters: What it is trained with, once; None if the scheduler has it, or there is nothing to tell.
-        met: What met its target, as judged where it trains, by the rule of the scheduler; None if it is not met, or
-            batches are counted.
+        hyper_parameters: Hyper-parameters, sent once; None if the scheduler has them, or there are none.
+        met: Value that met its target, judged by the training process with the scheduler's rule; None if it is not met,
+            or batches are counted.
     """
 
     job: str
@@ -178,9 +178,9 @@ class WorkerExited:
     Args:
         job: Name of the job.
         incarnation: Incarnation of the job that exited.
-        cause: Why it exited.
-        detail: Traceback, with the error in its last line; for a training that ended or was interrupted, what ended it.
-            Of a long one, the end is kept.
+        cause: Cause of the exit.
+        detail: Traceback, with the error in its last line; for a training that ended or was interrupted, the cause. A
+            long detail keeps its end.
         checkpoint: Newest checkpoint of this incarnation.
     """
 
@@ -218,7 +218,7 @@ class DevicesUnavailable:
 
     Args:
         devices: Numbers of the devices; empty if all are available.
-        detail: Why, in words.
+        detail: Reason, as text.
     """
 
     devices: tuple[int, ...]
@@ -238,7 +238,7 @@ class Close:
     """Shutdown of the pool: launched jobs save a checkpoint and exit. They resume at the next :class:`WorkersLost`.
 
     Args:
-        by: What requested it, in words such as ``"Ctrl-C"``; empty if a fault causes it.
+        by: Source of the request, such as ``"Ctrl-C"``; empty if a fault causes it.
     """
 
     by: str = ""
@@ -286,7 +286,7 @@ class EarlierFeedback:
 class EarlierRuns:
     """Earlier runs of the same tasks that were found for jobs, right after they were submitted.
 
-    A job that is unknown, or already has loss cells or earlier runs, is left as it is.
+    A job that is unknown, or already has loss cells or earlier runs, is not changed.
 
     Args:
         runs: The runs, each once, at most :data:`MAX_RUNS_AT_ONCE`.

@@ -29,48 +29,48 @@ from lightning_core.core.targets import Target, as_target
 
 
 class OnMiss(StrEnum):
-    """What becomes of a job whose deadline has passed before its target was met."""
+    """Action for a job whose deadline passes before its target is met."""
 
     CONTINUE = "continue"
     """It continues on devices that no other job needs: a run at 99 % is not killed."""
     STOP = "stop"
     HOLD = "hold"
-    """It is held until a person gives it a new deadline, or cancels it."""
+    """It is held until a user gives it a new deadline, or cancels it."""
 
 
 class OnHold(StrEnum):
-    """What becomes of the memory of a job's process on a GPU while it is held."""
+    """Treatment of a job's GPU memory while the job is held."""
 
     KEEP = "keep"
-    """It stays there, and the job goes on at once."""
+    """It stays there, and the job resumes at once."""
     OFFLOAD = "offload"
-    """Its state is moved to the host's memory, and back before the job goes on."""
+    """Its state is moved to the host's memory, and back before the job resumes."""
 
 
 class OnRefused(StrEnum):
-    """What a script does when the pool on its device does not take its job."""
+    """Action of a script when the pool on its device refuses its job."""
 
     HOLD = "hold"
     """Wait, and ask again: the other jobs on the device were promised that it is shared."""
     ALONE = "alone"
-    """Train at full speed beside the pool's jobs, with a scheduler of its own."""
+    """Train at full speed next to the pool's jobs, with a scheduler of its own."""
     RENAME = "rename"
     """If only its name is taken, join as ``name-2``, ``name-3``, ...; else wait."""
 
 
 class OnNan(StrEnum):
-    """What becomes of a job whose losses are NaN or infinite for several loss cells in a row."""
+    """Action for a job whose losses are NaN or infinite for several loss cells in a row."""
 
     CONTINUE = "continue"
-    """People are told; it goes on."""
+    """It continues, with an alert."""
     STOP = "stop"
-    """It is over."""
+    """It ends."""
     RESTART = "restart"
     """It goes back to the newest checkpoint from before, as often as its ``retries`` allow, and at least once."""
 
 
 class Capability(StrEnum):
-    """What a training process is able to do for the others."""
+    """A capability of a training process."""
 
     TIME_SLICE = "time_slice"
     """Train in time slices on a device that it shares with other jobs."""
@@ -89,14 +89,14 @@ class Job:
     Args:
         name: Name, unique among the jobs of its pool that have not ended.
         deadline: Seconds from submission; inf for none. This and every other time may be text, such as ``"1h30m"``.
-        target: When it counts as met; also as one line, such as ``"val_acc>=0.9"``.
+        target: Condition under which it counts as met; also as one line, such as ``"val_acc>=0.9"``.
         begin: Seconds from submission before which it does not start.
-        weight: Number of jobs of weight 1 that it counts for when not all can meet their deadlines.
+        weight: Relative importance when not all deadlines can be met.
         min_devices: Minimum number of devices that it trains on.
         max_devices: Maximum number of devices. Unless the job can be resized, the scheduler settles on one size at
             submission: as many as the pool has, up to ``max_devices``.
-        on_miss: What becomes of it when its deadline passes.
-        can: What its process is able to do. A plain script cannot be released.
+        on_miss: Action when its deadline passes.
+        can: Capabilities of its process. A plain script cannot be released.
         device: Number of the pool's device that its process runs on and cannot leave; None where the scheduler chooses.
         work: Seconds that it is expected to need alone on its devices, until its throughput is measured.
         restarts: Limit of restarts after a lost worker; None for no limit.
@@ -105,16 +105,17 @@ class Job:
         throughputs: Batches per second on each of ``sizes``, if known beforehand; empty to measure them.
         resize_seconds: Seconds lost when it is moved or resized, if known beforehand.
         location: Location of the pool that it trains at, as its settings spell it; empty for any.
-        on_nan: What becomes of it when its losses are NaN or infinite.
+        on_nan: Action when its losses are NaN or infinite.
         spec_sha256: SHA-256 of the text of its spec, if the pool launches it: no other spec is launched.
-        like: Name or tag of earlier runs that went as it will go; empty to go by the model, metric and batch size.
+        like: Name or tag of earlier runs with a similar loss curve; empty to select them by model, metric and batch
+            size.
         model: Class path of its LightningModule; empty if unknown.
         batch_size: Samples in a batch of one device; None if unknown.
         save_every: Seconds of training between two periodic checkpoints; None if unknown.
         memory: Bytes that it needs at least of each device's memory; None to estimate and measure it.
-        on_hold: What becomes of its memory on a GPU while it is held.
+        on_hold: Treatment of its GPU memory while it is held.
         owner: Name of the person to whom it belongs, set by the server; empty if unknown.
-        trial_of: Name of the search of which it is a trial; empty for none.
+        trial_of: Name of its search if it is a trial; empty otherwise.
 
     Raises:
         ValueError: If the name is empty, the target or a time cannot be read, or a number is out of its range.
@@ -234,7 +235,7 @@ def _is_count(value: int | None) -> bool:
     return value is None or value >= 0
 
 
-# What each term must be on its own, and in words.
+# Check of each term on its own, with its rule as text.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "deadline": (lambda value: value > 0, "positive"),
     "begin": (lambda value: 0 <= value < math.inf, "at least 0 and finite"),

@@ -1,7 +1,7 @@
-"""Upper bounds of what is read, wherever it comes from: a bundle, a journal, a message, the environment, a program.
+"""Upper bounds of all input: a bundle, a journal, a message, the environment, or a program.
 
-No real pool meets them. They keep a wrong or hostile number from costing memory and time, and keep arithmetic within
-the range in which sums and ratios of floats mean something.
+No real pool reaches them. They keep a wrong or hostile number from costing memory and time, and keep arithmetic within
+the range in which sums and ratios of floats are meaningful.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAX_ARGUMENTS = 1000
 
 
 def format_bytes(amount: float) -> str:
-    """Return an amount of memory for people.
+    """Return an amount of memory as text.
 
     Example::
 
@@ -83,7 +83,7 @@ def shown(value: object, max_length: int = 60) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
-def check_at_most(name: str, value: float | None, maximum: float, unit: str = "") -> None:
+def check_at_most(name: str, value: float | None, maximum: float) -> None:
     """Check that a number is not above its bound; None is not.
 
     Raises:
@@ -97,7 +97,7 @@ def check_at_most(name: str, value: float | None, maximum: float, unit: str = ""
         ValueError: devices must be at most 1,024, got 1000000000
     """
     if value is not None and not value <= maximum:
-        raise ValueError(f"{name} must be at most {maximum:,.15g}{unit}, got {shown(value)}")
+        raise ValueError(f"{name} must be at most {maximum:,.15g}, got {shown(value)}")
 
 
 def check_seconds(name: str, value: float | None, minimum: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Checks names of jobs and of people, and suggests known words for unknown ones."""
+"""Checks of names of jobs and users, and suggestions of known words for unknown ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TypeGuard
 NAME_RULE = "1 to 63 letters, digits, '.', '_', '-', the first a letter or digit, the last no '.'; no device, as CON"
 MAX_NAME_LENGTH = 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-# Folders are copied to machines where these are devices, whatever ending they have.
+# Folders are copied to machines where these are devices, whatever their endings.
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
-# The name of a person is that of an account of the machine, or one that the pool's owner has chosen.
+# The name of a user is that of an account of the machine, or one that the pool's owner has chosen.
 PERSON_RULE = "1 to 63 letters, digits, '.', '_', '-', '@', the first a letter, a digit or '_'"
 _PERSON = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,62}")
 _SECRET = re.compile(r"api_?key|key|token|secrets?|passw(or)?d|passphrase|credentials?", re.IGNORECASE)
@@ -48,7 +48,7 @@ def _ascii(name: object) -> str:
 
 
 def is_person(name: object) -> TypeGuard[str]:
-    """Return whether a value is a valid name of a person.
+    """Return whether a value is a valid name of a user.
 
     Example::
 
@@ -59,7 +59,7 @@ def is_person(name: object) -> TypeGuard[str]:
 
 
 def check_person(name: object) -> str:
-    """Return a name after checking that it is valid for a person.
+    """Return a name after checking that it is valid for a user.
 
     Raises:
         ValueError: If it is not; the message has the rule.
@@ -114,7 +114,7 @@ def closest(word: object, known: Iterable[str], similarity: float = 0.6) -> str 
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'deadline'?`` if a known word is close, else what is known.
+    """Return ``; did you mean 'deadline'?`` if a known word is close, else the known words.
 
     Example::
 

@@ -41,13 +41,13 @@ class JobView:
         goal: Threshold of the loss; NaN for a target in batches.
         position: Batches that were done when the last cell closed; 0 before the first.
         acknowledged: Whether its worker has reported under its newest grant, or has none.
-        weight: Number of jobs of weight 1 that it counts for.
+        weight: Relative importance when not all deadlines can be met.
         size: Number of devices that it trains on: whole ones if more than one.
         devices: Number of devices of the pool (one number).
         ends_at: Batches at which its training ends by itself; inf if it does not. ``remaining``, ``work`` and
             ``quantiles`` are inf where the forecast lies beyond.
-        ready: Whether the estimator says that its forecast is good enough to plan and judge the job
-            (:class:`~lightning_core.core.protocols.UsesHistory`); False where it does not say.
+        ready: Whether the estimator considers its forecast good enough to plan and judge the job
+            (:class:`~lightning_core.core.protocols.UsesHistory`); False for other estimators.
 
     The following are filled only for a policy that chooses sizes
     (:class:`~lightning_core.core.protocols.ChoosesSizes`), and empty otherwise:
@@ -120,16 +120,16 @@ class Plan:
 
     Attributes:
         order: All rows, the first to be served first: a permutation.
-        share: Share of its devices that each job should hold, in [0, 1]. A job with 0 gets only what is left over.
+        share: Share of its devices that each job should hold, in [0, 1]. A job with 0 gets only leftovers.
         finish: Expected time at which the target is reached, scheduler time; inf if never, NaN if unknown.
         codes: Reasons of the jobs that are served, indices into :data:`lightning_core.core.reasons.CODES`.
         waiting: Reasons of the jobs that are not served, likewise.
         numbers: Numbers of the reasons, shape ``(n, 2)``.
-        work_conserving: Whether what is left over goes to any job that can use it.
+        work_conserving: Whether leftovers go to any job that can use them.
         size: Number of devices that each job should train on, at least 1; None to keep the present sizes.
         capped: Whether each job must not use more than its share; None for none.
-        yields: Whether each job has no more of a device than others leave free on it; None for none. Other jobs that do
-            not fit share a device in proportion to what they ask for.
+        yields: Whether each job uses only the part of a device that others leave free; None for none. Other jobs that
+            do not fit share a device in proportion to their requests.
         replan_at: Scheduler time of the next round, if the policy wants one before the usual period is over.
     """
 

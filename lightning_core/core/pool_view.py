@@ -1,4 +1,4 @@
-"""What a controller may look at."""
+"""The view of the pool that a controller gets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lightning_core.core.jobs import Job
 
 
 class PoolView(Protocol):
-    """The pool as of the event that a controller is told of, with what the event has changed."""
+    """The pool after the event that a controller handles."""
 
     @property
     def nodes(self) -> NodesSeen:
-        """Nodes that were seen last."""
+        """Nodes seen last."""
 
     @property
     def spent(self) -> float:
@@ -28,7 +28,7 @@ class PoolView(Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether the pool is being taken down."""
+        """Whether the pool is shutting down."""
 
     def names(self) -> Sequence[str]:
         """Return the names of the jobs that have not ended."""

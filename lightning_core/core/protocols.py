@@ -23,7 +23,7 @@ class NameTakenError(JoinRefusedError):
 
 
 class AccessRefusedError(JoinRefusedError):
-    """The person who asks has no right to it."""
+    """The user has no right to the request."""
 
 
 class DeviceNotSharedError(JoinRefusedError):
@@ -86,7 +86,7 @@ class KnowsSchedule(Protocol):
     def schedule(self, row: int, position: FloatArray, rate: FloatArray) -> None:
         """Take the relative learning rates of a row; they replace those that it took earlier.
 
-        A row that takes none has a constant rate. They may come before the first cell or later, and again as they are.
+        A row that takes none has a constant rate. They may come before the first cell or later, and repeatedly.
 
         Args:
             row: Row of the bank.
@@ -129,16 +129,16 @@ class LooksAtCurves(Protocol):
 
 @runtime_checkable
 class KeepsRows(Protocol):
-    """A policy or an estimator that lets rows go. Without it no row ever leaves: what is remembered grows for ever.
+    """A policy or an estimator that can remove rows. Without it no row ever leaves, and its memory grows for ever.
 
     A policy that remembers nothing, with an empty ``state()``, does not need it. One with ``banks`` passes it on.
     """
 
     def keep(self, stays: BoolArray) -> None:
-        """Drop rows of jobs that are over. Those that stay close up, in their order; new rows follow them.
+        """Drop rows of ended jobs. The others close up, in their order; new rows follow them.
 
         Args:
-            stays: Whether each row stays, shape ``(n,)``. :mod:`lightning_core.core.arrays` has what it takes.
+            stays: Whether each row stays, shape ``(n,)``. :mod:`lightning_core.core.arrays` helps to do so.
         """
 
 

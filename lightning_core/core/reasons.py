@@ -3,7 +3,7 @@
 A new reason is one line in ``WORDS``. ``{0}`` and ``{1}`` are its numbers, ``{0:t}`` writes seconds as a duration,
 ``{0:# device}`` writes a count with its noun ("1 device", "2 devices"), and ``{text}`` is the text of the reason. A
 forecast has two significant figures: ``{0:ft}`` writes one of seconds, ``{0:fb}`` one of batches, and ``{0:ft1}`` and
-``{1:fb0}`` say no more than "more than ten times" of the number 1 or 0, beside which it stands.
+``{1:fb0}`` are capped at "more than" ten times the number 1 or 0, beside which they stand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORDS = {
     "submitted": "waiting for the first plan",
     "first_in_line": "first in line",
     "behind": "queued behind {0:# job}",
-    "fixed_share": "has its fixed share",
+    "fixed_share": "gets its fixed share",
     "equal_share": "one of {0:.0f} equal shares",
     "explore": "being explored: {0:.0f} of {1:.0f} loss cells seen",
     "explore_batches": "being explored: {0:.0f} of {1:.0f} batches trained",
@@ -42,21 +42,21 @@ WORDS = {
     "too_much_memory": "needs {0:b} of memory, but the pool's devices have {1:b}",
     "makes_room": "frees its memory for jobs ahead of it",
     "paused": "paused by {text}",
-    "told_none": "told to hold no devices by {text}",
+    "told_none": "holds no devices at the request of {text}",
     "closing": "the pool is shutting down; the job is saved and resumes with the pool",
     "not_begun": "starts in {0:t}",
     "recovering": "restarts in {0:t}",
     "late_goes_on": "deadline passed: continues on devices that no other job needs",
     "late_held": "deadline passed: held until it gets a new deadline",
-    "no_share": "has no fixed share",
+    "no_share": "no fixed share",
     "its_turn": "its turn",
     "not_its_turn": "waiting for its turn behind {0:# job}",
     "least_work": "among the jobs with the least work left: {0:ft} of device time",
     "more_work": "waiting for jobs with less work left: needs {0:ft} of device time",
     "easiest": "among the easiest jobs: needs {0:ft1} and has {1:t}",
     "harder": "waiting for easier jobs: needs {0:ft1} and has {1:t}",
-    "unjudged": "has reported too little to be judged",
-    "unjudged_later": "waiting for more urgent jobs; has reported too little to be judged",
+    "unjudged": "too few reports to judge it",
+    "unjudged_later": "waiting for more urgent jobs; too few reports to judge it",
     "has_a_chance": "may finish in time: needs about {0:ft}, {1:.0%} likely in time on its own",
     "more_urgent": "waiting for more urgent jobs: needs about {0:ft}, {1:.0%} likely in time on its own",
     "others_first": "waiting for jobs more likely to finish in time: needs about {0:ft}, {1:.0%} likely in time on "
@@ -67,7 +67,7 @@ WORDS = {
     "likely_never_others": "waiting for jobs more likely to finish in time: {1:.0%} likely to reach its target in "
     "time on its own",
     "never": "not scheduled: by forecast it does not reach its target in time, {1:.0%} likely on its own",
-    "slice": "has this time slice of {1:t}: improving {0:.2g} times as fast as required",
+    "slice": "runs in this time slice of {1:t}: improving {0:.2g} times as fast as required",
     "slower": "waiting for a time slice: improving {0:.2g} times as fast as required",
     "out_of_reach": "not scheduled: by forecast it misses its target even if it trains alone until its deadline",
     "halved": "dropped for jobs closer to their targets: it is a factor of {0:.2g} away from its own",
@@ -116,7 +116,7 @@ WORDS = {
     "bad_losses": "its losses have been NaN or infinite since batch {0:,.0f}",
     "stalled": "no batch for {0:t}; one usually takes {1:t}",
     "hung": "no step for {0:t}; the longest took {1:t}{text}",
-    "hung_first": "no step for {0:t}, not even a first one{text}",
+    "hung_first": "no step for {0:t} since the start{text}",
     # spot policies
     "spot_policy": "{text}, with {0:.0%} of the weight after feedback from {1:# job}",
     "spot_policy_known": "{text}, with {0:.0%} of the weight after feedback from {1:# job} and {2:# earlier one}",
@@ -124,10 +124,10 @@ WORDS = {
 }
 WORDS |= {
     # best-effort jobs
-    "best_effort": "no deadline: has an equal part of what jobs with deadlines leave",
-    "best_effort_turn": "no deadline: has its turn of the part of the pool that is kept for such jobs",
-    "best_effort_waits": "no deadline: waits for devices that no job with a deadline needs",
-    "infeasible_waits": "found infeasible: comes after jobs that have a chance and those without a deadline",
+    "best_effort": "best effort: equal share of the leftover devices",
+    "best_effort_turn": "best effort: its turn on the devices reserved for jobs without a deadline",
+    "best_effort_waits": "best effort: waiting for devices that no job with a deadline needs",
+    "infeasible_waits": "judged infeasible: runs after feasible and best-effort jobs",
     "target_met_best_effort": "target met",
 }
 WORDS |= {
@@ -144,12 +144,12 @@ WORDS |= {
     "too_long_for_cap": "needs at least {0:ft1} on the {2:# device} that its owner may have, and has {1:t}",
     "above_cap": "needs {0:# device}, but its owner may have {1:.0f} at most",
 }
-# The reason of a missed target has two parts, each with a code: what ended the job and how far it had come.
+# The reason of a missed target has two parts, each with a code: the end of the job and its progress.
 ENDED_BY = {
     "training_ended": "its training ended{text}",
     "interrupted": "interrupted by {text}",
     "deadline_passed": "deadline passed",
-    "never_feasible": "deadline passed; it had been found infeasible",
+    "never_feasible": "deadline passed; it had been judged infeasible",
     "cancelled": "cancelled{text}",
     "diverged": "stopped: its losses were NaN or infinite from batch {text} on",
     "diverged_again": "its losses were NaN or infinite from batch {text} on; retry limit reached",
@@ -164,37 +164,37 @@ REACHED = {
     "batches": ": {0:,.0f} of {1:,.0f} batches",
 }
 WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items() for far, how in REACHED.items()}
-# Why a controller asks something of a job.
+# Reasons of a controller's request for a job.
 WORDS |= {
     "in_plan": "planned for {text}",
     "not_in_plan": "not planned for {text}",
     "plan_changed": "{text}",
     "closed": "{text}",
-    "withdrawn": "asks nothing any more",
+    "withdrawn": "request withdrawn",
     "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",
     "nodes_held_by_forecast": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it, for {2:fb} more batches, "
     "which are {3:.0%} likely to be enough",
     "nodes_held_in_doubt": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it: by its forecast too little time "
     "is left to be {2:.0%} sure",
 }
-WORDS["like"] = "like {text}, {0:.0%}"  # what a forecast rests on
-# Why the pool wants the nodes that it wants.
+WORDS["like"] = "like {text}, {0:.0%}"  # the basis of a forecast
+# Reasons of the requested nodes.
 WORDS |= {
     "no_nodes": "no job needs a node",
     "nodes_planned": "the plans of {0:# job}, for {1:.4g} an interval",
     "nodes_replanned": "the plans of {0:# job} within the interval, for {1:.4g} an interval",
-    "nodes_kept": "the plans of {0:# job}, and the nodes that stay until their replacements are ready",
-    "nodes_elsewhere": "spot nodes were lost, and are wanted where there may be others",
-    "nodes_replaced": "nodes were lost, and a job cannot wait for the next interval",
+    "nodes_kept": "the plans of {0:# job}; nodes stay until their replacements are ready",
+    "nodes_elsewhere": "spot nodes preempted; requesting them in another zone",
+    "nodes_replaced": "nodes lost; a job cannot wait for the next interval",
     "nodes_for_new": "a job cannot wait for the next interval",
     "pool_closes": "the pool is shutting down",
     "budget": "{0:.4g} may be spent",
     "part": "{text}",
-    "money_ends": "what is left pays for the nodes until they have gone: {0:.4g}",
-    "no_money": "its nodes would cost more than is left: {0:.4g}",
+    "money_ends": "stopping: the remaining {0:.4g} covers draining the nodes",
+    "no_money": "its nodes would cost more than the remaining {0:.4g}",
     "needs_launch": "a script cannot leave a node: a pool on a market launches its jobs, with `submit`",
 }
-WORDS["words"] = "{text}"  # a reason that came from another process in words alone
+WORDS["words"] = "{text}"  # a reason that another process sent as text alone
 WORDS |= {
     # at the end, for saved states hold places in this table
     "ranks_wait": "none of its {1:.0f} ranks has moved for {0:t}, and they are not all in the same place{text}",
@@ -231,9 +231,9 @@ WITHOUT_FORECAST = {
 }  # fmt: skip
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})
-# How many numbers the words of each code show.
+# Number of numbers in the words of each code.
 _COUNTS = {code: max((int(n) + 1 for n in re.findall(r"\{(\d)", words)), default=0) for code, words in WORDS.items()}
-# Forecasts that stand beside what there is of them: number, form, and the number of what there is.
+# Forecasts beside an available amount: number, form, and the number of the available amount.
 _LIMITED = {
     code: tuple((int(at), form, int(of)) for at, form, of in found)
     for code, words in WORDS.items()
@@ -291,7 +291,7 @@ class Reason(NamedTuple):
         return words.format(*numbers, text=self.text)
 
     def without_forecast(self) -> Reason:
-        """Return the reason of a grant as it is told beside a verdict.
+        """Return the reason of a grant in the form shown beside a verdict.
 
         Example::
 
@@ -302,7 +302,7 @@ class Reason(NamedTuple):
 
 
 def check_reason(reason: Reason) -> Reason:
-    """Return a reason from outside after checking that it can be written in words.
+    """Return a reason from outside after checking that it can be formatted.
 
     Raises:
         ValueError: If its code is unknown, or numbers are missing.

@@ -34,7 +34,7 @@ import numpy as np
 
 from lightning_core.errors import LightningCoreError
 
-# The dtypes that arrays of a state may have: nothing else is built from what was read.
+# Permitted dtypes of a state's arrays: nothing else is built from input.
 _DTYPES = {"bool": np.dtype(np.bool_), "int64": np.dtype("<i8"), "float64": np.dtype("<f8")}
 
 
@@ -132,7 +132,7 @@ def decode(value: Any) -> Any:
     """Return the value that :func:`encode` was given; a part that saves its own state stays a dictionary.
 
     Raises:
-        StateError: If it is not what :func:`encode` returns.
+        StateError: If it is no result of :func:`encode`.
     """
     if isinstance(value, list):
         return [decode(one) for one in value]

@@ -74,7 +74,7 @@ class SpeedUp(Stateful):
         return math.inf if self._known else self._sums[0]
 
     def observe(self, devices: float, batches: float, seconds: float) -> None:
-        """Take in a measurement.
+        """Record a measurement.
 
         Args:
             devices: Number of devices, or the share of one, positive.
@@ -94,7 +94,7 @@ class SpeedUp(Stateful):
     def expect(self, throughputs: Mapping[int, float]) -> None:
         """Take the throughputs of earlier runs, by number of devices, which count until it is measured.
 
-        They count as if they had been measured for an instant.
+        They count as measurements of an instant.
         """
         for devices, throughput in throughputs.items():
             self.observe(devices, throughput * EXPECTED_SECONDS, EXPECTED_SECONDS)
@@ -102,7 +102,7 @@ class SpeedUp(Stateful):
     def throughput(self, devices: float) -> float:
         """Return the batches per second on a number of devices or a share of one; NaN while unknown.
 
-        Where throughputs were given, a number between two sizes has that of the smaller one: the rest stays unused.
+        With given throughputs, a number between two sizes has that of the smaller one: the rest stays unused.
         """
         if devices <= 0:
             return 0.0
@@ -128,7 +128,7 @@ class SpeedUp(Stateful):
     def devices_for(self, throughput: float) -> float:
         """Return the devices, or the share of one, that a throughput needs; inf if no number suffices.
 
-        Where throughputs were given, this is a share of the smallest size, or the smallest size that suffices.
+        With given throughputs, this is a share of the smallest size, or the smallest size that suffices.
 
         Args:
             throughput: Batches per second.

@@ -1,1 +1,1 @@
-"""A journal read as series, one set a job: what views and reports are made from."""
+"""History of a journal: series of each job, the source of all views and reports."""

@@ -1,4 +1,4 @@
-"""Faults of jobs and of the pool, in words: what happened, what was lost, what was done."""
+"""Faults of jobs and of the pool as text: the fault, the loss, and the response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.reasons import Reason
 from lightning_core.storage.journals.downtime import Down
 
-# What is said of a device whose worker starts, which is no fault.
+# Text of a device whose worker starts, which is no fault.
 STARTS = "its worker is starting"
 # Causes of an exit that are not faults.
 WELL = (ExitCause.DONE, ExitCause.INTERRUPTED, ExitCause.RELEASED)
@@ -21,18 +21,18 @@ WELL = (ExitCause.DONE, ExitCause.INTERRUPTED, ExitCause.RELEASED)
 
 @dataclass
 class Fault:
-    """One fault of a job.
+    """A fault of a job.
 
     Attributes:
         time: Scheduler time at which it was detected.
-        what: What happened.
+        what: Description of the fault.
         batches: Batches to repeat.
         work: Busy seconds that they had taken.
         start: Batches from which the job restarts; None if it had not begun.
         restart: Number of this restart; None if the job does not restart.
         pause: Seconds until the restart; None if unknown.
         back: Scheduler time at which the next worker began.
-        over: Why the job does not restart.
+        over: Reason why the job does not restart.
     """
 
     time: float
@@ -47,7 +47,7 @@ class Fault:
 
     @property
     def lost(self) -> str:
-        """Return what was lost, in words.
+        """Return the loss as text.
 
         Example::
 
@@ -60,7 +60,7 @@ class Fault:
 
     @property
     def done(self) -> str:
-        """Return what was done about it, in words.
+        """Return the response as text.
 
         Example::
 
@@ -91,7 +91,7 @@ class Gap(NamedTuple):
 
 
 def down_words(down: Down) -> str:
-    """Return what ended the scheduler before.
+    """Return the cause of the scheduler's last end.
 
     Example::
 
@@ -108,7 +108,7 @@ class DeviceOutage:
     Attributes:
         device: Number of the device.
         since: Scheduler time at which it began.
-        what: Cause in words.
+        what: Cause, as text.
         until: Scheduler time at which it ended; None if it has not.
     """
 
@@ -123,7 +123,7 @@ class DeviceOutage:
 
 
 def outage_words(detail: str, device: int) -> str:
-    """Return why one device of several has no worker; all that is said if nothing is said of it.
+    """Return why one of several devices has no worker; the whole text if that device is not mentioned.
 
     Example::
 
@@ -137,7 +137,7 @@ def outage_words(detail: str, device: int) -> str:
 
 
 def exit_words(event: WorkerExited) -> str:
-    """Return what happened to a worker that exited with a fault.
+    """Return the fault with which a worker exited.
 
     Example::
 
@@ -159,7 +159,7 @@ def exit_words(event: WorkerExited) -> str:
 
 
 def total_words(faults: Sequence[Fault]) -> str:
-    """Return the number of faults and what they cost together.
+    """Return the number of faults and their total cost.
 
     Example::
 
@@ -172,7 +172,7 @@ def total_words(faults: Sequence[Fault]) -> str:
 
 
 def repeated_words(batches: int, seconds: float | None) -> str:
-    """Return a number of batches and the seconds of work in them, in words."""
+    """Return a number of batches and the seconds of work in them, as text."""
     count = "1 batch" if batches == 1 else f"{batches} batches"
     return count if seconds is None else f"{count} ({format_duration(seconds)} of work)"
 
@@ -195,7 +195,7 @@ def fault_words(job: JobStatus) -> list[str]:
 
 
 def restarts_words(job: JobStatus) -> str:
-    """Return how often a job restarted, and what it had to repeat."""
+    """Return the restarts of a job and the work that it repeated, as text."""
     times = "once" if job.restarts == 1 else f"{job.restarts} times"
     seconds = job.lost_batches / job.throughput if job.throughput else None
     return f"restarted {times}" + (

@@ -1,4 +1,4 @@
-"""Forecasts of the scheduler: a scheduler that handles its events again is asked on the way."""
+"""Forecasts of the scheduler, recomputed by a scheduler that handles its events again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_core.storage.journals.replay import beginning, handle_again
 
 # Number of forecasts of a job, evenly spaced over its training.
 FORECASTS = 8
-# Seconds that the events may take to be handled again, and what they take: each cell, each round, and each job in it.
+# Limit in seconds for handling the events again, and their estimated cost: per cell, per round, and per job in a round.
 MAX_SECONDS = 8.0
 CELL, ROUND, JOB = 1e-4, 1e-3, 1e-5
 # For a run in a pool, the journal of the pool is handled again, of which only the number of events is known.
@@ -24,7 +24,7 @@ MAX_EVENTS = 50_000
 
 
 def fill_in(journal: Journal, history: History, count: int = FORECASTS, *, always: bool = False) -> bool:
-    """Fill in what the scheduler forecast during the training of each job, by handling its events again.
+    """Fill in the forecasts made during the training of each job, by handling its events again.
 
     Args:
         journal: Journal from which the history was read.
@@ -65,7 +65,7 @@ def seconds_again(history: History) -> float:
 
 def _ask(journal: Journal, asked: list[tuple[float, JobHistory]], start: float) -> None:
     """Ask a scheduler that handles the events of a journal again; times count from ``start``."""
-    scheduler, number, began, _ = beginning(journal, whole=True)  # what was forecast before thinned events is lost
+    scheduler, number, began, _ = beginning(journal, whole=True)  # forecasts before thinned events are lost
     asked = [(time, job) for time, job in asked if time >= began - start]
     at = 0
     for entry in journal.recent_entries():

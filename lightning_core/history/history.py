@@ -1,19 +1,23 @@
-"""A journal read as series, one set a job, for pictures, reports and ``why``.
+"""A journal as series of each job, for charts, reports and ``why``.
 
 Rules
 
-1. One reader: everything that shows a journal takes it from here.
-2. It shows what the scheduler says it accepted (:class:`~lightning_core.core.answers.Accepted`), and has no rules of
-   its own for what is stale, repeated or of an older incarnation.
+1. One reader: everything that shows a journal uses this one.
+2. It shows the data that the scheduler accepted (:class:`~lightning_core.core.answers.Accepted`), and has no rules of
+   its own for stale or repeated data, or data of an older incarnation.
 3. Times are seconds of scheduler time.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
+from typing import NamedTuple
 
 from lightning_core.core.answers import Accepted, Alert, Answer
+from lightning_core.core.codec import accepted_from_dicts, answers_from_dicts, event_from_dict
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.control import Ask, IntervalEnded, PoolAnswer
 from lightning_core.core.events import (
@@ -27,7 +31,8 @@ from lightning_core.core.events import (
     WorkersLost,
 )
 from lightning_core.core.jobs import Job
-from lightning_core.history.entries import read_entry, says_nothing_of
+from lightning_core.core.limits import shown
+from lightning_core.core.validation import MAX_INTEGER
 from lightning_core.history.faults import DeviceOutage, Gap, down_words, outage_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.market_history import MarketHistory
@@ -35,8 +40,60 @@ from lightning_core.history.moments import Remark
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.downtime import MAX_LATENESS, Down, Downtime
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.storage.journals.journal_database import LEFT_OUT_BEFORE, JournalEntry, JournalPart
+from lightning_core.storage.journals.journal_database import KEPT_ON, LEFT_OUT_BEFORE, JournalEntry, JournalPart
 from lightning_core.storage.journals.journal_errors import reading
+from lightning_core.storage.journals.thinning import AFTER_A_BREAK
+
+_REPORT = '{"kind":"report"'
+# Keys of answers: those of a report that was only accepted have none of them.
+_ANSWER = '"reason":'
+
+
+class Taken(NamedTuple):
+    """An entry in the form that a history reads."""
+
+    event: Event
+    """The event; a report is without its cells, which are in ``accepted``."""
+    answers: list[Answer]
+    accepted: list[Accepted]
+    breaks: tuple[int, ...] = ()
+    """Places of the cells of a report before which others were left out: a thinned journal has few."""
+
+
+def read_entry(entry: JournalEntry) -> Taken:
+    """Return an entry in the form that a history reads.
+
+    Raises:
+        ValueError: If a value is of another type or out of its range; AttributeError, KeyError or TypeError where the
+            texts have another form.
+    """
+    body, parts = json.loads(entry.event), json.loads(entry.answers)
+    if not entry.event.startswith(_REPORT):
+        event = event_from_dict(body)
+        return Taken(event, answers_from_dicts(parts), accepted_from_dicts(parts, event))
+    told = body.pop("cells", ())
+    thinned = entry.digest in (KEPT_ON, LEFT_OUT_BEFORE)
+    breaks = tuple(k for k, cell in enumerate(told) if thinned and cell[0] == AFTER_A_BREAK)
+    cells = [(batches, value) for _, batches, value in told]
+    job = body["job"]
+    for part in parts:
+        if "accepted" in part and part["job"] == job and (own := part["accepted"].pop("cells", None)) is not None:
+            cells = [(batches, value) for batches, value in own]
+    for batches, value in cells:
+        if type(batches) is not int or not -MAX_INTEGER <= batches <= MAX_INTEGER or not isfinite(value):
+            raise ValueError(f"expected the cell of a report, got {shown([batches, value])}")
+    event = event_from_dict(body)
+    accepted = [
+        one._replace(cells=tuple(cells)) if cells and one.job == job else one
+        for one in accepted_from_dicts(parts, event)
+    ]
+    return Taken(event, answers_from_dicts(parts), accepted, breaks)
+
+
+def says_nothing_of(entry: JournalEntry, job: str) -> bool:
+    """Return whether an entry is the report of another job, and was only accepted."""
+    name = json.dumps(job)
+    return entry.event.startswith(_REPORT) and f'"job":{name}' not in entry.event and _ANSWER not in entry.answers
 
 
 class History:
@@ -51,7 +108,7 @@ class History:
         stops: Times between an orderly stop of the run or pool and its resumption.
         part_of: Pool in which the jobs ran beside others; None if the journal has all jobs.
         outages: Times in which devices had no worker.
-        cloud: What was wanted of the cloud, and what its intervals cost, each with its time.
+        cloud: Nodes requested of the cloud, and costs of its intervals, each with its time.
         market: Offers, and the cost of each job; None for a pool on no market.
     """
 
@@ -86,7 +143,7 @@ class History:
         return history
 
     def take_entry(self, entry: JournalEntry, only: str = "") -> None:
-        """Take in the next entry of the journal; see :meth:`read`."""
+        """Record the next entry of the journal; see :meth:`read`."""
         # In a part of the journal of a pool, times count from the submission of its jobs.
         now = entry.now - (0.0 if self.part_of is None else self.part_of.submitted_at)
         if entry.digest == LEFT_OUT_BEFORE:
@@ -110,13 +167,13 @@ class History:
         accepted: Sequence[Accepted],
         breaks: Sequence[int] = (),
     ) -> None:
-        """Take in one event, what the scheduler accepted of it, and what followed from it.
+        """Record an event, its accepted part and its answers.
 
         Args:
             event: The event.
             now: Its time.
             answers: Answers of the scheduler.
-            accepted: What was accepted.
+            accepted: The accepted part of the event.
             breaks: Places of the cells of a report before which others were left out.
         """
         down = self.pass_time(now, event)
@@ -138,7 +195,7 @@ class History:
             self._answer(answer, now)
 
     def pass_time(self, now: float, event: Event | None = None) -> Down | None:
-        """Let time pass until an event, and return the downtime that ends with it; None for one that is not read."""
+        """Advance to the time of an event, and return the downtime that ends with it; None for one that is not read."""
         now = max(now, self.last)
         down = self._look_for_gap(event, now)
         self.last = now
@@ -149,7 +206,7 @@ class History:
         """Return the newest job of a name, or with ``name@1`` the first one of that name.
 
         Raises:
-            KeyError: If there is no such job; the message names the jobs that there are.
+            KeyError: If there is no such job; the message names the existing ones.
         """
         if name in self._newest:
             return self._newest[name]
@@ -215,7 +272,7 @@ def _tell(
     now: float,
     breaks: Sequence[int],
 ) -> None:
-    """Tell the history of a job what was accepted of an event."""
+    """Pass the accepted part of an event to the history of its job."""
     match event:
         case Report() if accepted.fault is None:
             if event.epoch_batches is not None:

@@ -1,4 +1,4 @@
-"""One job as series: made from what the scheduler accepted and answered, event by event."""
+"""The history of one job as series, built from the accepted data and the answers of each event."""
 
 from __future__ import annotations
 
@@ -28,18 +28,26 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import HyperParameters
 from lightning_core.history.faults import WELL, Fault, down_words, exit_words, work_since
-from lightning_core.history.moments import Belief, FinishForecast, Holding, MetricPoint, Progress, Remark
-from lightning_core.history.series import Series, means_over
+from lightning_core.history.moments import (
+    Belief,
+    FinishForecast,
+    Holding,
+    MetricPoint,
+    Progress,
+    Remark,
+    Series,
+    means_over,
+)
 from lightning_core.history.who_asked import command_words, sent_words, take_level
 from lightning_core.storage.journals.downtime import Down
 
 
 @dataclass(eq=False)
 class JobHistory:
-    """One job, from its submission to its end. Times are seconds of scheduler time.
+    """The history of a job, from its submission to its end. Times are seconds of scheduler time.
 
     Attributes:
-        job: Job with its terms as they are now.
+        job: Job with its current terms.
         terms: Job as submitted.
         run_number: 1, or more for a name that was submitted again after its job had ended.
         submitted: Time of the submission.
@@ -48,9 +56,9 @@ class JobHistory:
         points: Loss observations, the oldest first; empty for a target in batches.
         breaks: Places of the points before which others were left out, in a thinned journal.
         progress: One entry for each report.
-        grants: What it held, from each time on.
+        grants: Its grants, each with its start.
         beliefs: Changes of its verdict; the last one is its end.
-        remarks: Commands, and what workers did.
+        remarks: Commands, and events of its workers.
         faults: Faults of its workers.
         forecasts: Some forecasts over its training; see :func:`lightning_core.history.forecasts.fill_in`.
         ended: Time of its end; None if it has not ended.
@@ -59,8 +67,8 @@ class JobHistory:
         rejected: Number of losses that were NaN or infinite.
         version: Version of the newest directive.
         trains_since: Time from which it has had a share.
-        levels: What each who asks something asks of it.
-        hyper_parameters: What it is trained with, as its training has told.
+        levels: Current requests, by asker.
+        hyper_parameters: Hyper-parameters, as reported by its training.
     """
 
     job: Job
@@ -120,7 +128,7 @@ class JobHistory:
         return self.points.table()[:, [0, 2]] if self.job.target.observes else self.progress.table()[:, [0, 1]]
 
     def curve(self) -> FloatArray:
-        """Return times and values of what counts against the target, the mean over the window, shape ``(n, 2)``."""
+        """Return times and values of the windowed mean that counts against the target, shape ``(n, 2)``."""
         seen = self.seen()
         if self.window == 1 or self.evaluated or not self.job.target.observes:
             return seen
@@ -155,7 +163,7 @@ class JobHistory:
     # ------------------------------------------------------------------------------------------------ reading
 
     def progressed(self, accepted: Accepted, now: float, breaks: Sequence[int] = ()) -> None:
-        """Take in what was accepted of a report; others were left out before the cells at ``breaks``."""
+        """Record the accepted part of a report; others were left out before the cells at ``breaks``."""
         if accepted.batches_at_start is not None and self.faults and self.faults[-1].back is None:
             self._came_back(self.faults[-1], accepted.batches_at_start, now)
         self.evaluated = accepted.evaluated
@@ -173,14 +181,14 @@ class JobHistory:
         self.rejected = accepted.rejected
 
     def answer(self, answer: JobAnswer, now: float) -> None:
-        """Take in an answer; a directive that is repeated is left out."""
+        """Record an answer; a repeated directive is left out."""
         if self.ended is not None:
             return
         if isinstance(answer, Ask):
             self.ask(answer, now)
             return
         if isinstance(answer, Alert):
-            if answer.reason.code != "diverged_back":  # that one is told as a fault
+            if answer.reason.code != "diverged_back":  # that one is shown as a fault
                 self.remarks.append(Remark(now, "alert", str(answer.reason)))
             return
         if isinstance(answer, VerdictChanged):
@@ -204,7 +212,7 @@ class JobHistory:
         self.grants.append(Holding(now, answer.share, answer.devices, answer.reason))
 
     def change(self, event: Change, now: float) -> None:
-        """Take in a command that changes one thing of the job."""
+        """Record a command that changes one term of the job."""
         before = self.job
         match event:
             case SetDeadline():
@@ -240,11 +248,11 @@ class JobHistory:
             self.remarks.append(Remark(now, event.by, sent_words(event, words)))
 
     def ask(self, ask: Ask, now: float) -> None:
-        """Take in what a controller asks of the job."""
+        """Record a controller's request."""
         self.remarks.append(Remark(now, ask.by, ask.words + take_level(self.levels, ask)))
 
     def left(self, event: WorkerExited, accepted: Accepted, now: float) -> None:
-        """Take in that a worker exited."""
+        """Record the exit of a worker."""
         if event.cause in WELL:
             self.remarks.append(Remark(now, "worker", _farewell(event)))
             return
@@ -252,11 +260,11 @@ class JobHistory:
         self.lost_worker(exit_words(event), accepted, now)
 
     def launch_timed_out(self, event: LaunchTimedOut, now: float) -> None:
-        """Take in that workers were not ready in time."""
+        """Record a launch that timed out."""
         self.faults.append(Fault(now, f"its workers were not ready in time: {event.detail}"))
 
     def pool_lost(self, down: Down, accepted: Accepted, now: float) -> None:
-        """Take in that the pool was down; a worker that had saved and left before lost nothing."""
+        """Record a downtime of the pool; a worker that had saved and left before lost nothing."""
         if accepted.fault is not None:
             words = f"{down_words(down)} before it had left" if down.by else "the pool was lost, and its worker"
             self.lost_worker(words, accepted, now)
@@ -267,7 +275,7 @@ class JobHistory:
             self.remarks.append(Remark(now, "worker", "the pool was down"))
 
     def lost_worker(self, what: str, accepted: Accepted, now: float) -> None:
-        """Take in a fault, after which the job restarts unless nothing is said of that."""
+        """Record a fault; the job restarts if ``accepted`` says from where."""
         if accepted.fault is None:
             self.faults.append(Fault(now, what))
             return

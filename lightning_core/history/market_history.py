@@ -1,7 +1,7 @@
-"""What a pool's market offered, and what each job cost on it, as the events of a journal tell.
+"""The market of a pool, from the events of a journal: its offers, and the cost of each job.
 
 The bill is the market's own (:class:`~lightning_core.market.online.node_bill.NodeBill`), fed with the same events, so
-that the money of all jobs, and what is of none of them, is together what the ledger says.
+that the costs of all jobs, plus those of none, add up to the ledger.
 
 The journal has which nodes were billed and how many devices each job held, but not on which node it trained. So each
 second of the nodes that are up is split over the devices that jobs held, and a job among several that hold spot and
@@ -48,7 +48,7 @@ class Quote:
 
     Attributes:
         offer: The offer.
-        since: Scheduler time from which price and count are what they are.
+        since: Scheduler time since which price and count hold.
         before: Price and count before that; None if they never were others.
         stands: Whether the newest quote has it.
     """
@@ -71,7 +71,7 @@ class MarketHistory:
         self._bill = _Bill(seconds, minimum_charge)
         self._recorded = self._recorded_own = 0.0  # of the intervals that have ended: in the ledger, and of our bill
         self.quotes: dict[str, Quote] = {}
-        """What was quoted, by name of the offer; of a market that quotes one price, by the empty name."""
+        """Quotes by name of the offer; a market that quotes one price has one offer, with an empty name."""
 
     @classmethod
     def of(cls, settings: Settings) -> MarketHistory | None:
@@ -84,7 +84,7 @@ class MarketHistory:
     # ------------------------------------------------------------------------------------------------ events
 
     def take(self, event: Event, now: float) -> None:
-        """Take in an event, and the time that has passed until it."""
+        """Record an event, and the time that has passed until it."""
         match event:
             case Quoted():
                 self._bill.quote(event, now)
@@ -96,7 +96,7 @@ class MarketHistory:
                 self._bill.advance(now)
 
     def hold(self, job: JobHistory) -> None:
-        """Take in how many devices a job holds from now on."""
+        """Record a job's new number of devices."""
         held = 0.0
         if job.ended is None and job.grants:
             held = job.grants[-1].share * len(job.grants[-1].devices)
@@ -106,7 +106,7 @@ class MarketHistory:
             self._bill.holding.pop(job, None)
 
     def end_interval(self, row: IntervalEnded) -> None:
-        """Take in a row of the ledger."""
+        """Record a row of the ledger."""
         self._recorded += row.cost
         self._recorded_own += self._bill.take(row.number)
 
@@ -114,28 +114,28 @@ class MarketHistory:
 
     @property
     def jobs(self) -> Mapping[JobHistory, Money]:
-        """What each job that held a node cost until now."""
+        """Cost until now of each job that held a node."""
         return self._bill.jobs
 
     @property
     def overlap(self) -> Money:
-        """What nodes cost on which no job trained: they start, stand beside their replacements, or leave."""
+        """Cost of nodes on which no job trained: starting, waiting beside their replacements, or leaving."""
         return self._bill.overlap
 
     @property
     def minimum_charges(self) -> float:
-        """What was billed for nodes that were given back before their minimum was over."""
+        """Amount billed for nodes that were returned before their minimum was over."""
         split = math.fsum(money.all for money in (*self.jobs.values(), self.overlap))
         return self._of_rounding(self._recorded_own + self._bill.cost - split)
 
     @property
     def moves(self) -> float:
-        """What the ledger has beyond the nodes: checkpoints that were moved to other regions."""
+        """Costs in the ledger beyond the nodes: checkpoints moved to other regions."""
         return self._of_rounding(self._recorded - self._recorded_own)
 
     @property
     def in_progress(self) -> float:
-        """What the interval in progress has cost until now; the ledger has it once it has ended."""
+        """Cost until now of the interval in progress; it enters the ledger at its end."""
         return self._bill.cost
 
     @property

@@ -1,4 +1,4 @@
-"""The ledger of a pool on a market, read from its journal: what each interval held, cost and trained."""
+"""The ledger of a pool on a market, read from its journal: nodes, cost and training of each interval."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from lightning_core.storage.journals.replay import replay
 
 @dataclass(frozen=True, slots=True)
 class MarketLedger:
-    """What the intervals of a market have cost.
+    """Costs of the intervals of a market.
 
     Attributes:
-        rows: The intervals, the last one up to the newest event if it is in progress; what it trained is not known yet.
-        references: What the jobs would have cost on on-demand nodes alone, and at the offline optimum, at the measured
-            throughput; None while that of a job is unknown.
+        rows: The intervals. The last one extends to the newest event if it is in progress, and its training is not
+            known yet.
+        references: Cost of the jobs on on-demand nodes alone, and at the offline optimum, at the measured throughput;
+            None while the throughput of a job is unknown.
     """
 
     rows: list[IntervalEnded]
@@ -32,7 +33,7 @@ class MarketLedger:
 
     @property
     def words(self) -> str:
-        """The cost, and what it compares with."""
+        """The cost and its references, as text."""
         if self.references is None:
             return f"paid: {self.cost:.4g}"
         on_demand, optimum = self.references

@@ -1,12 +1,90 @@
-"""Entries of the series of a job. Times are seconds of scheduler time."""
+"""Series of a job's observations in columns, and their entries. Times are seconds of scheduler time."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar, overload
+
+import numpy as np
 
 from lightning_core.core.answers import Verdict
+from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.control import Asker
 from lightning_core.core.reasons import Reason
+
+Row = TypeVar("Row")
+# Numbers of a row: a time, batches done, and a value.
+COLUMNS = 3
+
+
+class Series(Sequence[Row], Generic[Row]):
+    """Rows of a time, a number of batches and a value, the oldest first.
+
+    Args:
+        kind: Makes a row of its three numbers.
+
+    Example::
+
+        >>> from lightning_core.history.moments import MetricPoint
+        >>> series = Series(MetricPoint)
+        >>> series.append(0.5, 10, 0.9)
+        >>> series[-1], len(series)
+        (MetricPoint(time=0.5, batches=10, value=0.9), 1)
+    """
+
+    def __init__(self, kind: Callable[[float, int, float], Row]) -> None:
+        self._kind = kind
+        self._numbers = array("d")
+
+    def append(self, time: float, batches: int, value: float) -> None:
+        self._numbers.extend((time, batches, value))
+
+    def extend(self, rows: Iterable[tuple[float, float, float]]) -> None:
+        self._numbers.fromlist([number for row in rows for number in row])
+
+    def table(self) -> FloatArray:
+        """Return all rows, shape ``(n, 3)``."""
+        return np.array(self._numbers).reshape(-1, COLUMNS)
+
+    def __len__(self) -> int:
+        return len(self._numbers) // COLUMNS
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self._at(row) for row in range(*index.indices(len(self)))]
+        return self._at(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._at, range(len(self)))
+
+    def _at(self, row: int) -> Row:
+        time, batches, value = self._numbers[COLUMNS * row : COLUMNS * (row + 1)]
+        return self._kind(time, int(batches), value)
+
+
+def means_over(values: FloatArray, window: int, breaks: Iterable[int] = ()) -> tuple[IntArray, FloatArray]:
+    """Return the place of the last value of each window, and the mean over it; shape ``(m,)`` each.
+
+    Args:
+        values: The values, shape ``(n,)``.
+        window: Number of consecutive values.
+        breaks: Places of the values before which others were left out: no window goes over one.
+
+    Example::
+
+        >>> means_over(np.array([1.0, 2.0, 3.0, 5.0]), 2, breaks=[2])
+        (array([1, 3]), array([1.5, 4. ]))
+    """
+    ends = np.arange(window - 1, len(values))
+    for place in breaks:
+        ends = ends[(ends < place) | (ends >= place + window - 1)]
+    # Sums of a window each: in a difference of sums over all, one huge value would hide all that follow.
+    return ends, values[ends[:, None] + np.arange(1 - window, 1)].mean(axis=1)
 
 
 class MetricPoint(NamedTuple):
@@ -52,7 +130,7 @@ class Remark(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """``command`` if a person asked for it; else what asked or acted: ``plan``, ``market``, ``worker``, ..."""
+        """``command`` if a user sent it; otherwise the source: ``plan``, ``market``, ``worker``, ..."""
         return "command" if self.by == Asker.PERSON else self.by
 
 

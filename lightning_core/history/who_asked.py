@@ -1,4 +1,4 @@
-"""What a person or a controller asked of a job, in words, and whether another one has its way instead."""
+"""Requests of users and controllers for a job, as text, and whether another request overrules them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lightning_core.core.control.asks import first, first_words, settled
 
 
 def command_words(event: Cancel | Pause | Resume) -> str:
-    """Return a command in words."""
+    """Return a command as text."""
     match event:
         case Cancel():
             return "cancel"
@@ -21,7 +21,7 @@ def command_words(event: Cancel | Pause | Resume) -> str:
 
 
 def sent_words(event: Command, words: str) -> str:
-    """Return what a command asks, after the name of the person who sent it where that is known.
+    """Return a command as text, prefixed with the name of its sender if known.
 
     Example::
 
@@ -32,10 +32,10 @@ def sent_words(event: Command, words: str) -> str:
 
 
 def take_level(levels: dict[Asker, Asked], event: Asking) -> str:
-    """Take in what the sender of an event asks, and return who overrules it, in words; empty if none does.
+    """Record the request in an event, and return who overrules it, as text; empty if none does.
 
     Args:
-        levels: What each asks of the job; it is changed.
+        levels: Requests for the job by asker; modified in place.
         event: The event.
 
     Example::

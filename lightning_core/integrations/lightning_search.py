@@ -1,4 +1,4 @@
-"""A search over Lightning Trainers on one device, with a deadline: trials pause and go on from checkpoints."""
+"""Search over Lightning Trainers on one device, with a deadline: trials pause and resume from checkpoints."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class Found(NamedTuple):
 class Search:
     """Trains the trials of a study for the best value at the deadline.
 
-    One trial trains at a time. After an epoch it may make room for another one; then it is saved, and goes on later if
+    One trial trains at a time. After an epoch it may make room for another one; then it is saved, and resumes later if
     it promises most. A search that was interrupted continues with the study and the folder that it had.
 
     Args:
-        study: Study of Optuna; its sampler draws the trials, its direction says what is better. Its pruner is not
-            asked.
+        study: Study of Optuna; its sampler draws the trials, its direction is that of the search. Its pruner is not
+            used.
         make_trainer: Returns Trainer, module and data (a data module, or the loaders of training and validation) of a
-            trial; called anew whenever the trial goes on, with the same hyper-parameters. All Trainers have the same
+            trial; called whenever the trial resumes, with the same hyper-parameters. All Trainers have the same
             ``max_epochs``, and validate in each epoch if the metric is one of the validation.
-        deadline: When the search ends: a duration from when it runs such as ``"2h"`` or a number of seconds, or a time
+        deadline: End of the search: a duration from its start such as ``"2h"`` or a number of seconds, or a time
             such as ``"18:00"``.
         metric: Name of the logged metric that is to be improved.
         folder: Folder of the checkpoints; it is made.
-        target: Value that is enough: the search reaches it as soon as it can, and is over then.
+        target: Value that is enough: the search ends as soon as it is reached.
         max_trials: Number of trials that may begin; None for as many as there is time for.
         on_news: Called with a line of text whenever there is a better value; by default it is logged as Lightning does.
 
@@ -166,7 +166,7 @@ class Search:
             self._study.tell(trial, state=TrialState.PRUNED if values else TrialState.FAIL)
 
     def _search_for(self, trainer: pl.Trainer) -> DeadlineSearch:
-        """Return the search; the first Trainer says how long a trial is."""
+        """Return the search; the first Trainer defines the length of a trial."""
         epochs = trainer.max_epochs
         if epochs is None or epochs < 2:
             raise ValueError(f"max_epochs of the Trainer of a trial must be at least 2, got {epochs}")
@@ -188,7 +188,7 @@ class Search:
         )
 
     def _take_up(self) -> None:
-        """Take in what an earlier run of the search has left in the study: trials with a checkpoint can go on."""
+        """Resume the trials that an earlier run of the search has left in the study with a checkpoint."""
         epochs = self._study.user_attrs.get(EPOCHS)
         if epochs is None or self._search is not None:
             return
@@ -209,13 +209,13 @@ class Search:
             if not seen.state.is_finished():
                 self._study.tell(trial, state=TrialState.PRUNED if seen.intermediate_values else TrialState.FAIL)
         waiting = sum(not trial.over for trial in search.trials)
-        _logger.info("the search continues: %d trials so far, of which %d can go on", len(search.trials), waiting)
+        _logger.info("the search continues: %d trials so far, %d of them can resume", len(search.trials), waiting)
 
     def _checkpoint(self, trial: optuna.Trial) -> Path:
         return self._folder / f"trial-{trial.number}.ckpt"
 
     def report(self, number: int, epoch: int, trainer: pl.Trainer, seconds: float) -> None:
-        """Take in the value of an epoch (from 1), and keep the training if it is the best so far.
+        """Record the value of an epoch (from 1), and keep the training if it is the best so far.
 
         Raises:
             ValueError: The metric is not logged.
@@ -269,7 +269,7 @@ class _Watch(pl.Callback):
 
 
 def _checked(made: Any) -> tuple[pl.Trainer, pl.LightningModule, Any]:
-    """Return what ``make_trainer`` has returned, if it is what it must be."""
+    """Return the checked result of ``make_trainer``."""
     if isinstance(made, tuple) and len(made) == 3:
         trainer, module, data = made
         if isinstance(trainer, pl.Trainer) and isinstance(module, pl.LightningModule):
@@ -279,7 +279,7 @@ def _checked(made: Any) -> tuple[pl.Trainer, pl.LightningModule, Any]:
 
 
 def save(trainer: pl.Trainer, place: Path) -> None:
-    """Save a training beside its place, synced, and rename it: what was there stays whole."""
+    """Save a training under a temporary name, sync, and rename it: an earlier file stays whole."""
     with unfinished_file(place) as (new, _):
         trainer.save_checkpoint(new)
         with new.open("rb") as written:  # Lightning has moved a file of its own there
@@ -289,7 +289,7 @@ def save(trainer: pl.Trainer, place: Path) -> None:
 
 
 def _fit_from(place: Path) -> dict[str, Any]:
-    """Return the arguments of ``Trainer.fit`` with which it goes on from a checkpoint, if there is one."""
+    """Return the arguments with which ``Trainer.fit`` resumes from a checkpoint, if there is one."""
     if not place.exists():
         return {}
     safely = {"weights_only": True} if "weights_only" in inspect.signature(pl.Trainer.fit).parameters else {}

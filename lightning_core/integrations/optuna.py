@@ -19,13 +19,13 @@ _BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState
 class ForecastPruner(optuna.pruners.BasePruner):
     """Stops a trial when its device is worth more elsewhere, for the best value at the deadline.
 
-    The curves of all trials of the study tell how each goes on. A trial is stopped when a new one promises more for the
-    value that the study has at the deadline; the less time is left, the less a new one can reach. After the deadline it
-    stops every trial at its next report, and ``study.optimize`` begins no other. Works alone, with any sampler, storage
-    and number of workers; no pool is needed.
+    Each trial is forecast from the curves of all trials of the study. A trial is stopped when a new one promises more
+    for the value that the study has at the deadline; the less time is left, the less a new one can reach. After the
+    deadline it stops every trial at its next report, and ``study.optimize`` begins no other. Works alone, with any
+    sampler, storage and number of workers; no pool is needed.
 
     Args:
-        deadline: When the study ends: a duration from now such as ``"2h"`` or a number of seconds, or a time such as
+        deadline: End of the study: a duration from now such as ``"2h"`` or a number of seconds, or a time such as
             ``"18:00"``.
         max_resource: Number of steps of a whole trial, such as its epochs; at least 2. Steps are counted from 0, as
             Optuna's callback for Lightning reports epochs.
@@ -55,7 +55,7 @@ class ForecastPruner(optuna.pruners.BasePruner):
         self._deadline = now + seconds_until(parse_deadline(deadline), datetime.fromtimestamp(now))
         self._max_resource, self._target = max_resource, target
         self._study: str | None = None
-        self._search = self._new_search(optuna.study.StudyDirection.MINIMIZE)  # refuses what is out of range
+        self._search = self._new_search(optuna.study.StudyDirection.MINIMIZE)  # refuses values out of range
         self._numbers = dict[int, int]()
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
@@ -74,7 +74,7 @@ class ForecastPruner(optuna.pruners.BasePruner):
         return not self._search.goes_on(self._numbers[trial.number], now)
 
     def _take_in(self, seen: FrozenTrial, now: float) -> None:
-        """Bring what is known of a trial up to date."""
+        """Update the record of a trial."""
         if seen.number not in self._numbers:
             self._numbers[seen.number] = self._search.begin()
         number = self._numbers[seen.number]

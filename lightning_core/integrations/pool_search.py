@@ -1,8 +1,8 @@
 """A search in a pool: its trials are jobs, which share devices with all others by the pool's policy.
 
-The search says which trials are alive: it pauses those that make room, resumes them later, and submits new draws.
-Where and when the ones that are alive train is the pool's to say. What is known of the trials is in the study and in
-the pool, so a search that was interrupted goes on from both.
+The search decides which trials are alive: it pauses those that make room, resumes them later, and submits new draws.
+The pool decides where and when live trials train. All knowledge of the trials is in the study and in the pool, so an
+interrupted search resumes from both.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ END, BEST, SECONDS = "lightning_core:end", "lightning_core:best", "lightning_cor
 POLL = 0.5
 # Seconds after the end of a search for which its trials are not late: it cancels them. If it is gone, they end then.
 GRACE = 30.0
-# A search whose first trials all raise, so many of them, is over: the next ones would too.
+# A search whose first trials all raise, this many of them, is over: the next ones would too.
 HOPELESS = 3
 log = logging.getLogger(__name__)
 
 
 class SearchFailedError(LightningCoreError, RuntimeError):
-    """No trial of a search has reported a value."""
+    """The search has failed: none of its trials has reported a value."""
 
 
 class Best(NamedTuple):
@@ -65,27 +65,27 @@ class Best(NamedTuple):
 
 @dataclass
 class _PoolTrial:
-    """A trial, and what was last seen of its job."""
+    """A trial, and the last status of its job."""
 
     trial: optuna.Trial
     seconds: float = 0.0
     """Seconds that it has trained, devices shared with others or not."""
     called_at: float = math.nan
-    """When it was submitted or resumed, until it trains; NaN while it does."""
+    """Time of its submission or resumption, until it trains; NaN while it does."""
     trains: bool = False
     told: bool = False
-    """Whether the study knows how it ended."""
+    """Whether its outcome is in the study."""
 
 
 class PoolSearch:
-    """Searches for the best value that can be had by a deadline, in a pool.
+    """Searches for the best value that is possible by a deadline, in a pool.
 
     Args:
         pool: The pool.
         spec: The search.
-        study: Study of Optuna that draws the trials and keeps what became of them; :func:`study_of` makes one. Its
-            direction must be that of the search. Its pruner is not asked.
-        connect: Connects to the pool anew, where it was down and is up again; None to wait on the connection there is.
+        study: Study of Optuna that draws the trials and records their outcomes; :func:`study_of` makes one. Its
+            direction must be that of the search. Its pruner is not used.
+        connect: Reconnects to a pool that was down; None to wait on the existing connection.
         on_news: Called with the best, whenever there is a better one.
         poll: Seconds between two looks at the pool.
 
@@ -121,13 +121,13 @@ class PoolSearch:
 
     @property
     def has_reached(self) -> bool:
-        """Whether the best is as good as the target; it is if there is no target."""
+        """Whether the best value is as good as the target; true if there is no target."""
         target = self._spec.target
         return target is None or (self.best is not None and not self._is_better(target, self.best.value))
 
     @cached_property
     def end(self) -> datetime:
-        """When the search ends; as of its first run."""
+        """Time at which the search ends, as set by its first run."""
         told = self._study.user_attrs.get(END)
         if told is None:
             now, when = time.time(), self._spec.template.clock.get("deadline")
@@ -159,7 +159,7 @@ class PoolSearch:
         """Search until the deadline, the target or the end of the last trial, and return the best.
 
         A pool that does not answer is waited for until the deadline: its jobs wait with it, and end by themselves soon
-        after that. If the search is interrupted, the trials that train are paused, and the next run goes on from there.
+        after that. If the search is interrupted, the trials that train are paused, and the next run resumes from there.
 
         Raises:
             SearchFailedError: No trial has reported a value.
@@ -185,7 +185,7 @@ class PoolSearch:
     # ---------------------------------------------------------------------------------------------- looking and acting
 
     def _goes_on(self, search: DeadlineSearch) -> bool:
-        """Do a step, and return whether the search goes on; so it does while the pool does not answer."""
+        """Do a step, and return whether the search continues; it does while the pool does not answer."""
         try:
             goes_on = self._step(search)
         except ConnectionError as error:
@@ -204,7 +204,7 @@ class PoolSearch:
         return goes_on
 
     def _step(self, search: DeadlineSearch) -> bool:
-        """Take in what the pool says, and act on it; return whether the search goes on."""
+        """Process the status of the pool, and return whether the search continues."""
         self._take_in(search)
         now = time.time()
         hopeless = search.best is None and self._failures >= HOPELESS
@@ -240,7 +240,7 @@ class PoolSearch:
         self._pool.submit(self._spec.bundle([job]), checked=True)
 
     def _take_in(self, search: DeadlineSearch) -> None:
-        """Take in what the pool says of the trials."""
+        """Record the status of the trials."""
         _, jobs = self._pool.look()
         newest, now = {job.name: job for job in jobs}, time.time()
         since = 0.0 if math.isnan(self._looked_at) else now - self._looked_at
@@ -255,7 +255,7 @@ class PoolSearch:
                 self._ended(search, number, status)
 
     def _take_values(self, search: DeadlineSearch, number: int, status: JobStatus, now: float, since: float) -> None:
-        """Take in the newest value of a trial, and the time that it has trained since the last look."""
+        """Record the newest value of a trial, and its training time since the last look."""
         one, seen = self._trials[number], search.trials[number]
         trains = status.state is State.RUNNING and seen.running
         if trains:
@@ -281,7 +281,7 @@ class PoolSearch:
             self._on_news(found)
 
     def _ended(self, search: DeadlineSearch, number: int, status: JobStatus | None) -> None:
-        """Take in that the job of a trial has ended, or is not known any more."""
+        """Record that the job of a trial has ended, or is no longer known."""
         one, values = self._trials[number], search.trials[number].values
         if status is not None and status.verdict is Verdict.CRASHED:
             self._failed = status.detail.strip().rsplit("\n", 1)[-1] or str(status.reason)
@@ -298,7 +298,7 @@ class PoolSearch:
     # ------------------------------------------------------------------------------------------------ ends and returns
 
     def _take_up(self, search: DeadlineSearch) -> None:
-        """Take in what an earlier run of the search has left in the study and in the pool."""
+        """Restore the trials that an earlier run of the search has left in the study and in the pool."""
         paused = {job.name for job in self._pool.jobs() if job.paused}
         for seen in self._study.get_trials(deepcopy=False):
             if SECONDS not in seen.user_attrs:
@@ -320,7 +320,7 @@ class PoolSearch:
                     self._pause(number)
 
     def _finish(self, search: DeadlineSearch) -> None:
-        """End the trials that are alive; what they have reported stays in the study."""
+        """End the live trials; their reports stay in the study."""
         for number, one in enumerate(self._trials):
             if not one.told:
                 with suppress(ConnectionError):
@@ -363,7 +363,7 @@ def distribution_of(one: Parameter) -> BaseDistribution:
 
 
 def study_of(spec: SearchSpec, storage: str | Path | None = None) -> optuna.Study:
-    """Return the study of a search; one that is there already is taken, and its trials tell the sampler what is known.
+    """Return the study of a search: an existing one with its trials, or a new one.
 
     Args:
         spec: The search, whose name the study has.

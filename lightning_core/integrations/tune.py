@@ -21,14 +21,14 @@ from lightning_core.search.trials import usual_pace
 class DeadlineScheduler(TrialScheduler):
     """Trains the trials that promise most, so that the best value at the deadline is as good as it can be.
 
-    The curves of all trials tell how each goes on. A trial makes room when another one, paused or new, promises more
-    for the value that the experiment has at the deadline. It is paused and may go on later if it has reported a
+    Each trial is forecast from the curves of all trials. A trial makes room when another one, paused or new, promises
+    more for the value that the experiment has at the deadline. It is paused and may resume later if it has reported a
     checkpoint, and is stopped if it has not. At the deadline all trials are stopped at their next result, and none
     begins. Works alone, without a pool. With ``num_samples=-1`` give ``TuneConfig(time_budget_s=...)`` too, for Tune
     asks for new trials without end.
 
     Args:
-        deadline: When the experiment ends: a duration from when the first trial is added, such as ``"2h"`` or a number
+        deadline: End of the experiment: a duration from the addition of the first trial, such as ``"2h"`` or a number
             of seconds, or a time such as ``"18:00"``.
         max_t: Steps of a whole trial in units of ``time_attr``, at least 2; a trial is stopped there.
         time_attr: Name of the result that counts steps: whole numbers, from 1.
@@ -58,7 +58,7 @@ class DeadlineScheduler(TrialScheduler):
         refuse_base_60(self, deadline=deadline)
         self._when, self._max_t, self._time_attr = parse_deadline(deadline), max_t, time_attr
         self._metric, self._mode, self._target, self._clock = metric, mode, target, clock
-        self._search = self._new_search(math.inf, mode or "min")  # refuses what is out of range
+        self._search = self._new_search(math.inf, mode or "min")  # refuses values out of range
         self._began = False
         self._numbers = dict[str, int]()
         self._first = dict[int, tuple[int, float]]()  # step and seconds of the first result since a start
@@ -96,7 +96,7 @@ class DeadlineScheduler(TrialScheduler):
         self._search = self._new_search(deadline, self._mode)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> str:
-        """Return what becomes of a trial after a result."""
+        """Return the decision about a trial after a result."""
         self._asked_at = now = self._clock()
         number = self._number(trial)
         step = result.get(self._time_attr)
@@ -118,15 +118,15 @@ class DeadlineScheduler(TrialScheduler):
         return str(TrialScheduler.PAUSE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> None:
-        """Take in that a trial has ended."""
+        """Record the end of a trial."""
         self._search.end(self._number(trial))
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Take in that a trial has failed."""
+        """Record the failure of a trial."""
         self._search.end(self._number(trial))
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Take in that a trial that did not run will not run."""
+        """Record that a waiting trial will not run."""
         if trial.trial_id in self._numbers:
             self._search.end(self._numbers[trial.trial_id])
 
@@ -169,7 +169,7 @@ class DeadlineScheduler(TrialScheduler):
         return self._numbers[trial.trial_id]
 
     def _report(self, trial: Trial, step: int, value: float, seconds: float) -> None:
-        """Take in a result; what a trial takes to start, as to import torch, is no part of its pace.
+        """Record a result; the start-up time of a trial, such as importing torch, is not part of its pace.
 
         Args:
             trial: The trial.

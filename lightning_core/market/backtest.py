@@ -1,7 +1,7 @@
 """Backtests policies: each plays a batch of jobs through recorded markets, interval by interval, and leaves a ledger.
 
-The safety net (:mod:`.safety_net`) constrains what a policy requests. Several policies play side by side, each as if it
-were alone; what they have in common, such as the tables of :mod:`.window_planner`, is computed once an interval.
+The safety net (:mod:`.safety_net`) constrains what a policy requests. Several policies play side by side, independently
+of each other; shared data, such as the tables of :mod:`.window_planner`, is computed once per interval.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def play_all(playback: Playback, policies: Sequence[SpotPolicy], forecasts: Fore
 
 
 class Settled(NamedTuple):
-    """What nodes do in an interval, and cost; columns of shape ``(rows,)``."""
+    """Work and cost of nodes in an interval; columns of shape ``(rows,)``."""
 
     wait: FloatArray
     """Intervals until they train."""
@@ -156,14 +156,14 @@ class Playback:
         """Take nodes away before an interval that are gone without being too few; none are in one zone."""
 
     def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> Settled:
-        """Return what the chosen nodes do in an interval, and cost."""
+        """Return the work and the cost of the chosen nodes in an interval."""
         change = net.change
         wait, throughput = change.wait(*chosen), throughput_of(self.rows, chosen.sum(0))
         paid = change.bill(chosen[0], chosen[1], self._lost(change, wait, throughput))
         return Settled(wait, throughput, change.work_before(*chosen), paid)
 
     def _lost(self, change: Changeover, wait: FloatArray, throughput: FloatArray) -> FloatArray:
-        """Return the work that a preemption loses, beside what the wait costs."""
+        """Return the work that a preemption loses, beside the cost of the wait."""
         stands_still = 1.0 - np.maximum(1.0 - wait, 0.0)
         cost = self.preemption_cost * self.rows.fastest - stands_still * throughput
         return np.where(change.preempted, np.maximum(cost, 0.0), 0.0)

@@ -1,4 +1,4 @@
-"""What it costs a job, in time and in money, to hold other nodes in an interval than in the one before.
+"""Cost of a change of a job's nodes from one interval to the next, in time and in money.
 
 The interval of a job that launches nodes, with a hand-over time:
 
@@ -7,8 +7,8 @@ The interval of a job that launches nodes, with a hand-over time:
     |   the nodes   |   moves,    |   that it holds now     |
     |   it had      |   restores  |                         |
 
-Those it had are paid for up to ``overlap``, and those that it holds now from the launch on. After a preemption, or
-with no nodes before, there is nothing to train on, and all of the launch is lost.
+The old nodes are billed up to ``overlap``, and the new ones from the launch on. After a preemption, or with no nodes
+before, there is nothing to train on, and the whole launch is lost.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 def throughput_of(batch: JobBatch, total: IntArray) -> FloatArray:
-    """Return the work done in a whole interval on so many nodes, shape ``(B,)``."""
+    """Return the work done in a whole interval on this many nodes, shape ``(B,)``."""
     throughput: FloatArray = np.take_along_axis(batch.throughput, total[:, None], 1)[:, 0]
     return throughput
 
 
 class Changeover:
-    """What nodes do and cost in an interval, by what was held before it; columns of shape ``(B,)``.
+    """Work and cost of nodes in an interval, given the nodes held before it; columns of shape ``(B,)``.
 
     Args:
         observation: The interval.
@@ -90,7 +90,7 @@ class Changeover:
         return completes
 
     def bill(self, spot: IntArray, on_demand: IntArray, lost: FloatArray | float = 0.0) -> FloatArray:
-        """Return what the interval costs.
+        """Return the cost of the interval.
 
         Billed by the second, that is nodes until the job is done, those that are launched for the minimum at least, and
         those that it had before for as long as they train on.
@@ -115,7 +115,7 @@ class Changeover:
         return bill
 
     def _ends(self, spot: IntArray, on_demand: IntArray, left: FloatArray) -> FloatArray:
-        """Return the fraction of the interval after which a job with so much work left is done, if it is."""
+        """Return the fraction of the interval after which a job with this much work left is done, if it is."""
         before, throughput = self.work_before(spot, on_demand), throughput_of(self.batch, spot + on_demand)
         on_old = self.observation.launching + left / np.maximum(self._had, EXACT)
         on_new = self.wait(spot, on_demand) + (left - before) / np.maximum(throughput, EXACT)

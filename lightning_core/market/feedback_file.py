@@ -1,4 +1,4 @@
-"""The file in which a run or pool leaves what its selector was told by its jobs, for the next one to begin with."""
+"""The file in which a run or pool leaves the feedback of its jobs for the next one's selector."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class MarketForecaster:
         self._tables: dict[tuple[int, int], tuple[Market, FloatArray, FloatArray]] = {}
 
     def look(self, batch: JobBatch, interval: int, horizon: int) -> SpotForecast:
-        """Return the interval and so many after it, one row a job."""
+        """Return the interval and this many after it, one row a job."""
         at = batch.starts + np.minimum(interval, batch.deadline - 1)
         several = [self._of(market, horizon) for market in batch.markets] if horizon else []
         return _forecast(batch, interval, [
@@ -139,7 +139,7 @@ class MarketForecaster:
 
 
 class LiveMarketForecaster:
-    """Forecasts a market that goes on, from what was seen of it so far; equals a :class:`MarketForecaster`.
+    """Forecasts a live market from its past; equals a :class:`MarketForecaster`.
 
     Args:
         series: Forecaster of prices and of counts.
@@ -149,7 +149,7 @@ class LiveMarketForecaster:
         self._series = series
 
     def look(self, batch: JobBatch, interval: int, horizon: int) -> SpotForecast:
-        """Return the interval and so many after it, one row a job."""
+        """Return the interval and this many after it, one row a job."""
         ahead = []
         if horizon:
             seen = batch.starts + np.minimum(interval, batch.deadline - 1) + 1
@@ -160,7 +160,7 @@ class LiveMarketForecaster:
 
 
 def _forecast(batch: JobBatch, interval: int, ahead: Sequence[Sequence[FloatArray]]) -> SpotForecast:
-    """Return an interval and what is forecast after it.
+    """Return an interval and the forecast after it.
 
     Args:
         batch: The jobs.
@@ -201,7 +201,7 @@ def make_forecaster(text: str, seconds: float) -> Forecaster:
 
 
 def make_live_forecaster(text: str, seconds: float) -> LiveMarketForecaster:
-    """Return a forecaster for a market that goes on.
+    """Return a forecaster for a live market.
 
     Raises:
         ValueError: As :func:`make_forecaster`; or it knows the future, or must be fitted for too long.

@@ -21,10 +21,10 @@ class JobBatch:
         starts: Interval of its market in which each begins; its deadline must lie within that market.
 
     Raises:
-        ValueError: If a job does not fit into its market, the lengths differ, or what costs time does.
+        ValueError: If a job does not fit into its market, or the lengths or the kinds of overhead differ.
 
     Attributes:
-        overhead: What costs all of them a part of an interval.
+        overhead: Kind of change that costs each of them a part of an interval.
         jobs: The jobs, with their work and throughput in ``units``.
         units: Work of one node in an interval where a job has its fewest nodes, shape ``(B,)``. All work that
             policies see is in these units, so that nothing depends on the units of the jobs.

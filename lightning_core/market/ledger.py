@@ -1,4 +1,4 @@
-"""The ledger of a backtest: what each job of a batch held, did and paid."""
+"""The ledger of a backtest: nodes, work and cost of each job of a batch."""
 
 from __future__ import annotations
 

@@ -33,5 +33,5 @@ class NodeCounts(NamedTuple):
         return NodeCounts(self.spot - other.spot, self.on_demand - other.on_demand)
 
     def cost(self, price: float, on_demand: float) -> float:
-        """Return what they cost for an interval at these prices of a node of each kind."""
+        """Return their cost for an interval at these prices of a node of each kind."""
         return self.spot * price + self.on_demand * on_demand

@@ -41,9 +41,9 @@ class Observation:
         spot: Spot nodes held in the interval before.
         on_demand: On-demand nodes held in the interval before.
         forecast: This interval and at least as many after it as the policy's horizon says.
-        launching: Intervals of start-up still to come of the nodes that were launched; 0 once they train.
-        lowest, highest: Bounds of the progress under all policies that are backtested side by side, so that they can
-            share what they compute for the interval.
+        launching: Intervals of start-up still to come of the nodes that were launched; 0 once they train. lowest,
+            highest: Bounds of the progress under all policies that are backtested side by side, so that they can share
+            computations of the interval.
         elapsed: Fraction of the interval that is over, where the policy decides on events.
     """
 
@@ -81,7 +81,7 @@ class Observation:
         return np.where((self.price <= batch.on_demand) & (count >= batch.min_nodes), count, 0)
 
     def due(self, intervals: int = 0) -> FloatArray:
-        """Return the work done by an even pace so many intervals after this one (eq. 6); at most all of it."""
+        """Return the work done by an even pace this many intervals after this one (eq. 6); at most all of it."""
         batch = self.batch
         return batch.work * np.minimum((self.interval + 1 + intervals) / batch.deadline, 1.0)
 
@@ -94,9 +94,9 @@ class Observation:
 class SpotPolicy(Protocol):
     """Decides how many spot and on-demand nodes each job of a batch should hold in an interval.
 
-    A policy may have state, built from the intervals that it was shown; interval 0 starts anew. Live, one whose
-    attribute ``decides_on_events`` is true is asked within an interval too, where what is on offer has changed or nodes
-    were lost; without it the policy keeps its intervals, as published ones do.
+    A policy may have state, built from the intervals that it has seen; interval 0 resets it. Live, a policy whose
+    attribute ``decides_on_events`` is true also decides within an interval, after changes of the offers or losses of
+    nodes; without it a policy decides once per interval, as published ones do.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""How long the number of spot nodes stays as it is: a semi-Markov model, learned from what was seen.
+"""Run lengths of the number of spot nodes: a semi-Markov model, learned from observations.
 
 Recorded markets have in common that a run which has lasted is likely to last: after ``a`` intervals, the probability
 that it ends in the next one falls about as ``1 / a``. That is the prior, and it has no scale: it holds for intervals of
@@ -61,7 +61,7 @@ class RunLengths:
         return int(of[-1]), int(lengths[-1])
 
     def state(self) -> list[Any]:
-        """Return what was counted as JSON values."""
+        """Return the counts as JSON values."""
         counts = (self._exposure, self._ended, self._moves)
         return [self.level, self.age, self.ages.tolist(), *(count.tolist() for count in counts)]
 
@@ -102,7 +102,7 @@ class RunLengths:
         return goes
 
     def expected(self, worth: FloatArray) -> FloatArray:
-        """Return the expected worth before an interval from the worth after it.
+        """Return the expected value before an interval from the value after it.
 
         A run passes from one age to the next with the probability that makes it stay there for as long as it should on
         average.

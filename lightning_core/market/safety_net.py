@@ -1,20 +1,20 @@
-"""The safety net: makes what a policy requests feasible, safe, and no more than needed.
+"""The safety net: makes the requests of a policy feasible, safe, and no larger than needed.
 
 1. Feasible: no more spot nodes than are on offer; no nodes at all, or at least as many as the job needs; no more than
    it can use, the dearer kind being dropped first.
 2. Safe: if after this interval on-demand nodes could no longer complete the job in time, on as many as it has or on all
-   that it can use, it gets all that it can use now, spot nodes first. Where even that is too late, because a change
-   costs a fraction of the interval, it keeps as many as it has. This uses no forecast, and completes in time every job
-   that can be. Where spot nodes may be preempted without notice, time for that must be left as well, in every interval
-   in which the job holds some or they have just been preempted; else it gets on-demand nodes only, unless it is late by
-   more than one preemption anyway.
+   that it can use, it gets as many as it can use now, spot nodes first. Where even that is too late, because a change
+   costs a fraction of the interval, it keeps its number of nodes. This uses no forecast, and completes in time every
+   job that can be. Where spot nodes may be preempted without notice, time for that must be left as well, in every
+   interval in which the job holds some or they have just been preempted; else it gets on-demand nodes only, unless it
+   is late by more than one preemption anyway.
 3. Needed: no more nodes than complete the job in this interval; where nodes are billed by the second, as many as do so
    at the lowest cost.
 
-What it promises: a job that on-demand nodes alone can complete in time (:attr:`.SpotJob.feasible`) is completed in time
-whatever the market does, if on-demand nodes are always to be had and train ``launch`` after they were asked for, no
-loss of spot nodes costs more than ``preemption_cost``, and they are lost once an interval at most. There is no limit to
-the number of losses: spot nodes are held only where the next loss still leaves time for on-demand ones. If any of these
+Guarantee: a job that on-demand nodes alone can complete in time (:attr:`.SpotJob.feasible`) is completed in time
+whatever the market does, if on-demand nodes are always available and train ``launch`` after their request, no loss of
+spot nodes costs more than ``preemption_cost``, and they are lost once an interval at most. There is no limit to the
+number of losses: spot nodes are held only where the next loss still leaves time for on-demand ones. If any of these
 does not hold, nothing is promised.
 """
 
@@ -36,7 +36,7 @@ Pair = tuple[IntArray, IntArray]
 
 
 class SafetyNet:
-    """Constrains what the jobs of a batch hold in an interval.
+    """Constrains the nodes of the jobs of a batch in an interval.
 
     Args:
         observation: The interval.
@@ -49,7 +49,7 @@ class SafetyNet:
         self.cheap = observation.price <= self.batch.on_demand
 
     def constrain(self, spot: IntArray, on_demand: IntArray, *, guarded: bool) -> Pair:
-        """Return what a request becomes; without ``guarded`` rule 2 is left out."""
+        """Return the constrained request; without ``guarded`` rule 2 is left out."""
         pair = self.clip(spot, on_demand)
         if guarded:
             pair = self.guarded(*pair)

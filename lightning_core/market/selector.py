@@ -72,7 +72,7 @@ class Selector(Stateful):
         self.earlier_count = 0
         """Jobs of earlier runs, and such as were played in the past of the market."""
         self.jobs_seen = np.zeros((0, len(names)))
-        """Feedback of the newest jobs, for later runs; what was played is not in it."""
+        """Feedback of the newest jobs, for later runs, without that of simulated jobs."""
         self.earned = 0.0
         """Expected utility of the draws, summed over jobs."""
         self.totals = np.zeros(len(names))
@@ -133,7 +133,7 @@ class Selector(Stateful):
         return len(utilities) == len(self.names) and all(0 <= one <= 1 for one in utilities)
 
     def begin(self, played: Sequence[Sequence[float]], jobs: Sequence[Sequence[float]]) -> None:
-        """Take in feedback from before the first job.
+        """Learn from feedback from before the first job.
 
         Args:
             played: Utilities of each policy for each job that was played in the past of the market.
@@ -145,7 +145,7 @@ class Selector(Stateful):
         self.jobs_seen = np.array(jobs).reshape(-1, len(self.names))
 
     def update(self, utilities: FloatArray) -> None:
-        """Take in a job's feedback.
+        """Learn from a job's feedback.
 
         Args:
             utilities: Utility of each policy, shape ``(M,)``, 0 to 1 (:func:`normalised`).

@@ -7,8 +7,8 @@ Scheduling for LLM Fine-Tuning with Spot Market Predictions").
 
 In the paper only the total number of nodes matters to that fraction, so that spot nodes replace on-demand ones for
 nothing. A cloud launches each of them: by default every launch of a node, of either kind, costs the job its start-up,
-which may last longer than an interval. Two more terms say what a cloud bills and what an elastic job loses: with a
-hand-over time a job trains on the nodes that it has, and pays for them too, while others start; with a minimum charge
+which may last longer than an interval. Two more terms describe the bill of a cloud and the loss of an elastic job: with
+a hand-over time a job trains on the nodes that it has, and pays for them too, while others start; with a minimum charge
 nodes are billed by the second instead of by the interval.
 """
 
@@ -27,7 +27,7 @@ EXACT = 1e-9
 
 
 Overhead = Literal["launches", "total"]
-"""What costs a job a part of an interval: any launch of a node, or the paper's change of the total number."""
+"""Change that costs a job part of an interval: any launch of a node, or (in the paper) any change of the total."""
 
 Numbers = FloatArray | IntArray | float
 
@@ -57,7 +57,7 @@ class SpotJob:
             of the interval, and both are paid for; where it gives nodes back, this is all that it loses. Only a start
             from nothing and a preemption cost the whole launch. None: the job stands still for the whole launch.
         minimum_charge: Intervals for which a node is billed at least, from its launch on, 0 to 1: nodes are billed by
-            the second, and those of a job that is done are given back. None: each interval is billed whole.
+            the second, and those of a job that is done are returned. None: each interval is billed whole.
 
     Raises:
         ValueError: If one is out of its range.
@@ -146,7 +146,7 @@ class SpotJob:
 
     @property
     def shrink_time(self) -> float:
-        """Intervals without training when nodes are given back or lost, and none launched."""
+        """Intervals without training when nodes are returned or lost, and none launched."""
         if self.hand_over_time is not None:
             return self.hand_over_time
         stands_still = 1.0 - self.shrink_fraction

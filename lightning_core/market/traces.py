@@ -1,7 +1,7 @@
 """Readers of market recordings.
 
 An interval gets the lowest count recorded in it, so that this many nodes could have been kept for all of it, and the
-highest price. For a recording without prices the caller says what a spot node costs.
+highest price. For a recording without prices the caller gives the price of a spot node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.market.resampling import resample
 from lightning_core.market.spot_market import Market
 from lightning_core.regular_files import MAX_TABLE_BYTES, read_regular
 
@@ -30,8 +29,42 @@ INTERVAL = 1800.0
 COUNTS, PRICES = ("available", "avail", "count"), ("price", "price_p10", "spot_price")
 # Rows of a file: a year in intervals of half a minute.
 MAX_ROWS = 1_000_000
-# Seconds without a record after which an interval is taken to have no spot nodes.
+# Seconds without a record after which an interval is assumed to have no spot nodes.
 GAP = 3600.0
+
+
+def resample(
+    times: FloatArray, counts: IntArray, prices: FloatArray | None, interval: float, end: float, gap: float = math.inf
+) -> tuple[IntArray, FloatArray | None]:
+    """Return the lowest count and the highest price of each whole interval; a value holds until the next one.
+
+    Args:
+        times: Seconds since the first record, not falling, shape ``(n,)``.
+        counts: Count from each time on.
+        prices: Price from each time on, if there are any.
+        interval: Seconds of an interval.
+        end: End of the recording, in seconds.
+        gap: Seconds after which a value no longer holds: the count is 0 then.
+
+    Raises:
+        ValueError: If ``interval`` is not positive, or the recording is shorter than one.
+    """
+    if not interval > 0:
+        raise ValueError(f"interval must be positive, got {interval}")
+    number = int((end + 1e-6) / interval)
+    if not number:
+        raise ValueError(f"the recording must last an interval of {interval:g} s, got {end:g} s")
+    lowest, highest = np.zeros(number, np.int64), None if prices is None else np.zeros(number)
+    for k in range(number):
+        begin, stop = k * interval, (k + 1) * interval
+        first = int(np.searchsorted(times, begin, side="right")) - 1
+        last = int(np.searchsorted(times, stop, side="left"))
+        held = np.append(times[first:last], stop)
+        lost = (np.diff(held) > gap).any()
+        lowest[k] = 0 if lost else counts[first:last].min()
+        if highest is not None and prices is not None:
+            highest[k] = prices[first:last].max()
+    return lowest, highest
 
 
 def shipped_trace(price: float | None = None, on_demand: float = 1.0, interval: float | None = None) -> Market:
@@ -80,7 +113,7 @@ def read_trace(
 
 def _require_price(path: Path, price: float | None) -> float:
     if price is None:
-        raise ValueError(f"{path}: has no prices: say what a spot node costs")
+        raise ValueError(f"{path}: has no prices: give the price of a spot node")
     return price
 
 
@@ -166,10 +199,8 @@ def read_events(path: Path, price: float, on_demand: float = 1.0, interval: floa
     return Market(np.full(len(lowest), price), lowest, on_demand, interval, path.stem)
 
 
-def read_spotlake(
-    paths: Iterable[Path], instance: str, zone: str, interval: float = INTERVAL, score: str = "T3"
-) -> Market:
-    """Read SpotLake's snapshots of AWS: how many instances a pool is expected to give, and at what price.
+def read_spotlake(paths: Iterable[Path], instance: str, zone: str, interval: float = INTERVAL) -> Market:
+    """Read SpotLake's snapshots of AWS: expected numbers of instances of a pool, and their prices.
 
     The count is the largest capacity with a sufficient score, 0 to 50; prices are relative to the on-demand price. An
     empty cell and -1 are missing values, 0 is a value. Of two prices of a pool the higher one counts. An interval
@@ -180,7 +211,6 @@ def read_spotlake(
         instance: Instance type, such as ``p4d.24xlarge``.
         zone: Id of the availability zone, such as ``use1-az1``.
         interval: Seconds of an interval.
-        score: ``"T3"`` or ``"T2"``.
 
     Raises:
         ValueError: If no snapshot has the pool, or a column is missing.
@@ -192,7 +222,7 @@ def read_spotlake(
                 continue
             try:
                 when = datetime.strptime(row["Time"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
-                count, spot, full = (_parse_cell(row[name]) for name in (score, "SpotPrice", "OndemandPrice"))
+                count, spot, full = (_parse_cell(row[name]) for name in ("T3", "SpotPrice", "OndemandPrice"))
             except KeyError as error:
                 raise ValueError(f"{path}: must have a column {error}") from None
             if count is None or not spot or not full:
@@ -260,5 +290,5 @@ def _prices(path: Path, column: FloatArray | None, price: float | None, interval
     if price is not None:
         return np.full(intervals, price)
     if column is None:
-        raise ValueError(f"{path}: has no column {' or '.join(PRICES)}: say what a spot node costs")
+        raise ValueError(f"{path}: has no column {' or '.join(PRICES)}: give the price of a spot node")
     return column

@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 REQUEST = struct.Struct("<cdQ")
 ACQUIRE, RELEASE = b"w", b"g"
 GRANTED = struct.Struct("<Q")
-# What the arbiter shows in a shared file: how many processes wait, 255 at most, and a number that it counts up all the
-# time, whichever process holds the device.
+# Layout of the arbiter's shared file: the number of waiting processes, 255 at most, and a counter that the arbiter
+# keeps incrementing, whichever process holds the device.
 SIGNS = struct.Struct("<B7xQ")
 # Seconds between two attempts to connect.
 RECONNECT_INTERVAL = 1.0
 # Seconds that an attempt may take while many processes connect; it is the training thread that waits.
 CONNECT_TIMEOUT = 0.25
-# Seconds without a sign of life after which the arbiter counts as stopped, and between two looks while one waits. Of
-# the time between two looks no more counts: while this process stood still itself, it has seen nothing.
+# Seconds without a sign of life after which the arbiter counts as stopped, and seconds between two looks while waiting.
+# A longer gap between two looks does not count: this process was suspended itself and saw nothing.
 STOPPED_AFTER, LOOK_INTERVAL = 2.0, 0.25
 
 

@@ -138,7 +138,7 @@ def folder_of(root: Path, hierarchy: str, group: Path) -> Path:
         kind, _, options = what.split(" ", 2)
         if kind != ("cgroup" if hierarchy else "cgroup2") or not controllers <= set(options.split(",")):
             continue
-        # In a container the mount may begin at the container's group, or the group lie outside what it shows.
+        # In a container the mount may begin at the container's group, or not include the group at all.
         if group.is_relative_to(top) and ".." not in group.parts:
             folder = root / point.lstrip("/") / group.relative_to(top)
             if folder.is_dir():

@@ -9,7 +9,8 @@ Rules
    start in the group.
 3. The group of a killed process is removed by the next process that opens one there. Whether a group is empty is the
    kernel's decision: it removes no group that holds processes.
-4. Where no group can be had, the result is None, with a reason. A later failure is logged once, and training goes on.
+4. Where no group can be created, the result is None, with a reason. A later failure is logged once, and training
+   continues.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Quota:
     """The group of a process tree; created by :func:`open_quota`, without a limit.
 
     Raises:
-        OSError: If no group can be had.
+        OSError: If no group can be created.
     """
 
     def __init__(self, root: Path, pid: int) -> None:
@@ -164,7 +165,7 @@ class Quota:
             cgroups.write(self._limits / "cpu.cfs_quota_us", "-1")
 
     def _write_weight(self, cores: int) -> None:
-        """Weigh the group as that many processes: otherwise two threads would get half of what another process gets."""
+        """Weigh the group as that many processes: otherwise two threads would get half the time of one process."""
         if cores == self._weight:
             return
         if self._unified:

@@ -10,8 +10,8 @@ Rules
 3. Time alone on the device is not charged, and absence earns no credit.
 4. A process that dies releases the device, even if a child that it forked keeps its socket open; one that hangs is
    passed over after ``hang_timeout``.
-5. If the arbiter dies or stops, training continues without time slicing: in the shared file it counts on all the time,
-   also during a long quantum, and processes see that it no longer does.
+5. If the arbiter dies or stops, training continues without time slicing: it increments a counter in the shared file all
+   the time, even during a long quantum, and processes see when it stops.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DeviceArbiter:
     def __init__(self, path: Path, hang_timeout: float = 30.0) -> None:
         self.path = path
         self._hang_timeout = hang_timeout
-        self._signs = _new_signs(path)  # before anybody can connect, who would read those of an earlier arbiter
+        self._signs = _new_signs(path)  # before any client can connect and read those of an earlier arbiter
         self._beats = 0
         self._listener = listen(path, socket.SOCK_SEQPACKET)
         self._max_processes = max_connections(MAX_PROCESSES)
@@ -194,7 +194,7 @@ class DeviceArbiter:
 
 
 def _new_signs(path: Path) -> mmap.mmap:
-    """Return the shared file of an arbiter, as a new one: to shorten that of an earlier one would kill who reads it."""
+    """Return a new shared file for an arbiter: truncating an earlier one would kill the processes that map it."""
     part = signs_file(path).with_suffix(".part")
     part.write_bytes(bytes(SIGNS.size))
     part.replace(signs_file(path))

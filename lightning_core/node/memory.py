@@ -87,7 +87,7 @@ class MemoryKills:
             self._looks.popleft()
 
     def why_died(self) -> tuple[bool, str]:
-        """Return whether the kernel has just killed a process for memory, and in words why one may have died."""
+        """Return whether the kernel has just killed a process for memory, and a text that explains a death."""
         self.look()
         counts = [count for _, count, _ in self._looks if count is not None]
         if counts and counts[-1] > counts[0]:

@@ -1,4 +1,4 @@
-"""Ends what a process has started, however that process ends. A separate program that uses the standard library alone.
+"""Orphan guard: ends a process's children however that process ends. A separate program, standard library only.
 
 Ray's processes end with their parent only where one thread starts them all. This program waits on a pipe, which closes
 even if its parent is killed; then it kills every process with the parent's mark in its environment and removes the

@@ -22,8 +22,8 @@ from typing import Any
 from lightning_core.node.processes import started
 
 EXIT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A terminal that is closed sends its signal twice, by the kernel and by the shell; signals within so many seconds count
-# as one.
+# A terminal that is closed sends its signal twice, by the kernel and by the shell; signals within this many seconds
+# count as one.
 DEBOUNCE = 0.5
 _SHOW_CURSOR = "\x1b[?25h"
 # The list of the outermost block that records signals.
@@ -181,7 +181,7 @@ def descendants(mark: str = "") -> dict[int, int]:
 
 
 def kill_all(processes: Mapping[int, int]) -> None:
-    """Kill the processes that still run, in order: with parents first, a dead parent starts no more children."""
+    """Kill the processes that still run, parents first: a dead parent starts no more children."""
     for pid, when in processes.items():
         with suppress(ProcessLookupError):
             process = os.pidfd_open(pid)  # stands for this process even if its id is used again

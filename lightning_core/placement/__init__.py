@@ -11,7 +11,7 @@ from lightning_core.placement.reconfigurer import Reconfigurer
 from lightning_core.placement.replanner import Replanner
 
 RECONFIGURERS: Mapping[str, type[Reconfigurer]] = MappingProxyType({"replan": Replanner, "heuristic": Reconfigurer})
-"""By name: the default, which plans anew with moves weighed; the published heuristic, one task at a time."""
+"""By name: the default, which replans and weighs moves; the published heuristic, one task at a time."""
 
 __all__ = [
     "CLOUD",

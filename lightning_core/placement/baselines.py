@@ -16,7 +16,7 @@ def incremental(
     """Serve tasks in order of arrival, period by period, each with the best choice for itself that has room.
 
     Args:
-        demands: What there is and what is wanted.
+        demands: Capacities and tasks.
         weights: Weights of the objective.
         ranges: Ranges of its parts.
         accuracy: Lower bound of the mean accuracy: each task takes the cheapest choice that respects it.
@@ -30,7 +30,7 @@ def one_period(
     """Plan the busiest period; in the others each task takes the best choice for itself.
 
     Args:
-        demands: What there is and what is wanted.
+        demands: Capacities and tasks.
         weights: Weights of the objective.
         ranges: Ranges of its parts.
         accuracy: Lower bound of the mean accuracy.
@@ -57,7 +57,7 @@ class Greedy:
     """Serves tasks one by one.
 
     Args:
-        demands: What there is and what is wanted.
+        demands: Capacities and tasks.
         weights: Weights of the objective.
         ranges: Ranges of its parts.
         accuracy: Lower bound of the mean accuracy.

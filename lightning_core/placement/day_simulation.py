@@ -1,8 +1,8 @@
-"""Simulates a day: what was planned, what was forecast step by step, and what could be served.
+"""Simulation of a day: the plan, the forecasts step by step, and the demand served.
 
 A step is a quarter of an hour or so, and each period has the same number. Before a step the demand of that step and the
 next ones of its period, as many as the horizon has, is forecast from the steps before. The plan is changed where the
-highest of these forecasts exceeds it. Samples beyond what a task's GPUs can train on are not served.
+highest of these forecasts exceeds it. Samples beyond the capacity of a task's GPUs are not served.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Surges:
                 raise ValueError(f"{rule} must be at least 0 and finite, got {getattr(self, rule)}")
 
     def draw(self, demands: Demands, steps: int) -> dict[str, FloatArray]:
-        """Return what arrives for a task of each job in each step, relative to plan, shape ``(periods * steps,)``."""
+        """Return the arrivals for a task of each job in each step, relative to plan, shape ``(periods * steps,)``."""
         draw = np.random.default_rng(self.seed)
         total = steps * len(demands.periods)
         slope = np.arange(1, self.ramp + 1) / (self.ramp + 1)
@@ -93,11 +93,11 @@ def simulate_day(
 
     Args:
         placement: The plan.
-        arrivals: By job, what arrives for a task in each step, relative to plan; the same number of steps per period.
-        forecaster: Forecaster of the arrivals; None to keep the plan as it is.
+        arrivals: Arrivals for a task in each step, by job, relative to plan; the same number of steps per period.
+        forecaster: Forecaster of the arrivals; None to keep the plan unchanged.
         limits: Limits of a change.
         horizon: Steps ahead that are forecast, at least 1.
-        reconfigurer: What changes the plan.
+        reconfigurer: Changes the plan.
 
     Raises:
         ValueError: If the arrivals are of other jobs, their number is not the same for each period, or no step is

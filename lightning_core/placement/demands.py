@@ -1,10 +1,10 @@
-"""Demands of a day: tasks that train where their data is produced, or in the cloud, and what each choice costs.
+"""Demands of a day: tasks that train where their data is produced, or in the cloud, and the cost of each choice.
 
-A job's data arrives at ``rate`` samples a second in each of its tasks. What arrives within a window is trained on for
-so many epochs within the next one, so a task needs ``rate * epochs / throughput`` GPUs of a type as long as its period
-lasts. Faster arithmetic needs fewer GPUs and is less accurate. Nodes at the edge have few of everything; the cloud has
-all, but is far away (Sartzetakis et al., "Dynamic Edge/Cloud Resource Allocation for Distributed Computation under
-Semi-Static Demands"). Its formulas have slips; :mod:`.planner` says what they mean.
+A job's data arrives at ``rate`` samples a second in each of its tasks. The data of a window is trained on for a number
+of epochs within the next one, so a task needs ``rate * epochs / throughput`` GPUs of a type for its period. Faster
+arithmetic needs fewer GPUs and is less accurate. Edge nodes have little of everything; the cloud has plenty, but is far
+away (Sartzetakis et al., "Dynamic Edge/Cloud Resource Allocation for Distributed Computation under Semi-Static
+Demands"). Its formulas have slips; :mod:`.planner` documents their meaning.
 
 All costs are for one window.
 """
@@ -112,7 +112,7 @@ class EdgePrices:
 
 @dataclass(frozen=True, slots=True)
 class PlacedJob:
-    """A job: tasks that are alike.
+    """A job: a set of equal tasks.
 
     Args:
         tasks: Number of tasks in each period. Those of a period with fewer are the first of those of one with more.

@@ -70,7 +70,7 @@ class MilpModel:
     """The program: how many tasks of each group are served by which choice in each period.
 
     Args:
-        demands: What there is and what is wanted.
+        demands: Capacities and tasks.
         groups: The tasks.
         moves: Whether moves count.
         partly: Whether tasks may go unserved, at a prohibitive price.
@@ -159,7 +159,7 @@ class MilpModel:
         first = self._first[number, period]
         return [(first + k, 1.0) for k, choice in enumerate(self.groups[number].choices) if choice.location == location]
 
-    # -------------------------------------------------------------------------------------------- what is wanted
+    # -------------------------------------------------------------------------------------------- the request
 
     def weigh(self, weights: Weights, ranges: ObjectiveRanges) -> None:
         """Set the objective (1)."""
@@ -188,7 +188,7 @@ class MilpModel:
         best = self._solved(-accurate, whole=False)
         if cheapest.x is None or best.x is None:  # solving it will explain why
             return ObjectiveRanges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0))
-        # In two steps: a cost weight too small to affect accuracy is too small for a solver as well.
+        # In two steps: a cost weight that is too small to affect accuracy is also too small for a solver.
         reached = float(accurate @ best.x)
         as_good = self._solved(cost, whole=False, bound=LinearConstraint(accurate[None], reached * (1 - 1e-7)))
         best = best if as_good.x is None else as_good
@@ -225,7 +225,7 @@ class MilpModel:
                     constraints=[self._rows.constraint(columns), *([] if bound is None else [bound])],
                     options=options)  # fmt: skip
 
-    # ------------------------------------------------------------------------------------------------- who is where
+    # ------------------------------------------------------------------------------------------------- the solution
 
     def assign(self, found: FloatArray) -> TaskPlacement:
         """Return the placement of a solution, with as many tasks staying where they were as possible."""

@@ -1,4 +1,4 @@
-"""A plan: where each task trains in each period, and what that is worth."""
+"""A plan: the location of each task in each period, and its accuracy and cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_core.placement.demands import EXACT, Choice, Demands, PlacedJob
 
 
 class Task(NamedTuple):
-    """One task of a job."""
+    """A task of a job."""
 
     job: str
     number: int
@@ -114,7 +114,7 @@ class TaskPlacement:
         return (choice for choices in self.served.values() for choice in choices if choice is not None)
 
     def held(self, location: str, period: int) -> dict[str, float]:
-        """Return what is used of a location in a period: GPUs by type, ``bandwidth`` and ``aggregation``."""
+        """Return the usage of a location in a period: GPUs by type, ``bandwidth`` and ``aggregation``."""
         held = dict.fromkeys([*self.demands.gpus, "bandwidth", "aggregation"], 0.0)
         for task, choices in self.served.items():
             if (choice := choices[period]) is not None and choice.location == location:
@@ -146,7 +146,7 @@ class TaskPlacement:
 
 
 def usage(job: PlacedJob, choice: Choice) -> dict[str, float]:
-    """Return what a task uses of its location (the left sides of eqs. 5 to 7)."""
+    """Return a task's usage of its location (the left sides of eqs. 5 to 7)."""
     return {
         choice.gpu: choice.gpu_count,
         "bandwidth": job.rate * job.sample,
@@ -155,7 +155,7 @@ def usage(job: PlacedJob, choice: Choice) -> dict[str, float]:
 
 
 def capacity_of(demands: Demands, location: str, resource: str) -> float:
-    """Return what a location has: GPUs of a type, ``bandwidth`` or ``aggregation``."""
+    """Return a capacity of a location: GPUs of a type, ``bandwidth`` or ``aggregation``."""
     if location not in demands.nodes:
         return math.inf
     node = demands.nodes[location]

@@ -1,6 +1,6 @@
 """Plans a day as an integer program (Sartzetakis et al., eqs. 1 to 11), solved by HiGHS.
 
-What the formulas mean: the edge charges its own price of processing (2); accuracy is the mean over tasks and periods
+Meaning of the formulas: the edge charges its own price of processing (2); accuracy is the mean over tasks and periods
 (3); each node has its capacity in each period (5 to 7); a task may go to the cloud if that is no farther than its data
 may travel (8); a task moves if its location differs, whatever its accuracy, and one that must not move stays (10, 11).
 
@@ -25,11 +25,11 @@ GAP = 1e-3
 
 
 class InfeasibleError(LightningCoreError, ValueError):
-    """Not all tasks can be served; the message says what is missing where.
+    """Not all tasks can be served; the message names the missing capacity and its location.
 
     Attributes:
         largest: Placement that serves the most tasks.
-        missing: By period and resource, how much of it the unserved tasks would need at least.
+        missing: Minimum need of the unserved tasks, by period and resource.
     """
 
     def __init__(self, message: str, largest: TaskPlacement, missing: dict[tuple[str, str], float]) -> None:
@@ -70,9 +70,9 @@ def plan(
     """Return the best plan.
 
     Args:
-        demands: What there is and what is wanted.
+        demands: Capacities and tasks.
         weights: Weights of the objective.
-        accuracy: Lower bound of the mean accuracy; None for what the weights give.
+        accuracy: Lower bound of the mean accuracy; None to let the weights decide.
         ranges: Ranges of the objective's parts, if they are known.
         listed: Whether each task is a variable of its own, which is slower and gives the same.
         gap: Relative gap to the bound that may be left.
@@ -146,7 +146,7 @@ def _servable(demands: Demands, groups: Sequence[TaskGroup]) -> None:
 
 
 def _explained(demands: Demands, groups: Sequence[TaskGroup]) -> InfeasibleError:
-    """Return an error that names what is missing, with the largest part that fits."""
+    """Return an error that names the missing capacity, with the largest part that fits."""
     model = MilpModel(demands, groups, moves=False, partly=True)
     found = model.solve(GAP, MAX_SEARCH_NODES, None)
     largest = model.assign(found.x)

@@ -1,6 +1,6 @@
 """Predictors of arrivals within the next steps of a quarter of an hour: four steps in, three out.
 
-As far as the published predictor looks ("three or four time steps" in, "two or three" out; section IV-B).
+These are the horizons of the published predictor ("three or four time steps" in, "two or three" out; section IV-B).
 
 Errors are relative to persistence, the predictor to beat (:func:`~lightning_core.planning.time_series.errors`).
 """
@@ -20,18 +20,17 @@ HORIZON = 3
 PREDICTORS: Mapping[str, Forecaster] = MappingProxyType(
     {"persistence": LastValue(), "autoregression": Autoregressive(order=4, window=192), "trend": Trend(4)}
 )
-"""By name: persistence; a linear function of the last four steps, fitted to two days; a line through the last four."""
+"""Predictors by name: persistence, a linear function of four steps (fitted to two days), a line through four steps."""
 
 
-def relative_errors(series: Sequence[FloatArray], horizon: int = HORIZON) -> dict[str, FloatArray]:
-    """Return mean absolute errors relative to persistence by steps ahead, shape ``(horizon,)``; 1 if it has none.
+def relative_errors(series: Sequence[FloatArray]) -> dict[str, FloatArray]:
+    """Return mean absolute errors relative to persistence by steps ahead, shape ``(HORIZON,)``; 1 if it has none.
 
     Args:
         series: Series to predict, shape ``(T,)`` each.
-        horizon: Steps ahead.
     """
     wrong: dict[str, FloatArray] = {
-        name: np.mean([errors(one.table(values, horizon), values) for values in series], axis=0)
+        name: np.mean([errors(one.table(values, HORIZON), values) for values in series], axis=0)
         for name, one in PREDICTORS.items()
     }
     base = wrong["persistence"]

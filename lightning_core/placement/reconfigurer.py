@@ -1,8 +1,8 @@
 """Changes a plan within a period when more arrives than was planned, and back afterwards: the published heuristic.
 
 One task after the other, the one that lacks most first: it grows where it is, if there is room; else it moves, if it
-may and the cost is within the limits; else it stays, and that is reported. When demand is as planned again, what was
-added is given back, and a task that has moved stays where it is (Sartzetakis et al., section IV-C).
+may and the cost is within the limits; else it stays, and that is reported. When demand is as planned again, the added
+GPUs are returned, and a task that has moved stays at its new location (Sartzetakis et al., section IV-C).
 
 Two rules are additions. Another type of GPU at the same location will do. A task that stays for lack of room takes the
 room there is. The default, :mod:`.replanner`, plans all tasks at once instead.
@@ -31,7 +31,7 @@ class TaskChange(NamedTuple):
             it lacks something, or ``"released"``.
         before: Choice before.
         after: Choice after.
-        reason: Explanation in words.
+        reason: Explanation, as text.
     """
 
     task: Task
@@ -65,7 +65,7 @@ class ReconfigurationLimits:
 
 
 class Reconfigurer:
-    """One period of a plan, as it is changed.
+    """The current state of a period of a plan.
 
     Args:
         placement: The plan.
@@ -112,7 +112,7 @@ class Reconfigurer:
         return changes
 
     def _grow(self, more: Mapping[Task, float], moves: int = 0) -> list[TaskChange]:
-        """Give tasks what they lack, one after the other.
+        """Give tasks the capacity that they lack, one after the other.
 
         Args:
             more: Samples per second that arrive for each task, the one that lacks most first.
@@ -125,7 +125,7 @@ class Reconfigurer:
         return changes
 
     def state(self) -> dict[str, Any]:
-        """Return what has become of the plan as JSON values."""
+        """Return the changed plan as JSON values."""
         tasks = [
             [*task, choice.location, choice.gpu, choice.level, self._rates[task]] for task, choice in self.now.items()
         ]
@@ -137,7 +137,7 @@ class Reconfigurer:
             task = Task(job, number)
             self._rates[task] = rate
             self.now[task] = self._chosen(self._job(task), (location, gpu, level))
-        # As they were added up: what is left of a node may differ in the last bit otherwise.
+        # In the order of summation: otherwise the rest of a node may differ in the last bit.
         self._used = {(location, resource): amount for location, resource, amount in state["used"]}
 
     def _shrunk(self, task: Task, rate: float) -> TaskChange | None:
@@ -152,7 +152,7 @@ class Reconfigurer:
         )
 
     def _grown(self, task: Task, rate: float, moves: int) -> TaskChange:
-        """Give a task what it lacks."""
+        """Give a task the capacity that it lacks."""
         before, job, bigger = self.now[task], self._job(task), self._job(task, rate)
         self._count(task, before, -1.0, job)
         after = self._as_it_is(task, bigger)
@@ -186,7 +186,7 @@ class Reconfigurer:
         if best is None:
             return None, "no other location has room"
         if not self._affordable(task, best):
-            return None, f"{best.location} would cost {best.cost / self._planned[task]:.2f} times what was planned"
+            return None, f"{best.location} would cost {best.cost / self._planned[task]:.2f} times the planned cost"
         return best, ""
 
     def _fitting(self, job: PlacedJob, has: Choice, *, there: bool) -> Iterator[Choice]:
@@ -217,7 +217,7 @@ class Reconfigurer:
         return replace(job, rate=max(room, job.rate))
 
     def _short(self, job: PlacedJob, choice: Choice) -> str:
-        """Describe what is short at a location."""
+        """Describe the shortage at a location."""
         for resource, amount in usage(job, choice).items():
             free = self._free(choice.location, resource)
             if amount > free + EXACT:

@@ -1,13 +1,13 @@
-"""Plans a period anew when more arrives than was planned, with each move weighed against what stands.
+"""Replanner of a period with more arrivals than planned, which weighs each move against the present placement.
 
 Where all tasks have room to grow where they are, they grow. Else an integer program places every task of the period:
-first as many tasks as possible get what they lack, then the costs are least, with a price for each task that leaves
-where it stands. No task becomes less accurate, and one that lacks nothing only stays as it is or moves. Tasks that are
-left short are then looked at one at a time, as in :mod:`.reconfigurer`.
+first as many tasks as possible get the capacity that they lack, then the cost is minimal, with a price for each task
+that moves. No task becomes less accurate, and one that lacks nothing only stays unchanged or moves. Tasks that remain
+short are then handled one at a time, as in :mod:`.reconfigurer`.
 
-Tasks with equal needs that stand alike are counted, not listed, as in :mod:`.planner`. The scheduler waits for the
-answer, so a large program is cut to its core: the options that cost least more than the relaxation, in which tasks are
-divisible. A small one keeps all options, and is solved to the gap.
+Tasks with equal needs and placements are counted, not listed, as in :mod:`.planner`. The scheduler waits for the
+answer, so a large program is cut to its core: the options with the smallest extra cost over the relaxation, in which
+tasks are divisible. A small one keeps all options, and is solved to the gap.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SHORT = 10.0
 
 
 class Option(NamedTuple):
-    """A way in which a task may stand after the change.
+    """A possible placement of a task after the change.
 
     Attributes:
-        choice: Where and how it is served.
+        choice: Its location and way of being served.
         job: Its job, with the demand that is served then.
         moves: Whether it leaves where it stands.
         price: Cost for a window, with the price of the move.
@@ -52,7 +52,7 @@ class Option(NamedTuple):
 
 
 class Replanner(Reconfigurer):
-    """One period of a plan, planned anew whenever a task has no room to grow where it is.
+    """The current state of a period of a plan, replanned whenever a task has no room to grow at its location.
 
     The arguments are those of :class:`~lightning_core.placement.reconfigurer.Reconfigurer`.
     """
@@ -78,7 +78,7 @@ class Replanner(Reconfigurer):
         return self._take_over(more, found, crowded)
 
     def _crowded(self, wanted: Mapping[Task, PlacedJob]) -> dict[str, str]:
-        """Return the locations that cannot hold their tasks with what these lack, each with the reason."""
+        """Return the locations that cannot hold the grown demands of their tasks, each with the reason."""
         needed = dict(self._used)
         for task, job in wanted.items():
             for had, sign in ((self._job(task), -1.0), (job, 1.0)):
@@ -102,7 +102,7 @@ class Replanner(Reconfigurer):
         return list(groups.values())
 
     def _options(self, task: Task, job: PlacedJob) -> list[Option]:
-        """Return the cheapest options at each location on each type of GPU, and last that the task stays as it is."""
+        """Return the cheapest options at each location on each type of GPU, and last the option of no change."""
         has, rate = self.now[task], self._rates[task]
         grows = job.rate > rate + EXACT
         best = {(has.location, has.gpu): self._as_it_is(task, job)} if grows else {}
@@ -133,7 +133,7 @@ class Replanner(Reconfigurer):
                 used.setdefault((option.choice.location, resource), []).append((column, amount))
         for (location, resource), entries in used.items():
             if (has := capacity_of(self.demands, location, resource)) < math.inf:
-                # What stands fits, whatever its sum has been rounded to.
+                # The present placement fits, whatever the rounding of its sum.
                 room.add(entries, -math.inf, max(has, self._used.get((location, resource), 0.0)))
         max_moves = min(self.limits.moves, len(self.now))
         room.add([(column, 1.0) for column, option in enumerate(flat) if option.moves], -math.inf, max_moves)
@@ -159,7 +159,7 @@ class Replanner(Reconfigurer):
     def _take_over(
         self, more: Mapping[Task, float], found: Mapping[Task, Option], crowded: Mapping[str, str]
     ) -> list[TaskChange]:
-        """Take over the options of the tasks that change, then give the others what room there is left."""
+        """Apply the options of the tasks that change, then give the others the remaining room."""
         changed = {
             task: had for task, had in self.now.items() if found[task].moves or (task in more and not found[task].lacks)
         }
@@ -174,7 +174,7 @@ class Replanner(Reconfigurer):
 
 
 def _change(task: Task, before: Choice, after: Choice, crowded: str | None) -> TaskChange:
-    """Return the change of a task; ``crowded`` is what its location lacks, if it does."""
+    """Return the change of a task; ``crowded`` names the shortage of its location, if any."""
     here = before.location
     if after.location != here:
         why = f"{crowded}; {after.location} has room" if crowded else f"{after.location} costs less than {here}"

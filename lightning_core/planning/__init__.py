@@ -1,1 +1,1 @@
-"""What several policies and planners share: feasibility, admission, reservations, chances and ramps. Pure."""
+"""Shared building blocks of policies and planners: feasibility, admission, reservations, chances and ramps. Pure."""

@@ -1,4 +1,4 @@
-"""How likely a job reaches its target in time, with a prior for jobs that have shown nothing yet."""
+"""The chance that a job reaches its target in time, with a prior for jobs without observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a forecast can be trusted: what people are told of a job rests on it, and not what a policy does.
+"""Confidence in a forecast: verdicts for users depend on it, the decisions of policies do not.
 
 A forecast follows the curve that it has seen. A loss that has stood still may drop, and one that falls may stop above
 its target; a posterior over smooth curves knows neither. So a forecast is doubted, the more the farther it reaches

@@ -34,7 +34,7 @@ class JobRequest(NamedTuple):
         work: Seconds alone on its devices; None if unknown.
         deadline: Seconds from submission.
         size: Number of devices.
-        weight: Number of jobs of weight 1 that it counts for.
+        weight: Relative importance when not all deadlines can be met.
         not_before: Earliest start in seconds from submission.
     """
 

@@ -55,7 +55,7 @@ def largest_feasible_set(
         work: Seconds alone on its devices, shape ``(n,)``.
         deadline: Scheduler time, shape ``(n,)``.
         now: Scheduler time.
-        weight: Number of jobs of weight 1 that each counts for, shape ``(n,)``; None if all are equal.
+        weight: Relative importance of each, shape ``(n,)``; None if all are equal.
         size: Devices of each job, shape ``(n,)``; None for one.
         devices: Devices of the pool.
         preferred: Rows that are kept if no weight is lost by it, for example the jobs that train already. Of more than

@@ -39,7 +39,7 @@ class Demand:
         sizes: Numbers of devices that it may have, increasing.
         throughputs: Batches per second on each of them, increasing.
         latest: Scheduler time by which it must be done if ``end`` cannot be kept; not before ``end``.
-        weight: Number of jobs of weight 1 that it counts for.
+        weight: Relative importance when not all deadlines can be met.
         share: Share of one device at which its controller ends it in time; 0 if it is to be planned here.
         held: Devices that it has now, 0 if none.
         arrival_delay: Seconds until it trains on them, if it is on its way.

@@ -1,1 +1,1 @@
-"""Pages and pictures of a run: the HTML report, charts, plots."""
+"""Reports of a run: the HTML report, charts, plots."""

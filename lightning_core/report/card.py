@@ -1,4 +1,4 @@
-"""One job as a small card for a notebook: HTML with an inline chart, which loads nothing."""
+"""A small card of a job for a notebook: HTML with an inline chart, which loads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job as a chart: its loss on the way to its target, with forecasts, verdicts, and its share."""
+"""The chart of a job: its loss on the way to its target, with forecasts, verdicts, and its share."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _Chart:
             f'<title id="t{self.key}">{escape(self.label)}: {self._axis_title()} over time</title>',
             f'<desc id="d{self.key}">{escape(desc)}. {escape(job.reason)}.</desc>',
             *self._axes(),
-            # An inner box clips what leaves it.
+            # An inner box clips its content.
             f'<svg x="{LEFT}" y="{TOP}" width="{self.right - LEFT}" height="{BOTTOM - TOP}" '
             f'viewBox="{LEFT} {TOP} {self.right - LEFT} {BOTTOM - TOP}">',
             *self._fans(),

@@ -20,7 +20,7 @@ DASHES = ("", "7 4", "2 3", "10 3 2 3")
 
 
 class Axis(StrEnum):
-    """What curves are drawn over."""
+    """The axis over which curves are drawn."""
 
     TIME = "time"
     BATCHES = "batches"
@@ -41,7 +41,7 @@ def comparison_chart(curves: Sequence[JobCurve], axis: Axis, width: int) -> str:
 
     Args:
         curves: The jobs, at least one; all have the same metric.
-        axis: What they are drawn over.
+        axis: Axis over which they are drawn.
         width: Width in pixels.
     """
     shown = [(one, points_of(one.job, axis)) for one in curves]
@@ -67,14 +67,14 @@ def comparison_chart(curves: Sequence[JobCurve], axis: Axis, width: int) -> str:
 
 
 def key_of_line(key: int) -> str:
-    """Return a piece of a line as it is drawn, for a legend."""
+    """Return a piece of a curve's line, for a legend."""
     return f'<svg viewBox="0 0 34 14" aria-hidden="true"><path class="compared" {_stroke(key)} d="M0 7H34"/></svg>'
 
 
 def points_of(job: JobHistory, axis: Axis) -> FloatArray:
     """Return where a job was, and its value that counts against its target, shape ``(n, 2)``.
 
-    It is empty while nothing is known of the job, and over epochs if it is not known how many batches one has.
+    It is empty while nothing is known of the job, and over epochs if their number of batches is unknown.
     """
     curve = job.curve()
     curve = curve if len(curve) else job.seen()

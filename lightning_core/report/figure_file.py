@@ -1,4 +1,4 @@
-"""Writing a figure of Matplotlib to a file."""
+"""Writer of Matplotlib figures to files."""
 
 from __future__ import annotations
 

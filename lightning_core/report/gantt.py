@@ -1,4 +1,4 @@
-"""Which job held which share of which device, and when: one lane a device, its full height the whole device."""
+"""Gantt chart of the devices: one lane each, with the share of every job over time as its height."""
 
 from __future__ import annotations
 

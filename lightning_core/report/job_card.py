@@ -1,4 +1,4 @@
-"""One job on the report page: its chart, what happened to it, and what it held."""
+"""A job on the report page: its chart, its events, and its grants."""
 
 from __future__ import annotations
 

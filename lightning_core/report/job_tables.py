@@ -13,7 +13,7 @@ from lightning_core.report.gantt import swatch
 from lightning_core.report.job_card import badge, ending, shortened
 from lightning_core.report.svg import escape
 
-# Of many jobs, those that are shown at once. Rows of the table of the rest, and of the newest faults.
+# Maximum jobs that are shown at once, rows of the table of the rest, and rows of the newest faults.
 MAX_OPEN, MAX_ROWS, MAX_FAULTS = 20, 4000, 200
 _NAMES = ("job", "owner", "outcome", "target", "reached", "finished", "deadline", "reason")
 _NUMBERS = ("outcome", "reached", "finished", "deadline")

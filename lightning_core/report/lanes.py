@@ -1,4 +1,4 @@
-"""The lanes of the devices: which job held which share of which device, and when.
+"""Lanes of the devices: the share of each device that each job held over time.
 
 Few boxes are kept as they were. Where there are more than a page can hold, a lane has the mean share of each job over
 columns of equal width, of the jobs that held the device longest; the others are taken together.
@@ -47,7 +47,7 @@ class Span(NamedTuple):
         return max(self.at(until) - self.at(since), 0.0)
 
     def of(self, lane: Lane) -> dict[int, list[Stretch]]:
-        """Return what lies within the span of a lane."""
+        """Return the part within the span of a lane."""
         found = {
             index: [
                 (max(since, self.start), min(until, self.end), low, high)
@@ -81,7 +81,7 @@ def _stacked(changes: Mapping[float, Mapping[int, float]]) -> dict[int, list[Str
     """Return the stretches of a device, those of one time on top of each other.
 
     Args:
-        changes: By time, the share that each job has from then on.
+        changes: Shares of all jobs from each time on, by time.
     """
     found: dict[int, list[Stretch]] = defaultdict(list)
     holding: dict[int, float] = {}

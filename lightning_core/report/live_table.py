@@ -27,7 +27,7 @@ Point = TypeVar("Point")
 
 
 def key_of(job: JobStatus) -> Key:
-    """Return what tells a job from a later one of its name."""
+    """Return a key that tells a job from a later one of its name."""
     return job.name, job.submitted_at
 
 
@@ -37,7 +37,7 @@ def live_table(now: float, jobs: Sequence[JobStatus], seen: Mapping[Key, Points]
     Args:
         now: Scheduler time, in seconds.
         jobs: Jobs to show.
-        seen: Of each job, times and values that were seen so far.
+        seen: Times and values seen so far, by job.
     """
     running = sum(job.state is not State.ENDED for job in jobs)
     listed = list(filter(is_listed, jobs))
@@ -82,7 +82,7 @@ def _row(now: float, job: JobStatus, points: Points, shown: Sequence[str]) -> st
 
 
 def chart(now: float, job: JobStatus, points: Points) -> str:
-    """Return what was seen of a job over time, its goal and deadline, and from now on the fan of its forecast."""
+    """Return the chart of a job: its values so far, its goal and deadline, and the fan of its forecast."""
     if job.value is not None:
         points = [*points, (now if job.finished_at is None else job.finished_at, job.value)]
     if not points:

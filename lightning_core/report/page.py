@@ -20,16 +20,18 @@ from lightning_core.core.durations import format_duration
 from lightning_core.core.parts import all_parts
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
-from lightning_core.report.document import document, write_document
 from lightning_core.report.gantt import gantt, swatch
 from lightning_core.report.job_card import job_card
 from lightning_core.report.job_tables import all_faults, all_jobs, outcomes
 from lightning_core.report.lanes import use
 from lightning_core.report.markets.market_tables import money_by_job, offers
+from lightning_core.report.style import STYLE
 from lightning_core.report.svg import escape
+from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.journal import Journal
 
-# Number of charts, and bytes of all of them with what stands below them.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+# Maximum number of charts, and bytes of all of them with their texts.
 MAX_CARDS, MAX_CARD_BYTES = 100, 3_000_000
 # Rows of each table of a job, the newest ones, and of all of them together.
 MAX_ROWS, ALL_ROWS = 100, 2000
@@ -38,7 +40,6 @@ MAX_STOPS = 20
 # The lower, the more it matters.
 _RANKS = {Verdict.CRASHED: 0, Verdict.MISSED: 1, Verdict.INFEASIBLE: 2, Verdict.AT_RISK: 3, None: 4,
           Verdict.FEASIBLE: 4, Verdict.MET: 5, Verdict.CANCELLED: 6}  # fmt: skip
-
 _LEGEND = (
     ('<path class="raw" d="M0 4L6 10L12 3L18 11L24 4L34 9"/><path class="curve" d="M0 6L34 8"/>',
      "loss: each observation, and the mean that counts"),
@@ -55,6 +56,26 @@ _LEGEND = (
     ('<path class="remark" d="M17 12l-5 -9h10z"/>', "a command, or the worker started or left"),
     ('<path class="share" d="M0 14V6H20V0H34V14z"/>', "share of its devices, 0 to 1"),
 )  # fmt: skip
+
+
+def document(title: str, body: str) -> str:
+    """Return a whole page.
+
+    Args:
+        title: Title of the page, as text.
+        body: Its content, as HTML.
+    """
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>"
+    )
+
+
+def write_document(path: Path, text: str) -> None:
+    """Write a page, completely or not at all."""
+    write_whole(path, text)
 
 
 def write(journal: Journal, path: Path, title: str = "", *, forecasts: bool = False) -> None:
@@ -145,12 +166,12 @@ def _intro(history: History) -> str:
         f"{'S' + what[1:]} after {format_duration(since - start)}, resumed {format_duration(until - since)} later."
         for since, until, what in stops
     )
-    pool = [] if history.part_of is None else [f"What else ran in the pool at {history.part_of.folder} is not shown."]
+    pool = [] if history.part_of is None else [f"Other jobs of the pool at {history.part_of.folder} are not shown."]
     return " ".join([first, *map(escape, [*left, *pool])])
 
 
 def _market(history: History) -> str:
-    """Return what each job cost, and what was on offer at the end, of a pool on a market."""
+    """Return the cost of each job, and the last offers, of a pool on a market."""
     if history.market is None:
         return ""
     return (
@@ -199,7 +220,7 @@ def _tiles(history: History) -> str:
 
 
 def _who(history: History) -> str:
-    """Return the colours of the jobs; of many jobs, of which several have one colour, how to read them."""
+    """Return the legend of the jobs' colours, with a hint if several jobs share one."""
     if len(history.jobs) > MAX_CARDS:
         words = "The height is the share of the device. Several jobs have one colour: point at a box for its name."
         return f'<p class="soft">{words}</p>'

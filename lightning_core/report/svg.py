@@ -1,4 +1,4 @@
-"""Parts of an SVG chart: scales, ticks and paths. Coordinates are rounded, so that a page stays small."""
+"""Elements of SVG charts: scales, ticks and paths. Coordinates are rounded, so that a page stays small."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_core.view.text import clean
 
 # The smallest positive float, and one near the largest.
 SMALLEST, LARGEST = 5e-324, 1e308
-# How far beyond its range a scale maps a value, in multiples of the range; all of that is clipped.
+# Distance beyond its range up to which a scale maps a value, in multiples of the range; it is clipped.
 FAR = 1000.0
 # Values that differ by a smaller fraction cannot be told apart on a chart.
 RESOLUTION = 1e-12

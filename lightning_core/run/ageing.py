@@ -2,14 +2,14 @@
 
 Rules
 
-1. Its logs, its spec and the checkpoints from which it would have resumed go. Its best model stays, and so does what
-   its own training wrote, such as files of Lightning's loggers and of ``ModelCheckpoint``.
-2. Its end is recorded in its folder, as the time of the file ``ended``: the scheduler forgets in time what has ended,
-   and the next journal has never known it. An end that is not known is the time at which it was first seen. The record
-   is removed if a job of that name goes on.
-3. A folder is opened once, and everything is done in what was opened: a resubmission may move it away in between. No
+1. Its logs, its spec and the checkpoints from which it would have resumed go. Its best model stays, and so do files
+   that its own training wrote, such as those of Lightning's loggers and of ``ModelCheckpoint``.
+2. Its end is recorded in its folder, as the time of the file ``ended``: the scheduler forgets ended jobs in time, and
+   the next journal has never known them. If the end is unknown, the time of discovery counts. The record is removed if
+   a job of that name resumes.
+3. A folder is opened once, and everything is done relative to it: a resubmission may move it away in between. No
    link is followed, and no folder of another user is entered.
-4. What cannot be removed stays, and is told once.
+4. Files that cannot be removed stay, which the log says once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Ends = Mapping[str, float | None]
-"""For each job that the scheduler knows the seconds since its end; None for one that has not ended."""
+"""Seconds since the end of each job that the scheduler knows; None for one that has not ended."""
 
 
 def have_aged_out(folder: Path, job: str) -> bool:
@@ -55,10 +55,10 @@ def have_aged_out(folder: Path, job: str) -> bool:
 
 
 def aged_out(keep_ended: float | None) -> str:
-    """Return in words why the files of a job that has ended are gone.
+    """Return a text that explains why the files of an ended job are gone.
 
     Args:
-        keep_ended: As in :class:`~lightning_core.scheduler.settings.Settings`.
+        keep_ended: See :class:`~lightning_core.scheduler.settings.Settings`.
 
     Example::
 
@@ -84,13 +84,13 @@ async def age_out_as_time_passes(folder: Path, ask: Callable[[], Awaitable[tuple
             steps = ageing.sweep(*await ask())
             while await asyncio.to_thread(next, steps, None) is not None:
                 pass
-        except Exception as error:  # whatever it is, such as a scheduler that is being restarted: there is a next time
+        except Exception as error:  # whatever the error, such as a restarting scheduler: there is a next time
             log.warning("the ended jobs in %s were not looked at: %s", folder, error)
         await asyncio.sleep(SWEEP_INTERVAL)
 
 
 class Ageing:
-    """Removes from the folder of a run or a pool what has aged out.
+    """Removes expired files from the folder of a run or a pool.
 
     Args:
         folder: The folder.
@@ -103,7 +103,7 @@ class Ageing:
         self._told = False
 
     def sweep(self, settings: Settings, ends: Ends) -> Iterator[int]:
-        """Remove what is due, step by step; each step returns how many folders and old journals were looked at so far.
+        """Remove expired files step by step; each step returns the folders and old journals inspected so far.
 
         Args:
             settings: Settings of the scheduler.
@@ -126,7 +126,7 @@ class Ageing:
                         yield looked
 
     def _age(self, name: str, there: int, now: float, keep: float, ends: Ends) -> bool:
-        """Record the end of a job in its folder, or remove what is due; return whether anything was."""
+        """Record the end of a job in its folder, or remove its expired files; return whether any were removed."""
         with self._tolerated(name), _entered(name, there) as home:
             if home is None:
                 return False
@@ -161,7 +161,7 @@ class Ageing:
         return bool(goes or incarnations)
 
     def _age_old(self, name: str, there: int, now: float, settings: Settings, keep: float) -> bool:
-        """Remove what is due of a pool's earlier times: a journal, or a job whose name was used again."""
+        """Remove the expired part of a pool's earlier times: a journal, or a job whose name was used again."""
         if not _OLD_JOURNAL.fullmatch(name):
             return self._age(name, there, now, keep, {})
         with self._tolerated(name):
@@ -174,7 +174,7 @@ class Ageing:
 
     @contextmanager
     def _tolerated(self, name: str) -> Iterator[None]:
-        """Go on after an error of the file system, which is told the first time; what has vanished is no error."""
+        """Continue after an error of the file system, which is logged the first time; a missing file is no error."""
         try:
             yield
         except FileNotFoundError:

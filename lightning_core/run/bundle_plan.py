@@ -19,12 +19,12 @@ from lightning_core.storage.runs.run_store import RunStore
 
 # A summary has some kilobytes for each job, and the last lines of its errors.
 MAX_SUMMARY_BYTES = 64 * 2**20
-# A forecast of so many times the deadline and more is no number to plan with.
+# A forecast of this many times the deadline and more is no number to plan with.
 FAR = 10.0
 
 
 class Tried(Protocol):
-    """What a short training of a job showed; in words as text."""
+    """Result of a short training of a job."""
 
     @property
     def work(self) -> tuple[float, float, float] | None:
@@ -43,7 +43,7 @@ def plan_bundle(
         bundle: Bundle to be run.
         history: Folder below which earlier runs are; None for none.
         kept: Runs that a pool remembers; None for none.
-        tried: What short trainings have shown, by job; it comes before all else that is known. None for none.
+        tried: Results of short trainings, by job, which take precedence over all other knowledge; None for none.
 
     Returns:
         Lines for the user, and whether all jobs of known work fit.
@@ -88,8 +88,8 @@ def plan_bundle(
 def expected_work(spec: JobSpec, runs: list[dict[str, Any]], kept: RunStore | None = None) -> tuple[float | None, str]:
     """Return the seconds that a job needs alone on its devices, and their origin.
 
-    They are the job's ``work``, or those of the newest run of its name that met its target, or those of a run of its
-    task that a pool remembers; None if none of them is known.
+    They come from the job's ``work``, from the newest run of its name that met its target, or from a run of its task
+    that a pool remembers; None if there is none.
 
     Args:
         spec: Spec of the job.

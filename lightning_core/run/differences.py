@@ -1,4 +1,4 @@
-"""Differences between two bundles, for the user who edited one."""
+"""Differences between two bundles, as lines for the user who edited one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the selector of spot policies was told: a run or pool that is over leaves it in its folder for later ones."""
+"""Feedback of the spot policy selector, which a finished run or pool leaves in its folder for later ones."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def leave_feedback(folder: Path, scheduler: Scheduler | None = None) -> None:
 
 
 def with_feedback(folder: Path, settings: Settings) -> Settings:
-    """Return the settings of a new pool, whose selector begins with what the folder's earlier pools have left."""
+    """Return the settings of a new pool, whose selector begins with the feedback of the folder's earlier pools."""
     if settings.market is None or settings.market.get("feedback") or not (folder / FEEDBACK).exists():
         return settings
     market = {**settings.market, "feedback": str(folder / FEEDBACK)}
     try:
         MarketTerms(**market).earlier_jobs()
     except ValueError as error:  # it was a market with other policies
-        print(f"spot policies are chosen without what earlier jobs have shown: {error}", file=sys.stderr)
+        print(f"spot policies are chosen without feedback from earlier jobs: {error}", file=sys.stderr)
         return settings
     return replace(settings, market=market)

@@ -26,7 +26,7 @@ Look = Callable[[], tuple[float, list[JobStatus]]]
 
 
 def remembering(look: Look) -> Look:
-    """Return a function that returns each job as it last was: a large pool forgets in time what has ended."""
+    """Return a function that returns the last status of each job: a large pool forgets ended jobs in time."""
     seen: dict[str, JobStatus] = {}
 
     def again() -> tuple[float, list[JobStatus]]:

@@ -5,7 +5,7 @@ Rules
 1. Only the pool writes its folder, and it needs nothing from this one: the command that follows a run may end and start
    again.
 2. The results outlive the pool's folder: they are copies or, for checkpoints, which are never changed, hard links where
-   the file system supports them. There are no symbolic links: what is written here must stay here.
+   the file system supports them. There are no symbolic links: files written here must stay here.
 3. The folder of a pool on another machine is not read. One on this machine is identified by the submission in its
    journal.
 """
@@ -99,7 +99,7 @@ class PoolReference:
 def journal_path(path: Path) -> Path:
     """Return the path of the journal of a run or a pool, brought up to date if possible.
 
-    A folder of another user is only read: what lies in it names no other folder, and nothing is written.
+    A folder of another user is only read: no file in it can name another folder, and nothing is written.
 
     Args:
         path: Folder of a run or a pool, or its journal.
@@ -132,7 +132,7 @@ def copy_results(
     Args:
         run_dir: Folder of the run.
         note: Reference to the pool.
-        jobs: Jobs of the run, as they are now. The checkpoints of a job are copied once it has ended.
+        jobs: Current status of the jobs of the run. The checkpoints of a job are copied once it has ended.
         newest: The newest job of each name in the pool, which owns the folder of that name.
 
     Returns:
@@ -156,7 +156,7 @@ def copy_results(
             continue
         if job.state is State.ENDED and have_aged_out(Path(note.folder), job.name):
             problems.append(f"{job.name}: its logs, spec and resume checkpoints have {_aged_out(run_dir)}")
-            if target.exists() or not source.exists():  # what was copied before is more than what is left
+            if target.exists() or not source.exists():  # earlier copies are more than the pool still has
                 continue
         try:
             with owner_only():
@@ -167,7 +167,7 @@ def copy_results(
 
 
 def _aged_out(run_dir: Path) -> str:
-    """Return in words why files of an ended job are gone from the pool of a run."""
+    """Return a text that explains why files of an ended job are gone from the pool of a run."""
     with Journal.open(run_dir / JOURNAL, read_only=True) as journal:
         return aged_out(journal.settings().keep_ended)
 

@@ -45,7 +45,7 @@ def new_run_dir(wanted: Path | str | None) -> Path:
 def _dated(now: datetime) -> Path:
     runs = Path("runs")
     try:
-        # A umask that lets the group write is for files that are meant for it: what steers is refused there.
+        # A umask that lets the group write must not apply here: files that steer this process would then be refused.
         runs.mkdir(exist_ok=True, mode=0o755)
         for number in count(1):
             folder = runs / (f"{now:%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
@@ -94,7 +94,7 @@ def read_origin(run_dir: Path, before: BundleSpec, existing: ExistingPool | None
 
 
 class _WithoutAliases(yaml.SafeDumper):
-    """Dumper that repeats values in place of aliases, of which our loader accepts only a limited number."""
+    """Dumper that repeats values in place of aliases, since our loader accepts only a limited number of them."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

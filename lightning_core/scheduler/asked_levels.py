@@ -1,4 +1,4 @@
-"""What is asked of a job: one level for each who asks, and what follows from them all.
+"""Requests for a job: one level for each asker, and their combination.
 
 A level holds until the same one asks for something else. So none undoes what another one asked, and a level that is
 withdrawn leaves those of the others.

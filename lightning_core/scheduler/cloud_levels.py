@@ -1,4 +1,4 @@
-"""What a scheduler knows of the cloud: the nodes that there are, those that are wanted, and the money."""
+"""A scheduler's view of the cloud: existing nodes, requested nodes, and the money."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CloudLevels:
         allowance: Money that may be spent.
         spent: Money that the intervals of the market have cost.
         trouble: What is wrong now, by the part that has trouble.
-        failed: Controllers that have raised, and are told nothing more, each with its error.
+        failed: Disabled controllers, which have raised, each with its error.
     """
 
     def __init__(self) -> None:

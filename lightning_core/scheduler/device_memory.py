@@ -1,4 +1,4 @@
-"""How much of its devices' memory each job takes: what it said, what was measured, or all of it for a trial.
+"""Memory of each job on its devices: as stated, as measured, or all of it for a trial.
 
 Rules
 

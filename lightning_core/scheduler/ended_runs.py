@@ -1,4 +1,4 @@
-"""What is known of a job when it ends: its curve, when it met its target, and how fast it trained."""
+"""Records of ended jobs: the curve, the time at which the target was met, and the throughput."""
 
 from __future__ import annotations
 

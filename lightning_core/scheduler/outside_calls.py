@@ -19,8 +19,7 @@ import numpy as np
 
 from lightning_core.core.answers import PartCall
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray, kept_by_row
-from lightning_core.core.earlier_runs import EarlierRun
-from lightning_core.core.earlier_runs.binned_curve import BinnedCurve
+from lightning_core.core.earlier_runs import BinnedCurve, EarlierRun
 from lightning_core.core.events import PartEvent
 from lightning_core.core.limits import MAX_TEXT
 from lightning_core.core.plans import JobView, Plan

@@ -1,4 +1,4 @@
-"""What an owner of jobs may have of a pool: a weight, a quota, a cap and a budget."""
+"""Terms of an owner of jobs in a pool: a weight, a quota, a cap and a budget."""
 
 from __future__ import annotations
 

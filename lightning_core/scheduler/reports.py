@@ -1,4 +1,4 @@
-"""What a report changes: progress, throughput, checkpoints and loss cells."""
+"""Effects of a report: progress, throughput, checkpoints and loss cells."""
 
 from __future__ import annotations
 

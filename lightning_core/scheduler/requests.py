@@ -1,4 +1,4 @@
-"""What people, plans and the market ask for: new jobs, other terms, pause, resume, cancel, and feedback.
+"""Requests of users, plans and the market: new jobs, other terms, pause, resume, cancel, and feedback.
 
 And which events change nothing. They are answered from what is there, and need no place in the journal: anyone who may
 speak to the pool can send them without end.

@@ -1,4 +1,4 @@
-"""What becomes of a job that has lost its worker: whether it restarts, when, and why not.
+"""Retry budgets of jobs that have lost their workers: whether a job restarts, when, and why not.
 
 Infrastructure recovers by itself and is always worth another try. Code that raised raises again, unless the user asks
 for retries. A job that cannot be built never can be. A preemption is not the job's fault and is not counted. A step

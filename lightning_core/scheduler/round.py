@@ -1,4 +1,4 @@
-"""One round: the jobs that it is about, which of them the policy plans, and when the next round is due."""
+"""A round of the scheduler: its jobs, those that the policy plans, and the time of the next round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is believed of a job and what people are told of it: verdicts with their reasons, and its status."""
+"""Status of a job for users: its verdicts with their reasons, and its forecast."""
 
 from __future__ import annotations
 

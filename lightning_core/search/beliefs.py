@@ -112,7 +112,7 @@ class Beliefs:
         self.model.fit(self._curves(begun))
 
     def forecasts(self, trials: Sequence[Trial | None], left: float, start: float, usual: float) -> TrialForecasts:
-        """Return what is believed of trials until the deadline.
+        """Return the beliefs about trials until the deadline.
 
         Args:
             trials: Trials; None is one that would begin now.

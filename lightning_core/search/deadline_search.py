@@ -1,9 +1,9 @@
 """Decides which trials of a search run, so that the best value at the deadline is as good as it can be.
 
-A device goes to the trial whose next slice of training promises most for the value at the deadline. It promises what is
-learned by it: with that, a better trial may be chosen to be trained until the end. It costs what the trials that wait
-could have reached in the same time. A new draw is one of the trials. As time runs out there is less to choose from, so
-exploration ends by itself.
+A device goes to the trial whose next slice of training promises most for the value at the deadline. Its promise is
+information, by which a better trial may be chosen to be trained until the end. Its cost is the progress that the
+waiting trials could have made in the same time. A new draw is one of the trials. As time runs out there is less to
+choose from, so exploration ends by itself.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lightning_core.search.trials import Trial, usual_pace
 NEW = -1
 # A trial is compared with the others when it has trained this part more.
 SLICE = 1.25
-# A trial that has come so far finishes: what is left of it costs little, and samplers learn from whole trials.
+# A trial that has come this far finishes: its rest costs little, and samplers learn from whole trials.
 FINISHING = 0.9
-# A search plans for the end of a period, of so many whole trials at the usual pace: with endless time nothing would
+# A search plans for the end of a period, of this many whole trials at the usual pace: with endless time nothing would
 # ever be worth training to its end.
 PERIOD = 4.0
 # Trials that are compared at once, the best by forecast: the others are too far behind to matter.
@@ -54,12 +54,12 @@ class DeadlineSearch:
     """The trials of a search, and which of them run.
 
     Args:
-        deadline: When the search ends, seconds on the clock of all ``now``.
+        deadline: End of the search, seconds on the clock of all ``now``.
         max_steps: Steps of a whole trial, at least 2.
         mode: Whether the metric is minimised or maximised.
         start: Seconds that it takes to start or resume a trial.
         max_trials: Number of trials that may begin.
-        target: Value that is enough: the search reaches it as soon as possible, and is over then.
+        target: Value that is enough: the search ends as soon as it is reached.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -90,7 +90,7 @@ class DeadlineSearch:
         self._began: float | None = None
         self._last: tuple[tuple[float, ...], ComparedTrials] | None = None
 
-    # What happens.
+    # Events.
 
     def begin(self) -> int:
         """Begin a trial, and return its number."""
@@ -98,24 +98,24 @@ class DeadlineSearch:
         return len(self.trials) - 1
 
     def resume(self, number: int) -> None:
-        """Say that a trial runs again."""
+        """Record that a trial runs again."""
         self.trials[number].running = True
 
     def pause(self, number: int) -> None:
-        """Say that a trial has stopped and can go on from where it is."""
+        """Record that a trial has stopped and can resume from its checkpoint."""
         self.trials[number].running = False
 
     def end(self, number: int) -> None:
-        """Say that a trial will not train again."""
+        """Record that a trial will not train again."""
         self.trials[number].running, self.trials[number].over = False, True
 
     def report(self, number: int, step: int, value: float, seconds: float) -> None:
-        """Take in what a trial reports; see `Trial.report`."""
+        """Record a report of a trial; see `Trial.report`."""
         trial = self.trials[number]
         trial.report(step, value, seconds)
         trial.over = trial.over or step >= self.max_steps
 
-    # What follows.
+    # Decisions.
 
     @property
     def best(self) -> float | None:
@@ -126,7 +126,7 @@ class DeadlineSearch:
         return min(values) if self.mode == "min" else max(values)
 
     def is_over(self, now: float) -> bool:
-        """Say whether the deadline is over or the target is reached."""
+        """Return whether the deadline has passed or the target is reached."""
         if now >= self.deadline:
             return True
         best = self.best
@@ -135,7 +135,7 @@ class DeadlineSearch:
         return best <= self.target if self.mode == "min" else best >= self.target
 
     def goes_on(self, number: int, now: float) -> bool:
-        """Say whether a trial that runs goes on; if not, its device is worth more elsewhere."""
+        """Return whether a running trial continues; if not, its device is worth more elsewhere."""
         trial = self.trials[number]
         if trial.over or self.is_over(now):
             return False
@@ -164,7 +164,7 @@ class DeadlineSearch:
         return number == NEW or not self.trials[number].running
 
     def _compared(self, now: float) -> ComparedTrials:
-        """Return what `_compare` returns; once for all questions about one state."""
+        """Return the result of `_compare`, computed once per state."""
         steps, running = sum(trial.step for trial in self.trials), sum(trial.running for trial in self.trials)
         state = (now, self.max_trials, len(self.trials), steps, running)
         if self._last is None or self._last[0] != state:
@@ -172,7 +172,7 @@ class DeadlineSearch:
         return self._last[1]
 
     def _compare(self, now: float, leaving: int | None = None) -> ComparedTrials:
-        """Return the trials that can train, and what each of them promises, if one of them would leave for good."""
+        """Return the trials that can train, and the promise of each if one of them leaves for good."""
         numbers = [number for number, trial in enumerate(self.trials) if not trial.over]
         if len(self.trials) < self.max_trials:
             numbers.append(NEW)
@@ -185,14 +185,14 @@ class DeadlineSearch:
         found = self._compare_until(left, pace, numbers, best, leaving)
         waiting = [self._waits(number) for number in found.numbers]
         if left < self.deadline - now and not np.isfinite(found.gains[waiting]).any():
-            # What is left of the period is not enough for a step of one that waits; the time until the deadline may be.
+            # The rest of the period is too short for a step of a waiting trial; the time until the deadline may not be.
             found = self._compare_until(self.deadline - now, pace, numbers, best, leaving)
         return found
 
     def _compare_until(
         self, left: float, pace: float, numbers: list[int], best: float, leaving: int | None
     ) -> ComparedTrials:
-        """Return what trials promise for the value in some seconds, those that train on until then."""
+        """Return the promises of trials for the value after some seconds, if they train until then."""
         trials = [None if number == NEW else self.trials[number] for number in numbers]
         forecasts = self.beliefs.forecasts(trials, left, self.start, pace)
         if len(numbers) > MAX_COMPARED:

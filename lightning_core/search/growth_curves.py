@@ -1,13 +1,13 @@
 """A forecast of the trials of one search, learned from all of them: growth curves with random effects.
 
-The trials of a search are one task with other hyper-parameters, so each tells how the others go on: how fast values
-improve late in a trial, and how much of the differences between trials shows early. The curve of trial i is
+The trials of a search are one task with different hyper-parameters, so each is evidence about the others: how fast
+values improve late in a trial, and how much of the differences between trials shows early. The curve of trial i is
 
     y_i(s) = phi(log s)' c_i + noise,    c_i ~ N(mu, Sigma),
 
 with piecewise linear functions phi between knots that are even in log s: c_i holds the values at the knots. mu, Sigma
-and the noise are fitted by expectation-maximisation to all curves, the partial ones too: that trials which looked bad
-were stopped does no harm to it, for what decided about them was seen (N. Laird and J. Ware, Random-effects models for
+and the noise are fitted by expectation-maximisation to all curves, the partial ones too: stopping trials that looked
+bad does not bias it, because the decisions rest on observed values (N. Laird and J. Ware, Random-effects models for
 longitudinal data, Biometrics 1982). With few trials a prior speaks: improvements become smaller from knot to knot.
 """
 
@@ -24,9 +24,10 @@ KNOTS = 6
 # Prior standard deviations: of the difference between two trials at the first knot, of that between their improvements
 # from one knot to the next, and of an improvement; all of log values or of values in units of their own spread.
 LEVEL, IMPROVEMENT = 0.5, 0.35
-# An improvement is this part of the one before, give or take; and how alike two in a row are between trials.
+# Expected ratio of an improvement to the one before with its spread, and the correlation of consecutive ones across
+# trials.
 LATER, LATER_SPREAD, ALIKE = 0.8, 0.25, 0.6
-# The prior of Sigma and of the noise count as so many trials and cells.
+# The prior of Sigma and of the noise count as this many trials and cells.
 PRIOR_TRIALS, PRIOR_CELLS, PRIOR_NOISE = 6.0, 10.0, 0.05
 ROUNDS = 8
 
@@ -123,7 +124,7 @@ def _cell_ends(steps: FloatArray) -> np.ndarray:
 
 
 def _prior_covariance() -> FloatArray:
-    """Return the prior covariance of the values at the knots: a level, and improvements that are alike."""
+    """Return the prior covariance of the values at the knots: a level, and correlated improvements."""
     order = np.arange(KNOTS - 1)
     steps = IMPROVEMENT**2 * ALIKE ** np.abs(order[:, None] - order)
     sums = np.zeros((KNOTS, KNOTS))

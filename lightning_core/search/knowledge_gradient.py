@@ -1,4 +1,4 @@
-"""What a slice of training promises for the best value at the deadline.
+"""Knowledge gradient: the promise of a slice of training for the best value at the deadline.
 
 The knowledge gradient (P. Frazier, W. Powell and S. Dayanik, A knowledge-gradient policy for sequential information
 collection, SIAM Journal on Control and Optimization 2008) with a horizon. After a slice of trial i its forecast has
@@ -7,8 +7,8 @@ a normal amount of known size, and the better of it and of the best other trial 
 
     E[min(a, M)] = a - tau (z Phi(z) + phi(z)),    z = (a - m) / tau,    M ~ N(m, tau^2).
 
-Here m is the forecast of trial i at the deadline, tau what the slice tells, and a the best forecast of the others.
-Those that run beside it lose nothing meanwhile; those that wait reach less by the seconds of the slice.
+Here m is the forecast of trial i at the deadline, tau the information in the slice, and a the best forecast of the
+others. Those that run beside it lose nothing meanwhile; those that wait reach less by the seconds of the slice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The scale on which the values of a search are forecast: smaller is better, and improvements are alike all along."""
+"""The scale on which the values of a search are forecast: smaller is better, with improvements of equal size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from lightning_core.core.arrays import FloatArray
 
 Mode = Literal["min", "max"]
-# What is added to the error 1 - value of a share, so that a perfect one is finite.
+# Constant added to the error 1 - value of a share, so that a perfect one is finite.
 PERFECT = 0.01
 # Units of the linear scale beyond which all that is bad is as bad: how bad tells nothing.
 WORST = 20.0
@@ -20,8 +20,8 @@ _TINY = 1e-12
 class MetricScale(NamedTuple):
     """A monotone map of metric values.
 
-    Losses above zero are taken by their logarithm; shares in [0, 1] that are maximised by the logarithm of what is
-    missing to 1; all others by their difference, in units of the spread between trials.
+    Losses above zero are taken by their logarithm; shares in [0, 1] that are maximised by the logarithm of their
+    distance to 1; all others by their difference, in units of the spread between trials.
     """
 
     kind: Literal["log", "share", "linear"]
@@ -46,7 +46,7 @@ class MetricScale(NamedTuple):
         return cls("linear", 1.0 if mode == "min" else -1.0, middle, spread or abs(middle) or 1.0)
 
     def covers(self, value: float) -> bool:
-        """Say whether a value is in the domain of the scale."""
+        """Return whether a value is in the domain of the scale."""
         return {"log": value > 0.0, "share": 0.0 <= value <= 1.0, "linear": True}[self.kind]
 
     def scaled(self, values: Sequence[float] | FloatArray | float) -> FloatArray:

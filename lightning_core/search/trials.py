@@ -1,4 +1,4 @@
-"""One trial of a search."""
+"""A trial of a search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Trial:
     """Seconds of training until the last report."""
     running: bool = True
     over: bool = False
-    """Whether it has ended, was stopped or has diverged: it will not train again."""
+    """Whether it has ended, been stopped or diverged, so that it will not train again."""
     compared_at: int = 1
     """Step at which it is next compared with the others."""
 
@@ -39,8 +39,8 @@ class Trial:
 
         Args:
             step: Steps trained so far, above that of the last report.
-            value: Value there; a trial whose value is not finite has diverged and is over.
-            seconds: Seconds of training so far, as well as they are known: an estimate may become smaller.
+            value: Value there; a trial whose value is not finite has diverged and ends.
+            seconds: Seconds of training so far; an estimate, which may become smaller.
 
         Raises:
             ValueError: Steps go backwards, or the seconds are not finite or below 0.

@@ -1,4 +1,4 @@
-"""What can be asked of a pool through its server: requests are read and checked, and answers written, as JSON."""
+"""Requests to a pool's server: parsed and checked, with their answers written as JSON."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from lightning_core.server.load.shared_status import Json, SharedStatus
 # Events that clients may send; the scheduler's own events are not among them.
 EVENTS = Report | WorkerExited | Close | Command | PlanEvent | PartEvent
 MAX_WAIT = 60.0
-# Characters of an id, and of the words of a refusal, which may repeat what was sent.
+# Maximum characters of an id, and of a refusal, which may repeat its request.
 MAX_ID_LENGTH, MAX_WORDS_LENGTH = 64, 2000
-# Jobs and bytes of one launch; a value of its JSON counts as so many bytes.
+# Jobs and bytes of one launch; a value of its JSON counts as this many bytes.
 MAX_LAUNCHED_JOBS, MAX_LAUNCH_BYTES, BYTES_PER_VALUE = 1000, 64 * 2**20, 64
 
 
 class ServedScheduler(Protocol):
-    """What a server serves: a scheduler's actor, or a proxy of one.
+    """A scheduler that a server serves: an actor, or a proxy of one.
 
-    Where a call is told for which person it is made, it refuses what that person may not see or do.
+    A call with a user refuses everything that this user may not see or do.
     """
 
     async def join(self, job: Job, device: str, incarnation: int | None, connection: int, person: Person) -> JoinReply:
@@ -67,7 +67,7 @@ class ServedScheduler(Protocol):
         """Return a description of the pool."""
 
     async def counters(self) -> dict[str, Any]:
-        """Return what the scheduler's process has counted since it started."""
+        """Return the counters of the scheduler's process since its start."""
 
     async def disconnected(self, connection: int) -> None:
         """Take note that a connection has closed."""
@@ -124,11 +124,11 @@ class Calls:
 
         Args:
             body: The request.
-            size: Number of bytes that it is taken to hold.
+            size: Number of bytes that it is assumed to hold.
             connection: Connection on which it was made.
 
         Raises:
-            ValueError: If it is of another protocol version, or a value in it is not what it must be. Values of the
+            ValueError: If it is of another protocol version, or a value in it is invalid. Values of the
                 wrong type may raise KeyError, TypeError or AttributeError.
         """
         if body["protocol"] != PROTOCOL:
@@ -200,13 +200,13 @@ def _check_joins(connection: ClientConnection) -> None:
 
 
 def _own_job(body: Any, person: Person) -> Job:
-    """Return the job of a script, which belongs to the one who sent it, whatever it says."""
+    """Return the job of a script. It belongs to its sender, whatever owner it names."""
     job: Job = checked(job_from_dict({**body, "owner": ""}), Job)
     return replace(job, owner=person.name)
 
 
 def _taken_specs(connection: ClientConnection, person: Person) -> list[Any]:
-    """Return the specs that a connection has prepared, whose jobs belong to the one who launches them."""
+    """Return the specs that a connection has prepared, whose jobs belong to their sender."""
     specs, connection.specs, connection.prepared = connection.specs, [], 0
     return [
         {**spec, "job": {**spec["job"], "owner": person.name}}
@@ -231,7 +231,7 @@ def _event(text: Any, person: Person) -> Event:
         check_name(event.job)
     senders = COMMANDING if isinstance(event, Pause | Resume) else (Asker.PERSON,)
     if isinstance(event, Command) and (by := getattr(event, "by", Asker.PERSON)) not in senders:
-        raise ValueError(f"by must be {' or '.join(senders)} in what clients send, got {by}")
+        raise ValueError(f"by must be {' or '.join(senders)} in events of clients, got {by}")
     if isinstance(event, Command):
         event = replace(event, who=person.name)
     if isinstance(event, Report) and len(event.cells) > MAX_REPORTED_CELLS:
@@ -240,7 +240,7 @@ def _event(text: Any, person: Person) -> Event:
 
 
 def _add_specs(args: Mapping[str, Any], size: int, connection: ClientConnection) -> None:
-    """Add specs to the launch that a connection prepares; the first part of one replaces what was there."""
+    """Add specs to the launch that a connection prepares; the first part of a launch replaces an earlier one."""
     specs, after = checked(args["specs"], list), checked(args.get("after", 0), int)
     if after == 0:
         connection.specs, connection.prepared = [], 0
@@ -278,7 +278,7 @@ async def _about(pool: ServedScheduler, person: Person) -> dict[str, Any]:
     about = await pool.about() | {"person": person.to_dict()}
     if person.may(Right.SEE):
         return about
-    # A plan names jobs, and words about trouble may; what others have is theirs to tell.
+    # Plans and messages about trouble may name jobs of other users.
     owners = [owner for owner in about["owners"] if person.sees(owner["owner"])]
     unavailable = [one | {"why": ""} for one in about["unavailable"]]
     waiting = [one for one in about["waiting"] if person.sees(one["owner"])]

@@ -1,12 +1,11 @@
-"""The connections of a server, and what each process at their other ends may use of it.
+"""Connections of a server, and the resources that each client process may use.
 
 Rules
 
 1. Budgets are per process where that is possible: opening more connections gains nothing. Another account has one for
    all its processes.
-2. Where room is short, the process that takes most of it gives way.
-3. What is slow is delayed, what is too large is refused, and what holds on to room is disconnected: never another
-   client's request.
+2. When memory is short, the process that uses most of it gives way. 3. A client that is slow waits, a request that is
+   too large is refused, and a client that holds on to memory is disconnected; no other client suffers.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from lightning_core.server.access.accounts import Peer
 
-# Connections at a time: each is a training, or a command that a person has typed.
+# Connections at a time: each is a training, or a command of a user.
 MAX_CONNECTIONS = 4096
 # Bytes that all connections hold together: unfinished requests, prepared launches, and answers that are not read.
 MAX_HELD_BYTES = 128 * 2**20
@@ -31,7 +30,7 @@ BYTES_PER_CALL = 2**13
 
 @dataclass(eq=False)
 class ClientProcess:
-    """A process, or another account with all its processes, and what its connections have used."""
+    """A process, or another account with all its processes, and the usage of its connections."""
 
     connections: set[ClientConnection] = field(default_factory=set)
     paid_until: float = float("-inf")
@@ -45,14 +44,14 @@ class ClientProcess:
 
 @dataclass(eq=False)
 class ClientConnection:
-    """One connection.
+    """A connection of a client.
 
     Args:
         number: Number of the connection: 1, 2, 3, ...
         process: Process at its other end.
         transport: Its transport.
         used_at: Time of its newest request.
-        peer: Who is at its other end.
+        peer: Process at its other end.
     """
 
     number: int
@@ -67,7 +66,7 @@ class ClientConnection:
     prepared: int = 0
     """Bytes that these take."""
     proven: bool = False
-    """Whether it has made a valid request."""
+    """Whether it has sent a valid request."""
 
     @property
     def held(self) -> int:
@@ -96,7 +95,7 @@ class Connections:
         """Return a new connection; None if there is no room.
 
         Args:
-            peer: Who is at its other end; a process that is not visible from here counts as another one each time.
+            peer: Process at its other end; one that is not visible from here counts as a new one each time.
             transport: Its transport.
             now: Time in seconds.
         """
@@ -130,7 +129,7 @@ class Connections:
             now: Time in seconds.
 
         Raises:
-            ValueError: If its process has asked for so much that this one would have to wait too long.
+            ValueError: If its process has sent so many requests that this one would wait too long.
         """
         process, connection.used_at = connection.process, now
         if process.paid_until > now + MAX_DELAY:
@@ -140,11 +139,11 @@ class Connections:
         return max(process.paid_until - now, 0.0)
 
     def limit_memory(self, more: int) -> None:
-        """Disconnect what holds most of the process that holds most, until all hold no more than they may.
+        """Disconnect the largest connections of the process that holds most, until the total is within the limit.
 
         Args:
-            more: Bytes that may be held besides those of the last call. Only when these add up to the limit is it
-                counted what is held: with thousands of connections that takes longer than a request.
+            more: Bytes that may be held besides those of the last call. The bytes held are counted only when these add
+                up to the limit: with thousands of connections counting takes longer than a request.
         """
         self._held_at_most += more
         while self._held_at_most > MAX_HELD_BYTES:
@@ -155,7 +154,7 @@ class Connections:
             self.drop(max(greedy.connections, key=lambda connection: connection.held))
 
     def drop(self, connection: ClientConnection) -> None:
-        """Disconnect at once, whatever has not been sent yet."""
+        """Disconnect at once, even if data is unsent."""
         connection.transport.abort()
         self._open.discard(connection)
         connection.process.connections.discard(connection)

@@ -1,4 +1,4 @@
-"""What a scheduler's process has done since it started: numbers that only grow, for those who watch it."""
+"""Counters of a scheduler's process since its start, for monitoring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOUNDS = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 class Counters:
-    """Counts of one process; what is counted stays counted if it could not be committed in the end.
+    """Counters of one process; an event stays counted even if its commit fails.
 
     Example::
 

@@ -127,7 +127,7 @@ def is_found(pool: str) -> bool:
 
 
 def describe(about: Mapping[str, Any]) -> str:
-    """Return a description of a pool for people, from its own description.
+    """Return a description of a pool as text.
 
     Example::
 
@@ -214,7 +214,7 @@ def _start_proxy(address: str) -> Path:
 
 
 def _why_ended(address: str, code: int, words: str) -> ConnectionError:
-    """Return why a proxy has ended: what it said last, or what Ray said first before it ended the process."""
+    """Return why a proxy has ended: its last message, or the first one of Ray before it ended the process."""
     if code in (UNREACHABLE, UNUSABLE):
         return (PoolUnavailableError if code == UNUSABLE else ConnectionError)(words.rsplit("\n", 1)[-1])
     first = words.split("\n", 1)[0][:200]

@@ -1,6 +1,6 @@
-"""Feeds the spot policy selector: what was known before the pool began, then feedback from jobs that have ended.
+"""Feeds the spot policy selector: first the feedback of earlier pools, then that of jobs that have ended.
 
-It is computed in a thread and handed to the scheduler.
+It is computed in a thread and passed to the scheduler.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lightning_core.server.host import EventNotPersistedError, Host
 
 log = logging.getLogger(__name__)
 
-# Seconds between two attempts to write feedback to a full journal, and for which the first jobs wait for what was known
-# before.
+# Seconds between two attempts to write feedback to a full journal, and seconds for which the first jobs wait for the
+# feedback of earlier pools.
 RETRY_INTERVAL, BEGIN_TIMEOUT = 1.0, 30.0
 
 
@@ -48,12 +48,12 @@ class FeedbackTask:
             log.warning("the selector of spot policies gets no feedback: %s", error)
 
     def begin(self) -> None:
-        """Begin with what was known before the pool, unless it has had jobs."""
+        """Begin with the feedback of earlier pools, unless this one has had jobs."""
         if self._replay is not None and self._replay.terms.knows_more and not self._host.scheduler.names():
             self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
     async def begun(self) -> None:
-        """Return once the selector has what was known before; the first jobs are to be drawn by it."""
+        """Return once the selector has the feedback of earlier pools, by which the first jobs get their policies."""
         if self._beginning is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._beginning), BEGIN_TIMEOUT)
@@ -62,7 +62,7 @@ class FeedbackTask:
         try:
             known = await asyncio.to_thread(known_before, self._host.scheduler.settings)
         except Exception:  # the pool works without
-            log.exception("the selector of spot policies begins without what was known before")
+            log.exception("the selector of spot policies begins without feedback of earlier pools")
             return
         for event in known:
             await self._deliver(event)

@@ -1,4 +1,4 @@
-"""What every process with a live scheduler needs: the journal, the clock, and recovery.
+"""Host of a live scheduler: its journal, its clock, and recovery.
 
 A host is not thread-safe: the process makes one call at a time. Only :meth:`Host.commit` and :meth:`Host.keep_short`
 may run in another thread meanwhile, one of them at a time.
@@ -22,7 +22,7 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.scheduler.outside_calls import PACKAGES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.clocks.wall_time import WallClockWatch
+from lightning_core.server.clocks import WallClockWatch
 from lightning_core.server.counters import Counters
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals.anchor import Anchor
@@ -43,8 +43,8 @@ MIN_RETRY_PAUSE, PAUSE_PER_REPLAY = 1.0, 10.0
 # Events after which a block of old ones is thinned: twice as fast as they come, so that an upgraded journal catches up.
 THIN_EVERY = EVENTS_PER_BLOCK // 2
 # A snapshot is taken once the events behind the newest one have taken this many seconds, as a restart would again, and
-# this many times as long as a snapshot takes: in a large pool snapshots and events are dearer. One is also taken after
-# so many events, if snapshots are cheap.
+# this many times as long as a snapshot takes: in a large pool both are more expensive. One is also taken after
+# this many events, if snapshots are cheap.
 SECONDS_TO_REPLAY, HANDLING_PER_SNAPSHOT = 0.5, 10.0
 
 
@@ -60,7 +60,7 @@ class Host:
         journal: Path of the journal to create or to resume from; None for no journal.
         clock: Monotonic clock, in seconds.
         history: Folder of the store of earlier runs; None for none.
-        wall_time: The clock on the wall, of which the scheduler is told if it has controllers.
+        wall_time: The wall clock, which a scheduler with controllers learns.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Host:
         here = self.scheduler.settings.packages_here()
         self._news: list[Event] = [] if here == self.scheduler.packages else [PartEvent(PACKAGES, here)]
         self.counters = Counters()
-        """What was decided and committed since this process started."""
+        """Decisions and commits since this process started."""
         self.runs = PoolHistory(history, shared=self.scheduler.settings.share_history)
         self.runs.begin(self.scheduler.ended_runs(), self.now())
 
@@ -158,7 +158,7 @@ class Host:
         """Commit all that was decided so far.
 
         Raises:
-            sqlite3.Error, OSError: If that failed; :meth:`undo` then says what has not happened.
+            sqlite3.Error, OSError: If that failed; :meth:`undo` then reverts the events.
         """
         with self._writing:
             error, self._unwritten = self._unwritten, None
@@ -170,10 +170,10 @@ class Host:
                     self.counters.committed(time.perf_counter() - started)
 
     def undo(self, error: Exception) -> EventNotPersistedError | None:
-        """Go back to what is committed, after an error of :meth:`commit`.
+        """Revert to the last commit, after an error of :meth:`commit`.
 
         Returns:
-            What the senders of all other events are told; None if it is not the disk that failed.
+            The error for the senders of all other events; None if it is not the disk that failed.
         """
         began, self._trouble = self._clock(), f"the journal cannot be written: {error}"
         with self._writing:
@@ -200,7 +200,7 @@ class Host:
 
         Args:
             report: The report.
-            answers: What the scheduler answered. An unknown job and an older incarnation get an end of version 0.
+            answers: Answers of the scheduler. An unknown job and an older incarnation get an end of version 0.
         """
         ends = (one for one in answers if isinstance(one, End) and (one.job, one.version) == (report.job, 0))
         return next(ends, None) or self.newer(report.job, report.version)
@@ -232,7 +232,7 @@ class Host:
 
     @property
     def is_long(self) -> bool:
-        """Whether :meth:`keep_short` has something to do."""
+        """Whether :meth:`keep_short` has work to do."""
         return self._snapshot_due is not None or self._thinning_due or self.runs.is_due
 
     def close(self) -> None:

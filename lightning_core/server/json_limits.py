@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-# As for YAML: more is no config, and no other request has a tenth of it.
+# As for YAML: no config is larger, and no other request has a tenth of it.
 MAX_DEPTH, MAX_VALUES = 50, 50_000
 # A string, up to the end of the text if it does not end; every match succeeds, so the time is linear.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -15,7 +15,7 @@ _NO_BRACKET = re.compile(r"[^\[\]{}]++")
 
 
 def loads(text: str | bytes, max_values: int = MAX_VALUES) -> Any:
-    """Return what a text says.
+    """Return the value of a JSON text.
 
     Args:
         text: JSON; bytes are UTF-8.
@@ -40,7 +40,7 @@ def loads(text: str | bytes, max_values: int = MAX_VALUES) -> Any:
 
 
 def check(text: str, max_values: int = MAX_VALUES) -> None:
-    """Check that a text of JSON has no more values and levels than it may; whether it is valid is not known then.
+    """Check that a JSON text has no more values and levels than the limits; it may still be invalid.
 
     Raises:
         ValueError: If it has.
@@ -60,7 +60,7 @@ def check(text: str, max_values: int = MAX_VALUES) -> None:
 
 
 def weigh(text: str | bytes) -> int:
-    """Return an upper bound of the number of values in a text of JSON; quickly, without a look at what is a string."""
+    """Return an upper bound of the number of values in a JSON text; quickly, without telling strings apart."""
     if isinstance(text, bytes):
         return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
     return 1 + text.count(",") + text.count("[") + text.count("{")

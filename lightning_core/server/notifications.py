@@ -34,15 +34,14 @@ class OnVerdict(TypedDict, total=False):
 
 
 class Notifier:
-    """Passes notifications on, each way in a thread of its own: a dead webhook delays no command.
+    """Passes notifications on, each channel in a thread of its own: a dead webhook delays no command.
 
     Args:
         on_verdict: ``command``, run without a shell, with ``LIGHTNING_CORE_EVENT``, ``_JOB``, ``_VERDICT`` and
             ``_REASON`` in its environment; ``webhook``, an http(s) address that gets the same as a JSON body by POST,
             signed with the secret in ``secret_file``. The event is ``verdict``; or ``alert``, without a verdict: losses
             are NaN, or no batch comes.
-        is_trial: Function that returns whether the job of a name is a trial: what becomes of it is news for its search
-            alone.
+        is_trial: Function that returns whether the job of a name is a trial, which concerns its search alone.
     """
 
     def __init__(self, on_verdict: Mapping[str, Any], is_trial: Callable[[str], bool] = lambda job: False) -> None:
@@ -89,7 +88,7 @@ class _Delivery:
     """Passes notifications on, one after another.
 
     Args:
-        name: What they are passed on by.
+        name: Name of the channel, for the log.
         send: Passes one on.
     """
 

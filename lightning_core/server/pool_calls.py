@@ -15,7 +15,7 @@ from lightning_core.server.load.group_commit import GroupCommit
 from lightning_core.server.load.long_polling import LongPolling
 from lightning_core.server.sessions import Sessions
 
-# Seconds after which a pool manager that does not call is told of; it calls every five, and is restarted within them.
+# Seconds after which a silent pool manager is reported; it calls every five seconds, and is restarted within this time.
 MAX_MANAGER_SILENCE = 30.0
 
 
@@ -57,7 +57,7 @@ class PoolCalls:
             )
 
     def _unavailable(self) -> list[dict[str, Any]]:
-        """Return the devices that the scheduler does not plan on, each with the reason as far as it is known."""
+        """Return the devices that the scheduler does not plan on, each with its reason if known."""
         numbers = sorted(self._host.scheduler.unavailable_devices)
         return [{"device": number, "why": self._why_unavailable.get(number, "")} for number in numbers]
 

@@ -30,7 +30,7 @@ MAX_TOKEN_BYTES = 2**16
 
 
 class PoolUnavailableError(LightningCoreError, ConnectionError):
-    """This process cannot join the pool, and retrying will not help; the message says what to do."""
+    """This process cannot join the pool, and retrying will not help; the message names the remedy."""
 
 
 def check(address: str, environment: Mapping[str, str] = os.environ) -> None:
@@ -119,7 +119,7 @@ def _what_to_do() -> str:
 
 
 def no_answer(address: str) -> str:
-    """Return why the Ray at an address does not answer, and what to do; empty if it does.
+    """Return the reason why the Ray at an address does not answer, and the remedy; empty if it does.
 
     Args:
         address: Address, ``host:port``.
@@ -130,7 +130,7 @@ def no_answer(address: str) -> str:
     except (OSError, ValueError) as error:
         return (
             f"the Ray at {address} does not answer ({error}); if its head has another address now, or is gone, end "
-            "what is left of Ray on all nodes and start it again"
+            "the remains of Ray on all nodes and start it again"
         )
     return ""
 

@@ -34,7 +34,8 @@ def name_of(head: Mapping[str, Any]) -> str:
 class Remote:
     """A pool whose scheduler is an actor of a remote Ray; every call is forwarded unchanged, with its person.
 
-    Who may open the socket of a proxy holds the token of that Ray, and could do everything there without the proxy.
+    A process that may open the socket of a proxy holds the token of that Ray, and needs no proxy to do everything
+    there.
 
     This process and the pool both number connections, so those of this process begin at a random number.
     """

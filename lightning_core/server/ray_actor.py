@@ -7,8 +7,8 @@ Rules
 3. ``__init__`` does not raise, or Ray would never restart the actor: if the journal cannot be read, or another
    scheduler writes it, every call fails with the reason. A lock keeps the actor the only writer of its journal.
 4. Calls can be repeated: a report is identified by (job, incarnation, number), a submission by its names.
-5. The actor owns no placement group and no worker: if it dies, training goes on.
-6. A thread commits events, many at a time. What rests on them leaves after their commit (:mod:`.load.group_commit`).
+5. The actor owns no placement group and no worker: if it dies, training continues. 6. A thread commits events, many at
+   a time. Answers leave after the commit (:mod:`.load.group_commit`).
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class SchedulerActor(PoolCalls):
         """Submit jobs that the pool manager launches from their specs.
 
         Args:
-            specs: Specs, each with the job and what a worker needs to know.
+            specs: Specs, each with the job and the data for its workers.
 
         Raises:
             ValueError: If a name is taken or a spec is invalid; then no job is submitted.
@@ -228,7 +228,7 @@ class SchedulerActor(PoolCalls):
         return {size: speed.throughput(size) for size in speed.sizes} if speed.known else {}
 
     async def about(self) -> dict[str, Any]:
-        """Return a description of the pool: process id, folder, devices and what is lost of them, settings, owners."""
+        """Return a description of the pool: process id, folder, devices and those lost, settings, owners."""
         await self._ready()
         devices, scheduler = [name for name, _ in self._sessions.devices], self._host.scheduler
         cloud = scheduler.cloud.to_dict()
@@ -244,7 +244,7 @@ class SchedulerActor(PoolCalls):
         }  # fmt: skip
 
     async def counters(self) -> dict[str, Any]:
-        """Return what this process has counted since it started, with the size of the journal and its connections."""
+        """Return the counters of this process since its start, with the size of the journal and its connections."""
         await self._ready()
         counted = {"journal_bytes": journal_bytes(self._folder / "journal.db")}
         return self._host.counters.to_dict() | counted | (self._server.counters() if self._server else {})

@@ -9,7 +9,7 @@ Rules
    invalid line is refused and changes nothing.
 3. Every request names its protocol version. If the versions differ, the request is refused and nothing is done.
 4. A connection that reports for a job stands for its process: when it closes, the process counts as gone.
-5. No client makes another wait: what each may send, hold and ask for is limited (:mod:`.connections`,
+5. No client makes another wait: requests, held bytes and sizes of each are limited (:mod:`.connections`,
    :mod:`.json_limits`), and one request of each is read at a time.
 """
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 MAX_LINE_BYTES, CHUNK_BYTES = MAX_SPEC_BYTES + 2**16, 2**16
 # Seconds between two looks whether a client whose request is delayed is still there.
 CLOSED_CHECK_INTERVAL = 0.1
-# A client makes one request at a time; one with so many unanswered requests is disconnected.
+# A client makes one request at a time; one with this many unanswered requests is disconnected.
 MAX_PENDING_CALLS = 16
 # Seconds within which a request that has begun must be complete, a new connection must make a valid one, and answers
 # must be read. A connection that has made one may be idle for ever: its job may hold.
@@ -76,7 +76,7 @@ class SocketServer:
         if (group := self._group) is not None:
             try:
                 await self._listen(listen(group.path, group=group.gid), group)
-            except OSError as error:  # its folder has gone, say: the pool goes on for its own account
+            except OSError as error:  # its folder may have gone: the pool still serves its own account
                 log.warning("%s: members of the group cannot reach the pool: %s", group.path, error)
 
     async def _listen(self, listener: socket.socket, group: GroupSocket | None) -> None:
@@ -174,7 +174,7 @@ class SocketServer:
             size = len(line) + BYTES_PER_VALUE * json_limits.weigh(line)
             asked = self._calls.parse(body, size, connection)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            # A plain ValueError has a message for people; that of a KeyError, say, has none.
+            # A plain ValueError has a message for users; a KeyError, for example, does not.
             known = type(error) is ValueError or isinstance(error, JoinRefusedError)
             words = str(error) if known else f"invalid request: {type(error).__name__}: {error}"
             answer = self._refuse(number, words, **_because(error))

@@ -22,7 +22,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.server.clocks import stall_aware_clock
+from lightning_core.server import clocks
 
 # Seconds that a script has to reconnect: after its connection has closed, and after the scheduler has restarted.
 RECONNECT_GRACE = 1.0
@@ -35,7 +35,7 @@ PROCESS_EXITED = "its process has exited"
 
 
 def is_cancelled(directive: Directive | None) -> bool:
-    """Return whether a job was cancelled by a person, so that its script stops."""
+    """Return whether a user has cancelled a job, so that its script stops."""
     return isinstance(directive, End) and directive.reason.code.startswith("cancelled")
 
 
@@ -54,7 +54,7 @@ class Sessions:
         """For each job, the number of the connection that reports for it."""
         self._scheduler = scheduler
         self._handle = handle
-        # When a script last asked in vain for a name that is taken, and whose it is.
+        # Time and account of the last script that was refused because its name is taken.
         self._waiting: dict[str, tuple[float, str]] = {}
         # Number of the first connection of each, and time of its last heartbeat.
         self._proxies: dict[int, float] = {}
@@ -175,9 +175,9 @@ class Sessions:
         incarnation = self._scheduler().incarnation(job)
 
         async def declare_lost_after_grace() -> None:
-            await stall_aware_clock.sleep(within)
+            await clocks.sleep(within)
             while not self.devices:  # nothing can join yet
-                await stall_aware_clock.sleep(within)
+                await clocks.sleep(within)
             if job not in self.reporters:
                 self._report_lost(job, incarnation)
 
@@ -190,7 +190,7 @@ class Sessions:
         heard = None
         while heard != self._proxies[first]:
             heard = self._proxies[first]
-            await stall_aware_clock.sleep(heard + PROXY_TIMEOUT - time.monotonic())
+            await clocks.sleep(heard + PROXY_TIMEOUT - time.monotonic())
         del self._proxies[first]
         for connection in {connection for connection in self.reporters.values() if connection >> 32 == first >> 32}:
             self.disconnected(connection)

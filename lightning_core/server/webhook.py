@@ -34,7 +34,7 @@ MAX_POSTS, FIRST_PAUSE = 5, 1.0
 MAY_CHANGE = {408, 425, 429}
 # Bytes of a secret: a shorter one can be guessed.
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 4096
-# How a secret begins whose rest is base64.
+# Prefix of a secret whose rest is base64.
 PREFIX = b"whsec_"
 
 
@@ -64,7 +64,7 @@ def sign(secret: bytes, number: str, timestamp: str, body: bytes) -> str:
         secret: The secret.
         number: Id of the notification.
         timestamp: Time of the request, in seconds since the epoch.
-        body: What is posted.
+        body: Body of the request.
 
     Example::
 
@@ -80,7 +80,7 @@ class Webhook:
 
     Args:
         address: Address of http or https.
-        secret_file: File of the secret that signs them, read anew for each; None for no signature.
+        secret_file: File of the secret that signs them, read for each request; None for no signature.
     """
 
     def __init__(self, address: str, secret_file: Path | None = None) -> None:
@@ -112,7 +112,7 @@ class Webhook:
             pause *= 2
 
     def _post_once(self, text: bytes, number: str, secret: bytes | None) -> None:
-        timestamp = str(int(time.time()))  # receivers refuse what is old
+        timestamp = str(int(time.time()))  # receivers refuse old requests
         headers = {"Content-Type": "application/json", "webhook-id": number, "webhook-timestamp": timestamp}
         if secret is not None:
             headers["webhook-signature"] = sign(secret, number, timestamp, text)
@@ -121,7 +121,7 @@ class Webhook:
 
 
 class _SameHost(HTTPRedirectHandler):
-    """Follows redirects on the same host, with the same body; what is posted is for no other."""
+    """Follows redirects on the same host only, with the same body: no other host may receive it."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str

@@ -1,4 +1,4 @@
-"""A bundle file as a simulation reads it: the terms of the jobs, and the recorded loss curve of each training.
+"""Bundle files for simulations: the terms of the jobs, and a recorded loss curve for each training.
 
 Configs are not read. Beside its terms, a job may have::
 
@@ -10,13 +10,13 @@ Configs are not read. Beside its terms, a job may have::
 
 Rules
 
-1. A recording that is named is played as it is. Its speed is the job's ``throughput``, else what the recording's index
-   says, else such that the target is reached after the job's ``work``.
+1. A named recording is played unchanged. Its speed is the job's ``throughput``, else that of the recording's index,
+   else such that the target is reached after the job's ``work``.
 2. A job that names none borrows the shape of one that the seed draws for its name: losses are scaled so that the target
-   is reached at some place of the curve, batches so that this takes the job's ``work``. It would say nothing to hold a
-   target against losses of another task.
+   is reached at some place of the curve, batches so that this takes the job's ``work``. Comparing a target with losses
+   of another task would be meaningless.
 3. The throughput of a job that can be resized is that on its largest number of devices; on fewer it has its part.
-4. A job of unknown duration is taken to need 0.8 of its fair part of the pool's time.
+4. A job of unknown duration is assumed to need 0.8 of its fair share of the pool's time.
 5. A job without a recording plays the curve of an earlier run that reached its target, at that run's speed, before
    anything is made up. The run is found as for a live job, by its tag or model, and by its name.
 """
@@ -60,7 +60,7 @@ LOAD = 0.8
 NO_DEADLINE = 3600.0
 # Relative margin with which a scaled curve reaches its target.
 ROUNDING = 1e-9
-# What of a job may be made up: its curve, which is another task's; and its time, a part of its fair share.
+# Parts of a job that may be made up: its curve, from another task; and its time, from its fair share.
 MADE_UP = ("curve", "time")
 # Config that is read in place of the job's.
 NOTHING = {"model": {"class_path": "simulated.Training"}}
@@ -75,7 +75,7 @@ class Played:
         recording: Name of the recording.
         needs: Seconds alone on its devices until its target is reached; inf if never.
         drawn: Whether only the shape of the recording is used.
-        made_up: What of it is neither recorded nor given: some of :data:`MADE_UP`, in a line.
+        made_up: Parts that are neither recorded nor given, some of :data:`MADE_UP`, as text.
     """
 
     given: SimulatedJob
@@ -134,7 +134,7 @@ def read_bundle(
     Args:
         path: Path of the file.
         folder: Folder of recordings; None if every job names its own.
-        seed: Seed of what is drawn.
+        seed: Seed of the random draws.
         devices: Number of devices instead of the file's.
         shuffle: Whether the jobs come in an order that the seed draws, not in the file's.
         kept: Path of a store of earlier runs, which exists; None to use none.
@@ -170,7 +170,7 @@ class _Reader:
         beside: Folder of the bundle file.
         folder: Folder of recordings.
         curves: All recordings of that folder.
-        seed: Seed of what is drawn.
+        seed: Seed of the random draws.
         settings: Settings of the scheduler.
         part: Fraction of the pool's devices that each job has if all have the same.
         kept: Earlier runs; None for none.
@@ -187,7 +187,7 @@ class _Reader:
     def read(self, name: Any, value: Any, found: Problems, devices: int) -> Played | None:
         """Return a job with its recording; None, with the problems in ``found``, if anything is wrong."""
         if not isinstance(value, Mapping):
-            read_job(name, value, self.beside, found, devices)  # says what is wrong with it
+            read_job(name, value, self.beside, found, devices)  # names the problem
             return None
         before = len(found.messages)
         found.check_keys(value, JOB_KEYS)
@@ -234,7 +234,7 @@ class _Reader:
         """Return a job that trains as an earlier run did; None if that does not show when its target is reached."""
         if not job.target.observes or len(run.batches) < self.settings.window:
             return None
-        # What is kept of a curve is thinned: in between, it is taken to be straight.
+        # Stored curves are thinned: between points, a curve is assumed to be straight.
         position = np.unique(np.rint(np.linspace(run.batches[0], run.batches[-1], MAX_CELLS)))
         loss = np.interp(position, run.batches, run.losses)
         passage = self._passage(job, position, loss)
@@ -268,7 +268,7 @@ class _Reader:
         return self.folder is not None and path == self.folder / f"{curve.name}.csv"
 
     def _drawn(self, job: Job, throughput: float | None) -> Played:
-        """Return a curve that falls, of a run that was not restarted; the same for a name whatever the other jobs."""
+        """Return a falling curve of a run that was not restarted; the same for a name whatever the other jobs."""
         draw = np.random.default_rng([self.seed, *job.name.encode()])
         falling = [curve for curve in self.curves if not curve.restarts and _falls(curve, self.settings.window)]
         if not falling:

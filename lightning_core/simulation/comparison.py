@@ -1,4 +1,4 @@
-"""Tables for people: the jobs of a simulated bundle, and how they ended under each policy."""
+"""Tables of a simulated bundle: its jobs, and their outcomes under each policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lightning_core.simulation.bundle_curves import LOAD, PlayedBundle
 from lightning_core.simulation.scenario import Outcome
 from lightning_core.view.job_line import SYMBOLS
 
-# What is said of each thing that was made up.
+# Remark on each made-up part.
 MADE_UP_WORDS = {
     "curve": "made up: curve: another task's, scaled to reach the target; this compares policies, and forecasts no job",
     "time": f"made up: time: {LOAD:.0%} of the job's fair part of the pool, for nothing says how long it takes",

@@ -1,4 +1,4 @@
-"""What will happen in virtual time, in its order."""
+"""Queue of future actions in virtual time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EventQueue:
 
     @property
     def next_at(self) -> float:
-        """When the next action is due; inf if none is left."""
+        """Time of the next action; inf if none is left."""
         return self._heap[0][0] if self._heap else math.inf
 
     def take(self) -> tuple[int, Action, Any]:

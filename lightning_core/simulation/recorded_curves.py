@@ -1,10 +1,10 @@
-"""Recorded loss curves: what past runs logged, for simulations to play again.
+"""Recorded loss curves of past runs, which simulations play again.
 
 Rules
 
 1. A recording is a CSV with the header ``step,loss`` or ``step,loss,lr``. The step is the number of batches done; a log
    that counts from 0 is moved up by one, since no loss is observed before the first batch. ``lr`` is the learning rate
-   of that batch; what counts is how it relates to the highest of the run.
+   of that batch; only its ratio to the highest of the run counts.
 2. Steps grow and all numbers are finite, or the file is refused. Losses of 0 or less are kept out one by one, as a live
    worker keeps them out: forecasts work with logarithms.
 3. Recordings of one task under other names (another framework, a variant of the model) are one family. Tuning
@@ -46,13 +46,13 @@ _VARIANTS = re.compile(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """One recorded run.
+    """A recorded run.
 
     Args:
         name: Name of its file, without ending.
         domain: Domain, such as ``cv`` or ``nlp``.
         task: Name of the task.
-        family: Name that the runs of one task share, whatever the task is called.
+        family: Name shared by the runs of one task, whatever the task is called.
         position: Batches done at each observation, growing and positive, shape ``(n,)``.
         loss: Losses observed there, positive, shape ``(n,)``.
         seconds_per_batch: Seconds of a batch on the machine of the recording; None if unknown.
@@ -76,7 +76,7 @@ class Curve:
         """Return the learning rates as a worker reports them; None if they are not known, or constant.
 
         Args:
-            scale: Factor of the batches, of a curve that is played as if it had more or fewer.
+            scale: Factor of the batches, for a curve that is played with more or fewer.
 
         Example::
 
@@ -115,7 +115,7 @@ class Curve:
 
 
 def family(task: str) -> str:
-    """Return the task without what tells its implementations and variants apart.
+    """Return the task without the names of its implementation and variant.
 
     Example::
 
@@ -133,7 +133,7 @@ def load_curves(folder: Path | str) -> list[Curve]:
     """Return every recording of a folder, in the order of its ``index.csv``, or by name if it has none.
 
     The index has a column ``file``, and may have ``domain``, ``task``, ``method``, ``sec_per_step`` and ``jumps_back``;
-    others are for people. Where it says nothing of domain and task, they are the file's name up to the first ``__``.
+    others are ignored. Missing domains and tasks are the file's name up to the first ``__``.
 
     Raises:
         ValueError: If a recording or the index is invalid, or there is none; the message has file and line.
@@ -162,7 +162,7 @@ def load_curves(folder: Path | str) -> list[Curve]:
 
 
 def load_curve(path: Path | str) -> Curve:
-    """Return one recording, of which nothing else is known.
+    """Return a recording without an index.
 
     Raises:
         ValueError: If it is invalid; the message has file and line.
@@ -220,7 +220,7 @@ def _number(text: str | None, key: str, place: str) -> float | None:
 
 
 def read_recording(path: Path) -> tuple[FloatArray, FloatArray, FloatArray | None]:
-    """Return the batches done, what was logged then, whatever its sign, and the learning rates, of shape ``(n,)`` each.
+    """Return the batches done, the logged values, whatever their signs, and the learning rates, of shape ``(n,)`` each.
 
     Learning rates are divided by the highest; they are None if there are none.
 

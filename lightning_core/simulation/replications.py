@@ -1,4 +1,4 @@
-"""A bundle simulated with several seeds: the mean of what each policy meets, with its standard error.
+"""Simulations of a bundle with several seeds: mean number of targets met by each policy, with its standard error.
 
 Seeds are played side by side, in as many processes as there are cores. Every policy plays each seed's draw, so that two
 policies are compared seed by seed: their difference is far surer than either mean.
@@ -43,7 +43,7 @@ class Figures(NamedTuple):
 
 
 class Replication(NamedTuple):
-    """One seed.
+    """The result of one seed.
 
     Args:
         seed: Seed of the draw.
@@ -68,7 +68,7 @@ class Experiment:
         delays: Times that are spent on other things than training.
         losses: Scheduler times at which the process of each job dies, by name.
         save_every: Batches between two checkpoints; 0 if a job is saved only where it leaves.
-        wall_clock: What the clock on the wall shows when it begins.
+        wall_clock: Wall clock at its start.
         shuffle: Whether each seed also draws the order in which the jobs come.
         kept: Path of a store of earlier runs; None to use none.
     """

@@ -25,8 +25,7 @@ class Delays:
         report: Time that a message takes from a worker to the scheduler, or back.
         switch: Time that a device loses when it passes from one job to another. Jobs that share it are each switched to
             once per ``turn_unit``.
-        release: Time until a worker that is told to leave has saved and left; if it was training, its devices are idle
-            meanwhile.
+        release: Time that a worker takes to save and leave; if it was training, its devices are idle meanwhile.
         start: Time from a job's placement until its worker can train.
         report_every: Minimum time between two reports of a worker; it reports when a cell closes.
         turn_unit: Time in which every job that shares a device has had its quantum.
@@ -56,7 +55,7 @@ class SimulatedJob:
     """A job and the course of its training.
 
     Args:
-        job: Job as it is submitted.
+        job: Job, as submitted.
         position: Whole batches done when each cell closes, positive and growing; shape ``(n,)``.
         loss: Loss of each cell; of a metric that should grow, its distance from the best. Shape ``(n,)``.
         throughput: Batches per second alone on its devices.
@@ -129,7 +128,7 @@ class JobOutcome:
         finished_at: Scheduler time; None if it has not ended.
         batches: Batches that it has done.
         busy: Seconds that it has trained.
-        switches: How often a device passed to it.
+        switches: Number of times that a device passed to it.
         verdicts: Verdicts on it before it ended, in their order.
     """
 
@@ -148,15 +147,15 @@ class Outcome:
 
     Args:
         jobs: Outcome of each job, in the order in which the jobs were given.
-        switches: How often a device passed from one job to another, as counted by
+        switches: Number of times that a device passed from one job to another, as counted by
             :class:`~lightning_core.simulation.virtual_workers.Device`.
         events: Number of events that the scheduler handled.
         rounds: Number of events after which it planned.
         deciding: Seconds of real time spent in the scheduler.
         summary: Summary as of a live run.
         rows: Ledger of the market, interval by interval; empty without one.
-        references: What the jobs would have cost on on-demand nodes alone, and at the offline optimum; None without a
-            market, or if the throughput of a job is unknown.
+        references: Cost of the jobs on on-demand nodes alone, and at the offline optimum; None without a market, or if
+            the throughput of a job is unknown.
     """
 
     jobs: tuple[JobOutcome, ...]

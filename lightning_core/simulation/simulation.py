@@ -3,13 +3,13 @@
 Rules
 
 1. Everything that decides is :class:`~lightning_core.scheduler.scheduler.Scheduler`, through ``handle`` and
-   ``wakeup``. It cannot tell that nothing trains, and its journal replays like a live one.
+   ``wakeup``. It cannot tell the simulation from training, and its journal replays like a live one.
 2. The scheduler hears of everything that has happened by an instant before it is woken at that instant, and of two
    things at one instant in the order in which they were scheduled: a run is the same each time.
 3. In a pool with a market the feedback from an ended job is given as soon as its deadline has passed: before a job that
-   is submitted then gets a spot policy. What was known before the pool began comes first of all.
+   is submitted then gets a spot policy. Feedback of earlier pools comes first of all.
 
-What workers and devices do is in :mod:`~lightning_core.simulation.virtual_pool`.
+Workers and devices are in :mod:`~lightning_core.simulation.virtual_pool`.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Simulation:
 
     Args:
         settings: Settings of the scheduler.
-        jobs: Jobs and what their trainings will be like; those of one time are submitted together.
+        jobs: Jobs with their simulated trainings; those of one time are submitted together.
         delays: Everything that takes time other than training; None for no delays.
         journal: Path of a journal to write, which must not exist; None to write none.
         check: Whether to check the scheduler's invariants after every event.
         losses: Times at which the process of a job dies, scheduler time, by job name. Where it has none then, nothing
             happens.
         save_every: Batches between two checkpoints; 0 if a job is saved only when it leaves.
-        wall_clock: What the clock on the wall shows when it begins, for controllers that go by it.
+        wall_clock: Wall clock at the start, for controllers that use it.
         cloud: Nodes of a pool on a market, whose devices come and go with them; None if all devices stay.
-        events: What controllers are told, each with its scheduler time, such as a placement plan.
+        events: Events for controllers, each with its scheduler time, such as a placement plan.
 
     Raises:
         ValueError: If there is no job, two have the same name, ``losses`` names an unknown one, or there is a cloud and
@@ -200,7 +200,7 @@ class Simulation:
                 self._pool.begin(worker)
 
     def _tell(self, event: PlanEvent) -> None:
-        """Tell the controllers something that must fit, as in a pool."""
+        """Send the controllers an event that must be valid, as in a pool."""
         self._scheduler.check_plan(event)
         self._handle(event)
 
@@ -233,7 +233,7 @@ class Simulation:
             self._hear(answers)
 
     def _hear(self, answers: list[Answer]) -> None:
-        """Take in answers when they arrive."""
+        """Deliver answers when they arrive."""
         for answer in answers:
             match answer:
                 case End():

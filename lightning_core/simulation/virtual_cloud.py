@@ -1,12 +1,12 @@
-"""The nodes of a pool on a market, in virtual time: they come as they are wanted, and spot nodes go with the market.
+"""Nodes of a pool on a market, in virtual time: they come on request, and spot nodes go with the market.
 
 Rules
 
-1. Each node gives one device, the lowest that is free; the pool hears what it would hear of live nodes.
-2. An interval begins before anything else at its instant: spot nodes beyond what is then on offer are gone, or have
-   their notice, before the market decides for it. The pool hears of it at once, as of a cloud whose preemptions are
-   seen a moment before the clock strikes, or some seconds later, as where nodes are processes (``run --market``).
-3. The quote of an interval is told when the one before it begins; after the recording its last interval continues.
+1. Each node provides one device, the lowest free one; the pool receives the same events as from live nodes.
+2. An interval begins before anything else at its instant: spot nodes beyond the new offer are gone, or have their
+   notice, before the market decides for it. The pool hears of it at once, as of a cloud whose preemptions are seen a
+   moment before the clock strikes, or some seconds later, as where nodes are processes (``run --market``).
+3. The quote of an interval arrives when the one before it begins; after the recording its last interval continues.
 4. A node that is to go takes no new work. It goes as soon as its job has left it, unless the cloud lets it stay, or
    when its time is up, and then a worker that is still on it is lost. As with live nodes, that counts as a preemption
    where there was a notice; without one only a process is seen to die.
@@ -34,7 +34,7 @@ AHEAD = 10_000
 
 
 class NodeUsage(NamedTuple):
-    """A node that was there: what a cloud would send a bill for."""
+    """A past node, as a cloud would bill it."""
 
     node: str
     """Its id."""
@@ -45,7 +45,7 @@ class NodeUsage(NamedTuple):
     since: float
     """Scheduler time from which on it was up; inf if it never was."""
     until: float
-    """Scheduler time at which it was gone; inf while it is there."""
+    """Scheduler time of its end; inf while it exists."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +63,7 @@ class _VirtualNode:
     device: int | None = None
     """Its device; None until it is warm and one is free."""
     goes: str = ""
-    """Why it takes no new work; empty while it stays."""
+    """Reason why it takes no new work; empty while it stays."""
     is_missed: bool = False
     """Whether the pool has heard that it goes."""
 
@@ -90,14 +90,14 @@ class VirtualCloud:
         market: Market, whose first interval is the simulation's first.
         start_up: Seconds from the request for a node until the pool sees it.
         notice: Seconds from a preemption notice to the end of the node; 0 for no notice.
-        leave: Seconds that a job has to leave a node which is given back.
+        leave: Seconds that a job has to leave a node which is returned.
         warm_up: Seconds from seeing a node until there is a worker on it.
         heard: Seconds until the pool hears that a node goes, or has gone without notice.
 
     Attributes:
         early: Whether a node that is to go does so as soon as its job has left it; else it stays for all of its time.
-        ahead: Whether an interval is quoted when the one before it begins. Else what is on offer is quoted as of now,
-            as by a command, and the market's intervals need not be those of the plans.
+        ahead: Whether an interval is quoted when the one before it begins. Otherwise quotes are current, as those of a
+            command, and the market's intervals need not be those of the plans.
 
     Raises:
         ValueError: If a time is negative or not finite.
@@ -125,7 +125,7 @@ class VirtualCloud:
         """Join a simulation.
 
         Args:
-            pool: Its workers and devices; no device is there before a node is.
+            pool: Its workers and devices; each device comes with its node.
             queue: Its actions to come.
             tell: Tells the scheduler of an event.
 
@@ -141,7 +141,7 @@ class VirtualCloud:
 
     @property
     def recording(self) -> Market:
-        """The market as the pool sees it, with what continues after the recording."""
+        """The market as the pool sees it, extended beyond the recording."""
         market, ahead = self.market, (0, AHEAD)
         price = np.pad(market.price, ahead, mode="edge")
         return replace(market, price=price, available=np.pad(market.available, ahead, mode="edge"))
@@ -154,18 +154,18 @@ class VirtualCloud:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no node, and none is wanted."""
+        """Whether there is no node, and none is requested."""
         return not self._nodes and not self._wanted.all
 
     # ------------------------------------------------------------------------------------------------ what happens
 
     @property
     def next_at(self) -> float:
-        """When the next interval begins, scheduler time."""
+        """Scheduler time at which the next interval begins."""
         return self._begun * self.market.seconds
 
     def begin_interval(self) -> None:
-        """Let the next interval begin: spot nodes that are no longer on offer go, and the one after it is quoted."""
+        """Begin the next interval: spot nodes that are no longer on offer go, and the one after it is quoted."""
         number, self._begun = self._begun, self._begun + 1
         self._offered = int(self.market.available[self._row(number)])
         staying = [node for node in self._nodes if node.is_spot and not node.goes]
@@ -179,7 +179,7 @@ class VirtualCloud:
         self._say()
 
     def want(self, wanted: NodesWanted) -> None:
-        """Take in what the pool wants from now on."""
+        """Record the pool's new request."""
         self._wanted = NodeCounts(wanted.spot, wanted.on_demand)
         self._balance()
         self._say()
@@ -195,7 +195,7 @@ class VirtualCloud:
     # ------------------------------------------------------------------------------------------------ nodes
 
     def _balance(self) -> None:
-        """Ask for the nodes that are missing, and give back the newest of those that are too many."""
+        """Request missing nodes, and return the newest surplus ones."""
         new = []
         for is_spot, wanted in ((True, min(self._wanted.spot, self._offered)), (False, self._wanted.on_demand)):
             kept = [node for node in self._nodes if node.is_spot is is_spot and not node.goes]
@@ -212,7 +212,7 @@ class VirtualCloud:
         return self._start_up, self._warm_up
 
     def _arrive(self, nodes: Sequence[_VirtualNode]) -> None:
-        """Let nodes come that were asked for together, unless they are no longer wanted."""
+        """Bring nodes that were requested together, unless they are no longer wanted."""
         for node in nodes:
             if node in self._nodes:
                 node.since = self._queue.now
@@ -238,7 +238,7 @@ class VirtualCloud:
             self._pool.open(device)
 
     def _let_go(self, nodes: Sequence[_VirtualNode], seconds: float, why: str) -> None:
-        """Let nodes go after some seconds at the latest; one that has not come yet goes at once."""
+        """End nodes after some seconds at the latest; one that has not come yet ends at once."""
         never_came = [node for node in nodes if node.since is None]
         self._leases += [node.lease(self._queue.now) for node in never_came]
         self._nodes = [node for node in self._nodes if node not in never_came]
@@ -259,7 +259,7 @@ class VirtualCloud:
         self._look_soon()  # once the pool has heard of it
 
     def _miss(self, nodes: Sequence[_VirtualNode]) -> None:
-        """Let the pool hear that nodes go, or have gone."""
+        """Notify the pool of nodes that leave or have left."""
         for node in nodes:
             node.is_missed = True
         self._gone = [node for node in self._gone if node not in nodes]
@@ -284,7 +284,7 @@ class VirtualCloud:
         self._say()
 
     def _end(self, node: _VirtualNode, cause: ExitCause, heard: float = 0.0) -> None:
-        """End a node, of which the pool hears some seconds later."""
+        """End a node; the pool learns of it some seconds later."""
         self._nodes.remove(node)
         self._leases.append(node.lease(self._queue.now))
         if heard:
@@ -296,7 +296,7 @@ class VirtualCloud:
     # ------------------------------------------------------------------------------------------------ the pool
 
     def _say(self) -> None:
-        """Tell the pool which nodes there are and which devices take no work, where that has changed.
+        """Notify the pool of changes of its nodes and of devices that take no work.
 
         The nodes come first: the market may decide at any event, and must not count on nodes that have gone.
         """

@@ -6,9 +6,9 @@ Rules
    and leaves when it is granted other devices, and comes back as the next incarnation.
 2. Devices change hands once an instant, when everything that happens at that instant is known.
 3. A training ends when its deadline has passed and its recording is over.
-4. A lost process loses what was not saved. Its job restarts as the scheduler decides.
-5. A device may come and go with its node (:mod:`.virtual_cloud`): on one that is closed nothing is launched, and one
-   that ends takes with it what is still there.
+4. A lost process loses its unsaved progress. Its job restarts as the scheduler decides.
+5. A device may come and go with its node (:mod:`.virtual_cloud`): nothing is launched on a closed one, and one that
+   ends takes its worker with it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class VirtualPool:
         # Devices on which nothing is launched; called when a process has left its devices.
         self._closed: set[int] = set()
         self.on_free: Callable[[], None] = _nothing
-        # What is to be done when an instant is over: devices that change hands; whether a job may need a process.
+        # Work for the end of an instant: devices that change hands; whether a job may need a process.
         self._unsettled: set[int] = set()
         self._unplaced = False
 
@@ -96,13 +96,13 @@ class VirtualPool:
     # ------------------------------------------------------------------------------------------------ workers
 
     def begin(self, worker: VirtualWorker) -> None:
-        """Take in that a worker is up; the answer to its first report says what it may hold."""
+        """Start a worker; the answer to its first report is its grant."""
         if not worker.over:
             worker.begin(self._queue.now)
             self._send(worker.report(self._queue.now, worker.cells))
 
     def lose(self, worker: VirtualWorker) -> None:
-        """Let the process of a worker die."""
+        """Kill the process of a worker."""
         if worker.over or not worker.ready:
             return
         self._lose(worker, ExitCause.LOST, "its process died")
@@ -120,7 +120,7 @@ class VirtualPool:
             self._send(lost)
 
     def report_due(self, worker: VirtualWorker) -> None:
-        """Send the report that a worker has come to; end a training whose deadline and recording are over."""
+        """Send the next report of a worker; end a training whose deadline and recording are over."""
         now = self._queue.now
         worker.advance(now)
         worker.done = worker.until
@@ -135,7 +135,7 @@ class VirtualPool:
         worker.entry = self._queue.at(worker.aim(self._delays.report_every), self.report_due, worker)
 
     def _train(self, worker: VirtualWorker, share: float, at: Devices) -> None:
-        """Let a worker go on with a share; without one it stops, and reports that it has."""
+        """Continue a worker with a share; without one it stops and reports that."""
         now = self._queue.now
         worker.advance(now)
         before = worker.at if worker.share else ()
@@ -153,7 +153,7 @@ class VirtualPool:
             self._send(worker.report(now, worker.closed()))
 
     def _leave(self, worker: VirtualWorker) -> None:
-        """Let a worker save where it is and leave."""
+        """Make a worker save and leave."""
         left_at = self._queue.now + self._delays.release
         if worker.share:
             self._train(worker, 0.0, worker.at)
@@ -223,7 +223,7 @@ class VirtualPool:
         self._devices[device].settle(self._queue.now, self._delays)
 
     def settle(self, placements: Callable[[], Iterable[Placement]]) -> None:
-        """Let devices change hands, or launch what is placed, now that the instant is over.
+        """Hand over devices, or launch placed jobs, now that the instant is over.
 
         Args:
             placements: Returns the jobs that should have workers.
@@ -241,7 +241,7 @@ class VirtualPool:
             self._set_throughput(worker)
 
     def finish(self) -> None:
-        """Count what is left to count at the end of a run."""
+        """Complete the counts at the end of a run."""
         for device in self._devices:
             device.training.clear()
             device.settle(self._queue.now, self._delays)
@@ -280,4 +280,4 @@ class VirtualPool:
 
 
 def _nothing() -> None:
-    """Do nothing, where no one is to be told."""
+    """Do nothing: the default observer."""

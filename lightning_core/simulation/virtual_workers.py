@@ -80,7 +80,7 @@ class VirtualWorker:
         self.by_size = dict(zip(job.sizes, map(float, given.throughputs), strict=True))
         self.restart = given.restart
         self.learning_rates = given.learning_rates
-        # A recording does not say what it took: as much as the job says, or hardly any.
+        # A recording has no memory use: the job's stated need counts, or hardly any.
         kept = 1 if job.on_hold is OnHold.OFFLOAD else job.memory or 1
         self.memory = MemoryUse(job.memory or 1, kept) if reports_memory else None
         self.evaluated = given.evaluated
@@ -95,7 +95,7 @@ class VirtualWorker:
         # per second. Progress is counted from there and not from step to step, so that rounding errors do not add up.
         self.done = self.busy = self.batches_per_second = self.time_share = 0.0
         self.since = self.done_since = self.busy_since = 0.0
-        # What it has reported: reports of this incarnation, cells in all, and both when the incarnation began.
+        # Reports of this incarnation, cells in total, and both at the start of the incarnation.
         self.number = self.cells = self.earlier = self.batches_at_start = 0
         self.busy_before = 0.0
         self.reported = -math.inf
@@ -210,8 +210,8 @@ class VirtualWorker:
 class Device:
     """A device: the workers that train on it, and how often it has passed from one to another.
 
-    Where one job has the device, there is a switch if another job was the last to run there. Where several share it,
-    there is a switch to each of them per unit of time, less one if the last to run was among them.
+    If one job has the device, there is a switch if another job was the last to run there. If several share it, there is
+    a switch to each of them per unit of time, less one if the last to run was among them.
     """
 
     __slots__ = ("clear", "last", "members", "resident", "since", "training")

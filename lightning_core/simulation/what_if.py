@@ -1,19 +1,19 @@
-"""Who would make it, as things are and after a change: the share of simulated futures in which each job is in time.
+"""What-if simulation: the fraction of simulated futures in which each job finishes in time, with and without a change.
 
 A future draws how much work each job has left from its forecast, and lets the pool's own policy plan it: at first,
 whenever a part of the jobs has ended, and from time to time. Between two plans devices that become free are allocated
-by the last one. The same draws are played with the change and without it, so that what differs is the change's doing.
+by the last one. The same draws are played with the change and without it, so that every difference is due to the
+change.
 
-A start, a resume and a move of a job take as long as its moves, or those of the other jobs, were measured to take.
-No more jobs are on a device than its memory holds; a job of which that is not known has its devices for itself until it
-has trained, and then needs what others need. Where owners have shares of their own they are divided as in the pool, in
+A start, a resume and a move of a job take as long as its moves, or those of the other jobs, were measured to take. No
+more jobs are on a device than its memory holds; a job with unknown needs has its devices for itself until it has
+trained, and then needs as much as others. Where owners have shares of their own they are divided as in the pool, in
 turns that last as long as a plan holds.
 
-A calendar and a placement plan are played: they hold and move jobs in a future at their times, and the demand that was
-seen last goes on. A market is not: the devices that it holds now stay to the end, and so do the jobs without any.
+A calendar and a placement plan are played: they hold and move jobs in a future at their times, with the last demand
+continued. A market is not: the devices that it holds now stay to the end, and so do the jobs without any.
 
-What it leaves out: faults, nodes that come and go, prices, jobs that are yet to come, and that forecasts become better
-with time.
+Not simulated: faults, nodes that come and go, prices, future jobs, and the improvement of forecasts with time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TINY = 1e-6
 
 
 class Assumption(NamedTuple):
-    """Something that a person thinks of changing."""
+    """A hypothetical change."""
 
     job: str = ""
     """Name of the job that is to have another deadline, or train on another number of devices; empty for none."""
@@ -67,7 +67,7 @@ class Assumption(NamedTuple):
 
 @dataclass(frozen=True)
 class Chances:
-    """In how many futures each job is in time."""
+    """Fraction of the futures in which each job finishes in time."""
 
     names: list[str]
     """Name of each job with a deadline, before or after the change."""
@@ -76,18 +76,18 @@ class Chances:
     after: list[float]
     """The same after the change."""
     known: list[bool]
-    """Whether anything is known of its work yet."""
+    """Whether its work is known at all."""
     futures: int
     """Number of futures."""
     assumed: Assumed = field(default_factory=Assumed)
-    """What they rest on beside the forecasts."""
+    """Assumptions beside the forecasts."""
 
 
 def chances(prospects: Prospects, change: Assumption, goes_on: Callable[[int], bool]) -> Chances:
     """Return in how many futures each job is in time, before a change and after it.
 
     Args:
-        prospects: What the scheduler expects.
+        prospects: Expectations of the scheduler.
         change: The change.
         goes_on: Whether to play one more future, given the number of those that were played.
 
@@ -123,7 +123,7 @@ def chances(prospects: Prospects, change: Assumption, goes_on: Callable[[int], b
 
 def draws(prospects: Prospects) -> Iterator[FloatArray]:
     """Yield draws of the seconds of work that each job has left, shape ``(n,)``: the same ones each time."""
-    work = np.minimum(prospects.work, 1e15)  # what is never reached has no end
+    work = np.minimum(prospects.work, 1e15)  # unreachable targets have no end
     random = np.random.default_rng(0)
     while True:
         level = random.random(len(work))
@@ -134,14 +134,14 @@ def finish(prospects: Prospects, needs: FloatArray) -> FloatArray:
     """Play one future; return when each job meets its target, scheduler time, shape ``(n,)``; inf for not in time.
 
     Args:
-        prospects: What the scheduler expects.
+        prospects: Expectations of the scheduler.
         needs: Seconds of work that each job has left, shape ``(n,)``.
     """
     return _Future(prospects, needs).play()
 
 
 class _Future:
-    """One future as it goes on."""
+    """A simulated future."""
 
     def __init__(self, prospects: Prospects, needs: FloatArray) -> None:
         n = len(needs)

@@ -1,1 +1,1 @@
-"""What survives a crash: the journal, atomic files, and checkpoints with their manifests."""
+"""Crash-safe storage: the journal, atomic files, and checkpoints with their manifests."""

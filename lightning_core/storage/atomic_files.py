@@ -17,9 +17,9 @@ from typing import IO
 
 from lightning_core.regular_files import check_regular, open_regular
 
-# What follows the name of a file in the names of those that will replace it: it cannot be foreseen.
+# Suffix of the temporary files that replace a file; it is unpredictable.
 _UNFINISHED = re.compile(r"\.part-\d+-[0-9a-f]{8}")
-# Errors of file systems that have no hard links, or no more of them.
+# Errors of file systems without hard links, or that have run out of them.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES})
 
 

@@ -26,7 +26,7 @@ class FailpointError(LightningCoreError, RuntimeError):
 
 
 class Failure(NamedTuple):
-    """What happens at a failpoint."""
+    """An action at a failpoint."""
 
     action: str
     """``crash``, ``raise`` or ``sleep``."""

@@ -1,11 +1,11 @@
-"""Where a launched job's checkpoints lie, and from which of them its next incarnation starts.
+"""Checkpoint folders of a launched job, and the choice of the checkpoint from which its next incarnation starts.
 
 Rules
 
 1. Each incarnation has a folder of its own, ``checkpoints/INCARNATION`` in the job's folder, and reads and writes no
-   other. A worker that was declared lost may go on writing into its own.
+   other. A worker that was declared lost may keep writing into its own.
 2. An incarnation starts from the newest valid checkpoint of an earlier one that the scheduler has accepted. It is
-   linked into the new folder before the incarnation is launched; what an earlier one writes later is ignored.
+   linked into the new folder before the incarnation is launched; later writes of an earlier one are ignored.
 3. No link is followed out of the job's folder.
 
 Nothing here imports torch, since the pool manager uses it.
@@ -136,7 +136,7 @@ def _accepted(
 
 
 def _copy(path: Path, manifest: Manifest, place: Path) -> None:
-    """Put a checkpoint into another incarnation's folder: exactly what was accepted, or nothing."""
+    """Link a checkpoint into another incarnation's folder: exactly the accepted one, or none."""
     link_file(path, place)
     write_manifest(place, manifest)
     try:

@@ -1,4 +1,4 @@
-"""Specs of launched jobs: what a worker needs to know, as plain data in a file of the job's folder, written once."""
+"""Specs of launched jobs: plain data for a worker, in a file of the job's folder that is written once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILE = "spec.json"
 
 
 class LaunchSpec(TypedDict):
-    """What the pool manager needs to launch a job, as plain data."""
+    """Plain data from which the pool manager launches a job."""
 
     job: dict[str, Any]
     config: dict[str, Any]
@@ -145,7 +145,7 @@ def _archive(folder: Path) -> None:
     if folder.exists():
         attic = folder.parent.parent / "old"
         attic.mkdir(exist_ok=True)
-        # Those before may have aged out, so their number says nothing.
+        # Earlier ones may have aged out, so their count means nothing.
         before = [path.name.rpartition("~") for path in attic.iterdir()]
         number = 1 + max((int(k) for name, _, k in before if name == folder.name and k.isdecimal()), default=0)
         os.replace(folder, attic / f"{folder.name}~{number}")

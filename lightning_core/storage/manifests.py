@@ -1,4 +1,4 @@
-"""Manifests of checkpoint files, and what is checked of a file before torch reads it.
+"""Manifests of checkpoint files, and the checks of a file before torch reads it.
 
 torch writes a zip archive of stored entries, without compression: reading it takes about as much memory as the file has
 bytes. A compressed entry, or a pickle that asks for a ``bytearray`` of any size, takes as much as its author likes.
@@ -34,7 +34,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class CorruptCheckpointError(LightningCoreError, ValueError):
-    """A checkpoint file does not match its manifest; the message says how."""
+    """A checkpoint file does not match its manifest; the message names the difference."""
 
 
 class TransientReadError(CorruptCheckpointError):
@@ -99,13 +99,13 @@ def encode(manifest: Manifest) -> bytes:
 def open_verified(path: Path) -> Iterator[tuple[IO[bytes], Manifest | None]]:
     """Open a file at its beginning, after verifying it against its manifest if it has one.
 
-    The file is opened once, so that what is read is what was verified.
+    The file is opened once, so that the bytes read are the bytes verified.
 
     Raises:
         CorruptCheckpointError: If it is missing, not a regular file, or does not match its manifest.
     """
     try:
-        # Not blocking: the path might be a pipe.
+        # Non-blocking: the path might be a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise CorruptCheckpointError("missing") from None
@@ -162,7 +162,7 @@ def is_archive(file: IO[bytes]) -> bool:
 
 
 def check_archive(file: IO[bytes], *, content: bool = False) -> None:
-    """Check that an archive takes no more memory than its size, without reading what is stored in it.
+    """Check that an archive takes no more memory than its size, without reading its content.
 
     Args:
         file: Open archive; it is at its beginning afterwards.
@@ -180,7 +180,7 @@ def check_archive(file: IO[bytes], *, content: bool = False) -> None:
             limited.opened = True
             _check_entries(archive, size)
             if content and (damaged := archive.testzip()):
-                raise CorruptCheckpointError(f"damaged: {damaged} is not what was saved")
+                raise CorruptCheckpointError(f"damaged: {damaged} differs from the saved file")
     except (OSError, ValueError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile) as error:
         if isinstance(error, CorruptCheckpointError):
             raise

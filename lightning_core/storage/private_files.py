@@ -1,6 +1,6 @@
 """Folders and files that only their user can access, and which of them may steer this process.
 
-A user who can write a spec, a note or a journal decides what runs here, what is ended and what is removed.
+A user who can write a spec, a note or a journal decides which code runs here, which jobs end and which files go.
 
 Rules of what steers
 
@@ -49,7 +49,7 @@ PROTECTED = ("*", "jobs/*", "jobs/*/spec.json", "jobs/*/log*.txt", "jobs/*/check
 
 
 class NotOursError(LightningCoreError, ValueError):
-    """A folder or file would steer this process, and another user can change it; the message says what to do."""
+    """A folder or file steers this process, but another user can change it; the message says how to fix that."""
 
 
 def this_user() -> int:
@@ -64,7 +64,7 @@ def check_ours(folder: Path, entries: Iterable[Path] = ()) -> None:
 
     Args:
         folder: Folder of a run or a pool.
-        entries: What is checked as well, as far as it exists; paths below the folder.
+        entries: Paths below the folder that are checked too, if they exist.
 
     Raises:
         NotOursError: If another user can.
@@ -84,7 +84,7 @@ def check_ours(folder: Path, entries: Iterable[Path] = ()) -> None:
 def check_owners(folder: Path) -> None:
     """Check that only the owner of a folder, this user and root can change it or put another one in its place.
 
-    So what is there is the owner's, whom this user trusts by having named the folder.
+    So the content belongs to the owner, whom this user trusts by having named the folder.
 
     Raises:
         NotOursError: If another user can.
@@ -124,7 +124,8 @@ def check_status(path: Path, status: os.stat_result, *, closed: bool = False) ->
 def read_own(folder: Path, name: str, max_bytes: int) -> bytes:
     """Return the content of a file that steers, in a folder of a run or a pool.
 
-    Each folder from there on is opened in the one before it, and no link is followed: what is checked is what is read.
+    Each folder from there on is opened relative to its parent, and no link is followed: the files checked are the files
+    read.
 
     Args:
         folder: Folder of the run or the pool.
@@ -241,7 +242,7 @@ def _check_owner(path: Path, status: os.stat_result, accepted: set[int]) -> None
         return
     owner = _user(status.st_uid)
     raise NotOursError(
-        f"{path}: belongs to {owner}, and this process runs as {_user(this_user())}: its owner could decide what runs "
+        f"{path}: belongs to {owner}, and this process runs as {_user(this_user())}: its owner could run code "
         f"here; use a folder of your own, or, if you trust {owner} with your account, set "
         f"{_trusting(str(status.st_uid))}"
     )
@@ -253,14 +254,14 @@ def _check_writers(path: Path, status: os.stat_result) -> None:
         return
     if status.st_mode & stat.S_IWOTH:
         raise NotOursError(
-            f"{path}: everyone can write to it, and so decide what runs here as {_user(this_user())}; use a folder of "
+            f"{path}: everyone can write to it, and so run code here as {_user(this_user())}; use a folder of "
             f"your own, let its owner run chmod o-w {path} (on the way to such a folder, chmod +t is enough), or, in a "
             f"container with no other user, set {TRUST}=*"
         )
     group = status.st_gid
     if status.st_mode & stat.S_IWGRP and not _is_private(group) and group not in groups:
         raise NotOursError(
-            f"{path}: the members of {_group(group)} can write to it, and so decide what runs here as "
+            f"{path}: the members of {_group(group)} can write to it, and so run code here as "
             f"{_user(this_user())}; use a folder of your own that only you can write to, let its owner run "
             f"chmod g-w {path} (on the way to such a folder, chmod +t is enough), or, if you trust all of them with "
             f"your account, set {_trusting(f'@{group}')}"
@@ -298,7 +299,7 @@ def _trusted() -> tuple[set[int], set[int]]:
 
 
 def _trusting(word: str) -> str:
-    """Return the setting that trusts one more beside those who are trusted already."""
+    """Return the setting that trusts one more user or group besides those already trusted."""
     return f"{TRUST}={','.join(filter(None, (os.environ.get(TRUST, '').strip(), word)))}"
 
 

@@ -1,4 +1,4 @@
-"""What the conformance suites of all families share."""
+"""Shared checks of all conformance suites."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def saved_and_restored(part: Part, new: Part, transient: Collection[str] = ()) -
     Args:
         part: Part whose state is saved.
         new: New part, made of the same arguments.
-        transient: Names of attributes that need not come back, because every call sets them anew.
+        transient: Names of attributes that need not come back, because every call sets them.
 
     Raises:
         AssertionError: If one of them cannot save its state.

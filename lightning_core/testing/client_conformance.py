@@ -1,4 +1,4 @@
-"""Conformance suite for clients: what must hold for every one, wherever its scheduler runs.
+"""Conformance suite for clients, wherever their scheduler runs.
 
 Run it on a client of your own, whose scheduler has a device to spare::
 
@@ -31,8 +31,7 @@ def check_client(client: Client, job: Job, cancel: Callable[[], object], *, join
         client: The client.
         job: Job with a target that 100 batches do not meet, and with a deadline some minutes away. It must get the
             device as soon as it is there.
-        cancel: Ends the job at its scheduler, as a person who cancels it does; called from another thread while the
-            client waits.
+        cancel: Cancels the job at its scheduler; called from another thread while the client waits.
         joins: Whether the client adds jobs. If not, the scheduler must have the job already, in its first incarnation.
 
     Raises:
@@ -83,7 +82,7 @@ def check_unreachable(client: Client, job: Job) -> None:
         try:
             found = call()
         except ConnectionError as error:
-            require(str(error) != "", f"{name}: the error must say what does not answer")
+            require(str(error) != "", f"{name}: the error must name the scheduler that does not answer")
         except Exception as error:
             raise AssertionError(f"{name} must raise ConnectionError without a scheduler, got {error!r}") from error
         else:
@@ -118,7 +117,7 @@ def _check_reports(client: Client, job: str, incarnation: int) -> None:
     began = time.monotonic()
     _granted(client.wait(job, 0, 6 * NEWS_SECONDS))
     waited = time.monotonic() - began
-    require(waited < NEWS_SECONDS, f"wait must return at once what is newer already, took {waited:.1f} s")
+    require(waited < NEWS_SECONDS, f"wait must return newer answers at once, took {waited:.1f} s")
     forecast = client.job_forecast(job)
     require(isinstance(forecast, JobForecast), f"job_forecast must be a JobForecast, got {forecast!r}")
 

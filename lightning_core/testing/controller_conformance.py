@@ -1,4 +1,4 @@
-"""Conformance suite for controllers: what must hold for every controller, whatever it is told.
+"""Conformance suite for controllers, whatever their events.
 
 Run it on a controller of your own, on random events or on any sequence of events with their times::
 
@@ -25,7 +25,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.testing.checks import require, saved_and_restored
 
-# Random sequences of events that a controller is told by default, and their length.
+# Default number of random sequences of events, and their length.
 SEQUENCES, EVENTS = 20, 60
 # Zones of the offers and nodes in them.
 ZONES = ("east-1a", "east-1b", "west-1a")
@@ -47,7 +47,7 @@ class MadeUpPool:
         self.money: float | None = None
 
     def take(self, event: Event, now: float) -> None:
-        """Take in an event."""
+        """Handle an event."""
         self.now = now
         match event:
             case Submit(jobs):
@@ -99,13 +99,13 @@ def check_controller(
     events: Iterable[tuple[Event, float]] | None = None,
     caches: Collection[str] = (),
 ) -> None:
-    """Check what a controller asks and wants, when it wants to be woken, and that its state is saved and restored.
+    """Check the requests and the wakeups of a controller, and that its state can be saved and restored.
 
     Args:
-        make: Creates the controller; all that it creates must ask alike.
+        make: Creates the controller; all instances must make the same requests.
         events: Events with their scheduler times, which do not fall; None for 20 random sequences
             (:func:`random_events`).
-        caches: Names of attributes that need not come back, because they follow from what does.
+        caches: Names of attributes that need not come back, because they follow from others.
 
     Raises:
         AssertionError: If a rule is broken; the message names it.
@@ -138,17 +138,17 @@ def _check_sequence(
             if isinstance(answer, IntervalEnded):
                 pool.spent += answer.cost
         newer = [answer.version for answer in answers if isinstance(answer, NodesWanted)]
-        require(newer == [version + 1 + k for k in range(len(newer))], "versions of what is wanted must grow by one")
+        require(newer == [version + 1 + k for k in range(len(newer))], "versions of requests must grow by one")
         version += len(newer)
-        rule = "what is asked must come from earlier calls of handle() alone, and restore() must bring it back"
+        rule = "requests must depend on earlier calls of handle() alone, and restore() must bring them back"
         require(answers == list(twin.handle(event, now, pool)), rule)
         wakeup = controller.wakeup()
-        require(wakeup is None or wakeup > now, "wakeup() must be later than the last event: the past has been told")
+        require(wakeup is None or wakeup > now, "wakeup() must be later than the last event: the past has been handled")
         controller = saved_and_restored(controller, make(), caches)
 
 
 def random_events(seed: int) -> Iterator[tuple[Event, float]]:
-    """Yield events of some days: jobs, ticks, nodes and quotes, and a clock on the wall that is set now and then."""
+    """Yield events of some days: jobs, ticks, nodes and quotes, and a wall clock that is set now and then."""
     draw, now = np.random.default_rng(seed), 0.0
     for number in range(EVENTS):
         kind = draw.random()

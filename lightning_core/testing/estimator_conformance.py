@@ -1,4 +1,4 @@
-"""Conformance suite for estimators: what must hold for every bank, whatever curves it is shown.
+"""Conformance suite for estimators, whatever their curves.
 
 Run it on an estimator of your own::
 
@@ -54,8 +54,8 @@ _HOSTILE_POSITIONS = {
 def check_estimator(make: Make) -> None:
     """Run all checks on an estimator.
 
-    How near its forecasts must be is for the estimator to say: :func:`check_power_laws` and :func:`check_coverage` take
-    bounds, and run with the default ones here.
+    The accuracy of forecasts depends on the estimator: :func:`check_power_laws` and :func:`check_coverage` accept
+    bounds, and run with their defaults here.
 
     Args:
         make: Creates a bank without rows.
@@ -136,7 +136,7 @@ def check_batching(make: Make) -> None:
         feed(alone, positions, losses[:, k], np.array([row]))
     ahead, goal = np.geomspace(450.0, 1e6, 9), losses[-1] * 0.7
     one_by_one = np.array([alone.first_passage(rows[k : k + 1], goal[k : k + 1])[0] for k in range(9)])
-    rule = "many rows at once must give what one row at a time gives"
+    rule = "many rows at once must give the same as one row at a time"
     require(is_close(together.first_passage(rows, goal), one_by_one), rule)
     require(is_close(together.predict(rows, ahead), alone.predict(rows, ahead)), rule)
     require(bool(np.isfinite(one_by_one).any()), "a threshold near the last loss must be reached")
@@ -194,7 +194,7 @@ def _check_curve(bank: Estimator, positions: FloatArray, losses: FloatArray, whe
 
 
 def check_constant_loss(make: Make) -> None:
-    """Check that a constant loss is not expected to fall: not with an even chance within 50 times what was seen."""
+    """Check that a constant loss is not expected to fall with an even chance within 50 times its batches."""
     bank = make_bank(make)
     feed(bank, np.arange(1.0, 100.0), np.full(99, 0.5))
     require(bool(median(passage(bank, 0.4))[0] > 50 * 99.0), "a constant loss must not be expected to fall soon")
@@ -216,7 +216,7 @@ def check_long_run(make: Make, cells: int = 3000) -> None:
         bank.observe(rows, position, loss)
     newest = positions[-1]
     require(bool(np.isfinite(bank.predict(rows, 100 * newest)).all()), f"after {cells} cells losses must be finite")
-    # What comes next is what came last, whatever was or was not learned of the slope.
+    # The next value equals the last one, whatever was learned about the slope.
     near = np.allclose(bank.predict(rows, newest), losses[-1], rtol=0.5, atol=0.0)
     require(near, f"after {cells} cells the forecast of the newest loss must be near it")
     quantiles = bank.first_passage(rows, losses[-1] / 2)

@@ -12,9 +12,9 @@ from lightning_core.testing.sample_curves import Make, feed, make_bank
 
 
 def check_history(make: Make) -> None:
-    """Check what a bank does with earlier runs, if it uses them (:class:`~lightning_core.core.protocols.UsesHistory`).
+    """Check the use of earlier runs by a bank, if it uses them (:class:`~lightning_core.core.protocols.UsesHistory`).
 
-    They change what is forecast for one row, stay with it as others leave, and come back with the saved state.
+    They change the forecast of one row, stay with it as others leave, and come back with the saved state.
     """
     bank = make_bank(make, 4)
     if not isinstance(bank, UsesHistory):
@@ -45,7 +45,7 @@ def check_history(make: Make) -> None:
         twin.keep(np.array([False, False, True, True]))
         asked = bank.first_passage(rows[2:3], goal[2:3]), twin.first_passage(rows[:1], goal[:1])
         same = np.array_equal(*asked, equal_nan=True)
-        require(same, "what a row has of earlier runs must stay with its row when others leave")
+        require(same, "earlier runs must stay with their row when others leave")
 
 
 def _check_same(bank: Estimator, twin: Estimator, rows: IntArray, rule: str) -> None:

@@ -1,4 +1,4 @@
-"""Conformance suite for policies: what must hold for every policy, whatever jobs it is shown.
+"""Conformance suite for policies, whatever their jobs.
 
 Run it on a policy of your own, on random jobs or on any sequence of views::
 
@@ -28,7 +28,7 @@ def check_policy(make: Callable[[], Policy], rounds: Iterable[tuple[JobView, flo
     """Check the plans of a policy, that it leaves its input alone, and that its state is saved, restored and let go of.
 
     Args:
-        make: Creates the policy; all that it creates must plan alike.
+        make: Creates the policy; all instances must plan the same.
         rounds: Views with at least one job each and their scheduler times, increasing; None for 40 random sequences
             (:func:`random_rounds`).
 

@@ -1,6 +1,6 @@
-"""Conformance suite for provisioners: what must hold for every one, however it brings up its nodes.
+"""Conformance suite for provisioners, however they bring up nodes.
 
-Run it on a provisioner of your own, with a function that counts what there is. It brings up three nodes and returns
+Run it on a provisioner of your own, with a function that counts its nodes. It brings up three nodes and returns
 them::
 
     check_provisioner(MyProvisioner, lambda: count_nodes("GPU"), timeout=600.0)
@@ -46,7 +46,7 @@ def check_provisioner(
 
     Args:
         make: Creates the provisioner; called three times, each time after the one before was closed.
-        count: Returns the nodes that there are.
+        count: Returns the existing nodes.
         timeout: Seconds that a change of the nodes may take.
         count_places: Returns the nodes of each offer that has some, sorted; None if the provisioner knows no offers.
 

@@ -1,4 +1,4 @@
-"""Conformance suite for pruners of Optuna: what must hold for every pruner, whatever a study reports.
+"""Conformance suite for pruners of Optuna, whatever a study reports.
 
 Run it on a pruner of your own::
 
@@ -48,7 +48,7 @@ def check_pruner(make: Callable[[], optuna.pruners.BasePruner]) -> None:
 
 def _check_first_report(make: Callable[[], optuna.pruners.BasePruner]) -> None:
     trial = _study(make).ask()
-    require(trial.should_prune() is False, "a trial that has reported nothing must go on")
+    require(trial.should_prune() is False, "a trial that has reported nothing must continue")
     trial.report(1.0, 0)
     require(isinstance(trial.should_prune(), bool | np.bool_), "prune() must return a bool")
 
@@ -84,7 +84,7 @@ def _check_study(make: Callable[[], optuna.pruners.BasePruner], direction: Direc
         if number % 5 == 0:
             beside.report(sign * 1.5 / (1 + number // 5), number // 5)
             require(isinstance(beside.should_prune(), bool | np.bool_), "prune() must answer for a trial that is late")
-    require(furthest > 0, "some trial must be let go on after its first report")
+    require(furthest > 0, "some trial must continue after its first report")
 
 
 def _check_copies(make: Callable[[], optuna.pruners.BasePruner]) -> None:

@@ -15,7 +15,7 @@ from lightning_core.testing.sample_curves import Make, feed, is_sorted, make_ban
 CELLS = 40
 ROWS = np.arange(3)
 Schedule = tuple[Sequence[float] | FloatArray, Sequence[float] | FloatArray]
-# Schedules of a run of 800 batches, of which the cells show the first half.
+# Schedules of a run of 800 batches; the cells show the first half.
 _COSINE: Schedule = (np.arange(1.0, 800.0, 8.0), (0.5 + 0.5 * np.cos(np.pi * np.arange(1.0, 800.0, 8.0) / 800)))
 _STEPS: Schedule = ([200.0, 201.0, 600.0, 601.0], [1.0, 0.1, 0.1, 0.01])
 _FLAT: Schedule = ([1.0, 300.0, 301.0, 1e12], [1.0, 1.0, 1.0, 1.0])
@@ -46,7 +46,7 @@ def check_schedule(make: Make) -> None:
 
 
 def _check_constant_rate(make: Make) -> None:
-    """Check that a constant rate says nothing, whenever it comes, and that it replaces what came before."""
+    """Check that a constant rate has no effect, whenever it comes, and that it replaces earlier ones."""
     plain = _fed(make)
     rule = "a rate of 1 throughout must change no forecast"
     require(_same(plain, _fed(make, before=_FLAT)), rule)
@@ -96,7 +96,7 @@ def _check_hostile_rates(make: Make) -> None:
 
 
 def _fed(make: Make, before: Schedule | None = None, half_way: Schedule | None = None, asks: bool = False) -> Estimator:
-    """Return a bank of three rows, of which the middle one takes learning rates; it is saved and restored meanwhile.
+    """Return a bank of three rows, saved and restored meanwhile; the middle one has learning rates.
 
     Args:
         make: Creates a bank without rows.

@@ -1,4 +1,4 @@
-"""Conformance suite for spot policies: what must hold for every policy, whatever market it is shown.
+"""Conformance suite for spot policies, whatever their market.
 
 Run it on a policy of your own::
 
@@ -57,14 +57,14 @@ def check_spot_policy(make: Make, worlds: Iterable[World] | None = None) -> None
 
 
 def check_requests(make: Make, world: World, seed: int = 0) -> None:
-    """Check what a policy asks for: whole numbers of nodes, and that it leaves what it is shown alone."""
+    """Check the requests of a policy: whole numbers of nodes, and unchanged arguments."""
     job, market = world
     for forecasts in (_NOW, _noise(seed)):
         backtest([_Checked(make())], JobBatch([job] * 2, market, [0, 0]), forecasts)
 
 
 def check_backtest(make: Make, world: World, seed: int = 0) -> None:
-    """Check that the job ends in time whatever is forecast and preempted, within what is on offer."""
+    """Check that the job ends in time whatever is forecast and preempted, within the offers."""
     job, market = world
     intervals = slice(0, job.deadline)
     for overhead in OVERHEADS:
@@ -83,19 +83,19 @@ def check_backtest(make: Make, world: World, seed: int = 0) -> None:
 
 
 def check_independence(make: Make, world: World, seed: int = 0) -> None:
-    """Check that a policy decides the same whatever plays beside it, and that interval 0 starts anew."""
+    """Check that a policy decides the same whatever plays beside it, and that interval 0 resets it."""
     job, market = world
     policy, noise = make(), _noise(seed)
     alone = _play(policy, world, noise)
     again = _play(policy, world, noise)
-    require(_same(alone, again), "interval 0 must start anew: a second run must be as the first")
+    require(_same(alone, again), "interval 0 must reset the policy: a second run must equal the first")
     batch = JobBatch([job] * 3, market, [0] * 3)
     beside = backtest([OnDemand(), make(), MaxSpot()], batch, noise, preemption_cost=job.preemption_cost)[1]
-    require(_same(alone, beside.of(slice(2, 3))), "a job must get the same whatever plays beside it")
+    require(_same(alone, beside.of(slice(2, 3))), "a job must get the same nodes whatever plays beside it")
 
 
 def check_causality(make: Make, world: World, seed: int = 0) -> None:
-    """Check that nothing depends on what comes after the interval, unless it was forecast."""
+    """Check that nothing depends on later intervals, unless they were forecast."""
     job, market = world
     draw, now = np.random.default_rng(seed), job.deadline // 2
     price, available = market.price.copy(), market.available.copy()

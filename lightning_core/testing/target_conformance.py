@@ -1,4 +1,4 @@
-"""Conformance suite for targets: what must hold for every kind, so that the scheduler and the views can rely on it.
+"""Conformance suite for targets, on which the scheduler and the views rely.
 
 Run it on examples of a kind of your own, once the kind is in :data:`~lightning_core.core.targets.TARGETS`::
 
@@ -99,13 +99,13 @@ def check_scale(target: Target) -> None:
     falling = target.falling(target.goal)
     require(falling == target.threshold, f"threshold must be falling(goal), {falling}, got {target.threshold}")
     worse = target.logged(target.threshold + 0.5)
-    require(not target.reaches(worse), f"{worse} must not reach the goal {target.goal}: more of what falls is worse")
+    require(not target.reaches(worse), f"{worse} must not reach the goal {target.goal}: falling values improve")
     better = target.better(worse, target.goal)
     require(better == target.goal, f"the better of {worse} and {target.goal} must be the goal, got {better}")
 
 
 def check_met(target: Target) -> None:
-    """Check that a target is met by enough of what was done or observed, and by no less."""
+    """Check that a target is met by enough work or observations, and by no less."""
     goal, batches = target.goal, target.work or 100
     require(target.evaluations >= 1, f"evaluations must be at least 1, got {target.evaluations}")
     if not target.observes and target.work is None:
@@ -132,18 +132,18 @@ def check_met(target: Target) -> None:
 
 
 def check_words(target: Target) -> None:
-    """Check that people can read all that is said of a target."""
+    """Check that all texts of a target are readable."""
     shown = target.show(target.goal)
     for name, words in (("show", shown), ("axis", target.axis), ("quantity", target.quantity),
                         ("observed", target.observed), ("str", str(target))):  # fmt: skip
         require(words != "" and words.isprintable(), f"{name} must be words on one line, got {words!r}")
     progress = target.describe_progress(3, target.goal)
     said = shown in progress or str(target) in progress
-    require(said, f"describe_progress must say what to reach, {shown!r}, got {progress!r}")
+    require(said, f"describe_progress must name the goal, {shown!r}, got {progress!r}")
     require(target.describe_progress(3, None) != "", "describe_progress must say something before the first value")
 
 
 CHECKS: tuple[Callable[[Target], None], ...] = (
     check_registered, check_spelling, check_scale, check_met, check_words,
 )  # fmt: skip
-"""What must hold for every kind of target."""
+"""Checks of every kind of target."""

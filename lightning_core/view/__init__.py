@@ -1,1 +1,1 @@
-"""What people look at in a terminal: the live board, tables, the reasons of a job."""
+"""Terminal views: the live board, tables, the reasons of a job."""

@@ -1,7 +1,7 @@
 """The live board: which job holds which device, and each job with its forecast on the way to its deadline.
 
 Shows as many columns as fit the terminal, the most important first. A reason that does not fit stands below its job,
-after what the columns that were left out would have shown.
+after the content of the columns that were left out.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from rich.text import Text
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.view.device_lines import MAX_DEVICES, RISK, device_lines
+from lightning_core.core.limits import format_bytes
 from lightning_core.view.job_line import COLUMNS, SYMBOLS, line, telling
 from lightning_core.view.search_lines import search_lines
 from lightning_core.view.text import clean
 
+MAX_DEVICES = 8
+# Style of problems; one of Okabe and Ito's colours, which colour-blind readers can tell apart.
+RISK = "#e69f00"
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 GOOD, BAD = "#009e73", "#d55e00"
 STYLES = {
@@ -31,7 +34,7 @@ STYLES = {
     Verdict.MISSED: f"bold {BAD}",
     Verdict.CRASHED: f"bold {BAD}",
 }
-# In the order of importance: the last ones are dropped first. The bar and the reason take the room that is left.
+# In the order of importance: the last ones are dropped first. The bar and the reason use the remaining room.
 FIRST = ("job", "verdict", "time / deadline", "loss / target", "forecast", "now to deadline", "owner", "state", "share",
          "forecast end", "device", "memory", "batches/s")  # fmt: skip
 ORDER = ("job", "owner", "state", "verdict", "now to deadline", "time / deadline", "forecast", "forecast end", "share",
@@ -49,6 +52,39 @@ DEADLINE = 0.78
 ASCII = str.maketrans("━●▒◆┃·»✓✕†…", "=o~*|.>+x!.")
 
 
+def device_lines(
+    jobs: Sequence[JobStatus], devices: int, unavailable: Collection[int], device_memory: int | None, others: str
+) -> list[Text]:
+    """Return the lines, and one more that counts the devices for which there is none.
+
+    Args:
+        jobs: Jobs of the pool.
+        devices: Number of devices.
+        unavailable: Devices that the scheduler does not plan on.
+        device_memory: Bytes of each device's memory that jobs may have; None if unknown.
+        others: Text that names the owners of hidden jobs; empty if there are none.
+    """
+    nothing = f"idle, or {others}" if others else "idle"
+    found = []
+    for device in range(min(devices, MAX_DEVICES)):
+        there = [job for job in jobs if device in job.devices]
+        names = ", ".join(f"{clean(job.name)} {job.share:.2f}" for job in there if job.share > 0)
+        empty = (nothing, "dim italic") if device not in unavailable else ("unavailable", RISK)
+        text = Text.assemble((f"device {device}: ", "dim"), (names, "") if names else empty)
+        # Jobs of others are hidden. Held jobs keep their memory.
+        needed = sum(job.memory_needed or 0.0 for job in there)
+        if device_memory is not None and not others and needed:
+            text.append(f", {format_bytes(needed)} of {format_bytes(device_memory)}", "dim")
+        found.append(text)
+    if devices > MAX_DEVICES:
+        held = {device for job in jobs if job.share > 0 for device in job.devices}
+        lost = set(unavailable) - held
+        idle = f"{devices - len(held) - len(lost)} of all are {nothing}"
+        lost_too = f", {len(lost)} unavailable" if lost else ""
+        found.append(Text(f"and {devices - MAX_DEVICES} devices more; {idle}{lost_too}", style="dim"))
+    return found
+
+
 class Board:
     """The content of the live view, fitted to the width at which it is printed.
 
@@ -60,7 +96,7 @@ class Board:
         one_screen: Whether it must also fit the height of the terminal.
         only: Jobs that get a line; None for all.
         owner: Owner to whom all the jobs belong; None if those of all are shown.
-        search: Search of which all the jobs are trials; None if others are shown too.
+        search: Search whose trials the jobs are; None if other jobs are shown too.
         unavailable: Devices that the scheduler does not plan on.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
     """
@@ -149,7 +185,7 @@ class Board:
             width: Width in characters.
             left: Maximum number of lines for reasons; None for as many as they need.
         """
-        if not jobs:  # those that there are have a line with their search
+        if not jobs:  # existing ones have a line with their search
             return []
         cells = [dict(zip(COLUMNS, line(self._now, job), strict=True)) for job in jobs]
         max_name = MAX_NAME if width >= NARROW else MAX_NAME_IF_NARROW
@@ -198,7 +234,7 @@ class Board:
 
 
 def _left_out(row: Mapping[str, str], job: JobStatus, wide: Mapping[str, int]) -> str:
-    """Return what the columns that do not fit would have shown, then the reason."""
+    """Return the content of the columns that do not fit, then the reason."""
     parts = [] if "state" in wide else [row["state"]]
     if "share" not in wide and job.share > 0:
         parts.append(f"{row['share']} of device {row['device']}")
@@ -257,7 +293,7 @@ def bar_of(now: float, job: JobStatus, width: int) -> Text:
     """
     until = now if job.finished_at is None else job.finished_at
     start, style = job.submitted_at, "" if job.verdict is None else STYLES.get(job.verdict, "dim")
-    # A job that goes on after its deadline must still fit.
+    # A job that continues after its deadline must still fit.
     span = (job.deadline if job.deadline < inf else until if job.finish is None else job.finish[2]) - start
     unit = max(span / (DEADLINE * width), (until - start) / (width - 1.5), 1e-9)
 

@@ -1,4 +1,4 @@
-"""The cloud of a pool in a line: the nodes that there are and that are wanted, why, and the money."""
+"""The cloud of a pool in a line: existing and requested nodes, the reason, and the money."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lightning_core.view.text import clean
 
 
 def cloud_line(cloud: Mapping[str, Any]) -> str:
-    """Return what a pool says of its cloud.
+    """Return the line about a pool's cloud.
 
     Args:
-        cloud: As :meth:`lightning_core.scheduler.cloud_levels.CloudLevels.to_dict` returns it.
+        cloud: Result of :meth:`lightning_core.scheduler.cloud_levels.CloudLevels.to_dict`.
 
     Example::
 
@@ -20,7 +20,7 @@ def cloud_line(cloud: Mapping[str, Any]) -> str:
         >>> cloud_line(nodes | {"reason": "the plans of 2 jobs", "spent": 3.5, "money": 16.5, "trouble": {}})
         'market: 2 spot and 0 on-demand nodes, of 2 and 1 wanted (the plans of 2 jobs); 3.5 spent, 16.5 left'
 
-    Where there are several zones, it says in which the nodes are and are wanted.
+    With several zones, it names those of the existing and the requested nodes.
     """
     seen_in, wanted_in = _in_words(cloud, "seen_in"), _in_words(cloud, "wanted_in")
     there = f"{cloud['spot']} spot and {cloud['on_demand']} on-demand nodes{seen_in}"
@@ -37,7 +37,7 @@ def _in_words(cloud: Mapping[str, Any], where: str) -> str:
 
 
 def trouble_line(cloud: Mapping[str, Any]) -> str:
-    """Return what is wrong: with nodes, quotes, or a controller that has failed.
+    """Return the problems of nodes, quotes and controllers.
 
     Example::
 

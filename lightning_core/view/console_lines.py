@@ -36,7 +36,7 @@ class LineLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def logger(name: str) -> LineLogger:
-    """Return the logger of a module; the user's handlers and levels are left as they are."""
+    """Return the logger of a module; the user's handlers and levels stay unchanged."""
     return LineLogger(logging.getLogger(name), {})
 
 
@@ -48,7 +48,7 @@ def inform(message: str) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print a line where the user sees it whatever the log level.
+    """Print a line for the user, regardless of the log level.
 
     The progress bar itself is not asked to: that of tqdm prints nothing once it is closed.
     """
@@ -58,7 +58,7 @@ def print_line(line: str) -> None:
         encoding = getattr(stream, "encoding", None) or "utf-8"
         line = line.encode(encoding, "replace").decode(encoding)
         if type(stream) is io.TextIOWrapper and _is_file(stream):
-            # Not through its buffer: what could not be written would be tried again when the process ends, and fail it.
+            # Not through its buffer: unwritten data would be retried when the process ends, and fail it.
             stream.flush()
             _write(stream.fileno(), f"{line}\n".encode(encoding))
         else:
@@ -117,7 +117,7 @@ def _rich_displays() -> Iterator[Any]:
 
 
 def _clear_rich(live: Any) -> None:
-    """Clear the lines that rich has drawn, so that it redraws below what is printed next."""
+    """Clear the lines that rich has drawn, so that it redraws below the next output."""
     with live._lock:
         live.console.control(live._live_render.position_cursor())
         live._live_render._shape = None

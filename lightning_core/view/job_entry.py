@@ -1,6 +1,6 @@
-"""A job as JSON that any program reads: no infinity, reasons in words.
+"""A job as JSON that any program can read: no infinity, reasons as text.
 
-This is what ``status --json`` and the API of a pool say of a job.
+``status --json`` and the API of a pool use this form.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class JobEntry(TypedDict):
     owner: Annotated[str, "Name of the person to whom it belongs; empty if unknown."]
     state: State
     verdict: Annotated[Verdict | None, "Expected outcome, in the end the outcome; null while it is too early to tell."]
-    reason: Annotated[str, "Why it has this verdict."]
-    grant_reason: Annotated[str, "Why it holds what it holds."]
+    reason: Annotated[str, "Reason of its verdict."]
+    grant_reason: Annotated[str, "Reason of its grant."]
     target: Annotated[dict[str, Any], "Its target, with the keys of a bundle."]
-    metric: Annotated[str, "What its target compares."]
+    metric: Annotated[str, "Quantity that its target compares."]
     value: Annotated[float | None, "Newest value that its target compares."]
     best: Annotated[float | None, "Best of these values so far."]
     loss: Annotated[float | None, "Current loss; null for a metric that should grow."]
@@ -63,7 +63,7 @@ class JobEntry(TypedDict):
     watched: Annotated[
         list[float] | None, "Metric that its target watches: batches done at its newest value, that value, its best."
     ]
-    trial_of: Annotated[str, "Name of the search of which it is a trial; empty for none."]
+    trial_of: Annotated[str, "Name of its search if it is a trial; empty otherwise."]
     columns: NotRequired[Annotated[dict[str, str], "What installed parts add to it, by heading."]]
     best_model: NotRequired[Annotated[str, "Path of its best model, on the pool's machine, if it is kept."]]
 
@@ -89,7 +89,7 @@ def job_of_entry(entry: Mapping[str, Any]) -> JobStatus:
     """Return the status of a job from its entry; of its reasons only the words are left.
 
     Raises:
-        ValueError: If a value is not what it must be.
+        ValueError: If a value is invalid.
         KeyError: If one is missing.
         TypeError: If one is missing, or of another type.
     """

@@ -1,4 +1,4 @@
-"""One job as a line of cells, the same in the live view, the board and plain text."""
+"""A job as a line of cells, the same in the live view, the board and plain text."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def several_owners(jobs: Iterable[JobStatus]) -> bool:
 
 
 def _memory(job: JobStatus) -> str:
-    """Return what its process has had of a device's memory, and what it needs if that is said to be more."""
+    """Return the peak memory of its process on a device, and its stated need if that is larger."""
     had = "-" if job.memory is None else format_bytes(job.memory)
     needed = "-" if job.memory_needed is None else format_bytes(job.memory_needed)
     return had if needed == had else f"{had} / {needed}"

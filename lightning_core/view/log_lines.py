@@ -45,7 +45,7 @@ class LogLines:
 
 
 def _lines(raw: str) -> list[str]:
-    """Return what a terminal would show of one raw line: of text that was overwritten, the last version."""
+    """Return a raw line as a terminal would show it, with overwritten text in its last version."""
     drawn = [_GLUED.sub(r"\1\n", part).split("\n") for part in _ESCAPE.sub("", raw).split("\r") if part.strip()]
     *over, last = drawn or [[""]]
     said = [piece for parts in over for piece in parts[1:]]  # after a bar that was overwritten

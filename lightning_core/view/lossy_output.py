@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Lossy(io.FileIO):
-    """A file that forgets what cannot be written to it."""
+    """A file that drops output that cannot be written."""
 
     def write(self, data: Any) -> int:
         try:
@@ -34,7 +34,7 @@ def fill_streams() -> None:
 
 @contextmanager
 def lossy_output() -> Iterator[None]:
-    """Let nothing that is printed raise, whatever becomes of standard output and standard error."""
+    """Make printing never raise, whatever happens to standard output and standard error."""
     kept = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = map(_lossy, kept)
     try:

@@ -32,7 +32,7 @@ class LiveView:
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
-        search: Search of which all the jobs are trials; None if others are shown too.
+        search: Search whose trials the jobs are; None if other jobs are shown too.
         all_trials: Whether to list trials that are paused or have ended, too.
 
     Raises:
@@ -80,12 +80,10 @@ class PlainView:
 
     Args:
         stream: Stream to print to; None for standard output.
-        every: Seconds after which the line of a job is printed again although nothing important has changed.
     """
 
-    def __init__(self, stream: TextIO | None = None, every: float = PLAIN_EVERY) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
-        self._every = every
         self._printed: dict[tuple[str, float], tuple[object, float]] = {}
         self._latest = -math.inf
 
@@ -97,7 +95,7 @@ class PlainView:
             key = (job.name, job.submitted_at)  # a name may be used again
             before, when = self._printed.get(key, (None, 0.0))
             important = (job.state, job.verdict)
-            if important != before or (job.finished_at is None and time.monotonic() - when >= self._every):
+            if important != before or (job.finished_at is None and time.monotonic() - when >= PLAIN_EVERY):
                 self._printed[key] = (important, time.monotonic())
                 lines.append((until, self._line(now, job, several)))
         for until, words in sorted(lines, key=lambda one: one[0]):
@@ -106,7 +104,7 @@ class PlainView:
 
     @staticmethod
     def _line(now: float, job: JobStatus, several: bool) -> str:
-        """Return what there is to say of a job, without columns that would say nothing."""
+        """Return the description of a job, without empty columns."""
         name, owner, state, progress, clock, share, devices, memory, throughput, end, verdict, reason = line(now, job)
         parts = [state, progress, clock]
         if devices != "-":
@@ -144,7 +142,7 @@ def view_for(
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
-        search: Search of which all the jobs are trials; None if others are shown too.
+        search: Search whose trials the jobs are; None if other jobs are shown too.
         all_trials: Whether to list trials that are paused or have ended, too.
     """
     if stream.isatty():

@@ -1,4 +1,4 @@
-"""Searches in a line each: their trials are jobs, most of which are over or make room for others."""
+"""Searches in a line each: their trials are jobs, most of which have ended or make room for others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_ENDED = 5
 def trials_by_search(jobs: Iterable[JobStatus]) -> list[list[JobStatus]]:
     """Return the trials of each search in the order of submission, the search that began last first.
 
-    Of an earlier search of the same name, which had ended before and had another deadline, there are none.
+    Trials of an earlier search of the same name, with another deadline, are excluded.
     """
     found = dict[tuple[str, str], list[JobStatus]]()
     ends = dict[tuple[str, str], float]()  # when all that are known had ended
@@ -38,13 +38,13 @@ def is_listed(job: JobStatus) -> bool:
 
 
 class SearchView(NamedTuple):
-    """A search in words."""
+    """A search as text."""
 
     owner: str
     """Name of the person to whom its trials belong; empty if unknown."""
     name: str
     words: str
-    """What its trials do, and the best that they had."""
+    """States of its trials, and their best value."""
     is_over: bool
     """Whether all of its trials have ended."""
 
@@ -59,7 +59,7 @@ def searches_of(jobs: Iterable[JobStatus]) -> list[SearchView]:
 
 
 def search_lines(jobs: Iterable[JobStatus]) -> list[str]:
-    """Return a line for each search that goes on and for the newest that are over."""
+    """Return a line for each search in progress and for the newest finished ones."""
     searches = searches_of(jobs)
     left_out = [search for search in searches if search.is_over][MAX_ENDED:]
     several = len({search.owner for search in searches}) > 1
@@ -89,7 +89,7 @@ def _does(job: JobStatus) -> str:
 
 
 def _best(trials: Sequence[JobStatus]) -> str:
-    """Return the best value of the trials and whose it is, in words; empty before the first one."""
+    """Return the best value with its trial, as text; empty before the first one."""
     metric, lower = _compared(trials[-1])
     values = [(value, job) for job in trials
               if _compared(job) == (metric, lower) and (value := _value(job)) is not None]  # fmt: skip
@@ -105,7 +105,7 @@ def _compared(job: JobStatus) -> tuple[str, bool]:
 
 
 def _value(job: JobStatus) -> float | None:
-    """Return the best value that a trial had of what it is compared by; None if there is none."""
+    """Return the best value of a trial's metric; None if there is none."""
     value = job.watched.best if job.watched is not None else job.best if job.target.observes else None
     return None if value is None or not math.isfinite(value) else value
 

@@ -1,4 +1,4 @@
-"""What is said of a pool whose pool manager has gone silent: no process can reach its workers, or watches them."""
+"""Message about a pool whose pool manager has gone silent: no process can reach or watch its workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lightning_core.core.durations import format_duration
 
 
 def silence_line(seconds: float) -> str:
-    """Return what it means that the pool manager has not called the scheduler for so long, and what to do.
+    """Return the message about a pool manager's silence, with the remedy.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Tables for people: aligned by rich if it is installed, else separated by tabs."""
+"""Text tables: aligned by rich if it is installed, else separated by tabs."""
 
 from __future__ import annotations
 

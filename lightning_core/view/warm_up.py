@@ -1,4 +1,4 @@
-"""What the terminal shows while workers start: importing torch takes seconds, and the user should see why."""
+"""Progress of the workers' start: importing torch takes seconds, and the user should see why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a job holds what it holds: every grant, verdict and command with its reason in words, the newest last."""
+"""The history of a job's reasons: every grant, verdict and command with its reason, the newest last."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lightning_core.view.text import clean
 
 
 class JobMoment(NamedTuple):
-    """One thing that happened to a job."""
+    """An event of a job."""
 
     time: float
     """Seconds since its submission."""
     what: str
-    """``submitted``, ``grant``, ``fault``, a verdict, or what acted: ``command``, ``plan``, ``worker``, ``pool``."""
+    """``submitted``, ``grant``, ``fault``, a verdict, or the source: ``command``, ``plan``, ``worker``, ``pool``."""
     share: float | None
     """Share of its devices, if a grant changed it."""
     devices: tuple[int, ...] | None
@@ -41,20 +41,20 @@ def rows(job: JobHistory) -> list[JobMoment]:
 
 
 def _grant_words(job: JobHistory, grant: Holding) -> str:
-    """Return why a job was granted what it was, without a forecast if a verdict tells one."""
+    """Return the reason of a grant, without a forecast if a verdict shows one."""
     told = [belief.reason for belief in job.beliefs if belief.time <= grant.time]
     return str(grant.reason if not told or grant.reason == told[-1] else grant.reason.without_forecast())
 
 
 def why(history: History, name: str) -> list[str]:
-    """Return what happened to a job, as lines for a terminal, the newest last.
+    """Return the history of a job as lines for a terminal, the newest last.
 
     Args:
         history: History of the run.
         name: Name of the job, as in :meth:`~lightning_core.history.history.History.of`.
 
     Raises:
-        KeyError: If there is no such job; the message names the jobs that there are.
+        KeyError: If there is no such job; the message names the existing ones.
     """
     job = history.of(name)
     verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
@@ -71,7 +71,7 @@ def why(history: History, name: str) -> list[str]:
 
 
 def table_of(found: Sequence[JobMoment]) -> list[str]:
-    """Return what happened to a job as the lines of a table, with its head."""
+    """Return the history of a job as the lines of a table, with its head."""
     table = [("after", "what", "share", "device", "reason")]
     for row in found:
         share = "" if row.share is None else f"{row.share:.2f}"
@@ -85,7 +85,7 @@ def table_of(found: Sequence[JobMoment]) -> list[str]:
 
 
 def why_now(job: JobStatus) -> list[str]:
-    """Return why a job holds what it holds now, by what its pool tells, as lines for a terminal."""
+    """Return the reasons of a job's current grant and verdict, from its pool's status, as lines for a terminal."""
     verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
     devices = ",".join(map(str, job.devices))
     holds = f"{job.share:.2f} of device {devices}" if devices else "no device"

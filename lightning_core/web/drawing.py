@@ -1,4 +1,4 @@
-"""Draws what pages show, in threads: the stream of changes goes on meanwhile."""
+"""Draws pages in threads, so that the stream of changes never waits."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Drawing:
         self._places = asyncio.Semaphore(MAX_DRAWN)
 
     async def draw(self, draw: Callable[[], T]) -> T:
-        """Return what a function draws.
+        """Return the result of a drawing function.
 
         Raises:
-            HTTPException: If what it draws from cannot be had in time.
+            HTTPException: If its data is not available in time.
         """
         async with self._places:
             try:

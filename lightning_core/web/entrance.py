@@ -1,4 +1,4 @@
-"""Who comes in: by a link, a token or a session; and what is told to those who may not."""
+"""Authentication by link, token or session, and the responses to requests without one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lightning_core.web.visitors import SESSION_SECONDS, Visitors
 
 
 class Entrance:
-    """Lets people in, and says what they may see.
+    """Authenticates users, and applies their rights.
 
     Args:
-        visitors: Who may come in.
-        watch: Where the pool is looked at.
+        visitors: Links and sessions that are accepted.
+        watch: Watcher of the pool.
         frame: The frame of every page.
-        https: Whether people reach the page by https, through a proxy.
+        https: Whether users reach the page by https, through a proxy.
         cookie: Name of the page's cookie: browsers send those of all ports of a host.
     """
 
@@ -42,10 +42,10 @@ class Entrance:
         ]
 
     def person(self, request: Request) -> Person:
-        """Return who asks.
+        """Return the user of a request.
 
         Raises:
-            HTTPException: If no person does.
+            HTTPException: If no user does.
         """
         person = self.find(request)
         if person is None:
@@ -53,14 +53,14 @@ class Entrance:
         return person
 
     def find(self, request: Request) -> Person | None:
-        """Return who asks; None if no person does."""
+        """Return the user of a request; None if it has none."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self._visitors.of_token(token.strip())
         return self._visitors.of_cookie(request.cookies.get(self._cookie, ""))
 
     def visible(self, person: Person) -> Callable[[JobStatus], bool]:
-        """Return the rule of which jobs a person may see."""
+        """Return the predicate of the jobs that a user may see."""
         return lambda job: person.sees(job.owner)
 
     def known(self, request: Request, person: Person) -> str:
@@ -85,10 +85,10 @@ class Entrance:
         return name
 
     def who_sees_all(self, request: Request) -> Person:
-        """Return who asks, if that person may see every job.
+        """Return the user of a request, who must be allowed to see every job.
 
         Raises:
-            HTTPException: If no person does, or one who may not.
+            HTTPException: If there is none, or the user may not see every job.
         """
         person = self.person(request)
         if not person.may(Right.SEE):
@@ -130,11 +130,11 @@ class Entrance:
         return self._frame.page("", entrance_page.body(words), None)
 
     async def trouble(self, request: Request, error: Exception) -> Response:
-        """Say what is wrong with a request, as a page to a browser and in words to a program."""
+        """Return the refusal of a request, as a page for a browser and as text for a program."""
         assert isinstance(error, HTTPException)
         wants_page = "text/html" in request.headers.get("accept", "") and request.method == "GET"
         if error.status_code == 401 and wants_page:
-            return HTMLResponse(self._door("This page is for those who have a link or a token."), 401)
+            return HTMLResponse(self._door("Open this page by a link, or enter a token."), 401)
         words = error.detail if error.status_code != 401 else "a session or a token is needed"
         if wants_page:
             body = f'<h1>{escape(words)}</h1><p><a href="/">All jobs</a></p>'

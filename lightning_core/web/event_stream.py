@@ -1,7 +1,7 @@
 """The stream of changes that an open page reads (server-sent events).
 
-Each page is sent what has changed since it was last sent something. A page that reads slowly is sent less, later; one
-that does not read at all is given up. Nothing is queued for anybody.
+Each page receives the changes since its last update. A page that reads slowly gets fewer, later updates; one that does
+not read at all is dropped. Nothing is queued.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from lightning_core.core.answers import JobStatus
 from lightning_core.view.search_lines import searches_of
 from lightning_core.web.pool_watch import PoolSnapshot, PoolWatch
 
-# Seconds between two looks at what has changed, and after which something is sent in any case: a proxy closes a
-# connection that is silent for long, and the page sees that it is still connected.
+# Seconds between two checks for changes, and seconds after which an update is sent in any case: proxies close silent
+# connections, and the page sees that it is still connected.
 POLL, KEEP_ALIVE = 0.5, 15.0
 # Pages that are open at the same time.
 MAX_PAGES = 500
@@ -30,11 +30,11 @@ async def changes(
     allowed: Allowed,
     is_let_in: Callable[[], bool],
 ) -> AsyncIterator[str]:
-    """Yield all rows, then what changes, as events of a stream; ends when the reader is no longer let in.
+    """Yield all rows, then the changes, as server-sent events; end when the session of the reader ends.
 
     Args:
-        watch: Where the pool is looked at.
-        describe: Function that returns what is shown of the pool itself.
+        watch: Watcher of the pool.
+        describe: Function that returns the part of the page about the pool itself.
         allowed: Whether the reader may see a job.
         is_let_in: Whether the reader's session holds.
     """
@@ -58,14 +58,14 @@ async def changes(
 def update(
     view: PoolSnapshot, sent: int, about: Mapping[str, Any] | None, allowed: Allowed, trouble: str = ""
 ) -> str | None:
-    """Return an event with what has changed since version ``sent``; None if nothing has.
+    """Return an event with the changes since version ``sent``; None if there are none.
 
     Args:
-        view: The pool as it is.
+        view: Snapshot of the pool.
         sent: Number of the change up to which the page is up to date; -1 for a new page.
-        about: What is shown of the pool itself, if it has changed.
+        about: The part about the pool itself, if it has changed.
         allowed: Whether the reader may see a job.
-        trouble: Why the pool did not answer, as the page shows it.
+        trouble: Reason why the pool did not answer, for the page.
     """
     everything = sent < view.complete_from
     rows = [row.text for row in view.rows.values() if (everything or row.version > sent) and allowed(row.status)]

@@ -1,4 +1,4 @@
-"""What people ask of a job on its page: read, checked against their rights, and passed on to the pool."""
+"""Requests of users on the page of a job: read, checked against their rights, and passed on to the pool."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _pause(pool: Pool, name: str, body: Body) -> str:
 
 def _resume(pool: Pool, name: str, _: Body) -> str:
     pool.resume(name)
-    return f"{name} goes on."
+    return f"{name} resumes."
 
 
 def _cancel(pool: Pool, name: str, _: Body) -> str:
@@ -50,28 +50,28 @@ def _cancel(pool: Pool, name: str, _: Body) -> str:
 ACTIONS: dict[str, Callable[[Pool, str, Body], str]] = {
     "deadline": _deadline, "devices": _devices, "pause": _pause, "resume": _resume, "cancel": _cancel,
 }  # fmt: skip
-"""What can be asked of a job; each returns the words that confirm it."""
+"""Actions on a job; each returns the text that confirms it."""
 
 
 class JobControls:
-    """Passes on what people ask.
+    """Passes on requests of users.
 
     Args:
         pool: The pool.
-        watch: Where the pool is looked at: it looks again at once when something was asked.
+        watch: Watcher of the pool, which looks again at once after a change.
     """
 
     def __init__(self, pool: Pool, watch: PoolWatch) -> None:
         self._pool, self._watch = pool, watch
 
     def allowed(self, person: Person, job: JobStatus | None) -> bool:
-        """Return whether a person may steer a job; not one that has ended."""
+        """Return whether a user may steer a job; not one that has ended."""
         if job is None or job.state is State.ENDED:
             return False
         return person.steers(job.owner)
 
     async def act(self, person: Person, name: str, action: str, body: Any) -> str:
-        """Ask something of a job, and return in words what was asked.
+        """Carry out an action on a job, and return the text that confirms it.
 
         Raises:
             HTTPException: If there is no such action, a value is invalid, or the person or the pool does not allow it.
@@ -86,7 +86,7 @@ class JobControls:
             raise refusal(error) from None
 
     def ask(self, person: Person, name: str, action: str, body: Body) -> str:
-        """Ask something of a job, and return in words what was asked; the pool checks what the person may do.
+        """Carry out an action on a job, and return the text that confirms it; the pool checks the user's rights.
 
         Raises:
             ValueError: If a value is invalid, or the pool refuses it.

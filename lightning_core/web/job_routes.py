@@ -1,4 +1,4 @@
-"""The pages of a job, and what is asked of it there."""
+"""Routes of the pages of a job, and of the actions on them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class JobRoutes:
     """The pages of a job.
 
     Args:
-        entrance: Says who asks, and what that person may see.
-        watch: Where the pool is looked at.
-        history: What was.
-        steering: Passes on what is asked.
+        entrance: Identifies users and applies their rights.
+        watch: Watcher of the pool.
+        history: History of the pool.
+        steering: Passes on requests.
         drawing: Draws in threads.
         frame: The frame of every page.
         folder: Folder of the pool, with the logs of its jobs.
@@ -107,7 +107,7 @@ class JobRoutes:
         """Draw something of the job that a request is about.
 
         Raises:
-            HTTPException: If there is no such job, for who asks.
+            HTTPException: If the user sees no such job.
         """
         person = self._entrance.person(request)
         name, run = self._entrance.known(request, person), whole_number(request, "run")

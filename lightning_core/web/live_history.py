@@ -1,7 +1,7 @@
 """The history of a pool as its journal grows: read once, then followed.
 
-The journal is read in a thread of its own, and only while a page is open; what is new in it also before a page is
-drawn, so that a page shows what was asked a moment ago. What a page shows is drawn under a lock.
+The journal is read in a thread of its own, and only while a page is open; new events also before a page is drawn, so
+that a page shows the effect of an action at once. Pages are drawn under a lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 # Seconds between two looks at the journal while a page is open, after which one is given up that a page waits for, and
 # for which the last one is new enough for a page.
 FOLLOW, PATIENCE, FRESH = 2.0, 60.0, 0.5
-# Forecasts from before are computed again if that takes at most so many seconds.
+# Forecasts from before are computed again if that takes at most this many seconds.
 AGAIN_SECONDS = 2.0
 # Forecasts that are kept of a job; of more, every second one goes.
 MAX_FORECASTS = 24
@@ -40,7 +40,7 @@ class LiveHistory:
 
     Args:
         path: Path of the pool's journal.
-        watch: Where the pool is looked at; its forecasts are kept.
+        watch: Watcher of the pool, whose forecasts are kept.
     """
 
     def __init__(self, path: Path, watch: PoolWatch) -> None:
@@ -53,7 +53,7 @@ class LiveHistory:
         self._stop, self._wanted = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="live-history", daemon=True)
         self.trouble = ""
-        """Why the journal cannot be read; empty if it can."""
+        """Reason why the journal cannot be read; empty if it can."""
 
     def start(self) -> None:
         self._thread.start()
@@ -66,10 +66,10 @@ class LiveHistory:
 
     @contextmanager
     def reading(self, fresh: float = FRESH) -> Iterator[History]:
-        """Give the history as it is; it stays so until the block ends.
+        """Give the current history; it does not change until the block ends.
 
         Args:
-            fresh: Seconds for which what was read last is new enough.
+            fresh: Age in seconds at which the last state is still new enough.
 
         Raises:
             TimeoutError: If the journal has not been read in time.
@@ -77,7 +77,7 @@ class LiveHistory:
         self._wanted.set()
         if not self._known.wait(PATIENCE):
             raise TimeoutError(self.trouble or "the journal of this pool is long, and is being read; try again soon")
-        with suppress(JournalError, OSError):  # the thread says so, and what was read before is shown
+        with suppress(JournalError, OSError):  # the thread reports it, and the last state is shown
             self.catch_up(fresh)
         with self._lock:
             assert self._history is not None
@@ -106,10 +106,10 @@ class LiveHistory:
         return index, job
 
     def catch_up(self, fresh: float = 0.0) -> None:
-        """Read what is new in the journal.
+        """Read the new events of the journal.
 
         Args:
-            fresh: Seconds for which what was read last is new enough.
+            fresh: Age in seconds at which the last state is still new enough.
 
         Raises:
             JournalError: If it is missing or damaged.
@@ -170,7 +170,7 @@ class LiveHistory:
             try:
                 self.catch_up()
                 self.trouble = ""
-            except Exception as error:  # whatever it is, the page says so
+            except Exception as error:  # whatever the error, the page shows it
                 if not isinstance(error, JournalError | OSError):
                     log.exception("the journal could not be followed")
                 self.trouble = str(error)

@@ -1,11 +1,12 @@
-"""The metrics of a pool for Prometheus: what its jobs do, what it has, and what its scheduler's process does.
+"""Metrics of a pool for Prometheus: its jobs, its devices and owners, and its scheduler's process.
 
 Rules
 
-1. Names follow Prometheus' conventions: base units, ``_total`` for what only grows.
+1. Names follow Prometheus' conventions: base units, ``_total`` for counters.
 2. The number of series is bounded. Jobs that have not ended have series of their own, those in trouble first, and only
-   the first :data:`MAX_JOBS`; how many are left out is a metric. So it is with owners, those with most first.
-3. The label of a job is ``job_name``: Prometheus itself uses ``job`` for what it scrapes.
+   the first :data:`MAX_JOBS`; the number of those left out is a metric. The same holds for owners, those with the most
+   devices first.
+3. The label of a job is ``job_name``: Prometheus itself uses ``job`` for its scrape targets.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ MAX_JOBS, MAX_OWNERS = 200, 50
 PREFIX = "lightning_core_"
 # Seconds.
 HOUR = 3600.0
-# Characters of a target in words.
+# Maximum characters of a target.
 MAX_WORDS = 120
-# Verdict of a job of which too little is known.
+# Verdict of a job about which too little is known.
 TOO_EARLY = "too early"
 NUMBERS = ", ".join(f"{verdict.number} {verdict}" for verdict in Verdict)
 
-# What is said of each job: a metric, what it means, and its value; None for no sample.
+# Metrics of each job: name, help text, and value; None for no sample.
 OF_A_JOB: dict[str, tuple[str, Callable[[JobStatus, float], float | None]]] = {
     "job_verdict": (
         f"Verdict of a job that is no trial of a search: {NUMBERS}. Below zero, an unended job is past its deadline.",
@@ -75,7 +76,7 @@ OF_A_JOB: dict[str, tuple[str, Callable[[JobStatus, float], float | None]]] = {
 
 
 class Seen(NamedTuple):
-    """What was asked of a pool."""
+    """Data read from a pool."""
 
     now: float
     """Scheduler time, in seconds."""
@@ -88,7 +89,7 @@ class PoolCollector(Collector):
     """The metrics of a pool, as prometheus_client collects them.
 
     Args:
-        seen: What was asked of it; None if it did not answer.
+        seen: Data of the pool; None if it did not answer.
         max_jobs: Number of jobs that have series of their own.
     """
 
@@ -151,7 +152,7 @@ def _of_jobs(seen: Seen, max_jobs: int) -> Iterator[Metric]:
     told = active[:max_jobs]
     yield _gauge("jobs_left_out", "Jobs that have no series of their own: those in least trouble.",
                  len(active) - len(told))  # fmt: skip
-    info = InfoMetricFamily(f"{PREFIX}job", "What a job is and does.", labels=["job_name"])
+    info = InfoMetricFamily(f"{PREFIX}job", "State of a job.", labels=["job_name"])
     for job in told:
         verdict = str(job.verdict or TOO_EARLY)
         words = str(job.target)[:MAX_WORDS]
@@ -177,7 +178,7 @@ def _of_owners(seen: Seen) -> Iterator[Metric]:
                   {owner: held[owner] for owner in told})  # fmt: skip
     terms = {one["owner"]: one for one in seen.about["owners"][:MAX_OWNERS]}  # empty if owners are not told apart
     quotas = {owner: one["quota"] for owner, one in terms.items()}
-    yield _gauges("owner_quota_devices", "Devices of which an owner is sure.", "owner", quotas)
+    yield _gauges("owner_quota_devices", "Devices guaranteed to an owner.", "owner", quotas)
     used = {owner: HOUR * one["device_hours"] for owner, one in terms.items()}
     yield _gauges("owner_used_device_seconds", "Time on one device that an owner has used.", "owner", used)
     budgets = {owner: HOUR * one["budget"] for owner, one in terms.items() if one["budget"] is not None}

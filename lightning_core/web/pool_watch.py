@@ -1,7 +1,7 @@
-"""Looks at a pool for all who have its page open: one question at a time, however many pages there are.
+"""Watches a pool for all open pages: one request at a time, however many pages there are.
 
-A thread asks the pool for the status of its jobs; pages take what has changed since they last looked. So a page that
-is not read, or a hundred of them, cost the pool nothing more.
+A thread asks the pool for the status of its jobs; pages fetch the changes since their last look. So neither an unread
+page nor a hundred pages cost the pool anything more.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lightning_core.web.status_rows import key_of, same_on_page, text_of
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks while pages are open, and while none is. A look takes longer where there are many jobs: the
-# time between two is at least so many times what one takes.
+# Seconds between two looks while pages are open, and while none is. A look takes longer with many jobs: the pause
+# between two is at least this many times the duration of one.
 LOOK, IDLE_LOOK, PER_LOOK = 1.0, 10.0, 10.0
-# Seconds between two looks at what changes seldom: settings, devices, what a market holds.
+# Seconds between two looks at data that changes seldom: settings, devices, nodes of a market.
 ABOUT = 5.0
 # Numbers of changes of which removed jobs are remembered; a page that is further behind gets all rows again.
 MAX_REMOVED = 10_000
@@ -33,7 +33,7 @@ class ListedJob:
     """A job in the list."""
 
     version: int
-    """Number of the change that made it what it is."""
+    """Number of its last change."""
     status: JobStatus
     text: str
     """The row as JSON."""
@@ -57,7 +57,7 @@ class PoolSnapshot:
     about: Mapping[str, Any] = field(default_factory=dict)
     about_version: int = 0
     trouble: str = ""
-    """Why the pool does not answer; empty if it does."""
+    """Reason why the pool does not answer; empty if it does."""
 
     def statuses(self) -> Iterable[JobStatus]:
         """Return every job in the order of submission."""
@@ -90,11 +90,10 @@ class PoolWatch:
 
     Args:
         pool: The pool; only this object may use it.
-        look_every: Seconds between two looks while pages are open.
     """
 
-    def __init__(self, pool: Pool, look_every: float = LOOK) -> None:
-        self._pool, self._look_every = pool, look_every
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self.view = PoolSnapshot()
         self._viewers = 0
         self._wanted = threading.Event()
@@ -103,7 +102,7 @@ class PoolWatch:
         self._thread = threading.Thread(target=self._run, name="pool-watch", daemon=True)
 
     def start(self) -> None:
-        """Look once, then go on in a thread.
+        """Look once, then continue in a thread.
 
         Raises:
             ConnectionError: If the pool does not answer.
@@ -132,7 +131,7 @@ class PoolWatch:
         return self._viewers
 
     def look_soon(self) -> None:
-        """Look at once: a person has changed something."""
+        """Look at once: a user has changed something."""
         self._about_at = float("-inf")
         self._wanted.set()
 
@@ -143,13 +142,13 @@ class PoolWatch:
             self.look()
             took = time.monotonic() - began
             self._stop.wait(PER_LOOK * took)
-            self._wanted.wait(max(self._look_every - took, 0.0) if self._viewers else IDLE_LOOK)
+            self._wanted.wait(max(LOOK - took, 0.0) if self._viewers else IDLE_LOOK)
 
     def look(self) -> None:
         """Look at the pool once; if it does not answer, the view says so."""
         try:
             self._take_a_look()
-        except Exception as error:  # whatever it is, the page says so, and the next look may succeed
+        except Exception as error:  # whatever the error, the page shows it, and the next look may succeed
             if not isinstance(error, ConnectionError):
                 log.exception("a look at the pool failed")
             self.view = replace(self.view, version=self.view.version + 1, trouble=str(error))

@@ -1,4 +1,4 @@
-"""With which status a request over HTTP is refused, by the error with which the pool refuses it."""
+"""HTTP status codes of refusals, by the error with which the pool refuses a request."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ REFUSALS = tuple(STATUS)
 
 
 def refusal(error: Exception) -> HTTPException:
-    """Return the error for who asked; its words are those of the pool."""
+    """Return the HTTP error for a refusal of the pool, with the pool's own message."""
     return HTTPException(next(status for kind, status in STATUS.items() if isinstance(error, kind)), str(error))

@@ -1,13 +1,12 @@
-"""What every request to the page must be, and what every answer says to the browser.
+"""Checks of every request to the page, and security headers of every response.
 
 Rules
 
 1. The `Host` is one under which the page is served: a name that was made to point here is not.
 2. A request that changes something comes from a page of this origin, or from a program that sends a token. A browser
-   says where a request comes from (`Origin`, `Sec-Fetch-Site`), and other sites cannot make it say something else.
+   declares the origin of a request (`Origin`, `Sec-Fetch-Site`), which other sites cannot forge.
 3. A body is small, and is read within seconds.
-4. Answers allow no script but the page's own files, no frame, no other host. What a person was
-   told is kept in no cache.
+4. Answers allow no script but the page's own files, no frame, no other host. No response is cached.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class RequestGuard:
     """Refuses requests that no page of ours makes.
 
     Args:
-        app: What answers the others.
+        app: Application that handles the accepted requests.
         hosts: Hosts under which the page is served, with the port where it is not the scheme's own.
     """
 
@@ -97,7 +96,7 @@ def _plain_answer(status: int, words: str) -> Response:
 
 
 class _Body:
-    """The body of a request, as far as it is small and comes in time."""
+    """The body of a request, if it is small and arrives in time."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive, self._size, self._ended = receive, 0, False

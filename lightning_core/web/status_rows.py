@@ -1,4 +1,4 @@
-"""What the page shows of one job in its list, as JSON. Times are seconds of scheduler time."""
+"""Rows of the list of jobs, as JSON. Times are seconds of scheduler time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_REASON = 300
 
 
 def key_of(job: JobStatus) -> str:
-    """Return what tells a job from all others of its pool, earlier ones of its name too."""
+    """Return a key that identifies a job among all of its pool, earlier ones of its name too."""
     return f"{job.name}@{job.submitted_at!r}"
 
 
@@ -28,7 +28,7 @@ def same_on_page(before: JobStatus, after: JobStatus, now: float) -> bool:
 
     Args:
         before: Status that the page shows.
-        after: Status as it is now.
+        after: Current status.
         now: Scheduler time.
     """
     if before is after:
@@ -53,7 +53,7 @@ def _close(one: tuple[float, ...] | None, other: tuple[float, ...] | None, now: 
 
 
 def row_of(job: JobStatus, now: float) -> dict[str, Any]:
-    """Return a job as values of JSON: no infinity, reasons in words."""
+    """Return a job as values of JSON: no infinity, reasons as text."""
     words = line(now, job)[REASON]
     return {
         "key": key_of(job),

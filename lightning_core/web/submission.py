@@ -1,4 +1,4 @@
-"""Bundles that people send as text: read, checked, and submitted in their name.
+"""Bundles that users send as text: read, checked, and submitted in their name.
 
 A bundle is code that runs as the pool's account. So it takes the right ``submit``, and a server that was started with
 ``--allow-submit``.
@@ -19,7 +19,7 @@ _PLACE = re.compile(r"bundle:(\d+):(\d+): (.*)", re.DOTALL)
 
 
 class Problem(NamedTuple):
-    """What is wrong with a bundle."""
+    """A problem of a bundle."""
 
     line: int | None
     """Line of the text, counted from 1; None for a problem elsewhere, such as in a config that it names."""
@@ -34,7 +34,7 @@ class Submission:
 
     Args:
         pool: The pool.
-        watch: Where the pool is looked at: it looks again at once when something was submitted.
+        watch: Watcher of the pool, which looks again at once after a change.
         allowed: Whether bundles are taken at all.
     """
 
@@ -42,7 +42,7 @@ class Submission:
         self._pool, self._watch, self._allowed = pool, watch, allowed
 
     def allows(self, person: Person) -> bool:
-        """Return whether a person may submit here."""
+        """Return whether a user may submit here."""
         return self._allowed and person.may(Right.SUBMIT)
 
     def check(self, person: Person, text: str) -> list[Problem]:
@@ -61,7 +61,9 @@ class Submission:
         return []
 
     def submit(self, person: Person, text: str) -> list[str]:
-        """Submit a bundle, and return the names of its jobs. What its configs name is imported for the check.
+        """Submit a bundle, and return the names of its jobs.
+
+        The check imports the classes that its configs name.
 
         Raises:
             AccessRefusedError: If the person may not submit.

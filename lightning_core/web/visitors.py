@@ -1,10 +1,10 @@
-"""Who has the page open: links that let people in, and the sessions of those who came in by one.
+"""Links that open the page, and the sessions of browsers that have used one.
 
 Rules
 
-1. A link holds a secret of 256 random bits. The one that is printed at the start works once; one for others works until
-   it expires, and lets them see, not act.
-2. A browser that came in has a cookie that no script can read and no other site can send. Programs send a person's
+1. A link holds a secret of 256 random bits. The one that is printed at the start works once; one for other users works
+   until it expires, and lets them see, not act.
+2. A browser that has signed in has a cookie that no script can read and no other site can send. Programs send a user's
    token (`lightning-core token`) with every request.
 3. Only digests of secrets are kept, and compared in constant time. All of this ends with the process.
 """
@@ -44,7 +44,7 @@ class _Session:
 
 
 class Visitors:
-    """The people who have the page open.
+    """Links and sessions of the page.
 
     Args:
         holder_of: Function that returns whose token a text is.
@@ -78,7 +78,7 @@ class Visitors:
         """Begin a session by the secret of a link, or by a token.
 
         Returns:
-            The session's own secret, for a cookie, and who it is; None if it lets no person in.
+            The session's own secret, for a cookie, and its user; None if the secret is not accepted.
         """
         self._forget()
         digest = _digest(secret)
@@ -125,12 +125,12 @@ class Visitors:
 
 
 def reader(name: str) -> Person:
-    """Return a person who may see every job, and change nothing."""
+    """Return a user who may see every job, and change nothing."""
     return Person(name, frozenset({Right.SEE}))
 
 
 def account(name: str) -> Person:
-    """Return the person of the account that the pool runs as, who may do everything."""
+    """Return the user of the account that the pool runs as, who may do everything."""
     return Person(name, ALL_RIGHTS)
 
 

@@ -1,4 +1,4 @@
-"""The web application of a pool: its pages, the stream of changes, and what they are asked to do."""
+"""The web application of a pool: its pages, the stream of changes, and the actions on them."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class WebApp:
     """The pages of a pool.
 
     Args:
-        pool: The pool, for what people ask of it.
-        watch: Where the pool is looked at.
-        visitors: Who may come in.
+        pool: The pool, for requests of users.
+        watch: Watcher of the pool.
+        visitors: Links and sessions that are accepted.
         hosts: Hosts under which it is served.
-        https: Whether people reach it by https, through a proxy.
+        https: Whether users reach it by https, through a proxy.
         cookie: Name of its cookie: browsers send those of all ports of a host.
         allow_submit: Whether those with the right to may submit bundles, which are code.
     """
@@ -112,7 +112,7 @@ class WebApp:
             await asyncio.to_thread(self.watch.close)
 
     async def _trouble(self, request: Request, error: Exception) -> Response:
-        """Say what is wrong with a request: in JSON where all else is, and otherwise as to a browser."""
+        """Return the refusal of a request: as JSON in the API, and otherwise as a page."""
         if isinstance(error, HTTPException) and is_api(request.url.path):
             return error_answer(
                 error.status_code, "a token or a session is needed" if error.status_code == 401 else error.detail

@@ -98,7 +98,7 @@ def origin_of(hosts: Sequence[str], names: Sequence[str], *, https: bool) -> str
     Args:
         hosts: Hosts under which the page is served.
         names: Those that were given.
-        https: Whether people reach it by https, through a proxy.
+        https: Whether users reach it by https, through a proxy.
 
     Example::
 
@@ -125,8 +125,8 @@ def serve(
     Args:
         pool: The pool.
         listener: Socket that listens.
-        names: Further hosts under which people reach it.
-        https: Whether people reach it by https, through a proxy.
+        names: Further hosts under which users reach it.
+        https: Whether users reach it by https, through a proxy.
         readers: Number of links for others, by which they may see and not act.
         reader_seconds: Seconds for which these work.
         allow_submit: Whether those with the right to may submit bundles, which are code.
@@ -157,7 +157,7 @@ def serve(
 
 
 def _holder(tokens: Tokens, token: str) -> Person | None:
-    """Return who has a token; None for no person, also if the file of tokens cannot be trusted."""
+    """Return the user of a token; None if there is none, or if the file of tokens cannot be trusted."""
     try:
         return tokens.person(token)
     except (ValueError, OSError) as error:

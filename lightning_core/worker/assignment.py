@@ -13,7 +13,7 @@ from lightning_core.worker.process_group import ALONE, Rank
 
 
 class Incarnation(NamedTuple):
-    """One incarnation of a job."""
+    """An incarnation of a job."""
 
     job: str
     number: int
@@ -40,7 +40,7 @@ class Assignment:
         save_every: Minimum seconds between periodic checkpoints.
         keep_best: Whether the best model is kept in the job's folder.
         hang: Seconds that any step may take before it hangs; None for any time.
-        on_hold: What becomes of the job's memory on a GPU while it is held.
+        on_hold: Treatment of the job's GPU memory while it is held.
     """
 
     job: str

@@ -1,4 +1,4 @@
-"""Causes of the end of a training, from the exception that it raised; the cause decides what happens to the job.
+"""Causes of the end of a training, from the exception that it raised; the cause decides whether the job is retried.
 
 Rules
 
@@ -54,7 +54,7 @@ def cause_of(error: BaseException, *, building: bool) -> ExitCause:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that the device or the node has no more memory."""
+    """Return whether an error means that the device or the node has run out of memory."""
     import torch
 
     if isinstance(error, OSError):

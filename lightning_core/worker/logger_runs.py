@@ -1,4 +1,4 @@
-"""What loggers know of a job's end: Lightning calls every exception a failure, and W&B has one run for a process."""
+"""Ends of logger runs: Lightning reports every exception as a failure, and W&B has one run per process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 
 def call_it_a_success(trainer: pl.Trainer) -> None:
-    """Tell the loggers of a training that left as it was told to that it did not fail."""
+    """Tell the loggers of a training that left on request that it did not fail."""
     for logger in trainer.loggers:
         try:
             logger.finalize("success")
-        except Exception as error:  # a logger raises whatever its service raises
+        except Exception as error:  # loggers raise arbitrary errors of their services
             log.warning("%s could not be closed: %s: %s", type(logger).__name__, type(error).__name__, error)
 
 

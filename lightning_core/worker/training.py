@@ -26,7 +26,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
     """Build a job and train it from its last checkpoint.
 
     Args:
-        assignment: What to train.
+        assignment: The job and its incarnation.
         callback: Callback that joins the Trainer to the scheduler.
 
     Returns:
@@ -46,7 +46,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         ranks = trainer_arguments(rank, assignment.kind)
         cli = build(assignment.config, assignment.kind, home, callback, ranks)
         building = False
-        found = find(folder)  # only what the pool manager has put there
+        found = find(folder)  # only checkpoints that the pool manager has put there
         start = assignment.config.get("ckpt_path") if found is None else str(found.path)
         try:
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 # Seconds for which the end of a training is reported to a scheduler that does not answer.
 REPORT_TIMEOUT = 60.0
-# What every training needs.
+# Modules that every training needs.
 NEEDED = (
     "lightning_core.callbacks.launched", "lightning_core.bundle.lightning_config",
     "lightning_core.server.clients.ray_client",
@@ -58,7 +58,7 @@ class Worker:
         # Imported once and kept: this is most of a cold start, and a device is warm only after it.
         import torch
 
-        with suppress(ImportError):  # told of when a job is to be trained here, as a fault of this node
+        with suppress(ImportError):  # reported when a job is placed here, as a fault of this node
             for module in NEEDED:
                 importlib.import_module(module)
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -120,7 +120,7 @@ class Worker:
         """Train a job until it ends or is released; never raises."""
         try:
             return self._train_here(assignment)
-        except ImportError as error:  # of what every training needs: this node's installation is another
+        except ImportError as error:  # of a module that every training needs: this node's installation differs
             return WorkerExited(assignment.job, assignment.incarnation, ExitCause.BROKEN, story(error))
         except Exception as error:  # outside the training, such as a disk error
             cause = ExitCause.OUT_OF_MEMORY if is_out_of_memory(origin(error)) else ExitCause.LOST
@@ -163,8 +163,8 @@ class Worker:
         """Report that a training hangs, and end this process: nothing else ends a thread.
 
         Args:
-            assignment: What is trained.
-            story: Where its thread is, and in the last line for how long.
+            assignment: The job and its incarnation.
+            story: Place of its thread, and the duration in the last line.
         """
         self._report(assignment, WorkerExited(assignment.job, assignment.incarnation, ExitCause.HUNG, story))
         os._exit(1)

@@ -117,7 +117,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     [problem] = problems_of(path)
-    assert re.search(r"last.ckpt: damaged: last/data/0 is not what was saved", problem)
+    assert re.search(r"last.ckpt: damaged: last/data/0 differs from the saved file", problem)
 
 
 def test_a_checkpoint_with_code_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,7 @@ def test_a_clock_that_was_set_back_gives_no_more_time() -> None:
     heir = JobRecord(Job("job", 60.0, BatchTarget(9)), "60s")
     heir.take(record.to_entry(), 900.0)
     assert heir.began_at == 900.0
-    assert heir.job.deadline == 160.0  # the promise was made by the clock on the wall
+    assert heir.job.deadline == 160.0  # the promise was made in wall-clock time
 
 
 def test_verdict_and_forecast_stay_after_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.host import Host
 from lightning_core.storage.journals.journal import Journal
 from tests.conftest import ROOT
-from tests.socket_servers import Pool
+from tests.socket_servers import Pool, socket_pool
 
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
 
@@ -67,15 +67,13 @@ def note(folder: Path, **changed: Any) -> None:
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
     """Provide a pool that the command line finds, with a script that trains."""
-    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
-        made = Pool(tmp_path / "home" / "pool", Path(folder) / "door")
+    with socket_pool(tmp_path / "home" / "pool") as made:
         note(made.folder, socket=str(made.path))
         client = SocketClient(made.path)
         client.join(Job("train", 600.0, BatchTarget(1000), can=SCRIPT), "cpu")
         client.report(Report("train", 1, 1, 0, 50, 5.0, (Cell(1, 5, 0.5),)))
         yield made
         client.close()
-        made.close()
 
 
 class Said:

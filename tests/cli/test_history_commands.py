@@ -44,7 +44,7 @@ def test_a_recording_is_imported_listed_shown_and_forgotten(
     assert run("import", str(path), "--like", "vision", "--target", "loss<=0.5", "--batch-size", "32") == 0
     assert "1 imported" in capsys.readouterr().out
     assert run("import", str(path), "--like", "vision", "--target", "loss<=0.5", "--batch-size", "32") == 0
-    assert "0 imported, 1 were there already" in capsys.readouterr().out
+    assert "0 imported, 1 were already there" in capsys.readouterr().out
     assert run("list") == 0
     out = capsys.readouterr().out
     assert all(word in out for word in ("vit-3", "met", "loss <= 0.5", "vision"))

@@ -78,7 +78,7 @@ def test_arguments_of_policies_and_an_assumed_price(tmp_path: Path, capsys: pyte
     assert said.code == 0
     assert "price assumed: 0.3" in said.out
     assert "ahap:omega=1" in said.out
-    assert Said(capsys, *asked).err == f"error: {path}: has no prices: say what a spot node costs (--price)\n"
+    assert Said(capsys, *asked).err == f"error: {path}: has no prices: give the price of a spot node (--price)\n"
 
 
 def test_forecasts_are_printed(calm: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,7 +109,7 @@ def test_a_page_that_dies_at_once_is_started_after_growing_pauses_and_given_up(
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
     assert re.findall("port:[0-9]+", (tmp_path / LOG).read_text()) == ["port:0"] + ["port:8710"] * (MAX_STARTS - 1)
     *_, last = capfd.readouterr().out.splitlines()
-    assert last == "the page ended with 3, 10 times in a row: it is given up; `lightning-core serve` starts one"
+    assert last == "the page ended with 3, 10 times in a row: giving up; `lightning-core serve` starts one"
 
 
 def test_a_page_that_was_there_for_long_is_started_as_at_first(tmp_path: Path) -> None:

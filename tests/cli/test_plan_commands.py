@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.server.clients.socket_client import SocketClient
 from tests.cli.test_cli import Said, note
 from tests.controllers.test_placement import CAN, NAMES, SETTINGS, given
-from tests.socket_servers import Pool
+from tests.socket_servers import Pool, socket_pool
 
 DEMANDS: dict[str, Any] = {
     "periods": ["night", "day"],
@@ -48,11 +47,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def up(tmp_path: Path, **settings: Any) -> Iterator[Pool]:
     """Bring up a pool that the command line finds, without Ray."""
-    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
-        made = Pool(tmp_path / "home" / "pool", Path(folder) / "door", settings)
+    with socket_pool(tmp_path / "home" / "pool", settings) as made:
         note(made.folder, socket=str(made.path))
         yield made
-        made.close()
 
 
 @pytest.fixture
@@ -146,7 +143,7 @@ def test_what_a_plan_counts_on_and_the_pool_lacks_is_said(tmp_path: Path, capsys
         (["demand", "cars=-1"], "job 'cars': rate must be 1e-09 to 1e+09, got -1.0"),
         (["demand", "cars=nan"], "job 'cars': rate must be 1e-09 to 1e+09, got nan"),
         (["demand", "cars=1", "cars=2"], "'cars' must have one rate, got two"),
-        (["demand", "cars=1"], "no plan stands in which 'cars' could be"),
+        (["demand", "cars=1"], "there is no plan in which 'cars' could be"),
     ],
 )
 def test_bad_input_is_refused_before_anything_changes(

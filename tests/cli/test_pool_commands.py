@@ -124,7 +124,7 @@ def test_a_job_may_be_told_to_hold_no_devices(scheduler: Scheduler) -> None:
     scheduler.handle(SetDevices("a", 0, Asker.MARKET), 1.0)
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
     status = scheduler.status()[0]
-    assert str(status.grant_reason) == "told to hold no devices by the spot policy"
+    assert str(status.grant_reason) == "holds no devices at the request of the spot policy"
     scheduler.handle(SetTerms("a", weight=2.0), 2.0)  # other terms leave that as it is
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
     scheduler.handle(SetDevices("a", 1), 3.0)

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +37,7 @@ from lightning_core.storage.journals.journal_database import JournalPart
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.replay import replay
 from tests.cli.test_cli import SCRIPT, Said, note
-from tests.socket_servers import Pool
+from tests.socket_servers import Pool, socket_pool
 from tests.waiting import until
 
 JOB = {
@@ -91,12 +90,10 @@ def beside(act: Callable[[], None]) -> Iterator[None]:
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
     """Provide a pool that the command line finds, with a script that trains."""
-    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
-        made = Pool(tmp_path / "home" / "pool", Path(folder) / "door")
+    with socket_pool(tmp_path / "home" / "pool") as made:
         note(made.folder, socket=str(made.path))
         made.do(made.actor.submit((Job("train", 600.0, BatchTarget(1000), can=SCRIPT),)))
         yield made
-        made.close()
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +134,7 @@ def test_the_folder_of_a_run_in_a_pool(pool: Pool, capsys: pytest.CaptureFixture
     said = Said(capsys, "report", "runs/monday")
     assert (said.code, said.out) == (0, "runs/monday/report.html\n")
     page = Path("runs/monday/report.html").read_text()
-    assert f"What else ran in the pool at {pool.folder} is not shown." in page
+    assert f"Other jobs of the pool at {pool.folder} are not shown." in page
     assert ">train<" not in page
     said = Said(capsys, "why", "runs/monday", "vit")
     assert said.code == 0

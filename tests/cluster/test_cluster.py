@@ -21,6 +21,7 @@ from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.manifests import verify
+from tests.builders import launched
 from tests.conftest import ROOT
 from tests.waiting import until
 
@@ -36,16 +37,8 @@ DEADLINE = "10m"
 def job(
     deadline: str = DEADLINE, target: dict[str, Any] | None = None, data: str = "Points", **init: Any
 ) -> dict[str, Any]:
-    return {
-        "seed_everything": 1,
-        "model": {"class_path": "tests.tiny.Line", "init_args": init},
-        "data": {"class_path": f"tests.tiny.{data}"},
-        "trainer": {"logger": False},
-        "deadline": deadline,
-        "target": target or {"loss": 0.05},
-        "cell": 5,
-        "on_miss": "stop",
-    }
+    chosen = target or {"loss": 0.05}
+    return launched(chosen, deadline, data=f"tests.tiny.{data}", init=init, cell=5, on_miss="stop")
 
 
 def bundle(policy: str = "lara", **jobs: Any) -> Bundle:

@@ -15,6 +15,7 @@ from lightning_core.core.commands import SetDeadline, SetTerms
 from lightning_core.core.targets import BatchTarget
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from tests.builders import launched
 from tests.cluster.test_cluster import Seen
 from tests.conftest import ROOT
 
@@ -25,16 +26,7 @@ pytestmark = pytest.mark.cluster
 
 
 def job(batches: int, deadline: str = "10m", pause: float = 0.005, **terms: Any) -> dict[str, Any]:
-    return {
-        "seed_everything": 1,
-        "model": {"class_path": "tests.tiny.Line", "init_args": {"pause": pause}},
-        "data": {"class_path": "tests.tiny.Points"},
-        "trainer": {"logger": False},
-        "deadline": deadline,
-        "target": {"batches": batches},
-        "on_miss": "stop",
-        **terms,
-    }
+    return launched({"batches": batches}, deadline, init={"pause": pause}, on_miss="stop", **terms)
 
 
 def run(cluster: Cluster, folder: Path, policy: str, devices: int, watcher: Any = None, **jobs: Any) -> Any:

@@ -200,10 +200,10 @@ def test_a_ray_that_does_not_answer_is_told_at_once() -> None:
         assert no_answer(address) == ""
     assert "does not answer" in no_answer(address)
     assert "does not answer" in no_answer("no address")
-    with pytest.raises(ValueError, match="end what is left of Ray on all nodes"):
+    with pytest.raises(ValueError, match="end the remains of Ray on all nodes"):
         join_ray(address)
     with (
-        pytest.raises(HeadError, match="end what is left of Ray on all nodes"),
+        pytest.raises(HeadError, match="end the remains of Ray on all nodes"),
         joined({"address": address, "token": ""}),
     ):
         pass

@@ -13,6 +13,7 @@ from lightning_core.core.codec import decode_answers, decode_event
 from lightning_core.core.events import Event, Report
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from tests.builders import launched
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -25,16 +26,7 @@ SLICE = 1.0
 
 
 def job() -> dict[str, Any]:
-    return {
-        "seed_everything": 1,
-        "model": {"class_path": "tests.tiny.Line", "init_args": {"lr": 1e-4, "pause": 0.005}},
-        "data": {"class_path": "tests.tiny.Points"},
-        "trainer": {"logger": False},
-        "deadline": "16s",
-        "target": {"loss": 0.01},
-        "on_miss": "stop",
-        "cell": 2,
-    }
+    return launched({"loss": 0.01}, "16s", init={"lr": 1e-4, "pause": 0.005}, on_miss="stop", cell=2)
 
 
 class Change(NamedTuple):

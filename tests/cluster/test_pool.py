@@ -19,6 +19,7 @@ from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.node.processes import is_alive
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import read_head
+from tests.builders import launched
 from tests.conftest import ROOT
 from tests.waiting import PATIENCE, until
 
@@ -72,15 +73,7 @@ class Shell:
 
     def submit(self, *names: str, **terms: Any) -> None:
         """Submit launched jobs to the pool."""
-        job = {
-            "seed_everything": 1,
-            "model": {"class_path": "tests.script.Busy"},
-            "data": {"class_path": "tests.tiny.Points"},
-            "trainer": {"logger": False},
-            "deadline": "10m",
-            "target": {"batches": 10**6},
-            **terms,
-        }
+        job = launched({"batches": 10**6}, model="tests.script.Busy", **terms)
         path = self.home / "bundle.yaml"
         path.write_text(json.dumps({"jobs": dict.fromkeys(names, job)}))
         assert "submitted" in self.command("submit", str(path))

@@ -37,7 +37,7 @@ from lightning_core.core.jobs import Job, OnHold
 from lightning_core.core.targets import BatchTarget
 from lightning_core.run import ageing
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.clocks import stall_aware_clock
+from lightning_core.server import clocks
 from lightning_core.storage import atomic_files, job_specs
 from lightning_core.storage.generations import Generations
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
@@ -763,7 +763,7 @@ def test_a_stalled_pool_manager_gives_no_worker_up_for_its_own_stall(stage: Stag
 def test_the_stall_aware_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    clock = stall_aware_clock.StallAwareClock(3.0)
+    clock = clocks.StallAwareClock(3.0)
     now += 2.0
     assert clock.since() == 2.0
     now += 30.0

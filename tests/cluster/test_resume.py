@@ -17,6 +17,7 @@ import pytest
 from lightning_core.core.codec import decode_event
 from lightning_core.core.events import Report
 from lightning_core.storage.journals.journal import Journal
+from tests.builders import launched
 from tests.conftest import ROOT
 from tests.waiting import until
 
@@ -55,14 +56,7 @@ def test_a_run_resumes_after_ctrl_c_and_after_a_power_cut(tmp_path: Path) -> Non
     bundle = {
         "policy": "fifo",
         "jobs": {
-            name: {
-                "seed_everything": 1,
-                "model": {"class_path": "tests.tiny.Line", "init_args": {"pause": 0.01, "lr": 0.05}},
-                "data": {"class_path": "tests.tiny.Points"},
-                "trainer": {"logger": False},
-                "deadline": "10m",
-                "target": {"batches": batches},
-            }
+            name: launched({"batches": batches}, init={"pause": 0.01, "lr": 0.05})
             for name, batches in (("short", 50), ("long", 700))
         },
     }

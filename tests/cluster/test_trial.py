@@ -10,6 +10,7 @@ import pytest
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.trial import TrialReport, try_jobs
 from lightning_core.run.bundle_plan import FAR, plan_bundle
+from tests.builders import launched
 from tests.conftest import ROOT
 from tests.tiny import Line
 
@@ -21,16 +22,11 @@ def job(target: dict[str, Any], folder: Path, deadline: str | None = "10m", **in
         "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
         "init_args": {"dirpath": str(folder / "best")},
     }
-    return {
-        "seed_everything": 1,
-        "model": {"class_path": f"tests.tiny.{Line.__name__}", "init_args": init},
-        "data": {"class_path": "tests.tiny.Points"},
-        "trainer": {
-            "default_root_dir": str(folder), "callbacks": [saves], "enable_checkpointing": True,
-            "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": str(folder)}},
-        },
-        "target": target, "cell": 5, **({} if deadline is None else {"deadline": deadline}),
+    logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": str(folder)}}
+    trainer = {
+        "default_root_dir": str(folder), "callbacks": [saves], "enable_checkpointing": True, "logger": logger,
     }  # fmt: skip
+    return launched(target, deadline, model=f"tests.tiny.{Line.__name__}", init=init, trainer=trainer, cell=5)
 
 
 @pytest.mark.cluster

@@ -14,6 +14,7 @@ from lightning_core.node.core_claims import CoreClaim, free_cores
 from lightning_core.node.device_cores import CORES, cores_of, note_first_core
 from lightning_core.node.processes import is_alive
 from lightning_core.server.discovery import read_head
+from tests.builders import launched
 from tests.cluster.test_pool import Shell
 from tests.waiting import until
 
@@ -83,14 +84,7 @@ def bound_to(head: dict[str, object]) -> set[int]:
 @pytest.mark.cluster
 def test_two_pools_side_by_side(shell: Shell) -> None:
     a, b = str(shell.home / "a"), str(shell.home / "b")
-    job = {
-        "seed_everything": 1,
-        "model": {"class_path": "tests.script.Busy"},
-        "data": {"class_path": "tests.tiny.Points"},
-        "trainer": {"logger": False},
-        "deadline": "10m",
-        "target": {"batches": 10**6},
-    }
+    job = launched({"batches": 10**6}, model="tests.script.Busy")
     (shell.home / "x.yaml").write_text(json.dumps({"jobs": {"x": job}}))
     heads = []
     (shell.home / "pool.yaml").write_text("pool: {resident: 1}")

@@ -12,7 +12,7 @@ from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, Quoted, W
 from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.scheduler.scheduler import Scheduler, Settings
-from lightning_core.server.clocks.wall_time import WallClockWatch
+from lightning_core.server.clocks import WallClockWatch
 from lightning_core.server.host import Host
 
 MARKET: dict[str, Any] = {

@@ -43,8 +43,8 @@ def test_the_more_urgent_job_is_paid_for_and_the_other_one_is_told_why_it_waits(
         ("urgent", 4, "nodes_held"),
         ("later", 0, "no_money"),
     ]
-    assert str(made.asks[-1].reason) == "its nodes would cost more than is left: 1"
-    assert "its nodes would cost more than is left" in str(made.scheduler.last("later").grant_reason)
+    assert str(made.asks[-1].reason) == "its nodes would cost more than the remaining 1"
+    assert "its nodes would cost more than the remaining" in str(made.scheduler.last("later").grant_reason)
     made.live(40.0)
     assert made.scheduler.last("urgent").verdict is Verdict.MET
     assert made.scheduler._state.cloud.money == pytest.approx(3.0 - 9 * 0.2)  # its four nodes were there for 9 s

@@ -24,7 +24,7 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler, Settings
-from lightning_core.server.clocks.wall_time import INTERVAL, WallClockWatch, wall_clock
+from lightning_core.server.clocks import INTERVAL, WallClockWatch, wall_clock
 from lightning_core.server.host import EventNotPersistedError, Host
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
@@ -173,7 +173,7 @@ def test_what_the_calendar_asks_is_journalled_replayed_and_told(tmp_path: Path) 
         history = History.read(journal, "vit")
         assert [(remark.kind, remark.words) for remark in history.of("vit").remarks] == [
             ("calendar", "hold, and free its memory: not between 22:00 and 06:00"),
-            ("calendar", "asks nothing any more"),
+            ("calendar", "request withdrawn"),
         ]
         text = "\n".join(why(history, "vit"))
     assert "calendar" in text

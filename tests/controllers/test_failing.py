@@ -1,4 +1,4 @@
-"""A controller that raises is told nothing more, people are told, and the pool goes on."""
+"""A controller that raises is disabled, users are told, and the pool continues."""
 
 from __future__ import annotations
 

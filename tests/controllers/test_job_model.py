@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_core.controllers.job_model import MAX_WORK, JobModel
+from lightning_core.controllers.job_model import MAX_WORK, JobModel, JobSpan
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.market import SpotJob
-from lightning_core.market.online.job_span import JobSpan
 
 MODEL = JobModel(seconds=100.0, kept_fraction=0.7, save_every=30.0, initial_throughput=2.0, minimum_charge=60.0)
 RESIZED = Job("a", 900.0, BatchTarget(5000), max_devices=4, sizes=(1, 2, 4), can=frozenset(Capability))

@@ -126,7 +126,7 @@ def test_nodes_that_are_lost_within_an_interval_are_wanted_elsewhere_at_once() -
     world.lost.add(EAST)
     world.live(run, 1.0)
     assert world.places == [(EAST,), (WEST,)]
-    assert str(world.wanted[-1].reason) == "spot nodes were lost, and are wanted where there may be others"
+    assert str(world.wanted[-1].reason) == "spot nodes preempted; requesting them in another zone"
     assert world.there == {WEST: PlacedNodes(WEST, "", 4, 0)}
     world.lost.clear()
     world.live(run, 20.0)

@@ -36,7 +36,7 @@ from lightning_core.placement.reconfigurer import ReconfigurationLimits
 from lightning_core.scheduler.given_plans import describe
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.server.clocks.wall_time import WallClockWatch
+from lightning_core.server.clocks import WallClockWatch
 from lightning_core.server.host import Host
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
@@ -123,7 +123,7 @@ def rates(**found: float) -> DemandSeen:
 def test_each_period_sends_each_job_to_its_planned_location() -> None:
     assert [job_name(DEMANDS, task) for task in PLACEMENT.served] == NAMES
     pool = Pool(NAMES)
-    with pytest.raises(ValueError, match="no plan stands in which 'cars' could be"):
+    with pytest.raises(ValueError, match="there is no plan in which 'cars' could be"):
         pool.scheduler.check_plan(rates(cars=18.0))
     pool.tell(PlanGiven(given()))
     assert pool.where() == NIGHT_PLACES

@@ -68,7 +68,7 @@ def test_what_is_asked_in_words() -> None:
         "train, location any, devices 2: planned for the morning"
     )
     assert Ask("a", Asker.PLAN, location="edge", reason=WHY).words == "location edge: planned for the morning"
-    assert Ask("a", Asker.PLAN).words == str(WITHDRAWN) == "asks nothing any more"
+    assert Ask("a", Asker.PLAN).words == str(WITHDRAWN) == "request withdrawn"
 
 
 def test_the_first_that_asks_has_its_way() -> None:

@@ -175,10 +175,10 @@ def test_what_is_wanted_is_an_object_of_its_own_in_an_answer() -> None:
         (Reason("nodes_planned", (2.0, 0.125)), "the plans of 2 jobs, for 0.125 an interval"),
         (
             Reason("nodes_kept", (2.0, 0.125)),
-            "the plans of 2 jobs, and the nodes that stay until their replacements are ready",
+            "the plans of 2 jobs; nodes stay until their replacements are ready",
         ),
         (Reason("no_nodes"), "no job needs a node"),
-        (Reason("no_money", (1.25,)), "its nodes would cost more than is left: 1.25"),
+        (Reason("no_money", (1.25,)), "its nodes would cost more than the remaining 1.25"),
         (Reason("budget", (1234.5,)), "1234 may be spent"),
     ],
 )

@@ -88,12 +88,12 @@ def test_the_command_between_two_versions_of_a_job_names_what_differs() -> None:
         (Pause("a"), "paused by a person"),
         (Pause("a", release=True, by=Asker.PLAN), "paused by the placement plan"),
         (Pause("a", by=Asker.MARKET), "paused by the spot policy"),
-        (SetDevices("a", 0, Asker.MARKET), "told to hold no devices by the spot policy"),
-        (SetDevices("a", 0), "told to hold no devices by a person"),
+        (SetDevices("a", 0, Asker.MARKET), "holds no devices at the request of the spot policy"),
+        (SetDevices("a", 0), "holds no devices at the request of a person"),
         (Pause("a", who="ann"), "paused by ann"),
-        (SetDevices("a", 0, who="ann"), "told to hold no devices by ann"),
+        (SetDevices("a", 0, who="ann"), "holds no devices at the request of ann"),
         (Cancel("a", "ann"), "cancelled by ann"),
-        (SetLocation("a", "edge", 0, Asker.PLAN), "told to hold no devices by the placement plan"),
+        (SetLocation("a", "edge", 0, Asker.PLAN), "holds no devices at the request of the placement plan"),
     ],
 )
 def test_a_reason_names_who_asked(command: Command, words: str) -> None:

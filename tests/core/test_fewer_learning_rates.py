@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lightning_core.core.reported.learning_rates import LearningRates, fewer
+from lightning_core.core.reported import LearningRates, fewer
 
 COSINE = [(batch, 0.5 + 0.5 * float(np.cos(np.pi * batch / 100))) for batch in range(1, 101)]
 

@@ -13,8 +13,7 @@ from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.events import Cell, Report, Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_HYPER_PARAMETERS, MAX_SHOWN_VALUE
-from lightning_core.core.reported import hyper_parameters
-from lightning_core.core.reported.hyper_parameters import HIDDEN
+from lightning_core.core.reported import HIDDEN, hyper_parameters
 from lightning_core.core.targets import LossTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.settings import Settings

@@ -51,7 +51,7 @@ def test_a_verdict_is_explained_by_the_current_grant() -> None:
     [_, status] = scheduler.status()
     assert (status.verdict, str(status.grant_reason)) == (Verdict.FEASIBLE, "paused by a person")
     assert str(status.reason) == "would need about 9.9s alone from now and has 58.0s"
-    assert notices(scheduler.handle(Resume("a"), 3.0)) == [(Verdict.AT_RISK, "has no fixed share")]
+    assert notices(scheduler.handle(Resume("a"), 3.0)) == [(Verdict.AT_RISK, "no fixed share")]
 
 
 def test_a_paused_job_gets_a_reason_when_it_becomes_infeasible() -> None:

@@ -181,12 +181,12 @@ def wrong(**members: Any) -> Target:
         ({"__str__": lambda self: f"wrong {self.perplexity + 1:g}"}, check_spelling, r"parse_target\('wrong 5'\) must"),
         ({"__str__": lambda _: "9 batches"}, check_spelling, "'9 batches' must not be read as a BatchTarget"),
         ({"threshold": 0.0}, check_scale, "threshold must be falling"),
-        ({"grows": True}, check_scale, "more of what falls is worse"),
+        ({"grows": True}, check_scale, "falling values improve"),
         ({"is_met": lambda *_: True}, check_met, "no evaluation must not meet it"),
         ({"is_met": lambda *_: False}, check_met, "values at the goal must meet it"),
         ({"evaluations": 3, "is_met": lambda *a: len(a[2]) > 1}, check_met, "2 evaluations must not meet it"),
         ({"show": lambda *_: ""}, check_words, "show must be words on one line"),
-        ({"describe_progress": lambda *_: "?"}, check_words, "describe_progress must say what to reach"),
+        ({"describe_progress": lambda *_: "?"}, check_words, "describe_progress must name the goal"),
     ],
 )
 def test_the_suite_names_the_rule_that_a_target_breaks(members: dict[str, Any], check: Any, rule: str) -> None:

@@ -94,9 +94,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a best of a loss": ("loss<=1 of 3", "target: 'of 3' is the best that a metric with >= can be, got 'loss<=1 of 3'"),
     "in per cent": (
         "acc>=92",
-        "got 92; write the best of acc, or what it never exceeds: 'acc >= 92 of 100'",
+        "got 92; write the best of acc, or its upper bound: 'acc >= 92 of 100'",
     ),
-    "a reward": ("reward>=200", "got 200; write the best of reward, or what it never exceeds: 'reward >= 200 of 400'"),
+    "a reward": ("reward>=200", "got 200; write the best of reward, or its upper bound: 'reward >= 200 of 400'"),
     "no evaluation": ("acc>=0.9 for 0 evaluations", "for_evaluations must be a whole number from 1 to 1000, got 0"),
     "of batches": ("20 batches for 2 evaluations", f"{FORMS}, got '20 batches for 2 evaluations'"),
     "of every batch": ("loss<=1 for 2 evaluations", "got 2 of 'loss', the loss of every batch: remove it, or name"),

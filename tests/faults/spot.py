@@ -20,6 +20,7 @@ from lightning_core.cloud.provisioner import SPOT
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.market import Market
+from tests.builders import numbered
 from tests.conftest import ROOT
 
 INTERVAL, NOTICE, MOST = 20.0, 10.0, 2
@@ -73,21 +74,8 @@ class Faults:
 
 
 def job(folder: Path) -> dict[str, Any]:
-    folder.mkdir()
-    return {
-        "seed_everything": 1,
-        "model": {
-            "class_path": "benchmarks.live.numbered_training.Network",
-            "init_args": {"folder": str(folder), "pause": 0.03},
-        },
-        "data": {"class_path": "benchmarks.live.numbered_training.Data"},
-        "trainer": {"logger": False, "callbacks": [{"class_path": "benchmarks.live.numbered_training.Writes"}]},
-        "deadline": f"{DEADLINE:.0f}s",
-        "target": {"batches": BATCHES},
-        "min_devices": 1,
-        "max_devices": MOST,
-        "save_every": f"{SAVE_EVERY:.0f}s",
-    }
+    terms = {"min_devices": 1, "max_devices": MOST, "save_every": f"{SAVE_EVERY:.0f}s"}
+    return numbered(folder, f"{DEADLINE:.0f}s", BATCHES, 0.03, **terms)
 
 
 def main(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, Verdict
+from tests.builders import launched
 from tests.conftest import ROOT
 from tests.faults.killer import NO_PROCESS, Fault, Killer, kill, stop
 from tests.faults.prefixes import Limits, first_broken, history_of
@@ -20,14 +21,8 @@ PAUSE = 0.005
 
 
 def job(batches: int) -> dict[str, Any]:
-    return {
-        "seed_everything": 1,
-        "model": {"class_path": "tests.faults.jobs.SavedOften", "init_args": {"pause": PAUSE}},
-        "data": {"class_path": "tests.tiny.NoisyPoints"},
-        "trainer": {"logger": False},
-        "deadline": "5m",
-        "target": {"batches": batches},
-    }
+    model, data = "tests.faults.jobs.SavedOften", "tests.tiny.NoisyPoints"
+    return launched({"batches": batches}, "5m", model=model, data=data, init={"pause": PAUSE})
 
 
 def pids(ask: Callable[[], Any]) -> Callable[[], list[int]]:

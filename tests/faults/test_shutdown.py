@@ -25,6 +25,7 @@ from lightning_core.node.processes import started
 from lightning_core.node.signals import DEBOUNCE
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from tests.builders import launched
 from tests.conftest import ROOT
 from tests.waiting import PATIENCE, until
 
@@ -35,14 +36,7 @@ NO_EXCEPTION = "no such process"
 
 def bundle(pause: float) -> str:
     """Return a bundle with one job, which is saved at the end of each epoch of sixteen batches."""
-    job = {
-        "seed_everything": 1,
-        "model": {"class_path": "tests.tiny.Line", "init_args": {"pause": pause}},
-        "data": {"class_path": "tests.tiny.Points"},
-        "trainer": {"logger": False},
-        "deadline": "1h",
-        "target": {"batches": 6000},
-    }
+    job = launched({"batches": 6000}, "1h", init={"pause": pause})
     return json.dumps({"policy": "uniform", "jobs": {"line": job}})
 
 

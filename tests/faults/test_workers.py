@@ -17,6 +17,7 @@ from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.worker_slots import MAX_SILENCE
 from lightning_core.core.answers import JobStatus, Verdict
 from lightning_core.core.commands import Cancel, Pause, Resume
+from tests.builders import launched
 from tests.conftest import ROOT
 from tests.waiting import PATIENCE
 
@@ -93,15 +94,7 @@ class Story:
 
 def job(batches: int = 10**6, model: str = "tests.tiny.Line", **terms: Any) -> dict[str, Any]:
     init = terms.pop("init", {"pause": 0.005})
-    return {
-        "seed_everything": 1,
-        "model": {"class_path": model, "init_args": init},
-        "data": {"class_path": "tests.tiny.Points"},
-        "trainer": {"logger": False},
-        "deadline": "300s",
-        "target": {"batches": batches},
-        **terms,
-    }
+    return launched({"batches": batches}, "300s", model=model, init=init, **terms)
 
 
 def told(

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cloud.asked_provisioner import REPEAT, RETRY, AskedProvisioner
-from lightning_core.cloud.troubles import STAY, Troubles
+from lightning_core.cloud.asked_provisioner import REPEAT, RETRY, STAY, AskedProvisioner, Troubles
 from lightning_core.core.control import CloudPart, CloudTrouble
 from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.limits import MAX_TEXT

@@ -12,9 +12,8 @@ import ray.autoscaler.sdk
 import ray.autoscaler.v2.utils
 from ray.experimental import internal_kv
 
-from lightning_core.cloud import autoscaler_provisioner, node_demands, provisioner
-from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
-from lightning_core.cloud.node_demands import EXPIRES, NodeDemand
+from lightning_core.cloud import autoscaler_provisioner, provisioner
+from lightning_core.cloud.autoscaler_provisioner import EXPIRES, AutoscalerProvisioner, NodeDemand
 from lightning_core.cloud.provisioner import MARKET_LABEL, POOL_LABEL, TYPE_LABEL, ZONE_LABEL
 from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.market.node_counts import NodeCounts
@@ -40,7 +39,7 @@ class Cloud:
             monkeypatch.setattr(internal_kv, name, function)
         monkeypatch.setattr(ray.autoscaler.v2.utils, "is_autoscaler_v2", lambda fetch_from_server: True)
         monkeypatch.setattr(ray.autoscaler.sdk, "request_resources", self._request)
-        monkeypatch.setattr(node_demands, "wall_time", lambda: self.now)
+        monkeypatch.setattr(autoscaler_provisioner, "wall_time", lambda: self.now)
         monkeypatch.setattr(autoscaler_provisioner, "list_nodes", self._list)
         monkeypatch.setattr(autoscaler_provisioner, "list_zones", self._zones)
         monkeypatch.setattr(autoscaler_provisioner, "drain", lambda address, node, leave: self.drained.append(node))
@@ -131,7 +130,10 @@ def test_nodes_of_an_offer_are_asked_for_by_their_labels_and_others_are_drained(
         "a2",
         "b1",
     ]  # one too many of the first offer, and one of a type that is not wanted
-    assert node_demands.read()[0].places == (PlacedNodes("a", "", 1, 1), PlacedNodes("b", "large", 2, 0))
+    assert autoscaler_provisioner.read_demands()[0].places == (
+        PlacedNodes("a", "", 1, 1),
+        PlacedNodes("b", "large", 2, 0),
+    )
     one.scale_to(NodeCounts(1, 0))
     assert cloud.request == [spot]
 
@@ -155,7 +157,7 @@ def test_a_pool_renews_its_demand_and_repairs_the_request(
     cloud: Cloud, made: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another pool may have read the demands before this one wrote its own, and asked after it."""
-    monkeypatch.setattr(node_demands, "RENEWS", 0.01)
+    monkeypatch.setattr(autoscaler_provisioner, "RENEWS", 0.01)
     one = made("one")
     one.scale_to(NodeCounts(2, 0))
     cloud.request = []

@@ -273,7 +273,7 @@ def test_a_pool_of_other_policies_does_without_what_a_folder_has(
 ) -> None:
     (tmp_path / FEEDBACK).write_text(feedback_to_text(("chain",), np.array([[0.5]])))
     assert with_feedback(tmp_path, settings(trace)) == settings(trace)
-    assert "spot policies are chosen without what earlier jobs have shown" in capsys.readouterr().err
+    assert "spot policies are chosen without feedback from earlier jobs" in capsys.readouterr().err
     assert with_feedback(tmp_path, Settings()) == Settings()
 
 

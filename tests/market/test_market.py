@@ -360,9 +360,9 @@ class Wrong(MaxSpot):
         ("negative", "spot nodes must be at least 0"),
         ("shape", r"spot nodes must have shape \(2,\), got \(1,\)"),
         ("changes", "must not change the observation"),
-        ("counts on", "interval 0 must start anew"),
+        ("counts on", "interval 0 must reset the policy"),
         ("looks ahead", "must not look at prices and counts after the interval"),
-        ("neighbours", "a job must get the same whatever plays beside it"),
+        ("neighbours", "a job must get the same nodes whatever plays beside it"),
     ],
 )
 def test_the_suite_names_the_rule_that_a_policy_breaks(mistake: str, rule: str) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_core.market.resampling import resample
 from lightning_core.market.traces import (
     read_events,
     read_intervals,
     read_spot_traces,
     read_spotlake,
     read_trace,
+    resample,
     shipped_trace,
 )
 
@@ -68,7 +68,7 @@ def test_traces_by_interval_are_read(tmp_path: Path) -> None:
     [
         ("available,price\n", "must have at least one interval, got none"),
         ("hour,price\n0,1\n", "must have a column available or avail or count"),
-        ("available\n1\n", "say what a spot node costs"),
+        ("available\n1\n", "give the price of a spot node"),
         ("available,price\nx,1\n", "every available must be a number"),
         ("available,price\n1\n", "every price must be a number"),
         ("available,price\n1.5,1\n", "every count must be whole"),

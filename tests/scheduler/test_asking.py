@@ -135,7 +135,7 @@ def test_an_ask_goes_through_the_journal_and_its_words_say_who_overruled_it() ->
         ("market", "devices 3: 2 spot and 1 on-demand nodes are held for it"),
         ("command", "pause"),
         ("plan", "train: planned for the morning (overruled by a person)"),
-        ("plan", "asks nothing any more"),
+        ("plan", "request withdrawn"),
     ]
 
 

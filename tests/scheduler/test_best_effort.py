@@ -152,17 +152,17 @@ def test_what_a_policy_leaves_goes_to_jobs_with_a_chance_then_to_those_without_a
     scheduler.handle(Tick(), 7.0)
     told = {one.name: (one.share, str(one.grant_reason)) for one in scheduler.status()}
     assert told["a"] == told["unknown"] == (1.0, "uses devices that no other job needs")
-    assert told["free"] == (1.0, "no deadline: has an equal part of what jobs with deadlines leave")
+    assert told["free"] == (1.0, "best effort: equal share of the leftover devices")
     assert told["hopeless"] == (0.0, "waiting for jobs more likely to finish in time")
 
 
 def test_devices_that_are_left_are_shared_equally() -> None:
     given = grants("edf", 3, job("a", inf, 100), job("b", inf, 100), job("urgent", 50.0, 100), job("c", inf, 100))
     assert {name: one.share for name, one in given.items()} == {"urgent": 1.0, "a": 0.5, "b": 0.5, "c": 1.0}
-    assert str(given["a"].reason) == "no deadline: has an equal part of what jobs with deadlines leave"
+    assert str(given["a"].reason) == "best effort: equal share of the leftover devices"
     full = grants("edf", 1, job("a", inf, 100), job("urgent", 50.0, 100))
     assert full["urgent"].share == 1.0
-    assert "a" not in full or str(full["a"].reason).startswith("no deadline: waits for devices")
+    assert "a" not in full or str(full["a"].reason).startswith("best effort: waiting for devices")
 
 
 def test_jobs_of_several_devices_take_turns() -> None:

@@ -134,7 +134,7 @@ class Boasts(Repeats):
     [
         (Forgets, "bring all that is remembered back"),
         (Spills, "to know of them"),
-        (Drops, "stay with its row"),
+        (Drops, "stay with their row"),
         (Boasts, "in \\[0, 1\\]"),
         (Ignores, "must change the forecast of their row"),
     ],

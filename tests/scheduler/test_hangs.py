@@ -50,7 +50,7 @@ def test_a_hang_is_told_once_and_a_step_clears_it(tmp_path: Path) -> None:
 def test_a_script_that_hangs_is_only_told_about(tmp_path: Path) -> None:
     told = Told(tmp_path, job(can=SCRIPT))
     told.report()
-    assert hung(told, Hang(3000.0)) == ["no step for 50m, not even a first one"]
+    assert hung(told, Hang(3000.0)) == ["no step for 50m since the start"]
     assert told.status.state is State.RUNNING
 
 

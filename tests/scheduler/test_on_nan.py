@@ -14,6 +14,7 @@ from lightning_core.history.history import History
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import why
+from tests.builders import launched
 from tests.conftest import ROOT
 from tests.tiny import Line
 
@@ -42,19 +43,9 @@ class Diverges(Line):
         return loss
 
 
-def job(on_nan: str, target: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {
-        "seed_everything": 1,
-        "model": more.pop("model"),
-        "data": {"class_path": "tests.tiny.Points"},
-        "trainer": {"logger": False, **more},
-        "deadline": "60s",
-        "target": target,
-        "cell": 5,
-        "on_miss": "stop",
-        "on_nan": on_nan,
-        "save_every": "0.5s",
-    }
+def job(on_nan: str, target: dict[str, Any], model: dict[str, Any], **trainer: Any) -> dict[str, Any]:
+    terms: dict[str, Any] = {"cell": 5, "on_miss": "stop", "on_nan": on_nan, "save_every": "0.5s"}
+    return launched(target, "60s", trainer=trainer, **terms) | {"model": model}
 
 
 @pytest.mark.nightly

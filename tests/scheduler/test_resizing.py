@@ -23,6 +23,7 @@ from lightning_core.core.commands import Cancel, Pause, SetDeadline
 from lightning_core.node.cpu_quota import open_quota
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from tests.builders import numbered
 from tests.conftest import ROOT
 from tests.waiting import join, until
 
@@ -47,22 +48,7 @@ class Mortal(pl.Callback):
 
 
 def job(folder: Path, *callbacks: dict[str, Any], **terms: Any) -> dict[str, Any]:
-    folder.mkdir()
-    return {
-        "seed_everything": 1,
-        "model": {
-            "class_path": "benchmarks.live.numbered_training.Network",
-            "init_args": {"folder": str(folder), "pause": 0.005},
-        },
-        "data": {"class_path": "benchmarks.live.numbered_training.Data"},
-        "trainer": {
-            "logger": False,
-            "callbacks": [{"class_path": "benchmarks.live.numbered_training.Writes"}, *callbacks],
-        },
-        "deadline": f"{LOOSE:.0f}s",
-        "target": {"batches": 10**6},
-        **terms,
-    }
+    return numbered(folder, f"{LOOSE:.0f}s", 10**6, 0.005, *callbacks, **terms)
 
 
 class Run:

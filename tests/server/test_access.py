@@ -22,6 +22,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.server.access.accounts import account_of
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.storage.job_specs import home_of
+from tests.builders import spec
 from tests.socket_servers import Pool
 
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
@@ -35,11 +36,6 @@ def client(pool: Pool) -> Iterator[SocketClient]:
     made = SocketClient(pool.path)
     yield made
     made.close()
-
-
-def spec(job: Job) -> dict[str, Any]:
-    return {"job": job_to_dict(job), "config": {}, "cell": 1, "save_every": 60.0, "keep_best": False, "hang": None,
-            "paths": []}  # fmt: skip
 
 
 def of(client: SocketClient, job: str) -> JobStatus:

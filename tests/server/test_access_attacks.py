@@ -21,6 +21,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.server import server
 from lightning_core.server.access.people import ALL_RIGHTS, Person, rights_of
 from lightning_core.server.clients.socket_client import PROTOCOL
+from tests.builders import spec
 from tests.socket_servers import Pool
 
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
@@ -56,11 +57,6 @@ def line(pool: Pool) -> Iterator[Line]:
 def request(call: str, person: Person | None = None, **args: Any) -> bytes:
     body = {"id": 1, "protocol": PROTOCOL, "call": call, "args": args}
     return json.dumps(body | ({} if person is None else {"person": person.to_dict()})).encode() + b"\n"
-
-
-def spec(name: str) -> Any:
-    return {"job": job_to_dict(Job(name, 600.0, BatchTarget(1000))), "config": {}, "cell": 1, "save_every": 60.0,
-            "keep_best": False, "hang": None, "paths": []}  # fmt: skip
 
 
 def person(name: str, *rights: str) -> Person:

@@ -23,7 +23,6 @@ import pytest
 from lightning_core.cli.main import main
 from lightning_core.cli.pool_file import _group
 from lightning_core.cli.run_in_pool import run_in_pool
-from lightning_core.core.codec import job_to_dict
 from lightning_core.core.commands import Cancel, Pause
 from lightning_core.core.events import Close
 from lightning_core.core.jobs import Capability, Job
@@ -36,6 +35,7 @@ from lightning_core.server.access.people import ALL_RIGHTS, Person, Right, right
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.connections import Connections
 from lightning_core.storage.private_files import NotOursError
+from tests.builders import spec
 from tests.others import OTHER, OtherUserError, as_other, as_root
 from tests.socket_servers import Pool
 
@@ -88,11 +88,6 @@ def member(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Any
             raise OtherUserError(f"{type(error).__name__}: {error}") from None
 
     return act_here
-
-
-def spec(name: str) -> Any:
-    return {"job": job_to_dict(Job(name, 600.0, BatchTarget(1000))), "config": {}, "cell": 1, "save_every": 60.0,
-            "keep_best": False, "hang": None, "paths": []}  # fmt: skip
 
 
 def team(pool: Pool) -> SocketClient:

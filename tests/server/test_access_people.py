@@ -42,6 +42,7 @@ from lightning_core.server.access.accounts import account_of
 from lightning_core.server.access.people import ALL_RIGHTS, Person, Right, person_from_dict, rights_of
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient
 from lightning_core.server.load import shared_status
+from tests.builders import spec
 from tests.examples import examples
 from tests.socket_servers import Pool
 
@@ -67,11 +68,6 @@ def of(pool: Pool) -> Iterator[Make]:
     yield make
     for client in made:
         client.close()
-
-
-def spec(name: str) -> dict[str, Any]:
-    return {"job": job_to_dict(Job(name, 600.0, BatchTarget(1000))), "config": {}, "cell": 1, "save_every": 60.0,
-            "keep_best": False, "hang": None, "paths": []}  # fmt: skip
 
 
 def script(name: str) -> Job:

@@ -25,10 +25,9 @@ from lightning_core.core.events import Cell, Event, ExitCause, Report, Submit, T
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import DeviceNotSharedError, JoinRefusedError, NameTakenError
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.server import calls
+from lightning_core.server import calls, clocks
 from lightning_core.server.access.accounts import account_of
 from lightning_core.server.clients.socket_client import PROTOCOL, SocketClient, forget_joining
-from lightning_core.server.clocks import stall_aware_clock
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.storage.journals import journal_lock
 from lightning_core.storage.journals.journal import Journal
@@ -328,7 +327,7 @@ class Grace:
 @pytest.fixture
 def grace(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Grace:
     made = Grace(pool)
-    monkeypatch.setattr(stall_aware_clock, "sleep", made.sleep)
+    monkeypatch.setattr(clocks, "sleep", made.sleep)
     return made
 
 

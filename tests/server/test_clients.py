@@ -111,7 +111,7 @@ class Wrong:
         ("drops", "a job that trains must get a Grant, got None"),
         ("forgets the version", "a report with the newest version must be answered with None"),
         ("hurries", "wait must wait for its timeout of 0.2 s"),
-        ("sleeps", "wait must return at once what is newer already"),
+        ("sleeps", "wait must return newer answers at once"),
         ("stays", "a job that joins after its worker has exited must be incarnation 2, got 1"),
     ],
 )

@@ -17,11 +17,9 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import LossTarget
 from lightning_core.history import forecasts
-from lightning_core.history.entries import read_entry
 from lightning_core.history.forecasts import fill_in
-from lightning_core.history.history import History
-from lightning_core.history.moments import MetricPoint
-from lightning_core.history.series import Series
+from lightning_core.history.history import History, read_entry
+from lightning_core.history.moments import MetricPoint, Series
 from lightning_core.report.lanes import Lane, count_boxes, lanes, seconds_held, thinned
 from lightning_core.report.page import MAX_CARDS, first_jobs, page, write
 from lightning_core.scheduler.settings import Settings

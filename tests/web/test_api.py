@@ -20,8 +20,8 @@ from lightning_core.server.access.people import Person, Right
 from lightning_core.storage.job_specs import home_of
 from lightning_core.view.job_entry import job_entry, job_of_entry
 from lightning_core.web.api.endpoints import ENDPOINTS, Endpoint
+from lightning_core.web.api.endpoints import page_of as page_of_jobs
 from lightning_core.web.api.openapi import document
-from lightning_core.web.api.paging import page_of as page_of_jobs
 from lightning_core.web.request_guard import MAX_BODY_BYTES
 from lightning_core.web.visitors import account, reader
 from tests.web.pages import HOST, ORIGIN, Page, page_of

@@ -12,7 +12,7 @@ from lightning_core.core.targets import LossTarget
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.people import Person, Right
 from lightning_core.server.host import Host
-from lightning_core.web.routes.archive import Archive
+from lightning_core.web.routes.earlier_routes import Archive
 from lightning_core.web.visitors import account
 from tests.web.pages import page_of
 

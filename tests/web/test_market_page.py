@@ -68,7 +68,7 @@ def test_a_job_has_the_spot_policy_of_all_or_one_that_was_chosen_for_it(tmp_path
 def test_a_market_without_an_interval_says_so() -> None:
     html = body(History(Settings()), PoolSnapshot(about={"cloud": CLOUD | {"trouble": {}, "money": 3.0}}))
     assert "No interval has ended yet" in html
-    assert "What is planned" not in html
+    assert "<h2>Plan</h2>" not in html
     assert "Nothing is known of its nodes" in body(History(Settings()), PoolSnapshot())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.counters import Counters
 from lightning_core.web.metrics import MAX_JOBS, MAX_OWNERS, PoolCollector, Seen, metrics
-from tests.socket_servers import Pool
+from tests.socket_servers import Pool, socket_pool
 from tests.waiting import until
 
 CAN = frozenset({Capability.TIME_SLICE, Capability.HOLD})
@@ -65,10 +64,8 @@ def read(text: str) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
-    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
-        made = Pool(tmp_path / "a pool", Path(folder) / "socket", {"policy": "triage"})
+    with socket_pool(tmp_path / "a pool", {"policy": "triage"}) as made:
         yield made
-        made.close()
 
 
 @pytest.fixture

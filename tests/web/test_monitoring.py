@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 import urllib.error
@@ -34,7 +33,7 @@ from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.visitors import Visitors
 from lightning_core.web.web_app import WebApp
 from tests.conftest import ROOT, debian
-from tests.socket_servers import Pool
+from tests.socket_servers import socket_pool
 from tests.waiting import until
 from tests.web.test_metrics import seen, statuses
 
@@ -114,8 +113,7 @@ def free_port() -> int:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[SocketClient, int]]:
     """A pool whose page is served over HTTP, with a token in ``prometheus.token``: a client of it, and the port."""
-    with tempfile.TemporaryDirectory(prefix="lc-") as folder:
-        pool = Pool(tmp_path / "a pool", Path(folder) / "socket", {"policy": "triage"})
+    with socket_pool(tmp_path / "a pool", {"policy": "triage"}) as pool:
         client, port = SocketClient(pool.path), free_port()
         tokens = Tokens(pool.folder)
         (tmp_path / "prometheus.token").write_text(tokens.make("prometheus", {Right.SEE}))
@@ -131,7 +129,6 @@ def served(tmp_path: Path) -> Iterator[tuple[SocketClient, int]]:
         server.should_exit = True
         thread.join()
         client.close()
-        pool.close()
 
 
 @pytest.mark.debian

@@ -52,7 +52,7 @@ def test_no_person_comes_in_without_a_link_or_a_token(page: Page) -> None:
         assert "vit" not in answer.text
     assert browser.post("/jobs/vit/cancel", json={}, headers=ORIGIN).status_code == 401
     assert browser.get("/enter", params={"key": "wrong"}).status_code == 401
-    assert browser.get("/", headers={"accept": "text/html"}).text.count("Come in") == 1
+    assert browser.get("/", headers={"accept": "text/html"}).text.count("Sign in") == 1
 
 
 def test_a_link_works_once_and_its_cookie_is_for_this_page_alone(page: Page) -> None:

@@ -53,8 +53,8 @@ def test_a_question_is_answered_beside_the_pool(page: Page) -> None:
     assert found.status_code == 200, found.text
     assert all(words in found.text for words in ("simulated future", "vit", "gru", "▼ worse"))
     assert events(journal) == before
-    assert "As things are" in browser.get("/what-if").text
-    assert "As things are" in browser.get("/what-if", params={"job": "gru"}).text
+    assert "Of the unfinished jobs" in browser.get("/what-if").text
+    assert "Of the unfinished jobs" in browser.get("/what-if", params={"job": "gru"}).text
     assert browser.get("/what-if", params={"job": "unknown", "left": 5}).text.strip().endswith("that has not ended")
     assert browser.get("/what-if", params={"devices": 0}).status_code == 400
     assert "gru trains on 1 device only" in browser.get("/what-if", params={"job": "gru", "own": 2}).text
@@ -127,7 +127,7 @@ def test_names_are_words_and_the_changed_come_first() -> None:
     )
     html = answer(found, Assumption(devices=2))
     assert "the mean of 40 simulated futures" in html
-    assert "<b>" not in html.replace("<b>2.8 in time</b>", "")
+    assert "<b>" not in html.replace("<b>2.8 finish in time</b>", "")
     assert html.index(">d<") < html.index("&lt;b&gt;") < html.index(">c<") < html.index("1 job as before")
     assert "nothing is known yet" in html
     assert "no difference" in answer(Chances(["a"], [0.5], [0.51], [True], 1), Assumption(devices=2))
@@ -138,7 +138,7 @@ def test_it_is_said_what_starts_cost() -> None:
         return answer(Chances(["a"], [0.5], [0.5], [True], 1, assumed), Assumption())
 
     assert "take 12.0s to 60.0s, as moves were measured here" in said(Assumed((12.0, 60.0), True))
-    assert "No move of a job has been measured yet" in said(Assumed(None, True))
+    assert "No start, resume or move has been measured yet" in said(Assumed(None, True))
     assert "moves" not in said(Assumed())
 
 
@@ -146,10 +146,10 @@ def test_it_is_said_whose_memory_is_not_known() -> None:
     def said(assumed: Assumed) -> str:
         return answer(Chances(["a"], [0.5], [0.5], [True], 1, assumed), Assumption())
 
-    assert "memory 2 jobs will need is not known yet: once tried, each takes 3GiB" in said(
+    assert "memory needs of 2 jobs are not known yet: once tried, each takes 3GiB" in said(
         Assumed(None, True, 2, 3 * 2**30)
     )
-    assert "memory 1 job will need is not known yet: each has its devices for itself" in said(Assumed(None, True, 1))
+    assert "memory needs of 1 job are not known yet: each has its devices for itself" in said(Assumed(None, True, 1))
     assert "memory" not in said(Assumed(None, True))
 
 
@@ -166,5 +166,5 @@ def test_it_is_said_first_that_a_market_is_not_played() -> None:
         return answer(Chances(["a"], [0.5], [0.5], [True], 1, Assumed(None, True, kept=kept)), Assumption())
 
     assert "not played.</b> The 3 devices that the market holds now stay to the end; 1 job without" in said(Kept(3, 1))
-    assert "not played.</b> The device that the market holds now stays to the end. No move" in said(Kept(1, 0))
+    assert "not played.</b> The device that the market holds now stays to the end. No start" in said(Kept(1, 0))
     assert "The market holds no device now, and none comes to the end; 2 jobs" in said(Kept(0, 2))

@@ -107,7 +107,7 @@ def read_recording(path: Path | None, arguments: argparse.Namespace) -> Market:
     try:
         return read_trace(path, arguments.price, arguments.on_demand, interval, arguments.pool)
     except ValueError as error:
-        option = " (--price)" if "say what" in str(error) else " (--pool)" if "pool must" in str(error) else ""
+        option = " (--price)" if "give the price" in str(error) else " (--pool)" if "pool must" in str(error) else ""
         raise ValueError(f"{error}{option}") from None
 
 

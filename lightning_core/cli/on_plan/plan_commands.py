@@ -16,7 +16,7 @@ from lightning_core.core.durations import WallTime, format_duration, parse_durat
 from lightning_core.core.limits import MAX_COUNT, shown
 from lightning_core.pool import Pool
 from lightning_core.scheduler.summary import EXIT_MET
-from lightning_core.server.clocks.wall_time import wall_clock
+from lightning_core.server.clocks import wall_clock
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 

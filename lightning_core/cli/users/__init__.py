@@ -1,1 +1,1 @@
-"""Who may use a pool."""
+"""Access of users to a pool."""

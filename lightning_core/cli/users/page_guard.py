@@ -1,8 +1,8 @@
 """Guards the page beside a pool: starts it, starts it again when it dies, and ends it when told to.
 
-It is a small process of its own, so that what ends the page does not end it too. A page that dies again and again is
+It is a small process of its own, so that a fault of the page does not end it too. A page that dies again and again is
 started after growing pauses, and given up after :data:`MAX_STARTS` starts in a row. It starts on the port that it had,
-with a new link, which is in the log; people who had come in come in again by it.
+with a new link, which is in the log; users sign in again by it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lightning_core.core.durations import format_duration
 from lightning_core.node.processes import started
 from lightning_core.storage.atomic_files import write_whole
 
-# What is known of both processes, and what they print: the link that works once is in it, so it is the user's alone.
+# Ids of both processes, and their log: it holds the link that works once, so it is private to the user.
 FILE, LOG = "page.json", "page.log"
 LINK = re.compile(r":(?P<port>[0-9]+)/enter\?key=")
 # Seconds before a page that has died is started again: the first pause, which doubles up to the longest.
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
-# Starts in a row after which it is given up, and seconds of service after which they are counted anew.
+# Starts in a row after which it is given up, and seconds of service that reset the count.
 MAX_STARTS, STEADY = 10, 600.0
 # Seconds that the page has to end before it is killed.
 END_TIMEOUT = 4.0
@@ -69,7 +69,7 @@ def guard(
         starts = 1 if clock() - began >= STEADY else starts
         ended = f"the page ended with {code}"
         if starts == MAX_STARTS:
-            print(f"{ended}, {starts} times in a row: it is given up; `lightning-core serve` starts one", flush=True)
+            print(f"{ended}, {starts} times in a row: giving up; `lightning-core serve` starts one", flush=True)
             return code
         pause = min(FIRST_PAUSE * 2 ** (starts - 1), MAX_PAUSE)
         words = f"it is started again in {format_duration(pause)} ({starts} of {MAX_STARTS - 1})"
@@ -78,7 +78,7 @@ def guard(
 
 
 def _serve(folder: Path, command: Sequence[str]) -> int:
-    """Serve the page until it ends; end it if this process is told to end."""
+    """Serve the page until it ends; end it when this process is terminated."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as page:
         try:
             known = [{"pid": pid, "started": started(pid) or 0} for pid in (os.getpid(), page.pid)]

@@ -1,6 +1,6 @@
 """The page beside a pool, which ``up --serve`` starts and ``down`` ends.
 
-It is a process of its own, as is that of ``lightning-core serve``: what becomes of it does not matter to the pool. It
+It is a process of its own, as is that of ``lightning-core serve``: its fate does not matter to the pool. It
 outlives the shell, and a restart of the scheduler. A second process, its guard, starts it again when it dies
 (:mod:`lightning_core.cli.users.page_guard`). Both are known by their ids and start times, in a file of the pool's
 folder.
@@ -42,7 +42,7 @@ def start_page(folder: Path, port: int) -> str:
         port: Port to listen on; 0 for any that is free.
 
     Returns:
-        What it says of itself, with its link.
+        Its own description, with its link.
 
     Raises:
         PageError: If it does not start.

@@ -24,11 +24,11 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
                        help=f"port to listen on (default {PORT}; 0 for any that is free)")  # fmt: skip
     listen = "address to listen on (default 127.0.0.1, which only this machine reaches)"
     serve.add_argument("--listen", default="127.0.0.1", metavar="ADDRESS", help=listen)
-    names = "further name under which people reach the page, such as that of a proxy; may be repeated"
+    names = "further name under which users reach the page, such as that of a proxy; may be repeated"
     serve.add_argument("--host-name", action="append", default=[], metavar="NAME", help=names)
-    https = "people reach it by https, through a proxy that ends TLS"
+    https = "users reach it by https, through a proxy that ends TLS"
     serve.add_argument("--https", action="store_true", help=https)
-    readers = "also print so many links for others, who may see everything and change nothing"
+    readers = "also print this many links for other users, who may see everything and change nothing"
     serve.add_argument("--read-only-links", type=whole_number(0, 50), default=0, metavar="N", help=readers)
     seconds = f"how long these links work (default {READER_TIME})"
     serve.add_argument("--for", dest="reader_time", default=READER_TIME, metavar="TIME", help=seconds)
@@ -49,7 +49,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             for link in others:
                 print(f"read-only, for {format_duration(seconds)}:\n  {link}", flush=True)
             if not arguments.listen.startswith("127.") and arguments.listen != "::1" and not arguments.https:
-                print("note: what goes over the network is not encrypted: put a proxy with TLS before it, or use "
+                print("note: network traffic is not encrypted: put a proxy with TLS before it, or use "
                       "`ssh -L` and the default address", file=sys.stderr, flush=True)  # fmt: skip
 
         serve(pool, listener, arguments.host_name, https=arguments.https, readers=arguments.read_only_links,

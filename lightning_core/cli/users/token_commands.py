@@ -1,4 +1,4 @@
-"""``lightning-core token``: tokens by which people without an account here use a pool."""
+"""``lightning-core token``: tokens of users without an account on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEVER = "never"
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``token new``, ``token list`` and ``token revoke``."""
-    description = "make, list and revoke tokens by which people use the pool"
+    description = "make, list and revoke tokens of the pool's users"
     commands = command("token", print, description).add_subparsers(required=True, metavar="WHAT")
 
     def action(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
@@ -30,15 +30,15 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         add_folder(made)
         return made
 
-    new = action("new", _new, "make a token for a person and print it, once")
-    new.add_argument("name", metavar="NAME", help="name of the person, who owns the jobs that are submitted with it")
-    rights = f"what it allows beside seeing one's own jobs: some of {','.join(Right)} (default none)"
+    new = action("new", _new, "make a token for a user and print it, once")
+    new.add_argument("name", metavar="NAME", help="name of the user, who owns the jobs that are submitted with it")
+    rights = f"rights beyond seeing one's own jobs: some of {','.join(Right)} (default none)"
     new.add_argument("--may", default="", metavar="RIGHTS", help=rights)
     until = f"time after which it is not valid any more, such as 30d, or {NEVER} (default 30d)"
     new.add_argument("--expires", default="30d", metavar="TIME", help=until)
     action("list", _list, "list the tokens that are not revoked")
-    revoke = action("revoke", _revoke, "revoke all tokens of a person, or one by its id")
-    revoke.add_argument("name", metavar="NAME", help="name of the person, or id of a token")
+    revoke = action("revoke", _revoke, "revoke all tokens of a user, or one by its id")
+    revoke.add_argument("name", metavar="NAME", help="name of the user, or id of a token")
 
 
 def _tokens(arguments: argparse.Namespace) -> Tokens:
@@ -52,9 +52,9 @@ def _new(arguments: argparse.Namespace) -> int:
     secret = _tokens(arguments).make(arguments.name, rights, expires)
     print(secret)
     words = Person(arguments.name, rights).words
-    print(f"{arguments.name} may: {words}. It is not shown again; `token revoke` takes it back", file=sys.stderr)
+    print(f"{arguments.name} may: {words}. It is not shown again; `token revoke` revokes it", file=sys.stderr)
     if Right.SUBMIT in rights:
-        print("note: a bundle is code that runs as this account; who may submit one can do all that this account can",
+        print("note: a bundle is code that runs as this account; a user who may submit one can do the same",
               file=sys.stderr)  # fmt: skip
     return EXIT_MET
 

@@ -1,4 +1,4 @@
-"""What controllers ask of jobs, which of them may ask what, and what they are told beside what jobs do."""
+"""Requests of controllers for jobs, the rights to make them, and events for controllers."""
 
 from __future__ import annotations
 

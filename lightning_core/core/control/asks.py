@@ -1,4 +1,4 @@
-"""What is asked of a job beside what its policy plans: whether it is held, where it trains, and on how many devices.
+"""Requests for a job beside the plan of its policy: whether it is held, where it trains, and on how many devices.
 
 A person asks by commands, and so does a search; a controller asks by :class:`Ask`. What each asks is a level: it holds
 until the same one asks for something else or withdraws it. Where several differ, the one with the lowest rank has its

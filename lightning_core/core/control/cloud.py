@@ -1,4 +1,4 @@
-"""What a pool is told of a cloud, and what it wants of it: nodes, their prices, and what each interval cost.
+"""Events from a cloud and requests to it: nodes, their prices, and the cost of each interval.
 
 Who brings the nodes (the provisioner) tells what there is as levels, so a message that is lost is repaired by the next.
 """

@@ -146,7 +146,7 @@ class DayPlan(NamedTuple):
     tasks: tuple[PlannedTask, ...]
     terms: PlanTerms = PlanTerms()
     on_wall: bool = False
-    """Whether ``begins`` is what the clock on the wall shows then instead: local seconds since 1970."""
+    """Whether ``begins`` is a wall-clock time instead: local seconds since 1970."""
 
     @property
     def locations(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What the clock on the wall shows, for controllers that go by it."""
+"""The wall clock, for controllers that use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_OFFSET, MAX_WALL = 86400.0, 221_845_392_000.0
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """What the clock on the wall shows now, from which scheduler time is told until the next event of this kind.
+    """The wall clock now, from which wall-clock time follows until the next event of this kind.
 
     Args:
         seconds: Seconds since the epoch.

@@ -1,4 +1,4 @@
-"""Targets: when a job counts as met. The table of all kinds, and the readers that use it."""
+"""Targets, which define when a job counts as met: the table of all kinds, and the readers that use it."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def target_keys() -> list[str]:
 
 
 def _key_hint(key: object, terms: Mapping[str, Any], keys: list[str]) -> str:
-    """Return what to write instead of an unknown key: beside no key that says what counts, it is a metric or a typo."""
+    """Return a suggestion for an unknown key: without a key that names the quantity, it is a metric or a typo."""
     is_metric = terms.keys() - {key} <= {"best", "for_evaluations"} and closest(key, keys, NEARLY) is None
     if not (isinstance(key, str) and is_metric):
         return did_you_mean(key, keys)

@@ -1,6 +1,6 @@
-"""What every kind of target can do: the scheduler, the views and the callbacks know no more of it.
+"""The base class of targets: the interface that the scheduler, the views and the callbacks use.
 
-A target has its own scale, in which people see it: a loss falls, an accuracy grows, batches are counted. Forecasts are
+A target has its own scale, which users see: a loss falls, an accuracy grows, batches are counted. Forecasts are
 made of a number that falls: the loss itself, or the distance of a metric from its best possible value.
 """
 
@@ -24,18 +24,18 @@ FLOAT32_TOLERANCE = 1e-7
 
 
 class Target(ABC):
-    """When a job counts as met.
+    """The condition under which a job counts as met.
 
     A new kind of target is a frozen dataclass derived from this class, in :data:`lightning_core.core.targets.TARGETS`
     or brought by a package (:class:`~lightning_core.core.parts.Part`). Most kinds observe a number that the training
-    logs; a kind that counts batches overrides :attr:`observes` and :attr:`work`. One from outside the library that
-    raises is not met, and its training goes on.
+    logs; a kind that counts batches derives from :class:`CountedTarget`. One from outside the library that raises is
+    not met, and its training continues.
 
     Attributes:
         KEY: The key of :meth:`to_dict` that only this kind has.
         KEYS: All keys by which a bundle can spell it.
         FORMS: Examples of it as one line, for messages.
-        MAPPINGS: How a bundle can spell it with keys, for messages.
+        MAPPINGS: Spellings with the keys of a bundle, for messages.
     """
 
     __slots__ = ()
@@ -86,7 +86,7 @@ class Target(ABC):
 
     @property
     def observes(self) -> bool:
-        """Whether values must be observed to tell if it is met; else batches are counted."""
+        """Whether it needs observed values; otherwise batches are counted."""
         return True
 
     @property
@@ -106,16 +106,16 @@ class Target(ABC):
     @property
     @abstractmethod
     def quantity(self) -> str:
-        """Name of what is compared with the goal, in the scale of the goal."""
+        """Name of the quantity compared with the goal, in the scale of the goal."""
 
     @property
     def observed(self) -> str:
-        """Name of the number that the training reports: a metric, or ``"loss"`` for what ``training_step`` returns."""
+        """Name of the number that the training reports: a metric, or ``"loss"`` for the result of ``training_step``."""
         return self.quantity
 
     @property
     def watches(self) -> bool:
-        """Whether a metric is reported that does not decide: the work is known, and the metric says what came of it."""
+        """Whether the reported metric is informative only: the work is known, and the metric shows its result."""
         return False
 
     @property
@@ -145,7 +145,7 @@ class Target(ABC):
 
     @property
     def axis(self) -> str:
-        """Title of a chart's axis for what is compared with the goal."""
+        """Title of a chart's axis for the quantity compared with the goal."""
         return self.quantity
 
     def falling(self, value: float) -> float:
@@ -203,15 +203,45 @@ class Target(ABC):
         """Return the better of two values."""
         return max(one, other) if self.grows else min(one, other)
 
-    # ------------------------------------------------------------------------------------------------ for people
+    # ------------------------------------------------------------------------------------------------ for users
 
     def show(self, value: float) -> str:
-        """Return a value as people see it."""
+        """Return a value in the scale of users."""
         return f"{value:.4g}"
 
     def describe_progress(self, batches: int, value: float | None) -> str:
         """Return how far a job is, and where it has to be."""
         return f"{'-' if value is None else self.show(value)} / {self.show(self.goal)}"
+
+
+class CountedTarget(Target):
+    """A target that counts batches; nothing needs to be observed."""
+
+    __slots__ = ()
+
+    @property
+    def observes(self) -> bool:
+        return False
+
+    @property
+    def quantity(self) -> str:
+        return "batches"
+
+    @property
+    def grows(self) -> bool:
+        return True
+
+    @property
+    def threshold(self) -> float:
+        return math.nan
+
+    def reached(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> float | None:
+        """Return the batches done."""
+        return float(batches)
+
+    def is_met(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> bool:
+        """Return whether all batches are done."""
+        return self.work is not None and batches >= self.work
 
 
 def is_loss(value: float) -> bool:

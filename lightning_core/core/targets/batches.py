@@ -1,22 +1,21 @@
-"""A target for a known amount of work."""
+"""Targets of a known amount of work."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from lightning_core.core.limits import MAX_COUNT, shown
-from lightning_core.core.targets.base import STEP_LOSS, Target, is_whole, line_int
+from lightning_core.core.targets.base import STEP_LOSS, CountedTarget, is_whole, line_int
 from lightning_core.core.validation import positive_int
 
 _LINE = re.compile(r"\s*(?P<batches>\S+)\s+batch(?:es)?\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class BatchTarget(Target):
+class BatchTarget(CountedTarget):
     """A number of batches.
 
     Args:
@@ -51,16 +50,8 @@ class BatchTarget(Target):
         return cls(positive_int(terms["batches"])) if terms.keys() == {"batches"} else None
 
     @property
-    def observes(self) -> bool:
-        return False
-
-    @property
     def work(self) -> int:
         return self.batches
-
-    @property
-    def quantity(self) -> str:
-        return "batches"
 
     @property
     def observed(self) -> str:
@@ -72,24 +63,8 @@ class BatchTarget(Target):
         return float(self.batches)
 
     @property
-    def grows(self) -> bool:
-        return True
-
-    @property
-    def threshold(self) -> float:
-        return math.nan
-
-    @property
     def axis(self) -> str:
         return "batches done"
-
-    def reached(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> float | None:
-        """Return the batches done."""
-        return float(batches)
-
-    def is_met(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> bool:
-        """Return whether all batches are done."""
-        return batches >= self.batches
 
     def show(self, value: float) -> str:
         return f"{value:.0f}"

@@ -1,15 +1,14 @@
-"""A target for a number of passes through the training data."""
+"""Targets of a number of passes through the training data."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from lightning_core.core.limits import MAX_COUNT, check_length, shown
-from lightning_core.core.targets.base import STEP_LOSS, Target, is_whole, line_int
+from lightning_core.core.targets.base import STEP_LOSS, CountedTarget, is_whole, line_int
 from lightning_core.core.validation import positive_int
 
 _LINE = re.compile(r"\s*(?P<epochs>[^\s,]+)\s+epochs?(?:\s*,\s*(?P<best>lowest|highest)\s+(?P<metric>\S+))?\s*")
@@ -17,7 +16,7 @@ _BEST = {"lowest": "min", "highest": "max"}
 
 
 @dataclass(frozen=True, slots=True)
-class EpochTarget(Target):
+class EpochTarget(CountedTarget):
     """A number of epochs. How many batches those are is known once the training has said how long its loader is.
 
     A metric may be watched meanwhile: the job reports it, and its best model is the one with the best value. Where it
@@ -88,19 +87,11 @@ class EpochTarget(Target):
         return cls(**read)
 
     @property
-    def observes(self) -> bool:
-        return False
-
-    @property
     def work(self) -> int | None:
         return None if self.epoch_batches is None else self.epochs * self.epoch_batches
 
     def resolved(self, epoch_batches: int) -> Self:
         return replace(self, epoch_batches=epoch_batches)
-
-    @property
-    def quantity(self) -> str:
-        return "batches"
 
     @property
     def observed(self) -> str:
@@ -121,24 +112,8 @@ class EpochTarget(Target):
         return float(self.work or self.epochs)
 
     @property
-    def grows(self) -> bool:
-        return True
-
-    @property
-    def threshold(self) -> float:
-        return math.nan
-
-    @property
     def axis(self) -> str:
         return "batches done" if self.work else "epochs"
-
-    def reached(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> float | None:
-        """Return the batches done."""
-        return float(batches)
-
-    def is_met(self, batches: int, values: Sequence[float], evaluated: bool, window: int) -> bool:
-        """Return whether all batches of all epochs are done."""
-        return self.work is not None and batches >= self.work
 
     def show(self, value: float) -> str:
         """Return batches in epochs, once it is known how many those are."""

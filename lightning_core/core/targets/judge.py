@@ -11,7 +11,7 @@ from lightning_core.core.targets.base import Target, is_loss
 
 
 class Met(NamedTuple):
-    """What met a target."""
+    """The value that met a target."""
 
     batches: int
     """Batches done."""
@@ -51,14 +51,14 @@ class TargetJudge:
 
     def __init__(self, target: Target, window: int) -> None:
         self.met: Met | None = None
-        """What met the target; None if it is not met."""
+        """The value that met the target; None if it is not met."""
         self._target, self._observes = target, target.observes
         self._window = window
         self._recent = newest(target, window)
         self._at = -1
 
     def aim(self, target: Target) -> None:
-        """Judge what comes by another target, to which the values so far count as well."""
+        """Replace the target; the values so far count for it too."""
         self._target, self._observes = target, target.observes
         self._recent = newest(target, self._window, self._recent)
 

@@ -1,4 +1,4 @@
-"""A target for a loss that falls, or for a metric that grows."""
+"""Targets of a falling loss, or of a growing metric."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LossTarget(Target):
     """A loss of at most a threshold, or a metric of at least a threshold.
 
     Args:
-        metric: Name under which it is logged, or ``"loss"`` for what ``training_step`` returns.
+        metric: Name under which it is logged, or ``"loss"`` for the result of ``training_step``.
         at_most: Threshold of a loss; zero or below for a loss that can be negative (NLL, ELBO).
         at_least: Threshold of a metric that should grow; instead of ``at_most``.
         best: Best value that such a metric can have: 1 for an accuracy, 100 for one in per cent.
@@ -86,7 +86,7 @@ class LossTarget(Target):
             best = 100.0 if self.at_least < 100 else 2 * self.at_least
             raise ValueError(
                 f"target at_least must be below the best there can be, {self.best:g}, got {self.at_least:g}; write the "
-                f"best of {self.metric}, or what it never exceeds: '{self.metric} >= {self.at_least:g} of {best:g}' "
+                f"best of {self.metric}, or its upper bound: '{self.metric} >= {self.at_least:g} of {best:g}' "
                 f"(best: {best:g})"
             )
         self._check_evaluations()

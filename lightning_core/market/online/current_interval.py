@@ -16,18 +16,18 @@ HANDOVER_FRACTION = 0.5
 
 
 class Rest(NamedTuple):
-    """What is left of an interval."""
+    """The rest of an interval."""
 
     number: int
     elapsed: float
     """Fraction of it that is over, 0 to 1."""
     present: NodeCounts
     preempted: bool
-    """Whether requested nodes that were there are gone."""
+    """Whether requested nodes have been lost."""
 
 
 class Toll(NamedTuple):
-    """What faults have cost a job so far."""
+    """Cost of a job's faults so far."""
 
     incarnation: int
     restarts: int
@@ -39,7 +39,7 @@ class Toll(NamedTuple):
         return cls(status.incarnation, status.restarts, status.lost_batches)
 
     def since(self, before: Toll) -> Toll:
-        """Return what has come since; another job of the same name counts from 0."""
+        """Return the cost since another toll; another job of the same name counts from 0."""
         return Toll(*(max(now - then, 0) for now, then in zip(self, before, strict=True)))
 
 
@@ -47,7 +47,7 @@ class Toll(NamedTuple):
 class CurrentInterval:
     """The nodes of an interval, second by second.
 
-    Surplus nodes are given back only once their replacements are warm; until then they train.
+    Surplus nodes are returned only once their replacements are warm; until then they train.
 
     Attributes:
         number: Number of the interval.
@@ -57,7 +57,7 @@ class CurrentInterval:
         on_demand: Price of an on-demand node.
         planned: Nodes that the plans of all jobs hold together.
         present: Nodes present when last seen.
-        tolls: What faults had cost each job at its beginning, by name.
+        tolls: Cost of each job's faults at its beginning, by name.
         requested: Nodes to be held: the planned ones, and those that stay because a replacement is missing.
         held: The largest number of requested nodes present at once.
         hands_over: Whether surplus nodes stay until their replacements are warm.
@@ -90,7 +90,7 @@ class CurrentInterval:
         self.held = self.planned.minimum(self.present)
 
     def state(self) -> dict[str, Any]:
-        """Return what is remembered as JSON values."""
+        """Return the state as JSON values."""
         return {one.name: encode(getattr(self, one.name)) for one in fields(self)}
 
     @classmethod
@@ -118,7 +118,7 @@ class CurrentInterval:
         return first
 
     def replan(self, now: float, planned: NodeCounts, price: float, available: int, on_demand: float) -> None:
-        """Take in what the plans hold from now on, at these prices, with so many spot nodes on offer."""
+        """Record the nodes that the plans hold from now on, their prices, and the number of spot nodes on offer."""
         self.decided, self.planned, self.requested = now, planned, planned
         self.price, self.available, self.on_demand = price, available, on_demand
 
@@ -132,7 +132,7 @@ class CurrentInterval:
     def settle(
         self, now: float, present: NodeCounts, warm: int, seconds: float, money: float | None = None
     ) -> NodeCounts | None:
-        """Return the nodes to ask for once the hand-over is over or late; None to leave the request as it is.
+        """Return the nodes to request once the hand-over is over or late; None to leave the request unchanged.
 
         Args:
             now: Scheduler time.
@@ -147,7 +147,7 @@ class CurrentInterval:
         if planned.minimum(present) == planned and not stay.all:
             self.hands_over, self.requested = False, planned
             return planned
-        if now - self.decided > HANDOVER_FRACTION * seconds:  # what stays from now on is held
+        if now - self.decided > HANDOVER_FRACTION * seconds:  # nodes that stay from now on are held
             if money is not None and self.rest_of_cost(planned.plus(stay), now, seconds) > money:
                 self.hands_over, self.requested = False, planned
                 return planned
@@ -156,7 +156,7 @@ class CurrentInterval:
         return None
 
     def rest(self, now: float, present: NodeCounts, seconds: float) -> Rest:
-        """Return what is left of it, and take in the nodes that are present."""
+        """Record the nodes that are present, and return the rest of the interval."""
         had = self.present.minimum(self.requested)
         self.present = present
         elapsed = min((now - self.number * seconds) / seconds, 1.0)
@@ -177,7 +177,7 @@ class CurrentInterval:
         self.hands_over = False
 
     def rest_of_cost(self, nodes: NodeCounts, now: float, seconds: float) -> float:
-        """Return what so many nodes cost from now to the end of the interval."""
+        """Return the cost of a number of nodes from now to the end of the interval."""
         left = min(max((self.number + 1) * seconds - now, 0.0) / seconds, 1.0)
         return left * nodes.cost(self.price, self.on_demand)
 
@@ -195,7 +195,7 @@ class CurrentInterval:
         Args:
             jobs: Statuses at its end, by name.
             batches: Batches trained in it and not counted yet.
-            cost: What it cost.
+            cost: Its cost.
         """
         pairs = [(self.tolls[name], Toll.of(job)) for name, job in jobs.items() if name in self.tolls]
         seconds = max(self.seen - self.began, 1e-9)

@@ -1,8 +1,8 @@
-"""What the nodes of a pool cost, second by second, as a cloud bills them.
+"""The bill of a pool's nodes, second by second, as a cloud computes it.
 
 A node is billed from its launch to its end, also while it starts, while it trains beside its replacement and while it
-leaves, at the price of each second, and for a minimum at least. What is known of launches and ends is what was seen:
-from one look at the nodes to the next one they are taken to be there.
+leaves, at the price of each second, and for a minimum at least. Launches and ends are known from observations alone:
+between two of them a node counts as present.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.quote_history import quote_from_list, quote_to_list
 from lightning_core.market.zones.node_places import mean_prices
 
-# Intervals that pass unobserved and are billed one by one; what comes after them is billed with the last one.
+# Maximum unobserved intervals that are billed one by one; later ones are billed with the last of them.
 MAX_PASSED = 10_000
 
 
@@ -47,7 +47,7 @@ class NodeBill:
         self._costs: dict[int, float] = {}  # by interval
 
     def state(self) -> dict[str, Any]:
-        """Return what is remembered as JSON values."""
+        """Return the state as JSON values."""
         return {
             "nodes": [[name, *node] for name, node in self._nodes.items()], "places": list(map(list, self._places)),
             "quotes": [[at, quote_to_list(quote)] for at, quote in self._quotes], "until": self._until,
@@ -68,13 +68,13 @@ class NodeBill:
 
     @property
     def cost(self) -> float:
-        """What is billed and not taken yet."""
+        """Amount that is billed and not yet collected."""
         return sum(self._costs.values())
 
     # ------------------------------------------------------------------------------------------------ what happens
 
     def quote(self, quote: Quoted, now: float) -> None:
-        """Take in a quote: of an interval to come, or of the rest of the one in progress; an older one is ignored."""
+        """Record a quote: of an interval to come, or of the rest of the one in progress; an older one is ignored."""
         self.advance(now)
         at = now / self._seconds if quote.interval is None else float(quote.interval)
         if self._quotes:
@@ -87,7 +87,7 @@ class NodeBill:
         self._quotes = self._quotes[max(len(begun) - 1, 0) :]
 
     def see(self, nodes: NodesSeen, now: float) -> None:
-        """Take in the nodes that there are; one that is gone is charged for the rest of the minimum."""
+        """Record the current nodes; a vanished one is charged for the rest of the minimum."""
         self.advance(now)
         names = dict.fromkeys((*nodes.spot, *nodes.billed_spot), True)
         names |= dict.fromkeys((*nodes.on_demand, *nodes.billed_on_demand), False)
@@ -118,12 +118,12 @@ class NodeBill:
             self._until = ends
 
     def take(self, number: int) -> float:
-        """Return what is billed up to the end of an interval and was not taken before, and take it."""
+        """Collect the amount billed up to the end of an interval, and return it."""
         due = [one for one in self._costs if one <= number]
         return math.fsum(self._costs.pop(one) for one in due)
 
     def bill(self, since: float, seconds: float) -> None:
-        """Bill so many seconds from a time on, in which nodes and prices are the same."""
+        """Bill this many seconds from a time on, in which nodes and prices are the same."""
         self._add(since, self._rate(since / self._seconds) * seconds)
 
     def prices_at(self, now: float) -> tuple[float, float]:
@@ -139,13 +139,13 @@ class NodeBill:
     # ------------------------------------------------------------------------------------------------ money
 
     def last_moment(self, now: float, money: float, wanted: NodeCounts, leave: float) -> float:
-        """Return until when nodes can stay so that no more than so much money is spent on them.
+        """Return the time until which a budget pays for the nodes.
 
         Args:
             now: Scheduler time; all is billed up to it.
             money: Money that is left.
             wanted: Nodes that are wanted: those that are not there yet may be launched at any moment.
-            leave: Seconds for which a node that is given back is billed at most.
+            leave: Seconds for which a node that is returned is billed at most.
         """
         if not self._quotes:
             return math.inf
@@ -154,7 +154,7 @@ class NodeBill:
         there = self.counts
         new = wanted.maximum(there).minus(there)
         coming = [BilledNode(True, now)] * new.spot + [BilledNode(False, now)] * new.on_demand
-        begins = list[tuple[float, float]]()  # when each node costs more than what is sure, and its price from then on
+        begins = list[tuple[float, float]]()  # time and price from which a node costs extra
         prices = [self._prices(quote) for quote in quotes]
         for node in (*self._nodes.values(), *coming):
             kind = 0 if node.is_spot else 1
@@ -180,7 +180,7 @@ class NodeBill:
         return spot / self._seconds, on_demand / self._seconds
 
     def _rate(self, at: float) -> float:
-        """Return what a second costs at a time in intervals."""
+        """Return the cost of a second at a time in intervals."""
         return self.counts.cost(*self._prices(self._quote(at)))
 
 

@@ -1,4 +1,4 @@
-"""Decides for one job while the market goes on, interval by interval, from what it has really trained.
+"""Online plan of a job on a live market: decides interval by interval, from the job's real progress.
 
 The rules are those of a backtest (:mod:`lightning_core.market.backtest`): the policy's request is made feasible, the
 safety net checks it, and no job gets more nodes than complete it in the interval.
@@ -45,16 +45,16 @@ class OnlinePlan:
         """Return the nodes to hold in an interval.
 
         Args:
-            job: The job as known now; its throughput may have been measured anew.
-            market: The market; nothing after this interval is looked at.
+            job: The job as known now; its measured throughput may have changed.
+            market: The market; nothing after this interval is used.
             start: Interval of the market in which the job began.
             interval: Intervals since then, 0 in its first. After its deadline a job gets all on-demand nodes that it
                 can use.
             done: Work done, in the job's units.
             held: Nodes held in the interval before.
             reserved: Spot nodes that other jobs get in this interval.
-            elapsed: Fraction of the interval that is over. The safety net decides as at its beginning, with as much
-                less work done as the most nodes would do in that time: so it counts on no more than the rest of it.
+            elapsed: Elapsed fraction of the interval. The safety net decides as at its beginning, minus the work that
+                the most nodes would do in that time, so it counts on the rest of the interval alone.
             preempted: Whether held nodes have just been preempted and the lost work is not yet known.
         """
         if done >= job.work * (1 - EXACT):
@@ -77,7 +77,7 @@ class OnlinePlan:
 
         Args:
             job: The job as known now.
-            market: The market; nothing after this interval is looked at.
+            market: The market; nothing after this interval is used.
             start: Interval of the market in which the job began.
             interval: Intervals since then.
             done: Work done, in the job's units.
@@ -93,7 +93,7 @@ class OnlinePlan:
         # The work lost may not be known yet, and the spot nodes that are left may be preempted as well.
         preemptions = 1 + (held.spot > 0)
         done += (1.0 - elapsed) * throughput - preemptions * job.preemption_cost * job.throughput[-1]
-        # From the next interval on, of which nothing is known, on all on-demand nodes that it can use.
+        # From the next interval on, about which nothing is known, on all on-demand nodes that it can use.
         kept = NodeCounts(0, held.on_demand if job.overhead == "launches" else held.all)
         observation = self._observe(JobBatch([job], market, [start]), interval + 1, done, kept, reserved=0)
         can_wait = SafetyNet(observation).is_safe(np.zeros(1, np.int64), np.array([job.max_nodes]))

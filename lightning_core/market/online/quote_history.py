@@ -1,4 +1,4 @@
-"""What was quoted of a market, interval by interval."""
+"""History of a market's quotes, interval by interval."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from lightning_core.core.control.offers import Offer
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.spot_market import Market
 
-# Intervals before the present one of which the quotes are kept. As many as a plan looks ahead are told of, at most,
-# where a pool was down.
+# Past intervals whose quotes are kept. After a pool was down, at most as many are reported as a plan looks ahead.
 BEFORE = 20_000
 # Intervals after which a quote is old: spot nodes that are there stay, and none is counted on beside them. For this
 # part of the interval, plans wait for a newer one.
@@ -29,7 +28,7 @@ class QuoteHistory:
 
     Args:
         seconds: Seconds of an interval.
-        ahead: Intervals after the present one that a market has, taken to be like it.
+        ahead: Intervals after the present one that a market has, assumed to be like it.
     """
 
     def __init__(self, seconds: float, ahead: int) -> None:
@@ -43,7 +42,7 @@ class QuoteHistory:
         return bool(self._quotes)
 
     def state(self) -> dict[str, Any]:
-        """Return what is remembered as JSON values."""
+        """Return the state as JSON values."""
         quotes = [quote_to_list(quote) for quote in self._quotes.values()]
         news = None if self._news is None else quote_to_list(self._news)
         return {"quotes": quotes, "quoted_at": self._quoted_at if self._quotes else None, "news": news}
@@ -57,7 +56,7 @@ class QuoteHistory:
 
     @property
     def newest(self) -> int:
-        """The last interval of which there is a quote of its own."""
+        """The last interval with a quote of its own."""
         return max(self._quotes)
 
     def number(self, now: float) -> int:
@@ -65,12 +64,12 @@ class QuoteHistory:
         return int(min(now // self._seconds, MAX_INTERVALS))
 
     def take(self, quote: Quoted, now: float, planned: int | None) -> bool:
-        """Take in a quote; return whether it is the first one.
+        """Record a quote; return whether it is the first one.
 
         Args:
             quote: The quote.
             now: Scheduler time.
-            planned: The newest interval for which plans were made: what they went by stays. None if there is none.
+            planned: The newest interval for which plans were made, whose quotes stay; None if there is none.
         """
         number = self.number(now) if quote.interval is None else quote.interval
         is_first = not self._quotes
@@ -89,12 +88,12 @@ class QuoteHistory:
         return self._news if self._news is not None and self._news.interval == number else None
 
     def accept(self, number: int) -> None:
-        """Have plans for an interval go by its newest quote from now on."""
+        """Fix the newest quote of an interval as the one for its plans."""
         if (quote := self.news(number)) is not None:
             self._quotes[number], self._news = quote, None
 
     def at(self, number: int) -> Quoted:
-        """Return what was quoted for an interval: the newest quote up to it."""
+        """Return the quote of an interval: the newest one up to it."""
         found = max((one for one in self._quotes if one <= number), default=min(self._quotes))
         return self._quotes[found]
 
@@ -103,7 +102,7 @@ class QuoteHistory:
 
         Args:
             number: Number of the interval.
-            now: Scheduler time, and ``present`` the nodes that are there: of an old quote no more spot nodes count.
+            now: Scheduler time; an old quote counts for no more spot nodes than the ``present`` ones.
             present: See there.
         """
         numbers = sorted(self._quotes)
@@ -132,7 +131,7 @@ class QuoteHistory:
         return self._is_stale(number, now) and now - number * self._seconds < PATIENCE * self._seconds
 
     def _is_stale(self, number: int, now: float) -> bool:
-        """Return whether what was quoted for an interval is older than quotes may be."""
+        """Return whether the quote of an interval is too old."""
         return number not in self._quotes and now - self._quoted_at > STALE * self._seconds
 
 
@@ -143,7 +142,7 @@ def quote_to_list(quote: Quoted) -> list[Any]:
 
 
 def quote_from_list(value: Sequence[Any]) -> Quoted:
-    """Return what :func:`quote_to_list` wrote."""
+    """Return the quote that :func:`quote_to_list` wrote."""
     price, available, on_demand, interval, offers, egress, transfer = value
     made = tuple(Offer(*offer) for offer in offers)
     return Quoted(price, available, on_demand, interval, made, egress, transfer)

@@ -1,8 +1,8 @@
 """Measured start-up times: from the request for a job's first node to its first batch there.
 
-Plans, and the safety net, count with what nine of ten starts of late have not exceeded. With less, many starts would be
-later than planned. With the longest one, a single start that was late because no node could be had would make plans
-dearer for weeks (docs/decisions.md).
+Plans and the safety net use the 90th percentile of recent start-up times. With less, many starts would be later than
+planned. With the longest one, a single start delayed by a lack of nodes would make plans dearer for weeks
+(docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StartUpTimes(Stateful):
         self._requests.pop(job, None)
 
     def observe(self, now: float, jobs: Mapping[str, JobStatus]) -> None:
-        """Take in the jobs as they are now, by name."""
+        """Record the current jobs, by name."""
         for name, request in list(self._requests.items()):
             if name not in jobs:
                 continue

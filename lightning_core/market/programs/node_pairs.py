@@ -4,19 +4,19 @@ A state before an interval is the pair that was held in the one before, also whe
 on offer, the start-up still to come, and the progress; a decision is the next pair. Three things can happen, and each
 has its own gain of progress:
 
-    launch: some kind of node becomes more. The job starts anew on all of them, for ``launch`` intervals. If it has
-            nodes and none of them was preempted, it trains on them for ``overlap`` intervals, and pays for those that
-            it replaces.
-    stay:   the pair is the same. What start-up there was goes on.
-    shrink: nodes were given back, or lost, and none launched. That costs ``shrink_time``.
+    launch: some kind of node becomes more. The job restarts on all of them, for ``launch`` intervals. If it has nodes
+        and none of them was preempted, it trains on them for ``overlap`` intervals, and pays for those that it
+        replaces.
+    stay: the pair is the same. A start-up in progress continues.
+    shrink: nodes were returned or lost, and none launched. That costs ``shrink_time``.
 
-What a launch gains after the overlap does not depend on what was held, and what the nodes that it replaces cost is a
-sum over both kinds. So the best launch is found by running maxima over one kind and then the other, and so is the best
-of the pairs that only give nodes back. An interval takes O(pairs * cells). Only if a minimum charge is longer than a
-launch, the last interval of a job compares each pair with each other one.
+The gain of a launch after the overlap does not depend on the nodes held before, and the cost of the replaced nodes is a
+sum over both kinds. So running maxima over one kind and then the other find the best launch, and likewise the best pair
+that only returns nodes. An interval takes O(pairs * cells). Only if a minimum charge is longer than a launch, the last
+interval of a job compares each pair with each other one.
 
-Start-up that is still to come is counted in stages: stage 0 has none, and stage k has what is left ``K - k`` intervals
-after a launch, where K is ``launch`` rounded up. For a launch of up to one interval, stage 0 is the only one.
+Remaining start-up is counted in stages: stage 0 has none, and stage k has the rest ``K - k`` intervals after a launch,
+where K is ``launch`` rounded up. For a launch of up to one interval, stage 0 is the only one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lightning_core.market.spot_job import EXACT, SpotJob, intervals_after, valu
 
 
 class OnOffer(NamedTuple):
-    """What can be had in an interval."""
+    """The offer in an interval."""
 
     price: float
     """Price of a spot node."""
@@ -82,7 +82,7 @@ class NodePairs:
         return np.where(self.allowed & on_offer, cost, math.inf)
 
     def end(self, left: FloatArray, on_demand: float) -> FloatArray:
-        """Return the worth at the deadline, less the cost of what is then left (V~ of eq. 9).
+        """Return the value at the deadline, less the cost of the remaining work (V~ of eq. 9).
 
         Args:
             left: Work left by cell, in the unit of the job, shape ``(cells,)``.
@@ -104,15 +104,15 @@ class NodePairs:
     # ------------------------------------------------------------------------------------------------ backwards
 
     def step_back(self, after: FloatArray, offer: OnOffer) -> FloatArray:
-        """Return the worth before an interval from the worth after it.
+        """Return the value before an interval from the value after it.
 
         Args:
-            after: Worth by what is held in the interval, shape ``(..., stages, M, M, cells)``, with the states of the
-                market first. The last cell is that of a job that is done, or of the farthest that it can come.
-            offer: What can be had in the interval, by state of the market.
+            after: Value by the nodes held in the interval, shape ``(..., stages, M, M, cells)``, with the states of the
+                market first. The last cell is a finished job, or the farthest progress that it can make.
+            offer: Offers in the interval, by state of the market.
 
         Returns:
-            Worth by what was held before it, of the same shape.
+            Value by the nodes held before it, of the same shape.
         """
         before, cost, job = np.empty_like(after), self.costs(offer), self.job
         anew, swapped = self._launched(after[..., self.stages - 1, :, :, :], cost, offer)
@@ -137,7 +137,7 @@ class NodePairs:
         return before
 
     def _launched(self, after: FloatArray, cost: FloatArray, offer: OnOffer) -> tuple[FloatArray, FloatArray | None]:
-        """Return the worth of the best launch by what was held: from nothing or a preemption, and from all of that.
+        """Return the value of the best launch by the nodes before: none or a preemption, and all of them.
 
         The second is by the progress at the end of the overlap; None if it is as the first.
         """
@@ -156,7 +156,7 @@ class NodePairs:
         return anew, swapped
 
     def _replacing(self, worth: FloatArray, offer: OnOffer) -> FloatArray:
-        """Return the best launch from each pair, less what those that it replaces cost: maxima over pairs."""
+        """Return the best launch from each pair, less the cost of the nodes that it replaces: maxima over pairs."""
         several = len(self.numbers)
         spot, on_demand = (np.diff(self.numbers) * price * self._paid_meanwhile for price in offer[:2])
         more_on_demand = np.empty_like(worth)  # of each number of spot nodes, by on-demand nodes held
@@ -194,18 +194,18 @@ class NodePairs:
         return anew, swapped
 
     def launches(self, spot: int, on_demand: int) -> BoolArray:
-        """Return whether each pair launches nodes beside so many that are held, shape ``(M, M)``."""
+        """Return whether each pair launches nodes beside this many that are held, shape ``(M, M)``."""
         return (self.numbers[:, None] > spot) | (self.numbers > on_demand)
 
     def action_values(
         self, after: FloatArray, offer: OnOffer, spot: int, on_demand: int, wait: float, cell: float,
         length: float = 1.0,
     ) -> FloatArray:  # fmt: skip
-        """Return the worth of holding each pair in an interval, or for the rest of it, shape ``(M, M)``.
+        """Return the value of holding each pair in an interval, or for the rest of it, shape ``(M, M)``.
 
         Args:
-            after: Worth by what is held in the interval, shape ``(stages, M, M, cells)``.
-            offer: What can be had in the interval: one number of spot nodes.
+            after: Value by the nodes held in the interval, shape ``(stages, M, M, cells)``.
+            offer: Offer in the interval: one number of spot nodes.
             spot: Spot nodes held, and ``on_demand`` those of the other kind: any numbers.
             on_demand: See there.
             wait: Start-up still to come, in intervals.
@@ -246,7 +246,7 @@ class NodePairs:
 
     @property
     def _done(self) -> bool:
-        """Whether a job in the last cell is done."""
+        """Return whether a job in the last cell is done."""
         return bool(self.left[-1] <= EXACT)
 
     def _moved(self, after: FloatArray, wait: float, cost: FloatArray) -> FloatArray:
@@ -268,7 +268,7 @@ class NodePairs:
         return np.where(ends <= 1.0 + EXACT, ends, 1.0)
 
     def _gained(self, worth: FloatArray, intervals: float) -> FloatArray:
-        """Return the worth before each pair has trained for so many intervals."""
+        """Return the value before each pair has trained for this many intervals."""
         gained = np.empty_like(worth)
         for rows, columns in self._of_total:
             gain = intervals * float(self.work[rows[0], columns[0]])
@@ -278,7 +278,7 @@ class NodePairs:
 
 
 def _gained(worth: FloatArray, gain: float) -> FloatArray:
-    """Return the worth by the cell from which so many are gained; between two cells it is linear."""
+    """Return the value by the cell from which this many are gained; between two cells it is linear."""
     whole = math.floor(gain + 1e-9)
     part, gained = gain - whole, _shifted(worth, whole)
     if part <= 1e-9:
@@ -288,7 +288,7 @@ def _gained(worth: FloatArray, gain: float) -> FloatArray:
 
 
 def _shifted(worth: FloatArray, cells: int) -> FloatArray:
-    """Return the worth by the cell from which so many are gained; beyond the last cell there is none."""
+    """Return the value by the cell from which this many are gained; beyond the last cell there is none."""
     if cells == 0:
         return worth
     shifted = np.empty_like(worth)

@@ -5,7 +5,7 @@ the work of an interval lies on a grid (:mod:`.window_planner`). Where launches 
 on-demand nodes (:mod:`.node_pairs`). Without a grid the same recursions run on the undominated pairs of progress and
 cost. Tests compare all of them with an enumeration of all plans.
 
-What preemptions lose is not counted: the optimum knows them beforehand.
+Losses by preemption are not counted: the optimum knows them beforehand.
 """
 
 from __future__ import annotations

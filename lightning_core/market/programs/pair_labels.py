@@ -29,9 +29,9 @@ class _Transition:
         before: Work done on those held before.
         begins: Interval from which those train, start-up being still to come.
         wait: Intervals until those held now train.
-        price: What those held now cost in an interval.
-        surplus: What those that they replace cost.
-        launched: What those that are launched cost in an interval.
+        price: Cost of the nodes held now in an interval.
+        surplus: Cost of the nodes that they replace.
+        launched: Cost of the launched nodes in an interval.
         job: The job.
     """
 
@@ -57,7 +57,7 @@ class _Transition:
         return self.price + self.surplus * (self.job.overlap if by_second else math.ceil(self.job.overlap))
 
     def bill(self, left: FloatArray) -> FloatArray:
-        """Return the cost of an interval in which so much work is left and done."""
+        """Return the cost of an interval in which this much work is left and done."""
         if (minimum := self.job.minimum_charge) is None:
             return np.full(len(left), self.whole)
         on_old = self.begins + left / max(self.had, EXACT)
@@ -126,7 +126,7 @@ def _union(several: Iterable[Labels]) -> Labels:
 
 
 def undominated(done: FloatArray, paid: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the labels of which no other has done as much for as little."""
+    """Return the undominated labels: no other has as much progress at as little cost."""
     order = np.lexsort((-done, paid))
     done, paid = done[order], paid[order]
     farthest = np.maximum.accumulate(np.concatenate([[-math.inf], done[:-1]]))

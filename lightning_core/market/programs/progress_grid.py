@@ -29,7 +29,7 @@ class JobGroup(NamedTuple):
         same: Cells gained in an interval by the number of nodes, shape ``(N + 1,)``, if that is as before.
         up: The same if the number has grown.
         down: The same if it has shrunk.
-        meanwhile: Cells gained on so many nodes while others are launched, shape ``(N + 1,)``.
+        meanwhile: Cells gained on this many nodes while others are launched, shape ``(N + 1,)``.
     """
 
     rows: IntArray
@@ -52,7 +52,7 @@ class JobGroup(NamedTuple):
 
 
 def exact_grid(throughput: FloatArray, *fractions: float) -> float | None:
-    """Return a unit of which the work of every interval is a multiple; None if there is none that is coarse enough.
+    """Return a unit that divides the work of every interval; None if none is coarse enough.
 
     Args:
         throughput: Work of 0, 1, .. nodes in an interval, shape ``(N + 1,)``.

@@ -7,11 +7,11 @@ fine one.
 
     f_t(Z, m) = max over n of  f_{t+1}(Z + mu(n, m) H(n), n) - cost_t(n)
 
-``mu`` depends only on whether n is above m, equal or below. Where a job trains on while more nodes are launched, what
-it gains on m meanwhile is added; windows bill whole intervals. With running maxima over larger and over smaller n, an
-interval takes O(grid * nodes) for each job. Only progress that a job can still have is evaluated, and windows that end
-in the same interval share a table. The same recursion over all intervals to the deadline, with the recorded prices, is
-the offline optimum (:mod:`.optimum`).
+``mu`` depends only on whether n is above m, equal or below. Where a job continues to train while more nodes are
+launched, its gain on m nodes meanwhile is added; windows bill whole intervals. With running maxima over larger and over
+smaller n, an interval takes O(grid * nodes) for each job. Only progress that a job can still have is evaluated, and
+windows that end in the same interval share a table. The same recursion over all intervals to the deadline, with the
+recorded prices, is the offline optimum (:mod:`.optimum`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Table(NamedTuple):
         return bool(((cell >= self.first) & (cell <= self.last)).all())
 
     def action_values(self, interval: int, cell: IntArray, held: IntArray) -> tuple[FloatArray, IntArray]:
-        """Return the worth of holding 0, 1, .. nodes in an interval of the window, and the cells that this leads to.
+        """Return the value of holding 0, 1, .. nodes in an interval of the window, and the cells that this leads to.
 
         Args:
             interval: Interval of the window, from 0.
@@ -118,7 +118,7 @@ class WindowPlanner:
         return spot, totals - spot
 
     def worth(self, observation: Observation, horizon: int) -> FloatArray:
-        """Return the worth of the best plan of each job from now on, shape ``(B,)``; nan after its deadline."""
+        """Return the value of the best plan of each job from now on, shape ``(B,)``; nan after its deadline."""
         found = np.full(len(observation.batch), np.nan)
         for group in groups_of(observation.batch):
             intervals, rows = min(horizon + 1, group.deadline - observation.interval), group.rows
@@ -166,7 +166,7 @@ class WindowPlanner:
 
 
 def _end_of(batch: JobBatch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:
-    """Return the worth of the work left if it is done from an interval on, by number of nodes, job and cell."""
+    """Return the value of the work left if it is done from an interval on, by number of nodes, job and cell."""
     max_nodes, price, launch, fastest, deadline, value, grace = (
         column[rows][:, None]
         for column in (
@@ -199,7 +199,7 @@ def _costs(observation: Observation, rows: IntArray, intervals: int, numbers: in
 
 
 def step_back(after: FloatArray, cost: FloatArray, group: JobGroup) -> FloatArray:
-    """Return the worth before an interval from the worth after it; both of shape ``(numbers, jobs, cells)``.
+    """Return the value before an interval from the value after it; both of shape ``(numbers, jobs, cells)``.
 
     Args:
         after: Worth by the number of nodes held in the interval.

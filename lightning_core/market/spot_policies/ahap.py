@@ -1,6 +1,6 @@
 """AHAP: adaptive hybrid allocation with prediction (Kong et al., algorithm 1), a committed horizon control.
 
-Why theorem 1, the paper's bound on its utility, does not hold here: ``docs/decisions.md``.
+Theorem 1, the paper's bound on its utility, does not hold here; ``docs/decisions.md`` says why.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Ahap(Stateful):
         sigma: Spot price, relative to the on-demand price, up to which spot nodes are cheap; used only for jobs that
             are ahead.
         end: Worth of a window at its end (:data:`~lightning_core.market.programs.window_planner.End`).
-        ahead: Where progress is compared with an even pace: at the ``"window_end"``, or ``"now"``.
+        ahead: Point at which progress is compared with an even pace: at the ``"window_end"``, or ``"now"``.
         mode: ``"default"``, or ``"paper"``: plans are summed, ends are literal, and no job is ahead in its last
             intervals.
         planner: Planner whose tables several policies share; it must have the same ``end``.

@@ -100,7 +100,7 @@ class Chain:
 def _expected(
     job: SpotJob, left: float, intervals: int, chain: FloatArray, cost: FloatArray, group: JobGroup, on_demand: float
 ) -> FloatArray:
-    """Return the expected worth after this interval, with so many to come.
+    """Return the expected value after this interval, with this many to come.
 
     Returns:
         Worth by the nodes held in this interval, by its count, and by the cells of the work left that are done in it.
@@ -108,7 +108,7 @@ def _expected(
     fastest = int(group.same[-1])
     cells = (
         min(math.ceil(left / group.unit), (intervals + 1) * fastest) + 1
-    )  # the work left, or what can be done by then
+    )  # the remaining work, or the work possible by then
     rest = np.maximum(left - np.arange(cells) * group.unit, 0.0)
     wait = np.where(np.arange(job.max_nodes + 1) == job.max_nodes, 0.0, job.launch)[:, None]
     late = intervals_after(rest, job.throughput[-1], wait)

@@ -1,4 +1,4 @@
-"""On-demand nodes only: the fewest that complete the job in time, from its start to its end."""
+"""Policy of on-demand nodes only: the fewest that complete the job in time, from its start to its end."""
 
 from __future__ import annotations
 

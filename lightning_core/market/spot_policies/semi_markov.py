@@ -1,10 +1,10 @@
 """Plans for the expected future, where each launch costs time and a run of spot nodes has an age.
 
-The number of spot nodes is a semi-Markov process (:mod:`lightning_core.market.run_lengths`): how likely it changes
-depends on how long it has been as it is, so that nodes that have just come are trusted less than those that have
-lasted. The price is assumed to stay. Against that process the plan to the deadline is optimal, by backward induction
-over (interval, progress, spot and on-demand nodes held, start-up to come, number on offer, its age): a swap of
-on-demand nodes for spot ones pays its launch, and the loss of spot nodes pays the next one.
+The number of spot nodes is a semi-Markov process (:mod:`lightning_core.market.run_lengths`): the probability of a
+change depends on the time since the last one, so that new nodes are trusted less than those that have lasted. The price
+is assumed to stay. Against that process the plan to the deadline is optimal, by backward induction over (interval,
+progress, spot and on-demand nodes held, start-up to come, number on offer, its age): a swap of on-demand nodes for spot
+ones pays its launch, and the loss of spot nodes pays the next one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from lightning_core.market.spot_job import EXACT, SpotJob
 CELLS, ENTRIES, KEPT = 240, 30_000_000, 8_000_000
 # Numbers of nodes of a kind that a plan considers, at least and at most, beside those on offer and held.
 FEWEST, MOST = 3, 5
-# Fraction of the intervals left after which it plans anew, with what has been seen since; and change of the price.
+# Fraction of the remaining intervals after which it plans again with newer observations, and change of the price that
+# does.
 ANEW, PRICE_CHANGE = 0.5, 0.1
 
 
 class _Basis(NamedTuple):
-    """What a plan is made from."""
+    """Inputs of a plan."""
 
     begins: int
     """Interval of the job."""
@@ -62,7 +63,7 @@ class _NodePlan(NamedTuple):
     """Expected worth after each of its intervals, by state of the market, stage, pair and cell."""
 
     def holds(self, job: SpotJob, interval: int, price: float, exact: set[int]) -> bool:
-        """Return whether it still says what to do, and considers these numbers of spot nodes."""
+        """Return whether the plan is still valid, and considers these numbers of spot nodes."""
         basis = self.basis
         same = (basis.job is job or basis.job == job) and exact.issubset(basis.numbers)
         is_price = abs(price - basis.price) <= PRICE_CHANGE * basis.price
@@ -72,9 +73,9 @@ class _NodePlan(NamedTuple):
 class SemiMarkov:
     """Maximises the expected utility under a semi-Markov model that is estimated as it goes.
 
-    Of many nodes or intervals a plan considers fewer numbers of nodes: it took 0.1 s for 12 nodes and 10 intervals,
-    0.4 s for 12 and 336, 3 s for 64 and 2,000, and twice as long where a launch takes more than an interval. It is made
-    anew after half of the time left, or when the price or the job has changed.
+    Of many nodes or intervals a plan considers fewer numbers of nodes: it took 0.1 s for 12 nodes and 10 intervals, 0.4
+    s for 12 and 336, 3 s for 64 and 2,000, and twice as long where a launch takes more than an interval. It is
+    recomputed after half of the remaining time, or when the price or the job has changed.
 
     Args:
         window: Number of newest intervals to learn from.
@@ -97,7 +98,7 @@ class SemiMarkov:
         self._saved: dict[int, _Basis] = {}  # of plans that are made again when they are asked
 
     def state(self) -> dict[str, Any]:
-        """Return what its plans were made from as JSON values."""
+        """Return the inputs of its plans as JSON values."""
         known = self._saved | {row: plan.basis for row, plan in self._plans.items()}
         return {"plans": [[row, encode(astuple(one.job)), one.begins, *one[2:]] for row, one in known.items()]}
 
@@ -144,7 +145,7 @@ class SemiMarkov:
         worth = pairs.action_values(plan.after[interval - plan.basis.begins][state], offer, *held, wait, done,
                                     1.0 - observation.elapsed)  # fmt: skip
         good = worth >= worth.max() - EXACT
-        # On a tie it keeps what it has, else the fewest nodes win.
+        # On a tie it keeps its nodes, else the fewest nodes win.
         stays = good & (pairs.numbers[:, None] == held[0]) & (pairs.numbers == held[1])
         number = np.where(stays if stays.any() else good, pairs.total, np.iinfo(np.int64).max)
         spot, on_demand = np.unravel_index(int(number.argmin()), number.shape)
@@ -152,7 +153,7 @@ class SemiMarkov:
 
 
 def _plan(basis: _Basis) -> _NodePlan:
-    """Make a plan; the price is taken to stay."""
+    """Make a plan; the price is assumed to stay."""
     job, left, price, on_demand = basis.job, basis.left, basis.price, basis.on_demand
     intervals = min(job.deadline - basis.begins, basis.limit)
     work = left * intervals / (job.deadline - basis.begins)
@@ -189,7 +190,7 @@ def _lose(worth: FloatArray, gone: BoolArray, cells: float) -> None:
 
     Args:
         worth: Worth by state, stage, pair and cell.
-        gone: Whether so many spot nodes are more than are on offer, by state and number.
+        gone: Whether this many spot nodes are more than are on offer, by state and number.
         cells: Work lost; a job that is done loses none.
     """
     at = np.maximum(np.arange(worth.shape[-1]) - cells, 0.0)
@@ -203,12 +204,12 @@ def _lose(worth: FloatArray, gone: BoolArray, cells: float) -> None:
 
 
 def _ages(intervals: int) -> tuple[int, ...]:
-    """Return the ages that matter to a plan of so many intervals."""
+    """Return the ages that matter to a plan of this many intervals."""
     return tuple(age for age in AGES if age <= intervals)
 
 
 def _numbers(job: SpotJob, intervals: int) -> IntArray:
-    """Return the numbers of nodes that a plan of so many intervals considers: as many as its entries allow."""
+    """Return the numbers of nodes that a plan of this many intervals considers: as many as its entries allow."""
     entries = ENTRIES / (intervals * len(_ages(intervals)) * CELLS)
     most = int(np.clip(entries ** (1.0 / 3.0), FEWEST, MOST))  # levels on offer, and pairs of numbers
     even = np.round(np.linspace(0, job.max_nodes, min(most, job.max_nodes + 1)))

@@ -27,7 +27,7 @@ class AllOrNothing(Stateful):
     """Uniform Progress as published: all the nodes that a job can use, or none.
 
     An idle job takes spot nodes whenever there are enough, even if it is behind, and on-demand nodes once it is behind
-    even progress. Spot nodes are kept until they are preempted. On on-demand nodes a job stays, whatever is on offer,
+    even progress. Spot nodes are kept until they are preempted. A job stays on on-demand nodes, whatever is on offer,
     until it is as far as even progress will be after two changes (rule 3, hysteresis).
     """
 

@@ -1,4 +1,4 @@
-"""Where the nodes of a pool are, interval by interval: what is known of its offers, and the choice among them."""
+"""Places of a pool's nodes, interval by interval: the knowledge of its offers, and the choice among them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ NONE = PlacedNodes("", "")
 
 
 class Leeway(NamedTuple):
-    """What the jobs with nodes can bear, in intervals."""
+    """Leeway of the jobs with nodes, in intervals."""
 
     launch: float = 0.0
-    """What a launch takes."""
+    """Duration of a launch."""
     left: float = 1.0
-    """For how long nodes are wanted."""
+    """Time for which nodes are needed."""
     may_move: bool = False
     """Whether all of them have time for a launch that their plans do not know of."""
 
 
 class NodePlaces:
-    """Chooses where the wanted nodes of a pool are, from quotes and from the nodes that were seen.
+    """Chooses the places of a pool's requested nodes, from quotes and from the observed nodes.
 
-    Nodes that were wanted somewhere and have not come yet stand there, as those that are there do. An offer that has
-    lost nodes within an interval has no others until the next one, whatever was quoted before.
+    Requested nodes that have not come yet count as placed. An offer that has lost nodes within an interval has no more
+    until the next one, whatever its quote.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class NodePlaces:
         self._leeway = Leeway()
 
     def state(self) -> dict[str, Any]:
-        """Return what is remembered as JSON values."""
+        """Return the state as JSON values."""
         seen, wanted = (list(map(list, places)) for places in (self._seen, self._wanted))
         return {"seen": seen, "wanted": wanted, "homes": list(self._homes), "lost": dict(self._lost),
                 "leeway": list(self._leeway)}  # fmt: skip
@@ -65,10 +65,10 @@ class NodePlaces:
         self._homes = []
 
     def see(self, nodes: NodesSeen, interval: int) -> None:
-        """Take in the nodes that there are in an interval."""
+        """Record the nodes of an interval."""
         now, wanted = _by_name(nodes.places), _by_name(self._wanted)
         for name, before in _by_name(self._seen).items():
-            kept = min(before.spot, wanted.get(name, NONE).spot)  # a node beyond those was given back
+            kept = min(before.spot, wanted.get(name, NONE).spot)  # a node beyond those was returned
             if now.get(name, NONE).spot < kept:
                 self._lost[name] = interval
         self._lost = {name: at for name, at in self._lost.items() if at >= interval}
@@ -80,10 +80,10 @@ class NodePlaces:
         """Choose where the wanted nodes are; empty where the quote has no offers.
 
         Args:
-            quote: What is on offer.
+            quote: The current offers.
             counts: Spot nodes of each offer in the intervals so far, by its name.
             wanted: Nodes wanted.
-            leeway: What the jobs can bear; None within an interval: as at its beginning, and what stands stays.
+            leeway: Leeway of the jobs; None within an interval: as at its beginning, with all placed nodes kept.
             seconds: Seconds of an interval.
         """
         if not quote.offers:
@@ -110,11 +110,11 @@ class NodePlaces:
         return self._wanted
 
     def available(self, quote: Quoted) -> int:
-        """Return the spot nodes on offer, as far as is known since the quote was told."""
+        """Return the spot nodes on offer, as known since the last quote."""
         return sum(self._as_known(offer).available for offer in quote.offers)
 
     def _as_known(self, offer: Offer) -> Offer:
-        """Return an offer as it is now: with the nodes that are there, and no others after a loss."""
+        """Return the current state of an offer: with its present nodes, and no others after a loss."""
         there = _by_name(self._seen).get(offer.name, NONE).spot
         available = there if offer.name in self._lost else max(offer.available, there)
         values = offer.price, available, offer.on_demand, offer.throughput, offer.region

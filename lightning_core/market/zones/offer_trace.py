@@ -16,11 +16,11 @@ class OfferTrace:
     """Recording of an offer.
 
     Args:
-        market: What was recorded.
+        market: The recording.
         zone: Zone of the nodes.
         type: Type of the nodes.
         throughput: Work of a node, relative to a node of the slowest type on offer.
-        region: Region of the zone; empty for what its name says.
+        region: Region of the zone; empty to derive it from the name.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -45,8 +45,8 @@ class OfferTrace:
 def any_of(traces: Sequence[OfferTrace]) -> Market:
     """Return the market of all offers together, as a spot policy sees it.
 
-    It has the nodes of all of them. Its price is the lowest for the work of a node among the offers with nodes, or
-    among all of them if there are none, and so is its on-demand price.
+    It has the nodes of all of them. Its price is the lowest per unit of work among the offers with nodes, or among all
+    of them if none has any; likewise its on-demand price.
 
     Args:
         traces: Recordings that begin at the same time.

@@ -1,4 +1,4 @@
-"""How long spot nodes of an offer are expected to stay."""
+"""Expected lifetime of an offer's spot nodes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lightning_core.market.run_lengths import RunLengths
 
 
 def expected_stay(counts: IntArray, nodes: int) -> float:
-    """Return the intervals for which so many spot nodes stay, the present one included.
+    """Return the intervals for which this many spot nodes stay, the present one included.
 
-    The runs of intervals with so many on offer follow :mod:`lightning_core.market.run_lengths`, so that nodes which
+    The runs of intervals with this many on offer follow :mod:`lightning_core.market.run_lengths`, so that nodes which
     have lasted are expected to last longer than those that have just come.
 
     Args:
-        counts: Spot nodes on offer in each interval so far, shape ``(T,)``; the last one has so many.
+        counts: Spot nodes on offer in each interval so far, shape ``(T,)``; the last one has this many.
         nodes: Number of nodes, at least 1.
 
     Example::

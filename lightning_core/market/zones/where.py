@@ -1,10 +1,10 @@
-"""Chooses the offers that hold the wanted nodes: a policy says how many, and spot or on demand; this says where.
+"""Choice of the offers that hold the requested nodes: a policy decides their number and kind, this module their places.
 
 A node is worth the work of its stay. One that is launched pays for its launch, one in another region also for the
 transfer of the checkpoint, and a spot node that is lost for the work since the last checkpoint. So the cost of a unit
 of work on a new node, over a stay of ``S`` intervals, is ``(p S + e) / (r (S - d - l))`` with its price ``p``, egress
-``e``, throughput ``r``, launch ``d`` and loss ``l``, and on a node that stands ``p S / (r (S - l))``. The nodes with
-the least are chosen: what stands stays unless a new node is cheaper with its launch paid. That is the rule of renewal
+``e``, throughput ``r``, launch ``d`` and loss ``l``, and on an existing node ``p S / (r (S - l))``. The cheapest nodes
+are chosen: an existing node stays unless a new one is cheaper including its launch. That is the rule of renewal
 processes: a run is left when it costs more from here on than a whole new one on average (Charnov, "Optimal foraging,
 the marginal value theorem", 1976).
 """
@@ -20,7 +20,7 @@ from lightning_core.market.node_counts import NodeCounts
 
 
 class MoveCost(NamedTuple):
-    """What a new node costs beside its price."""
+    """Cost of a new node beside its price."""
 
     launch: float = 0.0
     """Intervals without training from a launch on, in a region where the checkpoint is."""
@@ -51,9 +51,9 @@ def choose(
     """Choose how many of the wanted nodes are in each offer.
 
     Args:
-        offers: The offers as they are now.
+        offers: The current offers.
         stays: Intervals for which spot nodes of each are expected to stay, positive (:func:`.stays.expected_stay`).
-        held: Nodes that stand in each, those that are preempted by now left out.
+        held: Nodes of each offer, without those preempted by now.
         wanted: Nodes wanted; at most as many spot nodes as are on offer together.
         homes: Regions in which the checkpoint is; empty if there is none to move.
         cost: Cost of new nodes.

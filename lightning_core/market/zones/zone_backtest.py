@@ -1,4 +1,4 @@
-"""Backtests policies on several offers at once: a policy says how many nodes, and :mod:`.where` says where."""
+"""Backtests of policies on several offers: a policy decides the number of nodes, and :mod:`.where` their places."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = NodeCounts()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ZoneLedger(Ledger):
-    """Ledger of a backtest on several offers; what is paid includes the egress.
+    """Ledger of a backtest on several offers; costs include the egress.
 
     Attributes:
         moves: Times that a job's nodes were launched where it had none before, its beginning left out, shape ``(B,)``.
@@ -57,8 +57,8 @@ def backtest_zones(
 
     Args:
         policies: The policies, each playing for itself.
-        jobs: The jobs. The launch of each is one in another region, with the transfer of the checkpoint: the safety net
-            promises no more than that leaves time for.
+        jobs: The jobs. Each launch counts as one in another region, with the transfer of the checkpoint, for the
+            guarantee of the safety net.
         traces: Recordings that begin at the same time and have intervals of one length.
         starts: Interval in which each job begins.
         forecasts: Forecasts of the market of all offers together.
@@ -99,7 +99,7 @@ class _ZonePlayback(Playback):
         self.counts = np.zeros((rows, batch.intervals, len(traces), 2), np.int64)
         self.moves, self.egress_paid = np.zeros(rows, np.int64), np.zeros(rows)
         self.standing = [[NOTHING] * len(traces) for _ in range(rows)]
-        # Where the nodes of each were when it last had some: its checkpoint is in the regions of these offers.
+        # Places of each job's last nodes: its checkpoint is in the regions of these offers.
         self.homes = [frozenset[int]() for _ in range(rows)]
         self._offers: dict[int, list[Offer]] = {}
         self._stays: dict[tuple[int, int, int], float] = {}
@@ -116,7 +116,7 @@ class _ZonePlayback(Playback):
                 self.standing[row] = left
                 self.has[0, row] = sum(has.spot for has in left)
                 self.done[row] = max(self.done[row] - cost[row], 0.0)
-                # Those that are left begin anew without them.
+                # The remaining ones restart without them.
                 self.launching[row] = max(self.launching[row], self.rows.shrink_time[row])
 
     def settle(self, interval: int, chosen: IntArray, net: SafetyNet) -> Settled:

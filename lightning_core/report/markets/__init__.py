@@ -1,1 +1,1 @@
-"""What is drawn of a market: its plots, and the tables of the report and the page."""
+"""Plots and tables of a market, for the report and the page."""

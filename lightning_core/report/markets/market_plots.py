@@ -1,4 +1,4 @@
-"""Plots of a spot market: what jobs held by interval, and cost against on-time share by policy."""
+"""Plots of a spot market: nodes of jobs by interval, and cost against on-time share by policy."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _draw_series(axes: Axes, series: IntervalSeries, title: str, now: bool = Fal
     idle = at[(spot + on_demand == 0) & ~begun]
     if len(idle):
         axes.plot(idle, np.full(len(idle), 0.25), "s", color=INK, markersize=4, label="idle")
-    # Counts far beyond what can be used are cut off at the top.
+    # Counts far beyond the usable number are cut off at the top.
     top = max(min(int(there.max()), 2 * series.max_nodes), series.max_nodes, 1)
     if len(lost := at[np.asarray(series.failures, int) > 0] if len(series.failures) else at[:0]):
         axes.plot(lost, np.full(len(lost), 1.1 * top), "x", color="#b3261e", label="failure")

@@ -1,4 +1,4 @@
-"""Tables of a pool on a market, for its report and its page: what each job cost, and what is on offer."""
+"""Tables of a pool on a market, for its report and its page: the cost of each job, and the offers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lightning_core.report.svg import escape
 
 # Jobs that have a row of their own: those that cost most. The others are together in one.
 MAX_JOBS = 100
-# Characters of what has room beside other numbers on a phone.
+# Maximum characters that fit beside other numbers on a phone.
 MAX_NUMBER = 8
 
 _ABOUT_MONEY = (
     "The journal has which nodes were billed and how many devices each job held, but not on which node it trained:"
     " each second of the nodes that are up is split over the devices that jobs held. Beside the jobs are nodes that"
-    " start, that stand beside their replacements, and that leave. What the rest of a job will cost is not in the"
+    " start, that stand beside their replacements, and that leave. The future cost of a job is not in the"
     " journal: <code>lightning-core market plan --run-dir DIR --job NAME</code> plans it."
 )
 
@@ -46,7 +46,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], last: Sequence[Se
 
 
 def money_by_job(history: History) -> str:
-    """Return what each job of a pool on a market cost until now, and what was of no job; empty on no market."""
+    """Return the cost until now of each job of a pool on a market, and of no job; empty without a market."""
     market = history.market
     if market is None:
         return ""
@@ -74,7 +74,7 @@ def offers(history: History, now: float) -> str:
 
     Args:
         history: History of the pool.
-        now: Scheduler time for which it is told how long ago a quote changed.
+        now: Scheduler time from which the age of a quote is counted.
     """
     market = history.market
     if market is None:

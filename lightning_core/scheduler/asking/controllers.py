@@ -1,4 +1,4 @@
-"""The controllers of a scheduler: they hear of each event, and what they ask and want is taken in with it."""
+"""The controllers of a scheduler: each handles every event, and its requests are applied with it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lightning_core.scheduler.state import SchedulerState
 def tell_controllers(state: SchedulerState, event: Event, now: float) -> bool:
     """Tell the controllers of an event, and take in what they ask and want; return whether a round is needed.
 
-    What they ask and want is among the answers. It is part of the event: a replay asks them again. One that raises is
-    told nothing more: what it asked stays, people are told, and the pool goes on. The same events make it raise again.
+    What they ask and want is among the answers. It is part of the event: a replay asks them again. A controller that
+    raises is disabled; its last requests stay in force, and users are told. The same events make it raise again.
     """
     needs_round, view = False, SchedulerView(state, now)
     for by, controller in state.controllers.items():

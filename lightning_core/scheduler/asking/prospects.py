@@ -1,4 +1,4 @@
-"""What a scheduler expects of its jobs: the work that each has left, and the pool that they share.
+"""Prospects of a scheduler's jobs: the remaining work of each, and the pool that they share.
 
 They are a copy, for simulations of what is to come: nothing that is asked of them reaches the scheduler.
 """

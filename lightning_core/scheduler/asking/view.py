@@ -1,4 +1,4 @@
-"""What controllers see of a scheduler."""
+"""The view of a scheduler that controllers get."""
 
 from __future__ import annotations
 

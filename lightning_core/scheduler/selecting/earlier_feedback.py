@@ -1,4 +1,4 @@
-"""What the selector of spot policies begins with: the past of the market, and the jobs of earlier runs.
+"""Initial feedback of the spot policy selector: the past of the market, and the jobs of earlier runs.
 
 Where it is recorded how the market was before the pool began, jobs like those of the paper (Kong et al., section 6: ten
 intervals, work that takes 45 to 90 % of what all nodes can do) are played there under each policy, from starts that are

@@ -1,4 +1,4 @@
-"""What each owner has had of a pool over time: device time of its budget, and how far it lags behind its fair share."""
+"""Device time of each owner over time: that of its budget, and its lag behind the fair share."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who is who, and who may what."""
+"""Access control: identities and rights."""

@@ -1,4 +1,4 @@
-"""The accounts of the machine: who is at the other end of a Unix socket, as the kernel says."""
+"""Accounts of the machine: the identity of a Unix socket's peer, from the kernel."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from lightning_core.server.access.people import ALL_RIGHTS, Person
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of a connection."""
+    """The peer of a connection."""
 
     pid: int
     """Process that opened it; 0 if it is not visible from here."""
     person: Person
     """Its account."""
     speaks_for_others: bool = False
-    """Whether its requests may name another person, for whom they are made."""
+    """Whether its requests may name another user, on whose behalf they are made."""
     of_group: bool = False
-    """Whether it came in by the socket of a group: its requests count with all of its account, and it cannot join."""
+    """Whether it connected through a group's socket: its account shares one budget of requests, and it cannot join."""
 
 
 def peer_at(connection: Any, group: GroupSocket | None) -> Peer:
-    """Return who is at the other end of a Unix socket.
+    """Return the peer of a Unix socket.
 
     The account of this process may do everything, and speak for others. Another one that could open a socket that is
     the user's alone is root, which can do everything anyway.

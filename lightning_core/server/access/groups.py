@@ -1,8 +1,8 @@
 """The socket of a group: how other accounts of the machine reach a pool, with rights that its owner gives them.
 
-It lies in a folder that belongs to the pool's account, and that the group can enter and nothing else: mode 0710. So no
-member can put another socket in its place, or see what else is there. A process that connects is known by its account,
-as the kernel tells it; the pool's own files stay closed to it.
+It lies in a folder that belongs to the pool's account, and that the group can only enter: mode 0710. So no member can
+put another socket in its place, or list the folder. The kernel identifies the account of a process that connects; the
+pool's own files stay closed to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GroupSocket(NamedTuple):
     path: Path
     gid: int
     rights: frozenset[Right]
-    """What members may do beside seeing their own jobs."""
+    """Rights of members beyond seeing their own jobs."""
 
 
 def group_socket(name: str, folder: Path, rights: frozenset[Right]) -> GroupSocket:
@@ -36,7 +36,7 @@ def group_socket(name: str, folder: Path, rights: frozenset[Right]) -> GroupSock
     Args:
         name: Name of the group.
         folder: Its folder: a new one, or one that holds nothing but such a socket.
-        rights: What members may do.
+        rights: Rights of the members.
 
     Raises:
         ValueError: If there is no such group, this account is not in it, or the folder holds other files, can be

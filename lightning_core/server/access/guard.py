@@ -1,4 +1,4 @@
-"""Checks what a person may see and change of a scheduler's jobs, at the moment at which it is done.
+"""Access checks on a scheduler's jobs, made at the moment of the access.
 
 A name may come to mean the job of another person while a request is on its way. So the owner is looked up where the
 event is handed to the scheduler, with nothing in between.
@@ -33,7 +33,7 @@ class Guard:
         return owner is not None and person.sees(owner)
 
     def check_known(self, job: str, person: Person) -> None:
-        """Check that there is a job of this name. To who may not see it, it is as if there were none.
+        """Check that there is a job of this name. For a user who may not see it, there is none.
 
         Raises:
             JoinRefusedError: If there is none; the message has the name that was probably meant.
@@ -43,7 +43,7 @@ class Guard:
             raise JoinRefusedError(f"no job {job!r}{did_you_mean(job, names)}")
 
     def check(self, event: Event, person: Person) -> None:
-        """Check that a person may ask for what an event asks.
+        """Check that a user may send an event.
 
         Raises:
             JoinRefusedError: If it is about a job that the person does not see.
@@ -62,11 +62,11 @@ class Guard:
                 )
 
     def may_report(self, job: str, person: Person) -> bool:
-        """Return whether a process of a person may report for a job: for their own, or for one that is unknown here."""
+        """Return whether a process of a user may report for a job: their own, or one that is unknown here."""
         return person.may(Right.STEER_ALL) or self._owner(job) in (None, person.name)
 
     def may_continue(self, job: str, person: Person) -> bool:
-        """Return whether a process of a person may take up a job that a process has left."""
+        """Return whether a process of a user may take over a job that another process has left."""
         owner = self._owner(job)
         return owner == person.name or (not owner and person.may(Right.STEER_ALL))
 

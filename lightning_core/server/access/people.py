@@ -1,4 +1,4 @@
-"""People, and what each may do with the jobs of a pool."""
+"""Users and their rights on the jobs of a pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_core.core.validation import checked
 
 
 class Right(StrEnum):
-    """What a person may do beside seeing their own jobs."""
+    """A right beyond seeing one's own jobs."""
 
     SEE = "see"
     """See the jobs of all."""
@@ -25,7 +25,7 @@ class Right(StrEnum):
 
 
 class Person(NamedTuple):
-    """A person, and what that person may do.
+    """A user and their rights.
 
     Example::
 
@@ -39,7 +39,7 @@ class Person(NamedTuple):
     rights: frozenset[Right]
 
     def may(self, right: Right) -> bool:
-        """Return whether the person has a right; who may steer the jobs of all may see them and steer their own."""
+        """Return whether the user has a right; a user who may steer all jobs may see them and steer their own."""
         implied = right in (Right.SEE, Right.STEER_OWN) and Right.STEER_ALL in self.rights
         return implied or right in self.rights
 
@@ -62,7 +62,7 @@ class Person(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The rights in words."""
+        """The rights as text."""
         return ", ".join(right for right in Right if right in self.rights) or "none"
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Person(NamedTuple):
 
 ALL_RIGHTS = frozenset(Right)
 POOL = Person("", ALL_RIGHTS)
-"""The pool itself: its manager, its workers, and all else that has joined its Ray."""
+"""The pool itself: its manager, its workers, and everything else that has joined its Ray."""
 
 
 def person_from_dict(body: Any) -> Person:

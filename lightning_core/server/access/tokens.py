@@ -1,7 +1,7 @@
-"""Tokens by which people are known who have no account on the pool's machine: random, stored hashed, revocable.
+"""Tokens of users without an account on the pool's machine: random, stored hashed, revocable.
 
-A token is 256 random bits, so that a plain digest of it tells nothing: no guess comes near, however fast it is tried.
-It is shown once, when it is made. Times are of the clock on the wall, in seconds since 1970.
+A token is 256 random bits, so a plain digest reveals nothing: no guess comes near, however fast. It is shown once, when
+it is made. Times are wall-clock times, in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from lightning_core.storage.private_files import check_ours, owner_only, read_ow
 
 FILE, VERSION = "tokens.json", 1
 MAX_TOKENS, MAX_FILE_BYTES = 1000, 2**20
-# What a token begins with, so that tools that look for secrets in code and logs can find it.
+# Prefix of a token, so that scanners for secrets in code and logs find it.
 PREFIX, SECRET_BYTES = "lct_", 32
 _TOKEN = re.compile(PREFIX + "[A-Za-z0-9_-]{43}")
 
 
 class Token(NamedTuple):
-    """What is kept of a token."""
+    """Record of a token."""
 
     id: str
     """Random, of 8 hexadecimal digits: it tells the tokens of one person apart, and is no secret."""
@@ -67,11 +67,11 @@ class Tokens:
         self._tokens: tuple[Token, ...] = ()
 
     def make(self, name: str, rights: Collection[Right], expires: float | None = None) -> str:
-        """Make a token and return it: what is kept of it does not tell it again.
+        """Make a token and return it; it cannot be recovered from its record.
 
         Args:
-            name: Name of the person; a person may have several tokens.
-            rights: What the person may do with it.
+            name: Name of the user, who may have several tokens.
+            rights: Rights that it gives.
             expires: Seconds from now after which it is not valid any more; None for never.
 
         Raises:
@@ -89,7 +89,7 @@ class Tokens:
         return secret
 
     def revoke(self, name: str) -> int:
-        """Revoke all tokens of a person, or one by its id; return their number.
+        """Revoke all tokens of a user, or one by its id; return their number.
 
         Raises:
             OSError: If that cannot be written: then they are still valid.
@@ -101,7 +101,7 @@ class Tokens:
         return revoked
 
     def list(self) -> tuple[Token, ...]:
-        """Return what is kept of all tokens that are not revoked, in the order in which they were made.
+        """Return the records of all tokens that are not revoked, in the order of creation.
 
         Raises:
             ValueError: If the file is damaged, or another user can change it.
@@ -121,7 +121,7 @@ class Tokens:
         return self._tokens
 
     def person(self, token: str) -> Person | None:
-        """Return who has a token; None if it is unknown, revoked or expired.
+        """Return the user of a token; None if it is unknown, revoked or expired.
 
         Raises:
             ValueError: If the file is damaged, or another user can change it.

@@ -69,7 +69,7 @@ class LocalClient:
         self.event(event)
 
     def event(self, event: Event) -> list[Answer]:
-        """Hand an event to the scheduler, from any thread: a report, or what a person asks for."""
+        """Pass an event to the scheduler, from any thread: a report, or a command."""
         with self._news:
             if answers := self._host.handle(event):
                 self._news.notify_all()

@@ -1,1 +1,1 @@
-"""What keeps the scheduler answering at once under many jobs."""
+"""Load control: keeps the scheduler responsive under many jobs."""

@@ -2,8 +2,9 @@
 
 Rules
 
-1. What rests on an event leaves only after its commit: answers, and what is read of the scheduler.
-2. If a commit fails, no event since the last good one has happened, and everyone who waits for one of them is told so.
+1. Answers to an event, and all data read of the scheduler, leave only after its commit.
+2. If a commit fails, no event since the last good one has happened, and every caller that waits for one of them gets an
+   error.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _CommitGroup:
 
 
 class GroupCommit:
-    """Commits what a host decides.
+    """Commits the decisions of a host.
 
     Args:
         host: The host, whose event loop this is called in.
@@ -72,7 +73,7 @@ class GroupCommit:
                 raise EventNotPersistedError(*group.refusal.args)
 
     async def read(self, ask: Callable[[], Said]) -> Said:
-        """Return what the scheduler says, once all that this rests on is committed."""
+        """Return a value read of the scheduler, once everything that it depends on is committed."""
         while True:
             value = ask()
             try:

@@ -18,7 +18,7 @@ class LongPolling:
 
     Args:
         host: The scheduler's host.
-        commits: Its commits, before which nothing is told.
+        commits: Its commits, before which no answer leaves.
     """
 
     def __init__(self, host: Host, commits: GroupCommit) -> None:
@@ -28,7 +28,7 @@ class LongPolling:
         self._placements, self._nodes = asyncio.Event(), asyncio.Event()
 
     def notify(self, answers: Sequence[Answer], event: Event | None = None) -> None:
-        """Wake those who wait for one of the answers; ``event`` is what caused them."""
+        """Wake the callers that wait for one of the answers to ``event``."""
         changes = [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert | PoolAnswer)]
         if any(isinstance(answer, NodesWanted) for answer in answers):
             self._nodes.set()

@@ -1,4 +1,4 @@
-"""How often jobs should report, so that the scheduler's process keeps up and uses no more of a core than it may."""
+"""Controller of the report period, which keeps the load of the scheduler's process within its share of a core."""
 
 from __future__ import annotations
 

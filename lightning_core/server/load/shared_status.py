@@ -20,7 +20,7 @@ class Json(str):
 
 
 class SharedStatus:
-    """The status of all jobs as JSON, made once for all who ask at the same time and may see every job.
+    """The status of all jobs as JSON, made once for all simultaneous callers that may see every job.
 
     Args:
         status: Function that returns the scheduler time and the status of all jobs; the same list while nothing has
@@ -41,14 +41,14 @@ class SharedStatus:
         return await asyncio.shield(self._next)
 
     async def text_for(self, person: Person) -> Json:
-        """Return the status of the jobs that a person may see; earlier runs that they are like are not named."""
+        """Return the status of the jobs that a user may see; similar earlier runs are not named."""
         now, jobs = await self._status()
         own = [job for job in jobs if person.sees(job.owner)]
         return _whole(now, await _statuses([replace(job, like=None) for job in own]))
 
     async def _make(self) -> Json:
         async with self._making:
-            self._next = None  # those who ask from here on may know of later events
+            self._next = None  # later callers may know of later events
             now, jobs = await self._status()
             if jobs is not self._jobs:
                 self._text = await _statuses(jobs)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 # Seconds between two attempts to wake the scheduler after an error.
 RETRY_INTERVAL = 1.0
-# Seconds after which a host with controllers looks at the clock on the wall at the latest.
+# Maximum seconds between two looks at the wall clock, if the host has controllers.
 MAX_SLEEP = 60.0
 
 
@@ -38,12 +38,12 @@ class Wakeups:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to keep time."""
+        """Start the timer."""
         self._feedback.begin()
         self._task = asyncio.get_running_loop().create_task(self._keep_time())
 
     async def begun(self) -> None:
-        """Return once jobs can be submitted: the selector of spot policies has what was known before."""
+        """Return once jobs can be submitted: the selector of spot policies has the feedback of earlier pools."""
         await self._feedback.begun()
 
     def look(self) -> None:
@@ -52,7 +52,7 @@ class Wakeups:
             self._changed.set()
 
     def close(self) -> None:
-        """Keep time no more."""
+        """Stop the timer."""
         if self._task is not None:
             self._task.cancel()
 
@@ -72,7 +72,7 @@ class Wakeups:
                     await self._changed.wait()
 
     def _seconds_left(self) -> float | None:
-        # The clock on the wall may be set meanwhile, or the machine be suspended.
+        # The wall clock may be set meanwhile, or the machine suspended.
         look = MAX_SLEEP if self._host.scheduler.settings.controllers else None
         times = (self._host.seconds_to_wakeup(), self._feedback.seconds_to_next(), look)
         return min((seconds for seconds in times if seconds is not None), default=None)

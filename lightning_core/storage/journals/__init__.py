@@ -1,1 +1,1 @@
-"""The journal of a scheduler: events and snapshots on the disk, and what reads them again."""
+"""The journal of a scheduler: events and snapshots on disk, and their readers."""

@@ -58,7 +58,7 @@ def since_boot() -> float:
 
 @cache
 def boot_id() -> str:
-    """Return what tells the boots of machines apart; empty if it cannot be read."""
+    """Return an identifier of this boot of this machine; empty if it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:40]
     except (OSError, ValueError):

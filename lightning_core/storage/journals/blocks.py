@@ -1,8 +1,8 @@
 """Old events of a journal in blocks: thinned, compressed, and verified like the events.
 
 A block takes the place of consecutive events before the oldest snapshot. It carries the digest up to its last event,
-from which the next event or block goes on, and a digest over itself and the block before it. The newest blocks are
-merged while they are small, so that there are few, each of which keeps the first and the last report of each worker.
+which the next event or block continues, and a digest over itself and the block before it. The newest blocks are merged
+while they are small, so that there are few, each of which keeps the first and the last report of each worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lightning_core.storage.journals.journal_errors import DamagedJournalError
 # Events that a new block takes the place of: reading and compressing them takes some 10 ms. Read four times as many at
 # once, they leave ten MiB of the process in pieces.
 EVENTS_PER_BLOCK = 500
-# Blocks in a row that are merged, if each stands for fewer than so many events and they have few enough bytes together:
+# Number of consecutive blocks that are merged, if each stands for fewer than this many events and all are small enough:
 # as JSON they take ten times as many, and as much memory again.
 MERGED_AT_ONCE, SMALL, MAX_MERGED_BYTES = 8, 64 * EVENTS_PER_BLOCK, 2**18
 # Bytes of a block as text. The events of a block are a tenth of that at most.
@@ -41,14 +41,14 @@ class Block(NamedTuple):
     now: float
     """Scheduler time of the last one, in seconds."""
     data: bytes
-    """What is kept of the events: compressed JSON."""
+    """Retained content of the events: compressed JSON."""
     chain: str
     """Digest over all events and answers up to the last one."""
     digest: str
     """Digest over the block and the digest of the block before it."""
 
     def entries(self) -> Iterator[JournalEntry]:
-        """Yield what is kept of its events.
+        """Yield the retained entries of its events.
 
         Raises:
             ValueError: If it is damaged.
@@ -77,7 +77,7 @@ def make(first: int, last: JournalEntry, kept: Sequence[JournalEntry], before: s
     Args:
         first: Number of the first event.
         last: The last event, with its digest.
-        kept: What is kept of them.
+        kept: Retained entries.
         before: Digest of the block before it; of the settings, if there is none.
     """
     text = json.dumps([entry[:4] for entry in kept], separators=(",", ":"), allow_nan=False)

@@ -26,7 +26,7 @@ class Down(NamedTuple):
     until: float
     """Scheduler time of the end."""
     by: str
-    """What closed the scheduler, such as ``"Ctrl-C"``; empty after a crash."""
+    """Cause of the shutdown, such as ``"Ctrl-C"``; empty after a crash."""
 
 
 class Downtime:

@@ -5,8 +5,8 @@ Rules
 1. An excerpt is copied from the pool's journal and can be copied again: nothing writes it while jobs run.
 2. Entries keep the number, time and digest that they have in the pool's journal. Reports of other jobs and answers to
    them are left out; where such an event led to an answer for these jobs, a tick stands for it.
-3. It holds everything that happened to its jobs but cannot be replayed alone, since other jobs decide what these are
-   granted: :func:`compare` replays the pool's journal and compares every entry with it.
+3. It holds everything that happened to its jobs but cannot be replayed alone, since other jobs affect the grants of
+   these: :func:`compare` replays the pool's journal and compares every entry with it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def find(part: JournalPart) -> Path | None:
 
 
 def write(part: JournalPart, path: Path) -> bool:
-    """Write the part as it is now, and return whether all of its jobs have ended.
+    """Write the current state of the excerpt, and return whether all of its jobs have ended.
 
     Args:
         part: The pool and its jobs.

@@ -176,7 +176,7 @@ class Journal(JournalReader):
         self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = (),
         calls: Sequence[PartCall] = (),
     ) -> None:  # fmt: skip
-        """Commit one event, its answers and what was accepted of it; a durable journal has them on disk on return.
+        """Commit one event, its answers and its accepted part; a durable journal has them on disk on return.
 
         Raises:
             ValueError: If the event could not be read back; then nothing is committed.
@@ -188,7 +188,7 @@ class Journal(JournalReader):
         self, event: Event, now: float, answers: Sequence[Answer], accepted: Sequence[Accepted] = (),
         calls: Sequence[PartCall] = (),
     ) -> None:  # fmt: skip
-        """Add one event, its answers, what was accepted of it and what outside parts returned to the next commit.
+        """Add one event, its answers, its accepted part and what outside parts returned to the next commit.
 
         Raises:
             ValueError: If the event could not be read back; then nothing is added.
@@ -202,13 +202,13 @@ class Journal(JournalReader):
             self._newest = Anchor.made_now(number, digest, now)
 
     def commit(self) -> bool:
-        """Commit what was added; in a durable journal it is on disk on return. One thread commits at a time.
+        """Commit all added events; in a durable journal they are on disk on return. One thread commits at a time.
 
         Returns:
             Whether there was anything to commit.
 
         Raises:
-            sqlite3.Error, OSError: If it cannot be written. It is then committed the next time, or given up.
+            sqlite3.Error, OSError: If it cannot be written. It is then committed with the next attempt, or discarded.
         """
         with self._adding:
             entries, newest = self._added, self._newest
@@ -231,7 +231,7 @@ class Journal(JournalReader):
         return True
 
     def give_up(self) -> None:
-        """Forget what was added and is not committed."""
+        """Discard all added events that are not committed."""
         with self._adding:
             self._added, self._newest = [], self._committed
 
@@ -247,7 +247,7 @@ class Journal(JournalReader):
         if len(rows) < EVENTS_PER_BLOCK:
             return False
         entries = [check_entry(JournalEntry(*row)) for row in rows]
-        while len(entries) > 1 and entries[-1].event.startswith(TICK):  # what follows tells what a gap before them was
+        while len(entries) > 1 and entries[-1].event.startswith(TICK):  # the next entries explain the gap
             entries.pop()
         self._replace(entries[0].number, entries[-1], entries)
         if merged := blocks.small_ones(self._connection, self.path):

@@ -1,7 +1,7 @@
 """The database of a journal: its tables, connections to it, and the checks of its rows.
 
-A database may come from anywhere: views and triggers can compute what they like when a row is read, and any column can
-hold a value of any type. So the tables must be exactly those of :func:`create_tables`, and each value is checked.
+A database may come from anywhere: views and triggers can run arbitrary computations when a row is read, and any column
+can hold a value of any type. So the tables must be exactly those of :func:`create_tables`, and each value is checked.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ TABLES = {
 }
 
 
-# In place of the digest of what is read from a block: the event before is there as well, or some before it were left
-# out.
+# Marks in place of the digest of an entry from a block: the previous event is present, or some before it were left out.
 KEPT_ON, LEFT_OUT_BEFORE = "-", ""
 
 
 class JournalEntry(NamedTuple):
-    """One event with its answers."""
+    """An event with its answers."""
 
     number: int
     now: float
@@ -90,7 +89,7 @@ def check_tables(connection: sqlite3.Connection) -> str:
 
 
 def read_meta(connection: sqlite3.Connection, key: str) -> str | None:
-    """Return what a journal says of itself under a key; None if it says nothing.
+    """Return the value of a key in a journal's own metadata; None if it has none.
 
     Raises:
         ValueError: If it is no text.
@@ -105,7 +104,7 @@ def read_part(connection: sqlite3.Connection) -> JournalPart | None:
     """Return the pool whose journal this one is a part of; None if it is whole.
 
     Raises:
-        TypeError, ValueError: If what the journal says of it is damaged.
+        TypeError, ValueError: If the journal's metadata is damaged.
     """
     if (text := read_meta(connection, "part_of")) is None:
         return None
@@ -144,7 +143,7 @@ def first_since(connection: sqlite3.Connection, since: float) -> int:
 
 
 def check_files(path: Path, *, steers: bool) -> None:
-    """Check that a journal and what SQLite keeps beside it are regular files, and ours if they decide what happens.
+    """Check that a journal and SQLite's files beside it are regular, and owned by this user if they steer this process.
 
     Raises:
         JournalError: If they are not.
@@ -192,7 +191,7 @@ def _connect_to_read(path: Path, how: str) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, check_same_thread=False)
     try:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
-        connection.execute("BEGIN")  # another process may go on writing: one transaction reads a single snapshot
+        connection.execute("BEGIN")  # another process may keep writing: one transaction reads a single snapshot
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     except BaseException:
         connection.close()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from lightning_core.errors import LightningCoreError
 
-# What code that reads content of any form raises.
+# Errors raised by code that parses arbitrary content.
 _DAMAGE = (
     sqlite3.DatabaseError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
 
-# Characters of what is wrong: SQLite repeats the content that it cannot read.
+# Maximum characters of a message: SQLite repeats the content that it cannot read.
 MAX_WORDS = 500
 
 
@@ -27,7 +27,7 @@ class DamagedJournalError(JournalError):
 
     Args:
         path: Path of the journal.
-        words: What is wrong.
+        words: The problem.
     """
 
     def __init__(self, path: Path, words: str) -> None:
@@ -37,10 +37,10 @@ class DamagedJournalError(JournalError):
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise what goes wrong while the content of a journal is read as an error that names the file.
+    """Convert errors of reading a journal's content into one that names the file.
 
     Raises:
-        DamagedJournalError: If the block raises what damaged content raises.
+        DamagedJournalError: If the block raises an error of damaged content.
     """
     try:
         yield

@@ -21,7 +21,7 @@ POLL_INTERVAL = 0.1
 def lock_journal(path: Path) -> int:
     """Lock a file and return its descriptor; closing it releases the lock.
 
-    A scheduler's actor may outlive its head, and people start a pool twice.
+    A scheduler's actor may outlive its head, and users start a pool twice.
 
     Raises:
         JournalError: If another scheduler holds the lock, or another user can change the folder.

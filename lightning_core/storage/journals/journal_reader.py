@@ -1,4 +1,4 @@
-"""What is read of a journal: its settings, its entries and its snapshots, all verified."""
+"""Reader of a journal: its settings, its entries and its snapshots, all verified."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lightning_core.storage.journals.snapshots import Snapshot, read_snapshots
 
 
 class JournalReader:
-    """A journal as it is read.
+    """A journal that is open for reading.
 
     Args:
         path: Path of the file.
@@ -92,7 +92,7 @@ class JournalReader:
             yield from read_snapshots(self._connection)
 
     def snapshot_row(self, number: int) -> tuple[int, int, bytes, str]:
-        """Return the row of a snapshot as it is."""
+        """Return the raw row of a snapshot."""
         query = "SELECT number, version, state, digest FROM snapshots WHERE number = ?"
         number, version, state, digest = self._connection.execute(query, (number,)).fetchone()
         return number, version, state, digest

@@ -73,7 +73,7 @@ def handle_again(scheduler: Scheduler, entry: JournalEntry) -> str:
 
 
 class Beginning(NamedTuple):
-    """A scheduler from which a replay goes on."""
+    """A scheduler from which a replay continues."""
 
     scheduler: Scheduler
     number: int
@@ -85,7 +85,7 @@ class Beginning(NamedTuple):
 
 
 def beginning(journal: Journal, *, whole: bool = False) -> Beginning:
-    """Return the scheduler from which a replay of a journal goes on; see :func:`replay`.
+    """Return the scheduler from which a replay of a journal continues; see :func:`replay`.
 
     Raises:
         JournalError: If the journal is damaged, or its oldest events are thinned and no snapshot can be restored.

@@ -1,9 +1,9 @@
 """Snapshots of the scheduler in its journal: a restart replays only the events behind the newest one.
 
 A snapshot is the scheduler's state as JSON, compressed, with a digest over it and over the event that it follows. The
-two newest are kept, and one or two far behind them: all events behind the oldest one are whole, to be handled again for
-what was forecast, and to verify the answers. One that is damaged, or of another version, is passed over: the one before
-it, or the first event, is as good a beginning.
+two newest are kept, and one or two far behind them: all events after the oldest one are kept whole, so that forecasts
+can be recomputed and answers verified. A snapshot that is damaged, or of another version, is skipped: the one before
+it, or the first event, serves as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lightning_core.storage.journals.journal_database import digest_of
 # Events between two snapshots: as many are replayed in half a second.
 EVENTS_PER_SNAPSHOT = 5000
 KEPT = 2
-# So many events, and up to twice as many, are whole: an hour of eight jobs that report every second or two. A restart
+# This many events, and up to twice as many, are whole: an hour of eight jobs that report every second or two. A restart
 # verifies them in half a second.
 STRETCH = 50_000
 # Bytes of a state. A pool of ten thousand jobs has 120 MB.

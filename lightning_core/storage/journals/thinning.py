@@ -1,12 +1,12 @@
-"""Thinning: what is kept of events that no restart needs any more.
+"""Thinning of events that no restart needs any more.
 
-Reports, why a job was granted what, and the history of loss curves need every submission, command, grant, verdict,
-alert and fault. Of the other reports they need a few: loss cells on a grid, each with those before it whose mean counts
-against the target, and the first and the last report of each worker. Of the ticks they need those that show a time
-without a scheduler. The rest is most of a journal.
+Reports, `why` and the history of loss curves need every submission, command, grant, verdict, alert and fault. Of the
+other reports they need a few: loss cells on a grid, each with those before it whose mean counts against the target, and
+the first and the last report of each worker. Of the ticks they need those that show a time without a scheduler. The
+rest, which is most of a journal, goes.
 
-An entry that is kept has no digest any more, and each cell of a report a mark in place of its number. What was thinned
-can be thinned again together with what followed it: then fewer reports are the first or the last of their workers.
+A retained entry has no digest, and each cell of a report has a mark in place of its number. Thinned entries can be
+thinned again together with those that followed: then fewer reports are the first or the last of their workers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lightning_core.storage.journals.journal_database import JournalEntry
 GRID = 1.06
 # Marks of a cell: whether cells right before it were left out.
 AFTER_A_BREAK, FOLLOWS = 1, 2
-# Of a report, what only a running scheduler needs.
+# Fields of a report that only a running scheduler needs.
 _TRANSIENT = ("checkpoint", "horizon", "in_slow_phase", "bad_losses", "hang", "learning_rates")
 _REPORT, TICK = '{"kind":"report"', '{"kind":"tick"'
 
 
 def thinned(entries: Sequence[JournalEntry], settings: Settings) -> list[JournalEntry]:
-    """Return what is kept of entries; the first and the last one stay.
+    """Return the retained entries; the first and the last one always stay.
 
     Args:
         entries: The entries, at least one; those without a digest were thinned before.
@@ -68,13 +68,13 @@ class _AcceptedCell(NamedTuple):
 
 
 class _StoredReport(NamedTuple):
-    """What decides whether a report is kept. Its text is read again if it is: all of them read would fill memory."""
+    """Data that decides whether a report is kept. Its text is then read again: all texts would fill the memory."""
 
     worker: tuple[str, int]
     cells: list[_AcceptedCell]
     """The cells that were accepted."""
     batches: int
-    """Where on the curve it is."""
+    """Position on the curve."""
     is_evaluation: bool
 
     @classmethod
@@ -91,7 +91,7 @@ class _StoredReport(NamedTuple):
 
 
 def _accepted(body: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what was accepted of a report."""
+    """Return the accepted part of a report."""
     return [part["accepted"] for part in parts if "accepted" in part and part["job"] == body["job"]]
 
 
@@ -113,7 +113,7 @@ def _newest(cells: list[_AcceptedCell], count: int) -> list[_AcceptedCell]:
 
 
 def _around_gaps(entries: Sequence[JournalEntry], gap: float) -> Iterator[int]:
-    """Yield the places before and behind a gap; ticks may come before the event that tells what it was."""
+    """Yield the places before and after a gap; ticks may come before the event that explains it."""
     after_gap = False
     for k in range(1, len(entries)):
         before, entry = entries[k - 1 : k + 1]

@@ -1,1 +1,1 @@
-"""The curves of earlier runs: what is kept of them, and which of them a new job is given."""
+"""The store of earlier runs, and the choice of those that a new job gets."""

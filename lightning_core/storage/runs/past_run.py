@@ -1,4 +1,4 @@
-"""A run as it is kept: what it did, and what identifies its task."""
+"""A run in the store: its course, and the identity of its task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PastRun(NamedTuple):
     """A run that has ended."""
 
     id: str
-    """Of the run and what it did: the same run is kept once."""
+    """Id of the run and its content: the same run is stored once."""
     name: str
     """Name of its job."""
     owner: int
@@ -28,13 +28,13 @@ class PastRun(NamedTuple):
     model: str
     """Class path of its LightningModule; empty if unknown."""
     metric: str
-    """What its losses are; see :func:`metric_of`."""
+    """Kind of its losses; see :func:`metric_of`."""
     batch_size: int | None
     """Samples in a batch; None if unknown."""
     target: str
     """Its target, in one line; empty if unknown."""
     verdict: str
-    """How it ended; empty if unknown."""
+    """Outcome; empty if unknown."""
     batches: tuple[int, ...]
     """Points of its curve."""
     losses: tuple[float, ...]
@@ -53,7 +53,7 @@ class PastRun(NamedTuple):
 
     @classmethod
     def of(cls, run: EndedRun, owner: int, kind: str, ended_at: float) -> PastRun:
-        """Return a run of a pool as it is kept.
+        """Return a run of a pool in its stored form.
 
         Args:
             run: The run.
@@ -95,7 +95,7 @@ class PastRun(NamedTuple):
 
 
 def metric_of(target: Target) -> str:
-    """Return what the losses of a job are: two curves of the same can be compared.
+    """Return the kind of a job's losses: two curves of the same kind can be compared.
 
     Example::
 
@@ -107,5 +107,5 @@ def metric_of(target: Target) -> str:
 
 
 def new_id(parts: object) -> str:
-    """Return an id of what makes a run the one that it is."""
+    """Return an id of a run's identity."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:ID_LENGTH]

@@ -1,4 +1,4 @@
-"""Keeps the runs that end, and finds those that went as a new job will go.
+"""Stores the runs that end, and finds those with a loss curve like a new job's.
 
 Nothing here can stop a pool: if the store fails, runs are not kept or not found, and the log says so.
 """
@@ -41,7 +41,7 @@ class PoolHistory:
         self._writer = None if self._reader is None else self._open()
 
     def set_devices(self, names: Sequence[str]) -> None:
-        """Set the names of the pool's devices, of which those of CPUs begin with ``cpu``: throughputs go by kind."""
+        """Set the names of the pool's devices; those of CPUs begin with ``cpu``, since throughputs differ by kind."""
         self._kind = "cpu" if all(name.startswith("cpu") for name in names) else "gpu"
 
     def find(self, jobs: Sequence[Job]) -> list[EarlierRuns]:
@@ -82,7 +82,7 @@ class PoolHistory:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Let the runs that were noted before be kept, if the block commits their ends without an error."""
+        """Store the noted runs, if the block commits their ends without an error."""
         noted, self._noted = self._noted, []
         try:
             yield
@@ -94,15 +94,14 @@ class PoolHistory:
     def begin(self, runs: Iterable[EndedRun], now: float) -> None:
         """Note the runs of a scheduler as it was replayed: they may have ended right before a kill.
 
-        The store has most of them already, and keeps each once. What was noted before and not committed has not
-        happened.
+        The store has most of them already, and keeps each once. Notes that were not committed have not happened.
         """
         self._noted = []
         self.note(runs, now)
 
     @property
     def is_due(self) -> bool:
-        """Whether :meth:`write` has something to do."""
+        """Whether :meth:`write` has work to do."""
         return bool(self._due)
 
     def write(self) -> None:
@@ -134,7 +133,7 @@ class PoolHistory:
 
 
 def _events(found: Sequence[tuple[str, tuple[EarlierRun, ...]]]) -> Iterable[EarlierRuns]:
-    """Yield events with so many runs as one may have, each run once."""
+    """Yield events with this many runs as one may have, each run once."""
     places: dict[EarlierRun, int] = {}
     jobs: list[tuple[str, tuple[int, ...]]] = []
     for name, runs in found:

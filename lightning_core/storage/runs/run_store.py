@@ -1,7 +1,7 @@
 """The store of earlier runs: one SQLite file in the folder of a pool, which survives ``down`` and upgrades.
 
-It is no part of the journal: which runs a job was given is an event. A damaged store is moved aside and begun anew; a
-store of another version is left alone. Of a run that is forgotten its number is kept, a hash: a pool that restarts adds
+It is not part of the journal: the runs that a job was given are an event. A damaged store is moved aside and a new one
+started; a store of another version is left alone. The id of a forgotten run, a hash, is kept: a pool that restarts adds
 the runs that it remembers once more.
 """
 
@@ -79,7 +79,7 @@ class RunStore:
             raise RunStoreError(f"{path}: {error}") from None
 
     def add(self, runs: Iterable[PastRun], *, forgotten: bool = False) -> int:
-        """Add runs, and return how many were new; a run that is there already stays as it is.
+        """Add runs, and return how many were new; a run already in the store stays unchanged.
 
         Args:
             runs: The runs.
@@ -146,7 +146,7 @@ class RunStore:
         with self._connection:
             self._connection.execute(f"INSERT OR IGNORE INTO forgotten SELECT id FROM runs WHERE {where}", values)
             count = self._connection.execute(f"DELETE FROM runs WHERE {where}", values).rowcount
-        with suppress(sqlite3.Error):  # what was forgotten is to leave the file as well
+        with suppress(sqlite3.Error):  # forgotten runs must leave the file too
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return count
 
@@ -186,7 +186,7 @@ class RunStore:
         return connection
 
     def _check_version(self, connection: sqlite3.Connection) -> None:
-        """Check the version and the tables, and create them in a new file; a ValueError says what is wrong."""
+        """Check the version and the tables, and create them in a new file; a ValueError names the problem."""
         [version] = connection.execute("PRAGMA user_version").fetchone()
         found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
         if version == 0 and not found:
@@ -197,7 +197,7 @@ class RunStore:
         elif version not in (0, SCHEMA):
             raise RunStoreError(
                 f"{self.path}: its version is {version}, and this release of lightning_core reads version {SCHEMA}: "
-                "move the file away to begin anew"
+                "move the file away to start over"
             )
         elif found != TABLES:
             raise ValueError(f"its tables are not those of a store of runs: {shown(sorted(found))}")

@@ -39,9 +39,9 @@ class ApiRoutes:
     """The API of a pool.
 
     Args:
-        entrance: Says who asks.
+        entrance: Identifies the user.
         pool: The pool.
-        sources: What the endpoints stand on.
+        sources: Data sources of the endpoints.
     """
 
     def __init__(self, entrance: Entrance, pool: Pool, sources: Sources) -> None:
@@ -88,11 +88,11 @@ class ApiRoutes:
 
     async def _no_such(self, request: Request, _: Person) -> Any:
         if any(route.matches(request.scope)[0] is Match.PARTIAL for route in self._known):
-            raise HTTPException(405, f"{request.method} is not what can be done here")
+            raise HTTPException(405, f"{request.method} is not allowed here")
         version = request.path_params["rest"].partition("/")[0][:20]
         if version != VERSION:
             raise HTTPException(404, f"there is no version {version!r} of this API; there is {VERSION}")
-        raise HTTPException(404, f"there is nothing at this path; {PREFIX}/{VERSION}/openapi.json says what there is")
+        raise HTTPException(404, f"there is nothing at this path; {PREFIX}/{VERSION}/openapi.json lists all paths")
 
     async def _answer(self, endpoint: Endpoint, request: Request, person: Person) -> Any:
         name = request.path_params.get("name", "")

@@ -1,7 +1,7 @@
-"""What the API of a pool can be asked: each endpoint is declared once; its route and description are made from that.
+"""The endpoints of the API, each declared once; routes and the OpenAPI description are made from the declarations.
 
-Every question is put to the pool anew, in the name of who asks: so an answer is current, and the pool itself checks
-what that person may see and do.
+Every request is passed to the pool, in the name of its user: so the answer is current, and the pool itself checks that
+user's rights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from lightning_core.server.discovery import kind_of
 from lightning_core.view.job_entry import JobEntry, job_entry
 from lightning_core.view.why import rows
 from lightning_core.web.api import shapes
-from lightning_core.web.api.paging import page_of
 from lightning_core.web.pages.job_pages import log_tail
 
 if TYPE_CHECKING:
@@ -29,12 +28,54 @@ if TYPE_CHECKING:
     from lightning_core.web.live_history import LiveHistory
     from lightning_core.web.submission import Submission
 
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.limits import shown
+from lightning_core.web.status_rows import key_of
+
 VERSION = "v1"
 T = TypeVar("T")
 
 
+def page_of(jobs: Sequence[JobStatus], limit: int | None, after: str | None) -> tuple[Sequence[JobStatus], str | None]:
+    """Return a page of jobs, and the ``after`` of the next page; None if there are no more.
+
+    A job that comes meanwhile is on a later page. Where the last job of a page is forgotten before the next one is
+    asked for, jobs that were submitted with it are given again rather than left out.
+
+    Args:
+        jobs: Jobs in the order of submission.
+        limit: Jobs at most; None for all.
+        after: The ``after`` that an earlier page returned for this one; None for the first page.
+
+    Raises:
+        ValueError: If ``after`` is nothing that was returned.
+    """
+    first = 0 if after is None else _first_after(jobs, after)
+    last = len(jobs) if limit is None else min(first + limit, len(jobs))
+    return jobs[first:last], key_of(jobs[last - 1]) if first < last < len(jobs) else None
+
+
+def _first_after(jobs: Sequence[JobStatus], after: str) -> int:
+    _, _, time = after.rpartition("@")
+    try:
+        submitted_at = float(time)
+    except ValueError:
+        raise ValueError(f"after must be the `next` of an answer, got {shown(after)}") from None
+    first = bisect_left(jobs, submitted_at, key=lambda job: job.submitted_at)
+    for place in range(first, len(jobs)):
+        if jobs[place].submitted_at != submitted_at:
+            break
+        if key_of(jobs[place]) == after:
+            return place + 1
+    return first
+
+
 class Sources(NamedTuple):
-    """What the endpoints stand on."""
+    """Data sources of the endpoints."""
 
     folder: Path
     """Folder of the pool."""
@@ -52,9 +93,9 @@ class CheckedRequest(NamedTuple):
     name: str
     """Name of the job that it is about; empty for none."""
     query: Any
-    """What its address says, of the endpoint's type."""
+    """Query of the address, of the endpoint's type."""
     body: dict[str, Any]
-    """What its body says, with the keys of the endpoint's type."""
+    """Body, with the keys of the endpoint's type."""
 
 
 Answer = Callable[[Sources, CheckedRequest], Any]
@@ -62,15 +103,15 @@ Answer = Callable[[Sources, CheckedRequest], Any]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One thing that can be asked.
+    """An endpoint of the API.
 
     Args:
-        method: Of HTTP; what changes something is a POST.
+        method: HTTP method; POST for every change.
         path: Path below that of the version.
-        summary: What it does, in a sentence.
+        summary: One sentence about its effect.
         answer: Type of its answer.
         run: Function that answers, in a thread.
-        query: Dataclass of what its address may say.
+        query: Dataclass of its query parameters.
         body: Dataclass of its body.
     """
 
@@ -153,10 +194,10 @@ def _log(sources: Sources, asked: CheckedRequest) -> shapes.LogAnswer:
 
 
 def _of_history(sources: Sources, asked: CheckedRequest, read: Callable[[JobHistory], T]) -> T:
-    """Return what is read of the history of a job.
+    """Return data read from the history of a job.
 
     Raises:
-        UnknownJobError: If there is no such job for who asks.
+        UnknownJobError: If the user sees no such job.
         TimeoutError: If the journal has not been read in time.
     """
     with sources.history.reading(fresh=0.0) as history:
@@ -189,19 +230,19 @@ def _submit(sources: Sources, asked: CheckedRequest) -> shapes.Submitted:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/pool", "The pool, and who asks.", shapes.PoolAnswer, _pool),
-    Endpoint("GET", "/counters", "What the scheduler's process has counted since it started; takes the right see.",
+    Endpoint("GET", "/pool", "The pool and the user.", shapes.PoolAnswer, _pool),
+    Endpoint("GET", "/counters", "Counters of the scheduler's process since its start; requires the right see.",
              dict[str, Any], _counters),
     Endpoint("GET", "/jobs", "The jobs that may be seen, in the order of submission.", shapes.JobsAnswer, _jobs,
              query=shapes.JobsQuery),
     Endpoint("GET", "/jobs/{name}", "The newest job of a name.", JobEntry, _job),
-    Endpoint("GET", "/jobs/{name}/forecast", "When a job is forecast to reach its target.", shapes.ForecastAnswer,
-             _forecast),
-    Endpoint("GET", "/jobs/{name}/curve", "What a job has reported.", shapes.CurveAnswer, _curve,
+    Endpoint("GET", "/jobs/{name}/forecast", "Forecast of the time at which a job reaches its target.",
+             shapes.ForecastAnswer, _forecast),
+    Endpoint("GET", "/jobs/{name}/curve", "The reported curve of a job.", shapes.CurveAnswer, _curve,
              query=shapes.CurveQuery),
     Endpoint("GET", "/jobs/{name}/story", "Everything that happened to a job, each with its reason.",
              shapes.StoryAnswer, _story, query=shapes.StoryQuery),
-    Endpoint("GET", "/jobs/{name}/log", "The end of what a launched job has printed.", shapes.LogAnswer, _log,
+    Endpoint("GET", "/jobs/{name}/log", "The end of the log of a launched job.", shapes.LogAnswer, _log,
              query=shapes.LogQuery),
     Endpoint("POST", "/jobs/{name}/deadline", "Give a job another deadline, or none.", shapes.Done,
              _steer("deadline"), body=shapes.NewDeadline),
@@ -209,10 +250,10 @@ ENDPOINTS = (
              _steer("devices"), body=shapes.NewDevices),
     Endpoint("POST", "/jobs/{name}/pause", "Let a job stand still until it is resumed.", shapes.Done, _steer("pause"),
              body=shapes.HowToPause),
-    Endpoint("POST", "/jobs/{name}/resume", "Let a paused job go on.", shapes.Done, _steer("resume")),
+    Endpoint("POST", "/jobs/{name}/resume", "Resume a paused job.", shapes.Done, _steer("resume")),
     Endpoint("POST", "/jobs/{name}/cancel", "End a job; a launched one is saved first.", shapes.Done,
              _steer("cancel")),
-    Endpoint("POST", "/bundles/check", "Say what is wrong with a bundle; nothing that it names is imported.",
+    Endpoint("POST", "/bundles/check", "Check a bundle and list its problems; imports nothing that it names.",
              shapes.CheckAnswer, _check, body=shapes.BundleText),
     Endpoint("POST", "/bundles", "Submit a bundle; takes the right submit, and `serve --allow-submit`.",
              shapes.Submitted, _submit, body=shapes.BundleText),

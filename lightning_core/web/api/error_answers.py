@@ -1,4 +1,4 @@
-"""Errors of the API, as JSON: which rule a request breaks, in one word, and why."""
+"""Errors of the API as JSON: a code for the broken rule, and an explanation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULES = {
 
 
 def is_api(path: str) -> bool:
-    """Return whether a path is one of the API, which answers in JSON whatever it answers."""
+    """Return whether a path belongs to the API, where every response is JSON."""
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 

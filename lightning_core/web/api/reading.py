@@ -1,4 +1,4 @@
-"""Reads what a request says, by the dataclass that declares it."""
+"""Reader of requests, by the dataclass that declares their fields."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, get_args, get_origin, get_type_hints
 from lightning_core.core.limits import shown
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.validation import checked
-from lightning_core.web.api.schemas import Schemas, is_required
+from lightning_core.web.api.openapi import Schemas, is_required
 
 # Characters of a value in an address, and digits of a number there.
 MAX_LENGTH, MAX_DIGITS = 200, 9
 
 
 def read_query(kind: type, given: Mapping[str, str]) -> Any:
-    """Return what the address of a request says.
+    """Return the query of a request.
 
     Args:
         kind: Dataclass whose fields it may give.
         given: Values in the address.
 
     Raises:
-        ValueError: If one is unknown, is not what it must be, or out of range.
+        ValueError: If a value is unknown, of another type or out of range.
 
     Example::
 
@@ -43,7 +43,7 @@ def read_query(kind: type, given: Mapping[str, str]) -> Any:
 
 
 def read_body(kind: type, given: Any) -> dict[str, Any]:
-    """Return what the body of a request says; None says nothing.
+    """Return the body of a request; None is an empty one.
 
     Args:
         kind: Dataclass whose fields it must or may give.

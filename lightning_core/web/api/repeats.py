@@ -1,7 +1,7 @@
-"""Requests that change something, sent again because the answer was lost: they are done once.
+"""Repeated requests: a change that is requested again because the response was lost is made once.
 
-A program gives each request an id, and sends it again under the same id. The answers are kept in memory: a
-server that was restarted does not know what was asked before.
+A program gives each request an id, and sends it again under the same id. The answers are kept in memory: a restarted
+server does not know earlier requests.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class _PastRequest(NamedTuple):
 
 
 class Repeats:
-    """Remembers the answers to requests by who asked, and their ids."""
+    """Remembers the answers to requests by user and id."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _PastRequest] = {}
 
     async def once(self, person: str, number: str | None, content: str, do: Callable[[], Awaitable[Any]]) -> Any:
-        """Do what a request asks, unless it is being done or has been; what failed may be asked again.
+        """Carry out a request, unless that is in progress or done; a failed request may be repeated.
 
         Args:
-            person: Name of who asks.
+            person: Name of the user.
             number: Id of the request; None for one that is never sent again.
-            content: What it asks.
+            content: Content of the request.
             do: Does it, and returns the answer.
 
         Raises:
@@ -48,7 +48,7 @@ class Repeats:
         key, digest = (person, number), hashlib.sha256(content.encode()).digest()
         known = self._known.get(key)
         if known is None:
-            # A task of its own: it is done even if who asked hangs up, and the answer is there for the next request.
+            # A task of its own: it completes even if the client hangs up, and the next request gets the answer.
             known = self._known[key] = _PastRequest(digest, asyncio.ensure_future(do()))
             known.answer.add_done_callback(lambda answer: self._forget_failure(key, answer))
             if len(self._known) > MAX_REMEMBERED:

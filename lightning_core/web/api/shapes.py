@@ -1,4 +1,4 @@
-"""What the API of a pool is asked with, and what it answers, as types. Times are in seconds; null while unknown."""
+"""Types of the API's requests and responses. Times are in seconds; null while unknown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Nothing:
 
 @dataclass(frozen=True)
 class JobsQuery:
-    """Which jobs are wanted, and how many at once; all by default."""
+    """Jobs to return, and how many at once; all by default."""
 
     owner: Annotated[str | None, "Jobs of this owner."] = None
     outcome: Annotated[Verdict | None, "Jobs with this verdict."] = None
@@ -34,7 +34,7 @@ class JobsQuery:
 
 @dataclass(frozen=True)
 class CurveQuery:
-    """How much of a curve is wanted."""
+    """Part of a curve to return."""
 
     run: Run = None
     limit: Annotated[int, "Points at most, evenly spaced.", {"minimum": 2, "maximum": MAX_POINTS}] = 1000
@@ -42,7 +42,7 @@ class CurveQuery:
 
 @dataclass(frozen=True)
 class StoryQuery:
-    """How much of a story is wanted."""
+    """Part of a story to return."""
 
     run: Run = None
     limit: Annotated[int, "Moments at most, the newest.", {"minimum": 1, "maximum": MAX_MOMENTS}] = MAX_MOMENTS
@@ -50,7 +50,7 @@ class StoryQuery:
 
 @dataclass(frozen=True)
 class LogQuery:
-    """How much of a log is wanted."""
+    """Part of a log to return."""
 
     lines: Annotated[int, "Lines at most, the last.", {"minimum": 1, "maximum": MAX_LINES}] = MAX_LINES
 
@@ -75,9 +75,9 @@ class NewDevices:
 
 @dataclass(frozen=True)
 class HowToPause:
-    """How a job is paused."""
+    """Options of a pause."""
 
-    release: Annotated[bool, "Whether to save it and free its memory too."] = False
+    release: Annotated[bool, "Whether to save the job and free its memory too."] = False
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,18 @@ class PersonEntry(TypedDict):
     """A person."""
 
     name: str
-    rights: Annotated[list[Right], "What that person may do beside seeing their own jobs."]
+    rights: Annotated[list[Right], "Rights of that user beyond seeing their own jobs."]
 
 
 class UnavailableDevice(TypedDict):
     """A device that is not planned on, because no worker can run there."""
 
     device: Annotated[int, "Its number."]
-    why: Annotated[str, "Why; empty if that is not known."]
+    why: Annotated[str, "Reason; empty if unknown."]
 
 
 class PoolAnswer(TypedDict):
-    """The pool, and who asks."""
+    """The pool and its user."""
 
     pid: Annotated[int, "Id of the scheduler's process."]
     folder: Annotated[str, "Its folder, on its own machine."]
@@ -116,12 +116,12 @@ class PoolAnswer(TypedDict):
     settings: Annotated[dict[str, Any], "Policy, estimator, number of devices and constants."]
     cloud: Annotated[dict[str, Any], "Nodes that it wants and has, and their cost."]
     plan: Annotated[dict[str, Any] | None, "Plan of the day."]
-    owners: Annotated[list[dict[str, Any]], "What each owner of jobs has and may have."]
+    owners: Annotated[list[dict[str, Any]], "Shares and limits of each owner of jobs."]
     waiting: Annotated[
         list[dict[str, Any]], "Scripts that hold until the name of their job is free: `job` and `owner`."
     ]
-    person: Annotated[PersonEntry, "Who asks."]
-    takes_bundles: Annotated[bool, "Whether that person may submit here."]
+    person: Annotated[PersonEntry, "The user."]
+    takes_bundles: Annotated[bool, "Whether that user may submit here."]
 
 
 class JobsAnswer(TypedDict):
@@ -129,11 +129,11 @@ class JobsAnswer(TypedDict):
 
     now: Annotated[float, "Scheduler time."]
     jobs: list[JobEntry]
-    next: Annotated[str | None, "What to give as `after` for the jobs that follow; null if there are no more."]
+    next: Annotated[str | None, "Value of `after` for the next page; null if there are no more jobs."]
 
 
 class Forecast(TypedDict):
-    """When a job is forecast to reach its target."""
+    """Forecast of the time at which a job reaches its target."""
 
     verdict: Verdict | None
     reason: str
@@ -155,34 +155,34 @@ class Point(TypedDict):
     """A point of a curve."""
 
     time: Annotated[float, "Seconds since the submission of the job."]
-    value: Annotated[float, "What counts against the target: a mean of losses, a metric, or batches done."]
+    value: Annotated[float, "Value that counts against the target: a mean of losses, a metric, or batches trained."]
 
 
 class CurveAnswer(TypedDict):
-    """What a job has reported."""
+    """Reported curve of a job."""
 
     run: Annotated[int, "Number of the job among those of its name."]
-    metric: Annotated[str, "What its target compares."]
+    metric: Annotated[str, "Quantity that its target compares."]
     goal: Annotated[float, "Value at which the target is met."]
-    seen: Annotated[int, "Points that there are."]
+    seen: Annotated[int, "Number of all points."]
     points: Annotated[list[Point], "Points in order; some are left out if there are too many."]
 
 
 class Moment(TypedDict):
-    """One thing that happened to a job."""
+    """An event of a job."""
 
     time: Annotated[float, "Seconds since its submission."]
-    what: Annotated[str, "submitted, grant, fault, a verdict, or what acted: command, plan, worker, pool."]
+    what: Annotated[str, "submitted, grant, fault, a verdict, or the source: command, plan, worker, pool."]
     share: Annotated[float | None, "Share of its devices, if a grant changed it."]
     devices: list[int] | None
     reason: str
 
 
 class StoryAnswer(TypedDict):
-    """What happened to a job, and why."""
+    """Events of a job with their reasons."""
 
     run: Annotated[int, "Number of the job among those of its name."]
-    seen: Annotated[int, "Moments that there are."]
+    seen: Annotated[int, "Number of all moments."]
     moments: Annotated[list[Moment], "Moments, the oldest first."]
 
 
@@ -193,7 +193,7 @@ class LogAnswer(TypedDict):
 
 
 class Done(TypedDict):
-    """What was done."""
+    """Confirmation of a change."""
 
     words: str
 
@@ -205,7 +205,7 @@ class Submitted(TypedDict):
 
 
 class ProblemEntry(TypedDict):
-    """What is wrong with a bundle."""
+    """Problems of a bundle."""
 
     line: Annotated[int | None, "Line of the text, from 1; null for a problem elsewhere, such as in a config file."]
     column: int | None
@@ -213,7 +213,7 @@ class ProblemEntry(TypedDict):
 
 
 class CheckAnswer(TypedDict):
-    """What is wrong with a bundle as it stands there."""
+    """Problems of a bundle, found without importing anything."""
 
     problems: list[ProblemEntry]
 
@@ -232,11 +232,11 @@ class VersionsAnswer(TypedDict):
 
 
 class ErrorWords(TypedDict):
-    """Why a request is refused."""
+    """Reason of a refusal."""
 
-    rule: Annotated[str, "Which rule was broken, in one word."]
+    rule: Annotated[str, "Code of the broken rule."]
     words: str
-    problems: NotRequired[Annotated[list[ProblemEntry], "What is wrong with a bundle."]]
+    problems: NotRequired[Annotated[list[ProblemEntry], "Problems of a bundle."]]
 
 
 class ErrorAnswer(TypedDict):

@@ -1,1 +1,1 @@
-"""What pages show, as HTML: no route, no request; each function returns a part of a page."""
+"""HTML of the pages: no routes, no requests; each function returns a part of a page."""

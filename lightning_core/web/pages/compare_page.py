@@ -1,4 +1,4 @@
-"""Several jobs side by side: their curves in one chart, and in which hyper-parameters they differ."""
+"""Comparison of several jobs: their curves in one chart, and the hyper-parameters that differ."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MAX_JOBS, MAX_ROWS = 8, 200
 
 
 class ComparedJob(NamedTuple):
-    """One of the jobs."""
+    """A job in the comparison."""
 
     label: str
     job: JobHistory
     asked: str
-    """How it is named in the address of the page."""
+    """Its name in the address of the page."""
     values: dict[str, object]
     """Hyper-parameters by name, secrets left out; empty if they are not known."""
 
@@ -33,7 +33,7 @@ def body(jobs: Sequence[ComparedJob], last: float, axis: Axis, width: int) -> st
     Args:
         jobs: The jobs that are compared.
         last: Scheduler time of the last event.
-        axis: What their curves are drawn over.
+        axis: Axis over which their curves are drawn.
         width: Width of the charts in pixels.
     """
     if not jobs:

@@ -68,9 +68,9 @@ class Frame:
         """Return a page.
 
         Args:
-            name: What it shows, for its title.
+            name: Title of the page.
             body: Its content, as HTML.
-            person: Who looks at it; None for a person who has not come in.
+            person: The user; None before signing in.
             here: Address of the page, to mark it in the navigation.
             script: Name of its script.
         """

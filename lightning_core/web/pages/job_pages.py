@@ -1,4 +1,4 @@
-"""The page of a job: its curve and forecasts, what happened to it and why, its log, and what can be asked of it."""
+"""The page of a job: its curve and forecasts, its events with their reasons, its log, and its controls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lightning_core.view.text import clean
 from lightning_core.view.why import rows
 from lightning_core.web.pages.overview_page import in_script
 
-# Bytes and lines of the end of a log; rows of what happened.
+# Bytes and lines of the end of a log; rows of the table of events.
 LOG_BYTES, LOG_LINES, MAX_STORY = 2**18, 400, 400
 MAX_SPEC_BYTES = 2**20
 
@@ -43,9 +43,9 @@ def body(
         found: The job.
         status: Its status; None if it is an earlier one of its name, or the pool has forgotten it.
         steers: Whether the reader may steer it.
-        state: What the page shows at first, as JSON.
+        state: Initial state of the page, as JSON.
         folder: Folder of the pool.
-        tools: What the reader can try beside, as HTML.
+        tools: Further panels, as HTML.
     """
     _, job = found
     label = history.label(job)
@@ -130,7 +130,7 @@ def facts(job: JobHistory, status: JobStatus | None) -> str:
         found.insert(0, ("owner", terms.owner))
     if terms.trial_of:
         found.append(("trial of", terms.trial_of))
-    # Dates are put in by the page's script, in the time zone of who reads them.
+    # The page's script inserts dates in the reader's time zone.
     dates = [("submitted", job.submitted), ("ended", job.ended)]
     if not terms.is_best_effort:
         dates.insert(1, ("due", job.deadline))
@@ -171,7 +171,7 @@ def _log(job: JobHistory, status: JobStatus | None) -> str:
 
 
 def _tools(job: JobHistory, status: JobStatus | None) -> str:
-    """Return the buttons of what can be asked of a job."""
+    """Return the buttons for the actions on a job."""
     most = job.job.max_devices
     return (
         '<div class="tools" id="asks" role="group" aria-label="Steer this job">'
@@ -186,13 +186,13 @@ def _tools(job: JobHistory, status: JobStatus | None) -> str:
 
 
 def _config(found: HyperParameters) -> str:
-    """Return what a job is trained with, as HTML; empty if that is not known."""
+    """Return the hyper-parameters of a job as HTML; empty if unknown."""
     values = "".join(f"<div><dt>{escape(name)}</dt><dd>{shortened(value)}</dd></div>" for name, value in found)
     return values and f'<section class="panel"><h2>Hyper-parameters</h2><dl class="facts">{values}</dl></section>'
 
 
 def trained_with(folder: Path, job: JobHistory, *, is_newest: bool) -> HyperParameters:
-    """Return what a job is trained with, secrets left out: its config, or else what its training has told.
+    """Return the hyper-parameters of a job without secrets: from its config, or else as reported by its training.
 
     Args:
         folder: Folder of the pool.

@@ -1,4 +1,4 @@
-"""A pool on a market: what is on offer, what it held and paid, for which job and why; or the plan of a pool."""
+"""The page of a pool on a market (offers, nodes, costs by job, reasons), or of a pool with a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_core.view.cloud_line import trouble_line
 from lightning_core.view.text import clean
 from lightning_core.web.pool_watch import PoolSnapshot
 
-# Intervals in the charts and in the table, changes of what was wanted, and jobs: the newest.
+# Maximum intervals in the charts and in the table, changes of requests, and jobs: the newest.
 MAX_DRAWN, MAX_ROWS, MAX_WANTED, MAX_JOBS = 400, 50, 20, 200
 WIDTH, LEFT, MARGIN = 900, 50, 10
 PRICE_TOP, PRICE_BOTTOM, NODES_TOP, NODES_BOTTOM, HEIGHT = 24, 104, 136, 236, 262
@@ -31,11 +31,11 @@ def body(history: History, view: PoolSnapshot) -> str:
 
 
 def parts(history: History, view: PoolSnapshot, width: int) -> str:
-    """Return what changes with time, as HTML.
+    """Return the part that changes with time, as HTML.
 
     Args:
         history: History of the pool.
-        view: The pool as it is.
+        view: Snapshot of the pool.
         width: Width of the charts in pixels.
     """
     rows = [answer for _, answer in history.cloud if isinstance(answer, IntervalEnded)]
@@ -46,7 +46,7 @@ def parts(history: History, view: PoolSnapshot, width: int) -> str:
         f"{_now(cloud)}"
         f'<section class="panel"><h2>Price and nodes</h2>{_charts(rows, width)}</section>'
         f"{_panel('On offer', offers(history, view.now))}{_panel('Money by job', money_by_job(history))}"
-        f'<section class="panel"><h2>What was wanted, and why</h2>{_wanted(history)}</section>'
+        f'<section class="panel"><h2>Requested nodes, and why</h2>{_wanted(history)}</section>'
         f"{_plan(plan, view.now) if plan else ''}"
         f'<section class="panel"><h2>Jobs</h2>{_jobs(view)}</section>'
         f'<details class="panel"><summary>Intervals</summary>{_intervals(rows)}</details>'
@@ -136,7 +136,7 @@ def _plan(plan: Mapping[str, Any], now: float) -> str:
         for name, (hold, location, devices, reason) in plan["asked"].items()
     ] + [[clean(name), "no more", clean(why)] for name, why in plan["short"].items()]
     asked = table(("job", "planned", "why"), rows) if rows else ""
-    return f'<section class="panel"><h2>What is planned</h2><p>{escape(words)}</p>{asked}</section>'
+    return f'<section class="panel"><h2>Plan</h2><p>{escape(words)}</p>{asked}</section>'
 
 
 def _jobs(view: PoolSnapshot) -> str:

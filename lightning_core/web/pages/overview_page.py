@@ -1,4 +1,4 @@
-"""The first page: who trains now and why, and who will make it."""
+"""The first page: the jobs that train now and why, and their forecasts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_core.web.pool_watch import PoolSnapshot
 
 
 def describe(view: PoolSnapshot, person: Person) -> dict[str, Any]:
-    """Return what the page shows of the pool itself to a person."""
+    """Return the part of the page about the pool itself, for a user."""
     about = view.about
     settings = about.get("settings", {})
     found: dict[str, Any] = {
@@ -39,7 +39,7 @@ def body(state: str, tools: str = "") -> str:
 
     Args:
         state: All that it shows at first, as JSON.
-        tools: What the reader can try beside, as HTML.
+        tools: Further panels, as HTML.
     """
     return (
         '<h1 class="quiet">Jobs</h1><p id="trouble" class="trouble" role="alert" hidden></p>'

@@ -1,4 +1,4 @@
-"""The form for bundles: checked where it stands, and submitted after a question."""
+"""The form for bundles: checks a bundle in place, and submits it after confirmation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ def body() -> str:
     """Return the content of the page; its script checks and submits by the API."""
     return (
         '<h1>Submit a bundle</h1><p class="soft">A bundle is code: its jobs run as the account of the pool. Checking '
-        "it runs none of its code; submitting it imports what its configs name.</p>"
+        "it runs none of its code; submitting it imports the classes that its configs name.</p>"
         '<form id="bundle-form"><label class="field" for="bundle">Bundle, as YAML</label>'
         '<textarea id="bundle" class="bundle" spellcheck="false" autocomplete="off" autocapitalize="off" '
         'aria-describedby="problems"></textarea>'

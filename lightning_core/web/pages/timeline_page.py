@@ -1,4 +1,4 @@
-"""Who held which share of which device, and when."""
+"""The timeline page: the share of each device that each job held over time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lanes(history: History, view: PoolSnapshot, last: float | None) -> str:
 
     Args:
         history: History of the pool.
-        view: The pool as it is.
+        view: Snapshot of the pool.
         last: Seconds that are shown; None or 0 for all.
     """
     until = max(history.last, view.now)

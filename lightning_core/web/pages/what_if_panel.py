@@ -1,4 +1,4 @@
-"""The panel that shows who would make it, before anything is changed."""
+"""The what-if panel: forecasts which jobs finish in time after a change, before anything is changed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lightning_core.simulation.what_if import Assumption, Chances
 from lightning_core.view.text import clean
 from lightning_core.web.pool_watch import PoolSnapshot
 
-# A chance that moves by less is the same to a reader; rows that are shown of the jobs that stay as they are.
+# Differences of a chance below this are not shown; maximum rows of jobs whose chances stay the same.
 NOTABLE, MAX_SAME = 0.05, 100
 
 
 def panel(view: PoolSnapshot, person: Person, job: str = "") -> str:
-    """Return the panel; its script asks for what it shows. It is empty for who may not see all jobs.
+    """Return the panel, whose script loads its content; empty for users who may not see all jobs.
 
     Args:
-        view: The pool as it is.
+        view: Snapshot of the pool.
         person: The reader.
         job: Name of the only job that can be chosen; empty for any.
     """
@@ -39,24 +39,24 @@ def panel(view: PoolSnapshot, person: Person, job: str = "") -> str:
     apply = '<button id="if-apply" type="button" disabled>Apply to the job</button>' if steers else ""
     return (
         '<details class="panel what-if" id="what-if"><summary>What if …</summary>'
-        '<p class="soft">Who would make it if a job had another deadline or number of devices, or the pool had more or '
-        "fewer? It is simulated beside the pool, and nothing changes until it is applied.</p>"
+        '<p class="soft">Which jobs would finish in time if a job had another deadline or number of devices, or the '
+        "pool had more or fewer? It is simulated beside the pool, and nothing changes until it is applied.</p>"
         '<form class="tools" id="if-form">'
         f'{choice}<label class="field">Deadline <input type="range" id="if-deadline" min="0" max="100" value="50" '
-        'aria-describedby="if-deadline-words" disabled> <output id="if-deadline-words" for="if-deadline">as it is'
+        'aria-describedby="if-deadline-words" disabled> <output id="if-deadline-words" for="if-deadline">unchanged'
         '</output></label><label class="field">Devices of the job <input type="range" id="if-own" min="0" '
         f'max="{most}" value="0" aria-describedby="if-own-words" disabled> <output id="if-own-words" for="if-own">'
-        "as it is</output></label>"
+        "unchanged</output></label>"
         f'<label class="field">Devices of the pool <input type="range" id="if-devices" min="1" max="{most}" '
         f'value="{devices}" data-now="{devices}" aria-describedby="if-devices-words"{fixed}> '
         f'<output id="if-devices-words" for="if-devices">{devices}</output></label>'
-        f'<button class="plain" type="reset">As it is</button>{apply}</form>'
+        f'<button class="plain" type="reset">Reset</button>{apply}</form>'
         '<div id="if-answer" role="status" aria-live="polite"></div></details>'
     )
 
 
 def answer(found: Chances, change: Assumption) -> str:
-    """Return who would make it, as HTML: first those for whom the change makes a difference."""
+    """Return the chances of the jobs as HTML: first those that the change affects."""
     rows = sorted(
         zip(found.names, found.before, found.after, found.known, strict=True),
         key=lambda row: (-abs(_moves(row[1], row[2])), row[0]),
@@ -66,11 +66,13 @@ def answer(found: Chances, change: Assumption) -> str:
     before, after = (math.fsum(x for x in column if not math.isnan(x)) for column in (found.before, found.after))
     of = f"{found.futures} simulated future{'s' * (found.futures != 1)}"
     words = (
-        f"Of the jobs that go on, <b>{after:.1f} in time</b> on average, {before:.1f} as things are: the mean of {of}."
+        f"Of the unfinished jobs, <b>{after:.1f} finish in time</b> on average, {before:.1f} without the change: the "
+        f"mean of {of}."
     )
     none = "" if moved else "<p>It makes no difference to any job's chance.</p>"
     if change == Assumption(change.job):  # nothing of the job is to change
-        words, none = f"As things are, <b>{after:.1f}</b> of the jobs that go on are in time: the mean of {of}.", ""
+        words = f"Of the unfinished jobs, <b>{after:.1f} finish in time</b> on average: the mean of {of}."
+        none = ""
     rest = (
         f"<details><summary>{len(same)} job{'s' * (len(same) != 1)} as before</summary>{_table(same[:MAX_SAME])}"
         "</details>" if same else ""
@@ -84,19 +86,19 @@ def answer(found: Chances, change: Assumption) -> str:
 
 
 def _assumed(assumed: Assumed) -> str:
-    """Return what the futures rest on beside the forecasts, as HTML."""
+    """Return the assumptions of the simulations beside the forecasts, as HTML."""
     notes = []
     if assumed.starts is not None:
         least, most = (format_duration(seconds) for seconds in assumed.starts)
         seconds = least if least == most else f"{least} to {most}"
         notes.append(f"A start, a resume and a move of a job take {seconds}, as moves were measured here.")
     elif assumed.starts_any:
-        notes.append("No move of a job has been measured yet, so starts, resumes and moves take no time.")
+        notes.append("No start, resume or move has been measured yet, so they are assumed to take no time.")
     if assumed.tries:
         jobs = f"{assumed.tries} job{'s' * (assumed.tries != 1)}"
         then = ("each has its devices for itself" if assumed.usual_memory is None
                 else f"once tried, each takes {format_bytes(assumed.usual_memory)}, as others do")  # fmt: skip
-        notes.append(f"How much memory {jobs} will need is not known yet: {then}.")
+        notes.append(f"The memory needs of {jobs} are not known yet: {then}.")
     if (kept := assumed.kept) is not None:
         notes.insert(0, f"<b>Prices and losses are not played.</b> {_kept(kept)}")
     if (one := assumed.resized) is not None:
@@ -135,7 +137,7 @@ def _direction(before: float, after: float) -> str:
 
 
 def _kept(kept: Kept) -> str:
-    """Return what a market holds and a future keeps, as HTML."""
+    """Return the nodes of a market that the simulations keep, as HTML."""
     devices = f"The {kept.devices} devices that the market holds now stay" if kept.devices != 1 else (
         "The device that the market holds now stays"
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Pages of their own beside the jobs and the timeline: their routes, and what these need."""
+"""Routes of the further pages: comparison, earlier times, market, and what-if."""

@@ -1,4 +1,4 @@
-"""Several jobs side by side, for those who may see them."""
+"""Routes of the comparison of jobs, for users who may see them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lightning_core.web.pages.document_frame import Frame
 from lightning_core.web.pages.job_pages import trained_with
 from lightning_core.web.query_values import whole_number
 
-# A number, or seconds of scheduler time as they are written in JSON.
+# A number, or seconds of scheduler time in their JSON form.
 _RUN = re.compile(r"[0-9]{1,9}|[0-9.e+-]{1,30}")
 
 
@@ -31,8 +31,8 @@ class CompareRoutes:
     """The page that compares jobs.
 
     Args:
-        entrance: Says who asks, and what that person may see.
-        history: What was.
+        entrance: Identifies users and applies their rights.
+        history: History of the pool.
         drawing: Draws in threads.
         frame: The frame of every page.
         folder: Folder of the pool.

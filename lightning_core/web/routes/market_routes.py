@@ -1,4 +1,4 @@
-"""The market of a pool, for who may see all its jobs."""
+"""Routes of the market of a pool, for users who may see all its jobs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class MarketRoutes:
     """The page of a pool's market.
 
     Args:
-        entrance: Says who asks, and what that person may see.
-        watch: Where the pool is looked at.
-        history: What was.
+        entrance: Identifies users and applies their rights.
+        watch: Watcher of the pool.
+        history: History of the pool.
         drawing: Draws in threads.
         frame: The frame of every page.
     """

@@ -1,8 +1,8 @@
 """Simulates futures in a process of its own: neither the scheduler nor the page waits for it.
 
-What is simulated is read from the journal: its newest snapshot, and the events behind it, which a restart could handle
-again in half a second. The file is only read, so the scheduler is not asked and does not notice. The status that the
-page has already would not do: it has three quantiles of a forecast, no policy, and no grants.
+The simulation starts from the journal: its newest snapshot, and the events after it, which a restart could handle again
+in half a second. The file is only read, so the scheduler is not involved. The status that the page has already would
+not do: it has three quantiles of a forecast, no policy, and no grants.
 
 Measured by ``python -m benchmarks.what_if``.
 """
@@ -31,7 +31,7 @@ SECONDS, MIN_SECONDS, PATIENCE = 1.5, 0.5, 30.0
 MAX_FUTURES = 200
 # Limits of the process: bytes of memory, seconds of processor.
 MAX_BYTES, MAX_CPU = 4 << 30, 30
-# Seconds for which what was read from the journal is used again, and answers that are kept.
+# Seconds for which the state read from the journal is reused, and number of cached answers.
 FRESH, MAX_ANSWERS = 20.0, 200
 
 
@@ -40,7 +40,7 @@ class NoFutureError(LightningCoreError, ValueError):
 
 
 class WhatIf:
-    """Answers who would make it after a change.
+    """Simulates which jobs finish in time after a change.
 
     Args:
         journal: Path of the pool's journal.
@@ -76,7 +76,7 @@ class WhatIf:
 
 
 def warm_up() -> None:
-    """Start the process of which those that simulate are forked: its imports take a second or two."""
+    """Start the process from which simulations are forked: its imports take a second or two."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     forkserver.ensure_running()
@@ -86,7 +86,7 @@ def simulated(source: Path | Prospects, change: Assumption) -> tuple[Prospects, 
     """Simulate futures in a process of its own.
 
     Args:
-        source: Path of the journal, or what was read from it.
+        source: Path of the journal, or the state read from it.
         change: The change.
 
     Raises:
@@ -116,7 +116,7 @@ def simulated(source: Path | Prospects, change: Assumption) -> tuple[Prospects, 
 
 
 def _answer(pipe: Connection, source: Path | Prospects, change: Assumption, until: float) -> None:
-    """Simulate until some time of the monotonic clock, and send what was found, or in words why it was not."""
+    """Simulate until some time of the monotonic clock, and send the result, or an error message."""
     with suppress(OSError):
         os.nice(10)
     _limit(resource.RLIMIT_AS, MAX_BYTES)
@@ -133,7 +133,7 @@ def _answer(pipe: Connection, source: Path | Prospects, change: Assumption, unti
 
 
 def read_prospects(journal: Path) -> Prospects:
-    """Return what the scheduler of a pool expected at the end of its journal.
+    """Return the expectations of a pool's scheduler at the end of its journal.
 
     Raises:
         JournalError: If it is missing or damaged.

@@ -1,4 +1,4 @@
-"""What a person asks of futures: read, and simulated in a process of its own."""
+"""Routes of what-if questions, which are simulated in a process of their own."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from lightning_core.web.query_values import seconds, whole_number
 from lightning_core.web.refusals import REFUSALS, refusal
 from lightning_core.web.routes.what_if_process import WhatIf
 
-# Processes at the same time, and questions with those that wait; beyond it people are asked to try again.
+# Maximum simulations at a time, and maximum questions including the waiting ones; beyond it users are asked to try
+# again.
 MAX_PROCESSES, MAX_WAITING = 2, 8
 
 
 class WhatIfRoutes:
-    """The futures of a pool, for who may see all its jobs.
+    """What-if questions about a pool, for users who may see all its jobs.
 
     Args:
-        entrance: Says who asks, and what that person may see.
-        watch: Where the pool is looked at.
+        entrance: Identifies users and applies their rights.
+        watch: Watcher of the pool.
         folder: Folder of the pool, with its journal.
     """
 
@@ -53,7 +54,7 @@ class WhatIfRoutes:
             raise HTTPException(503, "others are asking as well; try again in some seconds")
         self.waiting += 1
         try:
-            async with self._places:  # who waits holds no thread: other pages are drawn in them
+            async with self._places:  # waiting requests hold no thread: other pages are drawn in them
                 found = await asyncio.to_thread(partial(self._what_if.ask, change))
         except REFUSALS as error:
             raise refusal(error) from None

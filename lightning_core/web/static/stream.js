@@ -1,4 +1,4 @@
-// What all pages share: the stream of changes, times in the reader's own zone, and words for people.
+// Shared by all pages: the stream of changes, times in the reader's own zone, and texts.
 
 const $ = (id) => document.getElementById(id);
 

@@ -1,4 +1,4 @@
-// Who would make it, before anything is changed: what the sliders say is simulated by the server.
+// Which jobs would finish in time, before anything is changed: the server simulates the settings of the sliders.
 
 import { $, clock, duration, now, pool, post, say } from "./stream.js";
 
@@ -21,11 +21,11 @@ function words() {
   const moved = $("if-deadline").value !== "50";
   const row = chosen();
   $("if-deadline").disabled = !row;
-  $("if-deadline-words").textContent = !row || !moved ? "as it is" : `in ${duration(left())} (${clock(now() + left())})`;
+  $("if-deadline-words").textContent = !row || !moved ? "unchanged" : `in ${duration(left())} (${clock(now() + left())})`;
   $("if-own").disabled = !row;
-  $("if-own-words").textContent = !row || own() === 0 ? "as it is" : `at most ${own()}`;
+  $("if-own-words").textContent = !row || own() === 0 ? "unchanged" : `at most ${own()}`;
   const { value, dataset } = $("if-devices");
-  $("if-devices-words").textContent = value === dataset.now ? `${value}, as it is` : `${value} instead of ${dataset.now}`;
+  $("if-devices-words").textContent = value === dataset.now ? `${value}, unchanged` : `${value} instead of ${dataset.now}`;
   if ($("if-apply")) $("if-apply").disabled = !row || !(moved || own());
 }
 

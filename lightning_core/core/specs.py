@@ -1,4 +1,4 @@
-"""A family of parts that are named in settings: policies, estimators, controllers, forecasters."""
+"""Specs, a name with arguments such as ``ahap:omega=5,commitment=2``, and the families of parts that they select."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lightning_core.core.names import closest, did_you_mean, listed
 from lightning_core.core.parts import (
@@ -18,10 +18,68 @@ from lightning_core.core.parts import (
     names_of,
     package_of,
 )
-from lightning_core.core.specs.spec import parse_spec
 from lightning_core.core.validation import checked
 
 T = TypeVar("T")
+
+
+class Spec(NamedTuple):
+    """A name with arguments."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """Return its text, which :func:`parse_spec` reads."""
+        given = ",".join(f"{key}={_to_text(value)}" for key, value in self.arguments.items())
+        return f"{self.name}:{given}" if given else self.name
+
+
+def parse_spec(text: str, kind: str = "spec") -> Spec:
+    """Parse a spec as written on a command line or in a file.
+
+    Values are read as YAML reads them: numbers, ``true`` and ``false``, and else text.
+
+    Args:
+        text: The text.
+        kind: Kind of the named part, for messages.
+
+    Raises:
+        ValueError: If it does not have that form, or gives an argument twice.
+
+    Example::
+
+        >>> name, arguments = parse_spec("lara:order=edf,explore=5")
+        >>> name, arguments
+        ('lara', {'order': 'edf', 'explore': 5})
+        >>> str(parse_spec("laira:look_ahead=false,gamma=0.95"))
+        'laira:look_ahead=false,gamma=0.95'
+    """
+    name, _, rest = text.partition(":")
+    arguments: dict[str, Any] = {}
+    for argument in filter(None, rest.split(",")):
+        key, equals, value = argument.partition("=")
+        if not (key and equals and value):
+            raise ValueError(f"{kind} must be NAME or NAME:KEY=VALUE,..., got {text!r}")
+        if key in arguments:
+            raise ValueError(f"{kind} {name}: argument {key!r} must be given once, got {text!r}")
+        arguments[key] = _parse_scalar(value)
+    return Spec(name, arguments)
+
+
+def _parse_scalar(text: str) -> int | float | bool | str:
+    if text in ("true", "false"):
+        return text == "true"
+    for parse in (int, float):
+        try:
+            return parse(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _to_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Family(dict[str, Callable[..., T]], Generic[T]):
@@ -31,7 +89,7 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
     packages (:mod:`lightning_core.core.parts`), and one with a dot is the path of a class.
 
     Args:
-        kind: What each of them is, for messages.
+        kind: Kind of the parts, for messages.
         members: The library's own factories.
         outside: Field of :class:`~lightning_core.core.parts.Part` with those of other packages; empty for none.
         methods: Methods that a class must have to be named by its path.

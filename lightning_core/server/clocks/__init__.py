@@ -1,1 +1,0 @@
-"""The clocks of the scheduler's process."""
