@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -10,7 +11,7 @@ from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
 from lightning_core.cloud.command_provisioner import CommandProvisioner
 from lightning_core.cloud.provisioner import Provisioner
 
-__all__ = ["PROVISIONERS", "AutoscalerProvisioner", "CommandProvisioner", "parse_provision"]
+__all__ = ["PROVISIONERS", "AutoscalerProvisioner", "CommandProvisioner", "check_provision", "parse_provision"]
 
 PROVISIONERS: Mapping[str, Callable[[str, str, Sequence[str]], Provisioner]] = MappingProxyType(
     {
@@ -39,3 +40,22 @@ def parse_provision(text: str | None) -> tuple[str, list[str]]:
     """
     words = ["autoscaler"] if text is None else shlex.split(text)
     return (words[0], words[1:]) if words and words[0] in PROVISIONERS else ("command", words)
+
+
+def check_provision(text: str | None, *, simulated: bool) -> None:
+    """Check that there is what is to bring nodes.
+
+    Args:
+        text: As for :func:`parse_provision`.
+        simulated: Whether nodes are processes of this machine.
+
+    Raises:
+        ValueError: If it is none for nodes of this machine, or its command does not exist.
+    """
+    if text is None:
+        return
+    if simulated:
+        raise ValueError("provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
+    name, command = parse_provision(text)
+    if name == "command" and (not command or shutil.which(command[0]) is None):
+        raise ValueError(f"provision: command not found: {command[0] if command else 'none'}")
