@@ -80,7 +80,7 @@ def read_trace(
 
 def _require_price(path: Path, price: float | None) -> float:
     if price is None:
-        raise ValueError(f"{path}: has no prices: say what a spot node costs")
+        raise ValueError(f"{path}: has no prices: say what a spot node costs (price)")
     return price
 
 
