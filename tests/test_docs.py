@@ -21,10 +21,10 @@ from lightning_core.bundle.bundle_content import BUNDLE_KEYS
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.config_section import CONFIG_KEYS
 from lightning_core.bundle.job_section import JOB_KEYS
+from lightning_core.bundle.market_section import MARKET_KEYS
 from lightning_core.bundle.pool_section import POOL_KEYS, ExistingPool
 from lightning_core.bundle.searches.search_file import KEYS as SEARCH_KEYS
 from lightning_core.bundle.searches.search_file import SearchSpec
-from lightning_core.bundle.settings_section import MARKET_KEYS
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli import main
 from lightning_core.cli.pool_file import read_pool_file
@@ -189,7 +189,7 @@ def read_as_a_pool(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         (secret := folder / "hook.secret").write_text("s" * 32)
         secret.chmod(0o600)
     (folder / "pool.yaml").write_text(yaml.safe_dump(content))
-    read_pool_file(folder / "pool.yaml", {"devices": None, "kind": None, "policy": None}, None)
+    read_pool_file(folder / "pool.yaml", None, None)
     return {key: value for key, value in content.items() if key != "group"}
 
 

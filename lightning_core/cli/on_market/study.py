@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from lightning_core.bundle.market_section import read_market
-from lightning_core.bundle.problems import BundleError, Position, Problems
+from lightning_core.bundle.problems import BundleError, Position, Problems, require
 from lightning_core.bundle.values import non_negative_int
-from lightning_core.bundle.yaml_loader import load_yaml
 from lightning_core.cli.arguments import new_file, whole_number
 from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.durations import format_duration
@@ -172,6 +171,9 @@ def read_study(arguments: argparse.Namespace) -> Study:
         BundleError: With every problem of the file.
         ValueError: If the options do not go together.
     """
+    require("yaml")
+    from lightning_core.bundle.yaml_loader import load_yaml
+
     path = arguments.config
     content, found = ({}, Problems(Position("market"))) if path is None else load_yaml(path, "file is empty")
     if not isinstance(content, Mapping):
