@@ -27,6 +27,7 @@ from lightning_core.bundle.searches.search_file import KEYS as SEARCH_KEYS
 from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli import main
+from lightning_core.cli.on_market.study import read_study
 from lightning_core.cli.pool_file import read_pool_file
 from lightning_core.core.targets import BatchTarget, LossTarget, as_target, parse_target, target_keys
 from lightning_core.estimators import ESTIMATORS
@@ -166,6 +167,10 @@ def test_yaml_is_a_bundle_that_can_be_read(where: str, text: str, tmp_path: Path
         [callback] = content["trainer"]["callbacks"]
         assert locate(callback["class_path"]) == CoreCallback
         CoreCallback(**callback["init_args"])
+        return
+    if text.startswith("# study.yaml"):
+        (tmp_path / "study.yaml").write_text(text)
+        assert read_study(argparse.Namespace(config=tmp_path / "study.yaml", trace=None)).job["work"] in (80, 96)
         return
     if "search" in content:
         (tmp_path / "night.yaml").write_text(text)

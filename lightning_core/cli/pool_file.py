@@ -42,7 +42,7 @@ class PoolFile(NamedTuple):
     commands: dict[str, str]
     """Commands of its market (:data:`~lightning_core.bundle.market_section.COMMANDS`)."""
     is_all: bool
-    """Whether nobody said how many devices, and it has all that there are here."""
+    """Whether it has all devices of this machine, since neither file nor option says how many."""
 
 
 def read_pool_file(path: Path | None, devices: int | None, ray: str | None) -> PoolFile:
