@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_core.bundle.problems import BundleError
+from lightning_core.bundle.problems import BundleError, require
 from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
 from lightning_core.cli.job_commands import has_job, print_moments, read_bundle
 from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
@@ -73,6 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _names_market(path: Path) -> bool:
     """Return whether a bundle has a market, and thus a pool of its own."""
+    require("yaml")
     from lightning_core.bundle.bundle_file import EMPTY
     from lightning_core.bundle.yaml_loader import load_yaml
 
