@@ -32,8 +32,6 @@ from lightning_core.web.pages.document_frame import Frame, PageLink, read_assets
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds
 from lightning_core.web.request_guard import RequestGuard
-from lightning_core.web.routes.compare_routes import CompareRoutes
-from lightning_core.web.routes.earlier_routes import EarlierRoutes
 from lightning_core.web.routes.market_routes import MarketRoutes
 from lightning_core.web.routes.what_if_process import warm_up
 from lightning_core.web.routes.what_if_routes import WhatIfRoutes
@@ -88,9 +86,7 @@ class WebApp:
             *jobs.routes(),
             *api.routes(),
             *WhatIfRoutes(self.entrance, watch, self.folder).routes(),
-            *CompareRoutes(self.entrance, self.history, self.drawing, self.frame, self.folder).routes(),
             *MarketRoutes(self.entrance, watch, self.history, self.drawing, self.frame).routes(),
-            *EarlierRoutes(self.entrance, self.drawing, self.frame, self.folder).routes(),
             Route("/submit", self._submit),
         ]
         self.starlette = Starlette(

@@ -145,7 +145,7 @@ def test_cancelling_asks_once_and_no_means_no(site: Browsing) -> None:
 @pytest.mark.parametrize("width", [390, pytest.param(900, marks=pytest.mark.nightly), 1440])
 def test_nothing_is_wider_than_the_page(site: Browsing, width: int) -> None:
     tab = site.enter(ANN, viewport={"width": width, "height": 900})
-    for path in ("/", f"/jobs/{LONG}", "/timeline", f"/compare?job={LONG}&job=vit", "/market"):
+    for path in ("/", f"/jobs/{LONG}", "/timeline", "/market"):
         tab.goto(site.base + path)
         expect(tab.locator("main")).to_be_visible()
         if path == "/":
@@ -221,7 +221,7 @@ def test_pages_are_accessible(site: Browsing, scheme: str, width: int) -> None:
     expect(tab.locator("details[open]")).to_contain_text("simulated futures")
     problems = violations(tab)
     for path, content in (
-        ("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart"), ("/compare?job=vit&job=gru", "#charts svg"),
+        ("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart"),
     ):  # fmt: skip
         tab.goto(site.base + path)
         expect(tab.locator(content).first).to_be_visible()

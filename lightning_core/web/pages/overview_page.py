@@ -52,8 +52,7 @@ def body(state: str, tools: str = "") -> str:
         '<label class="field">Order <select id="order"><option value="urgent">urgent first</option>'
         "<option value=deadline>deadline</option><option value=spare>time to spare</option>"
         "<option value=newest>newest</option><option value=name>name</option><option value=share>share</option>"
-        '</select></label><span id="count" class="soft" role="status"></span> '
-        '<a id="compare" class="choice" href="/compare" hidden></a></div>'
+        '</select></label><span id="count" class="soft" role="status"></span></div>'
         '<fieldset class="searches" id="searches" hidden><legend class="quiet">Searches</legend>'
         '<p id="earlier" class="soft" hidden></p></fieldset>'
         '<div class="panel flush"><table class="jobs" id="jobs"><caption class="quiet">Jobs of the pool</caption>'
