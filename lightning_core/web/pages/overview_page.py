@@ -34,18 +34,16 @@ def describe(view: PoolSnapshot, person: Person) -> dict[str, Any]:
     return found
 
 
-def body(state: str, tools: str = "") -> str:
+def body(state: str) -> str:
     """Return the content of the page.
 
     Args:
         state: All that it shows at first, as JSON.
-        tools: What the reader can try beside, as HTML.
     """
     return (
         '<h1 class="quiet">Jobs</h1><p id="trouble" class="trouble" role="alert" hidden></p>'
         '<dl class="tiles" id="tiles"></dl>'
         '<section aria-label="Devices"><div id="devices" class="devices"></div></section>'
-        f"{tools}"
         '<div class="tools" role="search"><label class="field">Search <input id="search" type="search" '
         'placeholder="name, owner, reason" autocomplete="off"></label>'
         '<fieldset class="chips" id="chips"><legend class="quiet">Outcome</legend></fieldset>'

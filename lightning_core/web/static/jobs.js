@@ -1,7 +1,6 @@
 // The list of jobs.
 
 import { $, SYMBOLS, badge, clock, dateOf, duration, first, follow, html, now, pool, svg, wholeDate } from "./stream.js";
-import "./what_if.js";
 
 const body = document.querySelector("#jobs tbody");
 const shown = new Map(); // key -> {row, element}
