@@ -19,7 +19,6 @@ HEADINGS = {
     "lasting": "A pool that lasts",
     "scale": "A thousand jobs at once",
     "page": "The page of a pool of a thousand jobs",
-    "what_if": "What if: who would make it after a change",
     "search": "Searches with a deadline",
     "live_search": "Searches with a deadline, trained live",
     "live_pool_search": "A search in a pool, beside Ray Tune",
@@ -237,14 +236,6 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "p99_grant_ms_1000": ("From a decision to its grant, 1,000 scripts, 99th percentile", "{:.0f} ms"),
         "actor_cores_1000_ray": ("Cores used by the scheduler, 1,000 launched jobs", "{:.2g}"),
         "p99_grant_ms_1000_ray": ("From a decision to its grant, 1,000 launched jobs, 99th percentile", "{:.0f} ms"),
-    },
-    "what_if": {
-        "first_seconds": ("First answer of a page, 100 jobs on eight devices", "{:.1f} s"),
-        "first_futures": ("Simulated futures on which it rests", "{:.0f}"),
-        "next_seconds": ("Answer to the next question", "{:.1f} s"),
-        "next_futures": ("Simulated futures on which it rests", "{:.0f}"),
-        "anew_seconds": ("Answer when the journal is read anew", "{:.1f} s"),
-        "anew_futures": ("Simulated futures on which it rests", "{:.0f}"),
     },
     "page": {
         "first_paint_ms_1000": ("From the request to the painted list of 1,000 jobs", "{:.0f} ms"),

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import logging
 import sys
 import warnings
@@ -35,10 +34,9 @@ import torch  # noqa: E402
 
 from lightning_core.bundle.problems import require  # noqa: E402
 from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
-from lightning_core.cli.on_market.ledger_table import FILE as LEDGER  # noqa: E402
-from lightning_core.cli.on_market.market_options import MarketOptions  # noqa: E402
-from lightning_core.cli.on_market.market_run import run_on_market  # noqa: E402
+from lightning_core.cli.on_market.ledger_table import draw, print_ledger, write_ledger  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
+from lightning_core.history.market_ledger import read_ledger  # noqa: E402
 from lightning_core.market.traces import shipped_trace  # noqa: E402
 from lightning_core.node.signals import recorded_signals  # noqa: E402
 from lightning_core.run.run_folder import new_run_dir  # noqa: E402
@@ -72,23 +70,23 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     job = content["jobs"][JOB]
     job["data"]["init_args"]["folder"] = str(data)
     job |= {"deadline": f"{INTERVALS * arguments.interval}s", "target": {"batches": arguments.batches}}
-    market_options = MarketOptions(
-        cut(run_dir / "market.csv", arguments.start), interval=f"{arguments.interval}s", policy=arguments.policy,
-        picture=arguments.picture or run_dir / "intervals.png",
-    )  # fmt: skip
-    bundle = market_options.apply(Bundle.from_dict(content, ROOT))
-    bundle.check()
+    trace, picture = cut(run_dir.parent / f"{run_dir.name}.csv", arguments.start), arguments.picture
+    market = {"trace": str(trace), "interval": f"{arguments.interval}s", "policies": [arguments.policy]}
+    bundle = Bundle.from_dict(content | {"market": market}, ROOT).on_market()
+    settings = bundle.settings
     with recorded_signals(at_once=True):
-        summary = run_on_market(
-            market_options, bundle, run_dir, view_for(sys.stdout, bundle.settings.policy, bundle.settings.devices)
-        )
+        summary = bundle.run(run_dir=run_dir, watcher=view_for(sys.stdout, settings.policy, settings.devices))
     print_summary(summary, sys.stdout)
+    print_ledger(ledger := read_ledger(run_dir / "journal.db"))
+    write_ledger(ledger, run_dir)
+    draw(ledger, picture := picture or run_dir / "intervals.png")
     before, after = accuracy(data, None), accuracy(data, run_dir / "jobs" / JOB / FOLDER)
     print(f"accuracy on the test snippets: {100 * after:.1f}%, before training {100 * before:.1f}%")
-    print(f"journal, ledger and checkpoints: {run_dir}\nintervals: {market_options.picture}")
-    ledger = json.loads((run_dir / LEDGER).read_text())
-    figures = {name: float(ledger[name]) for name in ("cost", "on_demand_cost", "optimum")}
-    return figures | {"met": float(summary.met), "accuracy_before": before, "accuracy": after}
+    print(f"journal, ledger and checkpoints: {run_dir}\nintervals: {picture}")
+    assert ledger.references is not None  # its throughput is known
+    on_demand, optimum = ledger.references
+    return {"cost": ledger.cost, "on_demand_cost": on_demand, "optimum": optimum, "met": float(summary.met),
+            "accuracy_before": before, "accuracy": after}  # fmt: skip
 
 
 def cut(path: Path, start: int) -> Path:

@@ -21,12 +21,13 @@ from lightning_core.bundle.bundle_content import BUNDLE_KEYS
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.config_section import CONFIG_KEYS
 from lightning_core.bundle.job_section import JOB_KEYS
+from lightning_core.bundle.market_section import MARKET_KEYS
 from lightning_core.bundle.pool_section import POOL_KEYS, ExistingPool
 from lightning_core.bundle.searches.search_file import KEYS as SEARCH_KEYS
 from lightning_core.bundle.searches.search_file import SearchSpec
-from lightning_core.bundle.settings_section import MARKET_KEYS
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli import main
+from lightning_core.cli.on_market.study import read_study
 from lightning_core.cli.pool_file import read_pool_file
 from lightning_core.core.targets import BatchTarget, LossTarget, as_target, parse_target, target_keys
 from lightning_core.estimators import ESTIMATORS
@@ -167,6 +168,10 @@ def test_yaml_is_a_bundle_that_can_be_read(where: str, text: str, tmp_path: Path
         assert locate(callback["class_path"]) == CoreCallback
         CoreCallback(**callback["init_args"])
         return
+    if text.startswith("# study.yaml"):
+        (tmp_path / "study.yaml").write_text(text)
+        assert read_study(argparse.Namespace(config=tmp_path / "study.yaml", trace=None)).job["work"] in (80, 96)
+        return
     if "search" in content:
         (tmp_path / "night.yaml").write_text(text)
         assert SearchSpec.from_file(tmp_path / "night.yaml", ExistingPool(4)).epochs == 30
@@ -189,7 +194,7 @@ def read_as_a_pool(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         (secret := folder / "hook.secret").write_text("s" * 32)
         secret.chmod(0o600)
     (folder / "pool.yaml").write_text(yaml.safe_dump(content))
-    read_pool_file(folder / "pool.yaml", {"devices": None, "kind": None, "policy": None}, None)
+    read_pool_file(folder / "pool.yaml", None, None)
     return {key: value for key, value in content.items() if key != "group"}
 
 

@@ -44,7 +44,7 @@ def lines() -> list[list[str]]:
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
     made = Shell(tmp_path)
     if request.param == "in a pool":
-        made.command("up")
+        made.command("up", "--devices", "1")
     yield made
     head = read_head(made.folder)
     if head is not None and is_alive(head):

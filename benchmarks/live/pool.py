@@ -38,7 +38,7 @@ class Pool:
     def __init__(self, home: Path) -> None:
         self.home = home
         self._env = os.environ | {"LIGHTNING_CORE_HOME": str(home), "PYTHONPATH": str(ROOT)}
-        (config := home / "pool.yaml").write_text("{pool: {resident: 3}, policy: uniform}")
+        (config := home / "pool.yaml").write_text("{pool: {devices: 1, resident: 3}, policy: uniform}")
         self.command("up", "--config", str(config))
         head = read_head(home / "pool")
         assert head is not None  # it is up

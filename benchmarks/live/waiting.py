@@ -125,7 +125,7 @@ def measure(size: Size) -> Figures:
             note("import lightning", shell.seconds("-c", "import lightning.pytorch"))
             note("first line of run", shell.first_line("run", str(shell.bundle()), "--own"))
             start = time.monotonic()
-            note("up", shell.command("up"))
+            note("up", shell.command("up", "--devices", "1"))
             try:
                 shell.run_first_job()
                 note("up, submit, and met by its first job", time.monotonic() - start)

@@ -15,7 +15,7 @@ from lightning_core.cloud.simulated_cloud import make_token
 
 make_token()  # Ray reads it once, at import
 
-from lightning_core.cli.on_market.market_options import MarketOptions  # noqa: E402
+from lightning_core.cloud.cloud_spec import CloudSpec  # noqa: E402
 from lightning_core.cloud.machine_notes import MachineNotes  # noqa: E402
 from lightning_core.cloud.provisioner import SPOT  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
@@ -98,15 +98,11 @@ def run_live(
         rows = csv.writer(file)
         rows.writerow(["available", "price"])
         rows.writerows(zip(market.available.tolist(), market.price.tolist(), strict=True))
-    options = MarketOptions(trace, interval=f"{market.seconds:g}s", policy=policy)
-    placed = options.apply(bundle)
-    settings = options.rented(
-        replace(placed.settings, market={**(placed.settings.market or {}), "kept_fraction": KEPT})
-    )
-    devices = settings.devices
-    with Cluster(devices, devices=devices, min_devices=0) as cluster:
-        cloud = replace(options.cloud(settings, "cpu", cluster.name), notice=notice)
-        return cluster.run(replace(placed, settings=settings), folder / "run", watcher, cloud=cloud)
+    terms = {"trace": str(trace), "interval": market.seconds, "policies": (policy,), "kept_fraction": KEPT}
+    placed = replace(bundle, settings=replace(bundle.settings, market=terms)).on_market()
+    with Cluster.of(placed) as cluster:
+        cloud = replace(CloudSpec.of(placed.settings, {}, cluster.name, "cpu", simulated=True), notice=notice)
+        return cluster.run(placed, folder / "run", watcher, cloud=cloud)
 
 
 def seen_live(path: Path, market: Market) -> tuple[MarketLedger, SpotJob, list[float]]:

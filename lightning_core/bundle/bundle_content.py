@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning_core.bundle.config_section import CONFIG_KEYS
 from lightning_core.bundle.job_section import REQUIRED_TERMS
+from lightning_core.bundle.market_section import read_market
 from lightning_core.bundle.on_verdict import read_on_verdict
 from lightning_core.bundle.pool_section import ExistingPool, Kind, read_pool
 from lightning_core.bundle.problems import BundleError, Problems
@@ -38,6 +40,8 @@ class BundleContent(NamedTuple):
     """Settings of the scheduler; None, with the problems added, if they are wrong."""
     on_verdict: dict[str, Any]
     allow_import: tuple[str, ...] | None
+    commands: dict[str, str]
+    """Commands of its market (:data:`~lightning_core.bundle.market_section.COMMANDS`)."""
 
 
 def read_bundle_content(
@@ -70,12 +74,17 @@ def read_bundle_content(
     else:
         jobs = _find_jobs(content, problems)
     pool = read_pool(content.get("pool"), problems.at("pool"), existing)
-    settings = read_settings(content, pool, folder, problems, starts_pool=existing is None)
+    settings, market = read_settings(content, pool, problems, starts_pool=existing is None), None
+    if content.get("market") is not None:
+        market = problems.at("market").read(lambda value: read_market(value, folder), content["market"])
+    if settings is not None and market is not None:
+        settings = replace(settings, market=market.terms)
     on_verdict = read_on_verdict(content.get("on_verdict"), folder, problems.at("on_verdict"))
     allow_import = None
     if content.get("allow_import") is not None:
         allow_import = problems.at("allow_import").read(read_allow_import, content["allow_import"])
-    return BundleContent(jobs, pool.kind, pool.devices, settings, on_verdict, allow_import)
+    return BundleContent(jobs, pool.kind, pool.devices, settings, on_verdict, allow_import,
+                         {} if market is None else market.commands)  # fmt: skip
 
 
 def _lightning_config(content: Mapping[Any, Any], problems: Problems) -> str | None:

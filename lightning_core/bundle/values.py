@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from numbers import Real
@@ -13,6 +14,7 @@ import numpy as np
 
 from lightning_core.core.limits import MAX_MEMORY, format_bytes, shown
 from lightning_core.core.names import did_you_mean
+from lightning_core.core.specs import Spec, parse_spec
 from lightning_core.core.validation import read_number
 
 E = TypeVar("E", bound=StrEnum)
@@ -75,6 +77,27 @@ def read_choice(choices: type[E], value: Any) -> E:
         return choices(value)
     except ValueError:
         raise ValueError(f"{value!r} is unknown{did_you_mean(value, map(str, choices))}") from None
+
+
+def read_spec(kind: str, value: Any, default: str = "") -> Spec:
+    """Read ``lara``, ``lara:order=edf``, ``{name: lara, order: edf}`` or ``{class_path: mine.Lara, init_args: {}}``.
+
+    Raises:
+        ValueError: If it is none of them.
+    """
+    if isinstance(value, str):
+        return parse_spec(value, kind)
+    if isinstance(value, Mapping) and "class_path" in value:
+        given = value.get("init_args") or {}
+        if unknown := value.keys() - {"class_path", "init_args"}:
+            raise ValueError(f"beside class_path there is only init_args, got {shown(min(map(str, unknown)))}")
+        if not isinstance(given, Mapping) or not isinstance(value["class_path"], str):
+            raise ValueError(f"must be like {{class_path: package.Class, init_args: {{...}}}}, got {shown(value)}")
+        return Spec(value["class_path"], {str(key): inner for key, inner in given.items()})
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected a name or a mapping with 'name', got {value!r}")
+    arguments = {str(key): inner for key, inner in value.items()}
+    return Spec(str(arguments.pop("name", default)), arguments)
 
 
 def read_moment(value: Any) -> datetime:

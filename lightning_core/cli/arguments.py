@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lightning_core.core.durations import parse_duration
-from lightning_core.core.names import closest, did_you_mean, listed
+from lightning_core.core.names import closest, listed
 from lightning_core.server.discovery import AUTO, connect, home
 
 
@@ -166,34 +165,6 @@ COMPLETERS: dict[str, Callable[..., list[str]]] = {
     "run_dir": run_folders_or_jobs,
     "resume": run_folders,
 }
-
-
-def parse_times(option: str, text: str, names: Sequence[str]) -> dict[str, float]:
-    """Parse times such as ``switch=0.2,report=100ms``: some names, each with seconds or a duration.
-
-    Args:
-        option: Option with this text, for messages.
-        text: The text.
-        names: Existing names.
-
-    Raises:
-        ValueError: If a name is unknown or a time cannot be read.
-
-    Example::
-
-        >>> parse_times("--delays", "switch=0.2,release=3s", ("switch", "release"))
-        {'switch': 0.2, 'release': 3.0}
-    """
-    values: dict[str, float] = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in names:
-            raise ValueError(f"{option}: unknown delay {name!r}{did_you_mean(name, names)}")
-        try:
-            values[name] = float(value) if value[-1:].isdigit() else parse_duration(value)
-        except ValueError:
-            raise ValueError(f"{option}: {name} must be seconds, such as {name}=0.2, got {value!r}") from None
-    return values
 
 
 def add_folder(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from lightning_core.cli import (
     advice,
@@ -42,9 +41,6 @@ from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.variables import unknown
 from lightning_core.view.lossy_output import fill_streams, lossy_output
 from lightning_core.view.text import clean
-
-if TYPE_CHECKING:
-    pass
 
 # Modules of commands in the order in which --help lists them. A new one is a file with `add_commands`, and a word here.
 COMMANDS = (

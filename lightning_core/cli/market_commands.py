@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.cli.arguments import add_pool, new_file
-from lightning_core.cli.on_market.market_arguments import add_job, add_market, read_job_of, read_market_of
-from lightning_core.cli.on_market.several_zones import add_moves, print_where, print_zone_backtest, read_zones
+from lightning_core.cli.on_market.several_zones import Zones, print_where, print_zone_backtest, read_zones
+from lightning_core.cli.on_market.study import Study, add_job, add_study, read_study
+from lightning_core.controllers.market_terms import DEFAULT_POLICIES
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, LastValue, Ledger, Market, MarketForecaster, Perfect, SpotJob, backtest
 from lightning_core.market.forecasters import FORECASTERS, Forecaster, errors, make_forecaster
@@ -31,6 +32,8 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 
+# Policy of a plan that names none.
+SPOT_POLICY = DEFAULT_POLICIES[0]
 COMPARED = ("on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap", "semi-markov")
 # It assumes free swaps: it is compared where they are free.
 COMPARED_BY_TOTALS = (*COMPARED[:-1], "chain", COMPARED[-1])
@@ -46,41 +49,28 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     def made(name: str, run: Callable[[argparse.Namespace], int], description: str) -> argparse.ArgumentParser:
         parser = commands.add_parser(name, help=description, description=description)
         parser.set_defaults(run=run)
-        add_market(parser)
         return parser
 
-    plan = made("plan", _plan, "print the nodes to hold now, at the end of a recording, and after that by forecast")
+    plan = made("plan", _plan, "print what to hold now, at the end of a recording, and after that by forecast")
+    add_study(plan)
     add_job(plan)
-    add_moves(plan)
-    plan.add_argument("--policy", default="semi-markov", metavar="NAME", help=f"one of {', '.join(SPOT_POLICIES)}, "
-                      "with arguments such as ahap:omega=3 (default semi-markov)")  # fmt: skip
-    plan.add_argument("--forecaster", default="last", metavar="NAME", help=f"one of {', '.join(CAUSAL)}, "
-                      "with arguments such as autoregressive:order=4 (default last)")  # fmt: skip
-    plan.add_argument("--picture", type=new_file, metavar="FILE", help="draw a picture: PNG, SVG or PDF")
-    back = made("backtest", _backtest, "compare the cost of each policy, from many starts, with the offline optimum")
-    add_job(back)
-    add_moves(back)
-    back.add_argument(
-        "--policy",
-        action="append",
-        metavar="NAME",
-        help="policy to compare, as of plan, or paper for the paper's 112; repeat it for more (default: all)",
+    job = "folder of a run and name of its job, at its measured throughput and with its batches left"
+    plan.add_argument("--job", nargs=2, metavar=("DIR", "NAME"), help=job)
+    back = made(
+        "backtest", _backtest, "compare what each policy would have cost, from many starts, with the offline optimum"
     )
-    back.add_argument("--forecaster", default="last", metavar="NAME", help=f"one of {', '.join(FORECASTERS)}, "
-                      "with arguments as of plan (default last)")  # fmt: skip
-    back.add_argument("--starts", type=int, default=40, metavar="N", help="number of starts (default 40)")
-    back.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the starts (default 0)")
-    back.add_argument("--picture", type=new_file, metavar="FILE", help="draw a picture: PNG, SVG or PDF")
+    add_study(back)
+    add_job(back)
     back.add_argument("--json", type=new_file, metavar="FILE", help="also write the table to this file")
     ahead = made("forecast", _forecast, "compare the error of each forecaster with that of the last value")
+    add_study(ahead)
     ahead.add_argument(
         "--horizon", type=int, default=6, metavar="INTERVALS", help="number of intervals ahead (default 6)"
     )
     ahead.add_argument("--arima", action="store_true", help="include ARIMA, which takes minutes")
-    description = "print nodes, cost and progress of each interval of a pool or run on a market"
-    ledger = commands.add_parser("ledger", help=description, description=description)
-    ledger.set_defaults(run=_ledger)
+    ledger = made("ledger", _ledger, "print what each interval of a pool or run on a market held, cost and trained")
     ledger.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="folder of the run (default: the pool)")
+    ledger.add_argument("--picture", type=new_file, metavar="FILE", help="draw the intervals: PNG, SVG or PDF")
     add_pool(ledger)
 
 
@@ -88,7 +78,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _ledger(arguments: argparse.Namespace) -> int:
-    from lightning_core.cli.on_market.ledger_table import print_ledger
+    from lightning_core.cli.on_market.ledger_table import draw, print_ledger
     from lightning_core.history.market_ledger import read_ledger
     from lightning_core.pool import Pool
 
@@ -96,18 +86,32 @@ def _ledger(arguments: argparse.Namespace) -> int:
     if folder is None:
         with Pool.connect(arguments.pool) as pool:
             folder = pool.folder
-    print_ledger(read_ledger(journal_path(folder)))
+    print_ledger(ledger := read_ledger(journal_path(folder)))
+    if arguments.picture and ledger.rows:
+        draw(ledger, arguments.picture)
+        print(arguments.picture)
     return EXIT_MET
 
 
+def _read(study: Study) -> tuple[Zones | None, Market, SpotJob]:
+    """Return the zones if there are several, the market, of all of them together, and the job on it."""
+    if study.has_zones:
+        zones = read_zones(study)
+        return zones, any_of(zones.traces), zones.job
+    market = study.market()
+    return None, market, study.job_on(market)
+
+
 def _plan(arguments: argparse.Namespace) -> int:
-    policy = SPOT_POLICIES.make(arguments.policy)
-    if isinstance(FORECASTERS.make(arguments.forecaster), Perfect):
+    study = read_study(arguments)
+    text, *others = study.policies or (SPOT_POLICY,)
+    if others:
+        raise ValueError(f"a plan has one policy, got {text} and {', '.join(others)}")
+    policy = SPOT_POLICIES.make(text)
+    if isinstance(FORECASTERS.make(study.forecaster), Perfect):
         raise ValueError(f"forecaster must be one of {', '.join(CAUSAL)}, got 'perfect', which knows the future")
-    zones = read_zones(arguments) if len(arguments.trace or ()) > 1 else None
-    market = read_market_of(arguments) if zones is None else any_of(zones.traces)
-    job = read_job_of(arguments, market) if zones is None else zones.job
-    ahead = make_forecaster(arguments.forecaster, market.seconds)
+    zones, market, job = _read(study)
+    ahead = make_forecaster(study.forecaster, market.seconds)
     # The plan starts at the last recorded interval; the others are forecast.
     steps = job.deadline - 1
     price, count = (_forecast_from(ahead, values, steps) for values in (market.price, market.available.astype(float)))
@@ -123,9 +127,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         for interval in range(job.deadline)
     ]  # fmt: skip
     header = ["interval", "on offer", "price", "spot", "on-demand", "done", "paid"]
-    print_table(
-        header, rows, f"plan of {clean(arguments.policy)}; after interval 0 all is forecast ({arguments.forecaster})"
-    )
+    print_table(header, rows, f"plan of {clean(text)}; after interval 0 all is forecast ({study.forecaster})")
     late = int(ledger.late[0])
     end = "in time" if not late else f"{late} intervals late"
     print(f"now: hold {ledger.spot[0, 0]} spot and {ledger.on_demand[0, 0]} on-demand nodes")
@@ -136,7 +138,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.picture:
         from lightning_core.report.markets.market_plots import draw_plan
 
-        draw_plan(batch, ledger, arguments.picture, f"{arguments.policy} in {market.name}", now=True)
+        draw_plan(batch, ledger, arguments.picture, f"{text} in {market.name}", now=True)
         print(arguments.picture)
     return EXIT_MET if fits else EXIT_NOT_MET
 
@@ -147,26 +149,24 @@ def _forecast_from(forecaster: Forecaster, values: np.ndarray, steps: int) -> np
 
 
 def _backtest(arguments: argparse.Namespace) -> int:
-    if arguments.starts < 1:
-        raise ValueError(f"--starts must be at least 1, got {arguments.starts}")
-    if arguments.picture and len(arguments.trace or ()) > 1:
-        raise ValueError("--picture draws one recording: give one --trace")
-    compared = COMPARED_BY_TOTALS if arguments.overhead == "total" else COMPARED
-    named = make_pool(pool_of(arguments.policy or compared))
-    FORECASTERS.make(arguments.forecaster)
-    zones = read_zones(arguments) if len(arguments.trace or ()) > 1 else None
-    market = read_market_of(arguments) if zones is None else any_of(zones.traces)
-    job = read_job_of(arguments, market) if zones is None else zones.job
+    study = read_study(arguments)
+    if arguments.picture and study.has_zones:
+        raise ValueError("--picture draws one recording: give one trace")
+    compared = COMPARED_BY_TOTALS if study.job.get("overhead") == "total" else COMPARED
+    named = make_pool(pool_of(study.policies or compared))
+    zones, market, job = _read(study)
     if job.deadline > len(market):
-        raise ValueError(f"--deadline must be at most the {len(market)} intervals of {market.name}, got {job.deadline}")
-    draw = np.random.default_rng(arguments.seed)
-    starts = np.sort(draw.integers(0, len(market) - job.deadline + 1, arguments.starts)).tolist()
+        raise ValueError(f"deadline must be at most the {len(market)} intervals of {market.name}, got {job.deadline}")
+    draw = np.random.default_rng(study.seed)
+    starts = np.sort(draw.integers(0, len(market) - job.deadline + 1, study.starts)).tolist()
     fits, lost = print_job(job, market), job.preemption_cost
     if zones is not None:
-        print_zone_backtest(arguments, zones, list(named), starts)
+        figures = print_zone_backtest(zones, list(named), study.forecaster, starts)
+        if arguments.json:
+            write_whole(arguments.json, json.dumps({"policies": figures}, indent=2, allow_nan=False) + "\n")
         return EXIT_MET if fits else EXIT_NOT_MET
     batch = JobBatch([job] * len(starts), market, starts)
-    best, forecasts = optimum(batch), MarketForecaster(make_forecaster(arguments.forecaster, market.seconds))
+    best, forecasts = optimum(batch), MarketForecaster(make_forecaster(study.forecaster, market.seconds))
     guarded, bare = (
         dict(
             zip(named, backtest(list(named.values()), batch, forecasts, guarded=net, preemption_cost=lost), strict=True)
@@ -195,7 +195,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
     rows.append(["offline optimum", f"{cost:.4g}", "", f"{best.mean():.4g}", "100.0 %", "", ""])
     print_table(
         ["policy", "cost", "on time", "utility", "gap closed", "bare: cost", "on time"], rows,
-        f"{len(starts)} starts, forecast: {arguments.forecaster}; gap closed: from on-demand only to the optimum",
+        f"{len(starts)} starts, forecast: {study.forecaster}; gap closed: from on-demand only to the optimum",
     )  # fmt: skip
     if arguments.json:
         write_whole(arguments.json, json.dumps({"optimum": cost, "policies": body}, indent=2, allow_nan=False) + "\n")
@@ -216,7 +216,7 @@ def most_mixed_row(ledger: Ledger) -> int:
 def _forecast(arguments: argparse.Namespace) -> int:
     if arguments.horizon < 1:
         raise ValueError(f"--horizon must be at least 1 interval, got {arguments.horizon}")
-    market, horizon = read_market_of(arguments), arguments.horizon
+    market, horizon = read_study(arguments).market(), arguments.horizon
     if len(market) <= horizon:
         raise ValueError(f"--horizon must be below the {len(market)} intervals of {market.name}, got {horizon}")
     shown = sorted({1, (horizon + 1) // 2, horizon})

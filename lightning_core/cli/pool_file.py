@@ -8,13 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lightning_core.bundle.bundle_file import NO_GPUS
+from lightning_core.bundle.market_section import MarketSection, read_market, rented
 from lightning_core.bundle.on_verdict import read_on_verdict
-from lightning_core.bundle.pool_section import Kind, read_pool
+from lightning_core.bundle.pool_section import Kind, PoolSection, read_pool
+from lightning_core.bundle.preflight import gpus_here
 from lightning_core.bundle.problems import BundleError, Position, Problems
-from lightning_core.bundle.settings_section import read_market, read_settings
+from lightning_core.bundle.settings_section import read_settings
 from lightning_core.bundle.yaml_loader import load_yaml
-from lightning_core.cli.on_market.market_options import MarketOptions
+from lightning_core.cloud import check_provision
 from lightning_core.core.limits import MAX_DEVICES
+from lightning_core.node.core_claims import free_cores
+from lightning_core.node.device_cores import CORES
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.groups import GroupSocket, group_socket
 from lightning_core.server.access.people import Right, rights_of
@@ -34,15 +39,21 @@ class PoolFile(NamedTuple):
     """Jobs in memory at once."""
     on_verdict: dict[str, Any]
     group: GroupSocket | None
-    market: MarketOptions | None
+    commands: dict[str, str]
+    """Commands of its market (:data:`~lightning_core.bundle.market_section.COMMANDS`)."""
+    is_all: bool
+    """Whether it has all devices of this machine, since neither file nor option says how many."""
 
 
-def read_pool_file(path: Path | None, given: Mapping[str, Any], ray: str | None) -> PoolFile:
+def read_pool_file(path: Path | None, devices: int | None, ray: str | None) -> PoolFile:
     """Read the file.
 
+    What neither it nor ``devices`` says is what this machine has: its GPUs if there are any, else the cores that no
+    other pool has. In a Ray cluster and on a market it is one CPU device.
+
     Args:
-        path: The file; None for a pool as the options and the defaults have it.
-        given: Options that stand in place of keys of the file: ``devices``, ``kind`` and ``policy``; None if not given.
+        path: The file; None for a pool as the defaults have it.
+        devices: Number of devices in place of the file's; None if not given.
         ray: Address of the Ray cluster; None for this machine alone.
 
     Raises:
@@ -56,70 +67,65 @@ def read_pool_file(path: Path | None, given: Mapping[str, Any], ray: str | None)
         found.at("jobs").add("leave them out, and `submit` them once the pool is up")
     found.check_keys({key: value for key, value in content.items() if key != "jobs"}, KEYS)
     folder = Path() if path is None else path.parent
-    section = content.get("pool") or {}
+    section, rents, is_all = content.get("pool") or {}, content.get("market") is not None, False
     if isinstance(section, Mapping):
-        section = {**section, **{key: given[key] for key in ("devices", "kind") if given[key] is not None}}
+        section = section if devices is None else {**section, "devices": devices}
+        if ray is None and not rents:
+            is_all, section = "devices" not in section, _devices_here(section)
     pool = read_pool(section, found.at("pool"))
-    rents = content.get("market") is not None
     if pool.locations and (rents or ray is None):
         why = "nodes of a market have no locations" if rents else "locations are labels of nodes of a Ray cluster"
         found.at("pool", "devices").add(f"{why}: {'give a number' if rents else 'it needs --ray ADDRESS'}")
         pool = pool._replace(locations=())
     resident = pool.resident or 2 * pool.devices
-    body = {key: value for key, value in content.items() if key != "market"}
-    if given["policy"] is not None:
-        body["policy"] = given["policy"]
-    settings = read_settings(body, pool._replace(resident=resident), folder, found) or Settings()
-    market = None
+    settings = read_settings(content, pool._replace(resident=resident), found) or Settings()
     if pool.budget is not None and not rents:
         found.at("pool", "budget").add("needs a pool on a market: add the section `market`")
+    commands: dict[str, str] = {}
     if rents:
-        market, settings = _on_market(content["market"], folder, ray, settings, found)
-        if pool.kind == "gpu" and ray is None:
-            found.at("pool", "kind").add("simulated nodes have no GPUs: name a Ray cluster that has with --ray")
+        market = found.at("market").read(lambda value: _read_market(value, folder, ray), content["market"])
+        settings, commands = _on_market(settings, pool, market, ray, found)
     on_verdict = read_on_verdict(content.get("on_verdict"), folder, found.at("on_verdict"))
     group = None
     if not found.messages:  # it makes a folder
         group = found.at("group").read(lambda value: _group(value, folder), content.get("group"))
     if found.messages:
         raise BundleError(found.messages)
-    return PoolFile(settings, pool.kind, pool.devices, resident, on_verdict, group, market)
+    return PoolFile(settings, pool.kind, pool.devices, resident, on_verdict, group, commands, is_all)
+
+
+def _devices_here(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section ``pool`` with what this machine has, where it says nothing of kind or number."""
+    gpus = gpus_here()
+    kind = section.get("kind", "gpu" if gpus and "cores" not in section else "cpu")
+    if kind == "gpu":
+        number = gpus
+    else:
+        cores = section.get("cores")
+        number = (free_cores(CORES) or len(CORES)) // (cores if isinstance(cores, int) and cores > 0 else 1)
+    if isinstance(resident := section.get("resident"), int):
+        number = min(number, resident)
+    return {"kind": kind, "devices": min(max(number, 1), MAX_DEVICES), **section}
 
 
 def _on_market(
-    section: Any, folder: Path, ray: str | None, settings: Settings, found: Problems
-) -> tuple[MarketOptions | None, Settings]:
-    """Return the market of a pool, and its settings there; problems are added to those found."""
-    both = 2 * settings.devices  # new nodes are warm before old ones go
+    settings: Settings, pool: PoolSection, market: MarketSection | None, ray: str | None, found: Problems
+) -> tuple[Settings, dict[str, str]]:
+    """Return the settings of a pool on a market and the commands of that; problems are added to those found."""
+    if pool.kind == "gpu" and ray is None:
+        found.at("pool", "kind").add(NO_GPUS)
+    both = 2 * pool.devices  # new nodes are warm before old ones go
     if both > MAX_DEVICES:
-        found.at("pool", "devices").add(f"must be at most {MAX_DEVICES // 2} on a market, got {settings.devices}")
-        return None, settings
-    read = found.at("market").read(lambda value: _read_market(value, folder, ray), section)
-    if read is None:
-        return None, settings
-    market, terms = read
-    return market, market.rented(replace(settings, market=terms, devices=both, resident=both))
+        found.at("pool", "devices").add(f"must be at most {MAX_DEVICES // 2} on a market, got {pool.devices}")
+    if market is None or both > MAX_DEVICES:
+        return settings, {}
+    return rented(replace(settings, market=market.terms, devices=both, resident=both)), market.commands
 
 
-def _read_market(section: Any, folder: Path, ray: str | None) -> tuple[MarketOptions, dict[str, Any] | None]:
-    """Read the market of a bundle, with ``quotes`` and ``provision`` beside its keys."""
-    if not isinstance(section, Mapping):
-        terms = read_market(section, folder)
-        return MarketOptions(Path(terms["trace"]), ray=ray), terms
-    rest = dict(section)
-    quotes, provision = rest.pop("quotes", None), rest.pop("provision", None)
-    if quotes is None:
-        terms = read_market(rest, folder)
-        return MarketOptions(Path(terms.get("trace") or ""), ray=ray, provision=provision), terms
-    if recorded := rest.keys() & {"trace", "price", "start", "pool"}:
-        raise ValueError(f"{min(recorded)} is of a recorded market, and quotes names a command that quotes it")
-    own: dict[str, Any] = {name: folder / str(rest.pop(name)) for name in ("history", "feedback") if name in rest}
-    own |= {name: str(rest.pop(name)) for name in ("interval", "minimum_charge", "forecaster") if name in rest}
-    policies = rest.get("policies")
-    if isinstance(policies, list) and len(policies) == 1 and isinstance(policies[0], str):
-        own["policy"] = rest.pop("policies")[0]
-    market = MarketOptions(quotes=str(quotes), ray=ray, provision=provision, **own)
-    return market, market.terms(rest)
+def _read_market(section: Any, folder: Path, ray: str | None) -> MarketSection:
+    market = read_market(section, folder)
+    check_provision(market.commands.get("provision"), simulated=ray is None)
+    return market
 
 
 def _group(section: Any, folder: Path) -> GroupSocket | None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_core.bundle.problems import BundleError
+from lightning_core.bundle.problems import BundleError, require
 from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
 from lightning_core.cli.job_commands import has_job, print_moments, read_bundle
-from lightning_core.cli.on_market.flags import add_market, market_of
 from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
+from lightning_core.cloud import check_provision
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import PoolReference
 from lightning_core.scheduler.summary import EXIT_MET, PoolLostError
+from lightning_core.server.discovery import AUTO
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError
@@ -27,7 +27,6 @@ from lightning_core.storage.private_files import private_folder
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.cli.on_market.market_options import MarketOptions
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -46,7 +45,6 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     recover = "with --resume: continue a damaged journal from its last good event; the damaged files are kept beside it"
     run.add_argument("--recover", action="store_true", help=recover)
     run.add_argument("--own", action="store_true", help="use a pool of its own even if one is up")
-    add_market(run)
     run.add_argument(
         "--ray",
         metavar="ADDRESS",
@@ -59,45 +57,42 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if (arguments.bundle is None) == (arguments.resume is None):
         raise ValueError("run needs either a BUNDLE.yaml or --resume DIR")
-    market_options = market_of(arguments)
-    if arguments.resume is not None and market_options is not None:
-        raise ValueError("--resume continues on the market on which the run began: leave out --market and --quotes")
     if arguments.resume is not None:
         return _resume(arguments)
     if arguments.recover:
         raise ValueError("--recover needs --resume DIR: only an interrupted run has a journal to recover")
-    pool = None if arguments.own or arguments.ray or market_options else Pool.find(arguments.pool)
+    own = arguments.own or arguments.ray or (arguments.pool == AUTO and _names_market(arguments.bundle))
+    pool = None if own else Pool.find(arguments.pool)
     bundle = read_bundle(arguments.bundle, pool, arguments.allow_import)
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
-    if market_options is not None:
-        bundle = _placed(market_options, bundle)
     if pool is not None:
         return run_in_pool(pool, bundle, arguments)
-    return _run_here(bundle, arguments, market_options)
+    return _run_here(bundle.on_market(), arguments)
 
 
-def _placed(market_options: MarketOptions, bundle: BundleSpec) -> BundleSpec:
-    from lightning_core.cloud.simulated_cloud import make_token
+def _names_market(path: Path) -> bool:
+    """Return whether a bundle has a market, and thus a pool of its own."""
+    require("yaml")
+    from lightning_core.bundle.bundle_file import EMPTY
+    from lightning_core.bundle.yaml_loader import load_yaml
 
-    if not market_options.ray:
-        make_token()  # Ray reads the token only once, when it is imported
-    return market_options.apply(bundle)
+    content, _ = load_yaml(path, EMPTY)
+    return isinstance(content, Mapping) and content.get("market") is not None
 
 
-def _run_here(bundle: BundleSpec, arguments: argparse.Namespace, market_options: MarketOptions | None) -> int:
+def _run_here(bundle: BundleSpec, arguments: argparse.Namespace) -> int:
+    check_provision(bundle.commands.get("provision"), simulated=not arguments.ray)
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
 
     from lightning_core.run.run_folder import new_run_dir, write_origin, write_spec
 
     run_dir = new_run_dir(arguments.run_dir)
-    write_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import)
+    write_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import, arguments.ray)
     write_spec(bundle, run_dir)
     print_moments(bundle)
-    if market_options is not None:
-        market_options.save(run_dir)
-    return _run_in(bundle, run_dir, arguments, market_options=market_options)
+    return _run_in(bundle, run_dir, arguments)
 
 
 def _say_check(bundle: BundleSpec) -> None:
@@ -105,37 +100,33 @@ def _say_check(bundle: BundleSpec) -> None:
     print(f"{jobs} under {bundle.settings.policy}; importing torch and Lightning to check the configs ...", flush=True)
 
 
-def _run_in(
-    bundle: BundleSpec,
-    run_dir: Path,
-    arguments: argparse.Namespace,
-    before: BundleSpec | None = None,
-    market_options: MarketOptions | None = None,
-) -> int:
+def _run_in(bundle: BundleSpec, run_dir: Path, arguments: argparse.Namespace, before: BundleSpec | None = None) -> int:
+    from lightning_core.cli.on_market.ledger_table import print_ledger, say_market, write_ledger
     from lightning_core.cloud.ray_cluster import join_ray
     from lightning_core.cluster.cluster import Cluster
+    from lightning_core.history.market_ledger import read_ledger
     from lightning_core.report.page import write
     from lightning_core.view.progress import print_summary, view_for
     from lightning_core.view.warm_up import WarmingView
 
     for warning in bundle.warnings(run_dir):
         print(f"warning: {warning}", file=sys.stderr)
-    settings = bundle.settings
+    settings, rents = bundle.settings, bundle.settings.market is not None
     view = view_for(sys.stdout, settings.policy, settings.devices, device_memory=settings.device_memory)
     resume_with = f"resume it with: lightning-core run --resume {run_dir}"
-    workers = settings.devices if market_options is not None else Cluster.workers_of(bundle)
+    workers = Cluster.workers_of(bundle)
     print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)
     try:
         with recorded_signals(at_once=True):
-            if market_options is not None:
-                from lightning_core.cli.on_market.market_run import run_on_market
-
-                summary = run_on_market(market_options, bundle, run_dir, view, before)
-            else:
-                if arguments.ray:
-                    join_ray(arguments.ray)
-                with Cluster.of(bundle, WarmingView(sys.stdout)) as cluster:
-                    summary = cluster.run(bundle, run_dir, view, before)
+            if rents:
+                say_market(bundle)
+            if arguments.ray:
+                join_ray(arguments.ray)
+            with Cluster.of(bundle, None if rents else WarmingView(sys.stdout)) as cluster:
+                summary = cluster.run(bundle, run_dir, view, before)
+            if rents:
+                print_ledger(ledger := read_ledger(run_dir / "journal.db"))
+                write_ledger(ledger, run_dir)
             print_summary(summary, sys.stdout)
             if summary.lost:
                 raise PoolLostError(
@@ -173,9 +164,8 @@ def _have_ended(run_dir: Path) -> bool:
 
 def _resume(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.bundle_file import BundleSpec
-    from lightning_core.cli.on_market.market_options import MarketOptions
     from lightning_core.run.differences import differences
-    from lightning_core.run.run_folder import read_origin
+    from lightning_core.run.run_folder import read_origin, read_said
 
     run_dir = arguments.resume.resolve()
     if not (run_dir / "bundle.yaml").is_file():
@@ -191,10 +181,8 @@ def _resume(arguments: argparse.Namespace) -> int:
     if _have_ended(run_dir):
         print(f"{run_dir}: all its jobs have ended")
         return EXIT_MET
-    bundle = read_origin(run_dir, before)
-    if (market_options := MarketOptions.load(run_dir)) is not None:
-        market_options = replace(market_options, ray=arguments.ray or market_options.ray)
-        bundle = _placed(market_options, bundle)
+    bundle = read_origin(run_dir, before).on_market()
+    arguments.ray = arguments.ray or read_said(run_dir).get("ray")
     if changes := differences(before, bundle):
         if not arguments.accept_changes:
             story = [f"bundle changed since the run started: {change}" for change in changes]
@@ -202,7 +190,8 @@ def _resume(arguments: argparse.Namespace) -> int:
         for change in changes:
             print(f"changed: {change}")
     else:
-        bundle = before  # keep the folders in which class paths are looked up
+        bundle = before.on_market()  # keep the folders in which class paths are looked up
+    check_provision(bundle.commands.get("provision"), simulated=not arguments.ray)
     _say_check(bundle)
-    bundle.check(local=not (market_options.ray if market_options is not None else arguments.ray))
-    return _run_in(bundle, run_dir, arguments, before, market_options)
+    bundle.check(local=not arguments.ray)
+    return _run_in(bundle, run_dir, arguments, before)

@@ -34,8 +34,6 @@ from lightning_core.view.text import clean
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
 
-    pass
-
 # Seconds that ended jobs may take to save, and seconds between two looks.
 SAVE_GRACE, SAVE_POLL = 30.0, 0.5
 

@@ -10,25 +10,19 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from lightning_core.bundle.preflight import check_folder
-from lightning_core.cli.arguments import new_file, parse_times
+from lightning_core.cli.arguments import new_file
 from lightning_core.cli.on_market.ledger_table import ledger_to_dict, print_ledger
-from lightning_core.cli.on_market.simulated_market import (
-    add_market_options,
-    ledger_of,
-    make_cloud,
-    market_of,
-    place,
-    read_nodes,
-)
+from lightning_core.cloud.provisioner import LEAVE_SECONDS
 from lightning_core.core.durations import parse_duration
-from lightning_core.core.limits import MAX_DEVICES
+from lightning_core.core.limits import MAX_DEVICES, check_seconds
 from lightning_core.core.names import did_you_mean
+from lightning_core.history.market_ledger import MarketLedger
 from lightning_core.report.page import write as write_report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
@@ -50,6 +44,8 @@ from lightning_core.view.progress import print_summary
 FOLDER = Path("simulations")
 MAX_SEEDS = 10_000
 DELAYS = tuple(field.name for field in fields(Delays))
+# On a market: seconds until a node is there, from a preemption notice to its end, and to leave one that is given back.
+NODES = {"start_up": 60.0, "notice": 0.0, "leave": LEAVE_SECONDS}
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -71,9 +67,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
                       "with standard errors, and writes no files but --json")  # fmt: skip
     made.add_argument("--shuffle", action="store_true", help="submit jobs in a random order instead of the file's")
     made.add_argument("--devices", type=int, metavar="N", help="number of devices instead of the bundle's")
-    made.add_argument(
-        "--delays", default="", metavar="NAME=SECONDS,...", help=f"delays to simulate: {', '.join(DELAYS)}"
-    )
+    delays = f"delays to simulate: {', '.join(DELAYS)}; of a node on a market: {', '.join(NODES)}"
+    made.add_argument("--delays", default="", metavar="NAME=SECONDS,...", help=delays)
     made.add_argument("--lose", default="", metavar="JOB=TIME,...", help="times at which workers die, such as vit=20m")
     made.add_argument("--save-every", type=int, default=0, metavar="N", help="batches between two checkpoints "
                       "(default: a job is saved only when it leaves)")  # fmt: skip
@@ -81,10 +76,14 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument(
         "--json", type=new_file, metavar="FILE", help="also write the results of each policy to this file"
     )
-    add_market_options(made)
 
 
-def _simulate(arguments: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> None:
+    """Check what the options say.
+
+    Raises:
+        ValueError: If one is out of its range, or goes with another one only.
+    """
     if arguments.devices is not None and not 1 <= arguments.devices <= MAX_DEVICES:
         raise ValueError(f"--devices must be 1 to {MAX_DEVICES}, got {arguments.devices}")
     if arguments.seed < 0:
@@ -95,15 +94,21 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise ValueError("--run-dir is for one seed; look at one of them with --seed N --run-dir DIR")
     if arguments.save_every < 0:
         raise ValueError(f"--save-every must be at least 0, got {arguments.save_every}")
-    delays, losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
-    market, nodes = market_of(arguments), read_nodes(arguments.nodes)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    _check(arguments)
+    (delays, nodes), losses = parse_delays(arguments.delays), parse_losses(arguments.lose)
     curves = arguments.curves or SHIPPED
     # A named folder of recordings takes precedence.
     kept = earlier_runs() if arguments.curves is None else None
     bundle = read_bundle(
         arguments.bundle, curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle, kept=kept
     )
-    bundle = bundle if market is None else place(market, bundle)
+    rents = bundle.settings.market is not None
+    if rents and (flags := [flag for flag in ("devices", "seeds") if getattr(arguments, flag) is not None]):
+        raise ValueError(f"--{flags[0]} does not go with a bundle on a market, which says how many nodes there are")
+    bundle = place(bundle) if rents else bundle
     names = [played.given.job.name for played in bundle.jobs]
     if strangers := [name for name in losses if name not in names]:
         raise ValueError(f"--lose: no job {strangers[0]!r}{did_you_mean(strangers[0], names)}")
@@ -120,14 +125,15 @@ def _simulate(arguments: argparse.Namespace) -> int:
     outcomes = {}
     for name, one in settings.items():
         own = folder if len(settings) == 1 else folder / name.translate(str.maketrans(":,=/", "----"))
-        cloud = None if market is None else make_cloud(one, nodes)
+        terms = one.market_terms()
+        cloud = None if terms is None else VirtualCloud(terms.market(), **nodes)
         outcomes[name] = play(bundle, one, delays, own, losses, arguments.save_every, cloud)
     if len(outcomes) == 1:
         [outcome] = outcomes.values()
         print_summary(outcome.summary, sys.stdout)
         print(f"switches: {outcome.switches}")
         if outcome.rows:
-            print_ledger(ledger_of(outcome))
+            print_ledger(MarketLedger(list(outcome.rows), outcome.references))
         print(f"journal, summary and report.html: {folder}")
     else:
         print("\n".join(compare(bundle, outcomes)))
@@ -175,18 +181,55 @@ def parse_policies(given: Sequence[str]) -> list[str]:
     return policies
 
 
-def parse_delays(text: str) -> Delays:
-    """Parse delays such as ``switch=0.2,report=100ms``: fields of :class:`Delays` with seconds or durations.
+def place(bundle: PlayedBundle) -> PlayedBundle:
+    """Return the same jobs on the market of the bundle, as ``run`` would place them.
+
+    Raises:
+        ValueError: If the market is not recorded.
+        BundleError: If a job cannot be there.
+    """
+    from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.bundle.job_spec import JobSpec
+
+    if (bundle.settings.market or {}).get("quoted"):
+        raise ValueError("market.quotes: what a command quotes cannot be simulated; give a recording: market.trace")
+    specs = tuple(JobSpec(played.given.job, {}) for played in bundle.jobs)
+    placed = BundleSpec(specs, bundle.settings).on_market()
+    jobs = []
+    for played, spec in zip(bundle.jobs, placed.jobs, strict=True):
+        job = replace(played.given.job, save_every=spec.save_interval)
+        jobs.append(replace(played, given=replace(played.given, job=job)))
+    return PlayedBundle(tuple(jobs), placed.settings)
+
+
+def parse_delays(text: str) -> tuple[Delays, dict[str, float]]:
+    """Parse delays such as ``switch=0.2,report=100ms,start_up=2m``, in seconds or as durations.
+
+    Returns:
+        The delays of a pool, and those of a node (:data:`NODES`).
 
     Raises:
         ValueError: If a name is unknown or a value is out of range.
 
     Example::
 
-        >>> parse_delays("switch=0.2,release=3s").switch
-        0.2
+        >>> delays, nodes = parse_delays("switch=0.2,start_up=2m")
+        >>> delays.switch, nodes["start_up"]
+        (0.2, 120.0)
     """
-    return Delays(**parse_times("--delays", text, DELAYS))
+    names, given = (*DELAYS, *NODES), dict[str, float]()
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in names:
+            raise ValueError(f"--delays: unknown delay {name!r}{did_you_mean(name, names)}")
+        try:
+            given[name] = float(value) if value[-1:].isdigit() else parse_duration(value)
+        except ValueError:
+            raise ValueError(f"--delays: {name} must be seconds, such as {name}=0.2, got {value!r}") from None
+    nodes = {name: given.pop(name, seconds) for name, seconds in NODES.items()}
+    for name, seconds in nodes.items():
+        check_seconds(f"--delays: {name}", seconds)
+    return Delays(**given), nodes
 
 
 def parse_losses(text: str) -> dict[str, list[float]]:
@@ -282,7 +325,8 @@ def _write(path: Path, bundle: PlayedBundle, outcomes: Mapping[str, Outcome], se
         },
         "policies": {
             name: outcome.summary.to_dict()
-            | {"switches": outcome.switches, **(ledger_to_dict(ledger_of(outcome)) if outcome.rows else {})}
+            | {"switches": outcome.switches}
+            | (ledger_to_dict(MarketLedger(list(outcome.rows), outcome.references)) if outcome.rows else {})
             for name, outcome in outcomes.items()
         },
     }

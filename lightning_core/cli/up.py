@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightning_core.cli.arguments import add_folder, whole_number
 from lightning_core.cli.users.page_process import PageError, end_page, start_page
@@ -21,9 +20,6 @@ from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.discovery import folder_here
 from lightning_core.storage.journals.journal import Journal
 
-if TYPE_CHECKING:
-    from lightning_core.cli.on_market.market_options import MarketOptions
-
 # Needs of the page beside those of the pool.
 SERVE = ("starlette", "uvicorn", "prometheus_client")
 
@@ -31,13 +27,13 @@ SERVE = ("starlette", "uvicorn", "prometheus_client")
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``up`` and ``down``."""
     up = command("up", _up, "start a pool that outlives this shell")
-    config = "file with the sections pool, policy, estimator, period, market, on_verdict and group; options count first"
+    config = "file with the sections pool, policy, estimator, period, market, on_verdict and group"
     up.add_argument("--config", type=Path, metavar="FILE", help=config)
-    devices = "devices to share, on a market nodes (default 1)"
+    devices = (
+        "devices to share, instead of the file's (default: the GPUs of this machine, else its cores; in a cluster and "
+        "on a market 1)"
+    )
     up.add_argument("--devices", type=whole_number(1, MAX_DEVICES), metavar="N", help=devices)
-    up.add_argument("--kind", choices=("cpu", "gpu"), help="kind of device (default cpu: one core each)")
-    policy = f"policy that shares the devices (default {Settings().policy})"
-    up.add_argument("--policy", metavar="NAME", help=policy)
     there = "make the pool in this Ray cluster, whose nodes all see its folder (auto: the one on this machine)"
     up.add_argument("--ray", metavar="ADDRESS", help=there)
     add_folder(up)
@@ -55,6 +51,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
+    from lightning_core.cloud.cloud_spec import CloudSpec
     from lightning_core.cluster.head import up
     from lightning_core.cluster.joined_head import pool_name
     from lightning_core.server.proxy import POOL
@@ -63,22 +60,27 @@ def _up(arguments: argparse.Namespace) -> int:
     require(*(SERVE if arguments.serve is not None else ()), extra="serve")
     from lightning_core.cli.pool_file import read_pool_file
 
-    settings, kind, devices, resident, on_verdict, group, market = read_pool_file(
-        arguments.config, vars(arguments), arguments.ray
+    settings, kind, devices, resident, on_verdict, group, commands, is_all = read_pool_file(
+        arguments.config, arguments.devices, arguments.ray
     )
+    rents = settings.market is not None
     if kind == "gpu" and not arguments.ray:
         check_gpus(devices, found := Problems(Position("up")))
         if found.messages:
             raise BundleError(found.messages)
     folder = arguments.folder or folder_here()
-    if market is None and not arguments.ray:
+    if not rents and not arguments.ray:
         _say_busy_cores(kind, devices * settings.cores)
-    what = f"{devices} {kind} device{'s' * (devices > 1)} with {resident} workers"
-    print(f"bringing up {what if market is None else _nodes_in_words(devices, market)} ...", flush=True)
-    cloud = None
-    if market is not None:
+    plural, cloud = "s" * (devices > 1), None
+    if rents:
         name = POOL if not arguments.ray else pool_name(folder.expanduser().resolve())
-        cloud = market.cloud(settings, kind, name)
+        cloud = CloudSpec.of(settings, commands, name, kind, simulated=not arguments.ray)
+        real = "of the Ray cluster" if arguments.ray else "simulated on this machine"
+        what = f"a pool on a market, of at most {devices} node{plural}, {real}"
+    else:
+        have = f", all {'GPUs' if kind == 'gpu' else 'free cores'} of this machine," if is_all else ""
+        what = f"{devices} {kind} device{plural}{have} with {resident} workers"
+    print(f"bringing up {what} ...", flush=True)
     head = up(folder, settings, kind, on_verdict, cloud, arguments.ray, group, recover_journal=arguments.recover)
     there = settings
     if (path := journal_path(folder)).exists():  # of a pool that resumes, it has the settings from before
@@ -118,11 +120,6 @@ def _say_busy_cores(kind: str, wanted: int) -> None:
               "on one core slow each other down", file=sys.stderr)  # fmt: skip
 
 
-def _nodes_in_words(many: int, market: MarketOptions) -> str:
-    real = "of the Ray cluster" if market.ray else "simulated on this machine"
-    return f"a pool on a market, of at most {many} node{'s' * (many > 1)}, {real}"
-
-
 def differences(asked: Settings, there: Settings) -> list[str]:
     """Return the settings of a resumed pool that differ from the requested ones, as text.
 
@@ -140,12 +137,13 @@ def differences(asked: Settings, there: Settings) -> list[str]:
 
 
 def _in_words(settings: Settings) -> dict[str, str]:
-    """Return the settings of `up` beside the devices, by their keys."""
+    """Return the settings of `up` by their keys."""
     from lightning_core.bundle.pool_section import FOREVER, KEEP_ALL
 
     args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
     rules = settings.controllers.get(Asker.CALENDAR, {}).get("closed", ["none"])
     return {
+        "devices": str(settings.devices),
         "policy": f"{settings.policy}:{args}" if args else settings.policy,
         "keep": KEEP_ALL if settings.keep_all else "the default",
         "keep_ended": FOREVER if settings.keep_ended is None else format_duration(settings.keep_ended),

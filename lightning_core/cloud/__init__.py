@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -11,7 +12,8 @@ from lightning_core.cloud.command_provisioner import CommandProvisioner
 from lightning_core.cloud.provisioner import Provisioner
 from lightning_core.core.parts import brought
 
-__all__ = ["PROVISIONERS", "AutoscalerProvisioner", "CommandProvisioner", "make_provisioner", "parse_provision"]
+__all__ = ["PROVISIONERS", "AutoscalerProvisioner", "CommandProvisioner", "check_provision", "make_provisioner",
+           "parse_provision"]  # fmt: skip
 
 PROVISIONERS: Mapping[str, Callable[[str, str, Sequence[str]], Provisioner]] = MappingProxyType(
     {
@@ -63,3 +65,22 @@ def make_provisioner(name: str, pool: str, resource: str, words: Sequence[str]) 
         make = found[0]
     made: Provisioner = make(pool, resource, words)
     return made
+
+
+def check_provision(text: str | None, *, simulated: bool) -> None:
+    """Check that there is what is to bring nodes.
+
+    Args:
+        text: As for :func:`parse_provision`.
+        simulated: Whether nodes are processes of this machine.
+
+    Raises:
+        ValueError: If it is none for nodes of this machine, or its command does not exist.
+    """
+    if text is None:
+        return
+    if simulated:
+        raise ValueError("provision brings up nodes of a Ray cluster: it needs --ray ADDRESS")
+    name, command = parse_provision(text)
+    if name == "command" and (not command or shutil.which(command[0]) is None):
+        raise ValueError(f"provision: command not found: {command[0] if command else 'none'}")

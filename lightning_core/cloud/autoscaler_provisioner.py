@@ -127,7 +127,7 @@ class AutoscalerProvisioner:
             raise ValueError(f"the autoscaler takes no other word than {LABELLED!r}, got {' '.join(words)}")
         if not is_autoscaler_v2(fetch_from_server=True):
             raise ValueError("the autoscaler of this Ray cluster does not support node labels: start it with version 2 "
-                             "(RAY_enable_autoscaler_v2=1), or bring nodes up with --provision COMMAND")  # fmt: skip
+                             "(RAY_enable_autoscaler_v2=1), or name a command with `provision`")  # fmt: skip
         self._resource, self._leave, self._pool, self._labelled = resource, leave, pool, bool(words)
         self._wanted: NodeCounts | None = None
         self._places: tuple[PlacedNodes, ...] = ()

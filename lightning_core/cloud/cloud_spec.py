@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +12,7 @@ from typing import Any, Self
 from lightning_core.cloud import parse_provision
 from lightning_core.cloud.lease import lease_seconds
 from lightning_core.controllers.market_terms import MarketTerms
+from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import owner_only, read_own
 
@@ -61,6 +63,24 @@ class CloudSpec:
             MarketTerms(**self.terms)
         if self.provision != SIMULATED:
             parse_provision(self.provision)
+
+    @classmethod
+    def of(cls, settings: Settings, commands: Mapping[str, str], pool: str, kind: str, *, simulated: bool) -> Self:
+        """Return the cloud of a pool.
+
+        Args:
+            settings: Settings of the pool, with its market.
+            commands: ``quotes`` and ``provision`` of the market, each if it is given.
+            pool: Name of the pool.
+            kind: Kind of its devices.
+            simulated: Whether its nodes are processes of this machine.
+        """
+        terms = settings.market_terms()
+        assert terms is not None  # else it has no cloud
+        provision = SIMULATED if simulated else commands.get("provision", "autoscaler")
+        recorded = None if terms.quoted else dict(settings.market or {})
+        resource = "GPU" if kind == "gpu" else "device"
+        return cls(pool, resource, provision, terms.seconds, recorded, commands.get("quotes"))
 
     @property
     def lease_seconds(self) -> float:

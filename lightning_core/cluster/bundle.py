@@ -30,7 +30,8 @@ class Bundle(BundleSpec):
         Args:
             policy: Policy to use in place of the bundle's, as in :meth:`with_policy`.
             run_dir: New folder for the journal, the spec, the summary, logs and checkpoints; None for one in ``runs``.
-            cluster: Cluster to run on; None to start a local Ray for this run.
+            cluster: Cluster to run on; None to start a local Ray for this run, whose nodes come and go, simulated, if
+                the bundle has a market.
             watcher: Object that is shown the jobs while they run.
 
         Returns:
@@ -40,6 +41,7 @@ class Bundle(BundleSpec):
             BundleError: If a config is wrong; nothing has started then.
         """
         bundle = self if policy is None else self.with_policy(policy)
+        bundle = bundle if cluster is not None else bundle.on_market()
         bundle.check(local=cluster is None)
 
         from lightning_core.cluster.cluster import Cluster  # Ray takes seconds to import

@@ -32,6 +32,7 @@ from lightning_core.cluster.provisioner_actor import give_nodes_back, start_prov
 from lightning_core.cluster.ray_calls import answer, call
 from lightning_core.core.events import Event
 from lightning_core.node.signals import descendants, kill_all, recorded_signals
+from lightning_core.run.feedback_folder import leave_feedback
 from lightning_core.run.follow import POLL, Watcher
 from lightning_core.run.run_folder import write_spec
 from lightning_core.scheduler.settings import Settings
@@ -94,15 +95,17 @@ class Cluster:
 
     @staticmethod
     def workers_of(bundle: BundleSpec) -> int:
-        """Return the number of workers that a bundle asks to keep warm."""
+        """Return the number of workers that a bundle asks to keep warm; on a market, of each node one."""
+        if bundle.settings.market is not None:
+            return bundle.settings.devices
         return bundle.settings.resident or max(len(bundle.jobs), bundle.settings.devices)
 
     @classmethod
     def of(cls, bundle: BundleSpec, warming: Callable[[int, int], None] | None = None) -> Self:
-        """Return a cluster of the size that a bundle asks for."""
-        settings = bundle.settings
-        workers = cls.workers_of(bundle)
-        return cls(workers, bundle.kind, settings.devices, settings.cores, settings.locations, warming=warming)
+        """Return a cluster of the size that a bundle asks for, on a market one that begins without nodes."""
+        settings, workers = bundle.settings, cls.workers_of(bundle)
+        fewest = None if settings.market is None else 0
+        return cls(workers, bundle.kind, settings.devices, settings.cores, settings.locations, fewest, warming)
 
     def __enter__(self) -> Self:
         if self.locations and not ray.is_initialized():
@@ -226,9 +229,12 @@ class Cluster:
             run_dir: Empty folder for the journal, spec, summary, logs and checkpoints; or that of a run to resume.
             watcher: Object that is shown the jobs.
             before: Bundle of the run to resume, as it was.
-            cloud: Cloud whose nodes the pool has; None for a pool of fixed devices.
+            cloud: Cloud whose nodes the pool has; None for that of the bundle's market if nodes come and go, else for
+                fixed devices.
         """
         settings = self.settings(bundle)
+        if cloud is None and bundle.settings.market is not None and self._min_devices is not None:
+            cloud = CloudSpec.of(settings, bundle.commands, self.name, self._kind, simulated=self._owns_ray)
         check_folder(run_dir)
         if before is None:  # a resumed run's own is replaced once the changes are in the journal
             write_spec(bundle, run_dir)
@@ -255,6 +261,8 @@ class Cluster:
                 watcher.close()
             ray.kill(self.scheduler)
             self.scheduler = None
+            if cloud is not None:
+                leave_feedback(run_dir)
 
     def _give_back(self, provisioner: Actor) -> None:
         """Return all nodes to the cloud, and log an error if some remain."""

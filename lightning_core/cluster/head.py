@@ -98,7 +98,11 @@ def up(
         if recover_journal:
             _recover(folder)
         resumes = _unfinished(folder)
-        settings = with_feedback(folder, settings)
+        if resumes:  # its workers are those that its scheduler knows
+            with Journal.open(folder / "journal.db", read_only=True) as journal:
+                settings = journal.settings()
+        else:
+            settings = with_feedback(folder, settings)
         with recorded_signals() as received:
             if ray_address is None:
                 head = new_head(settings.devices if cloud is None else 0, kind)

@@ -113,7 +113,7 @@ def read_trace(
 
 def _require_price(path: Path, price: float | None) -> float:
     if price is None:
-        raise ValueError(f"{path}: has no prices: give the price of a spot node")
+        raise ValueError(f"{path}: has no prices: give the price of a spot node (price)")
     return price
 
 

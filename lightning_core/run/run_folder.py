@@ -21,6 +21,8 @@ from lightning_core.storage.private_files import owner_only, read_own
 
 # Maximum size of the notes in the folder.
 MAX_BYTES = 2**16
+# Its note of the options of the command line.
+SAID = "said.json"
 
 
 def new_run_dir(wanted: Path | str | None) -> Path:
@@ -64,12 +66,21 @@ def write_spec(bundle: BundleSpec, run_dir: Path) -> None:
         write_whole(run_dir / "bundle.yaml", yaml.dump(bundle.to_dict(), Dumper=_WithoutAliases, sort_keys=False))
 
 
-def write_origin(run_dir: Path, source: Path, policy: str | None, allow_import: Sequence[str]) -> None:
+def write_origin(
+    run_dir: Path, source: Path, policy: str | None, allow_import: Sequence[str], ray: str | None = None
+) -> None:
     """Write where the bundle of a run comes from, and the options of the command line."""
+    said = {"policy": policy, "allow_import": list(allow_import), "ray": ray}
     with owner_only():
         write_whole(run_dir / "origin", str(source.resolve()))
-        if policy or allow_import:
-            write_whole(run_dir / "said.json", json.dumps({"policy": policy, "allow_import": list(allow_import)}))
+        if any(said.values()):
+            write_whole(run_dir / SAID, json.dumps(said))
+
+
+def read_said(run_dir: Path) -> dict[str, Any]:
+    """Return the options with which a run was started: ``policy``, ``allow_import`` and ``ray``; empty without any."""
+    said: dict[str, Any] = json.loads(read_own(run_dir, SAID, MAX_BYTES)) if (run_dir / SAID).exists() else {}
+    return said
 
 
 def read_origin(run_dir: Path, before: BundleSpec, existing: ExistingPool | None = None) -> BundleSpec:
@@ -83,11 +94,11 @@ def read_origin(run_dir: Path, before: BundleSpec, existing: ExistingPool | None
     Raises:
         BundleError: With every problem found.
     """
-    origin, said = run_dir / "origin", run_dir / "said.json"
+    origin = run_dir / "origin"
     if not origin.exists() or not (source := Path(read_own(run_dir, origin.name, MAX_BYTES).decode())).exists():
         return before
     bundle = before.read_again(source, existing)
-    options = json.loads(read_own(run_dir, said.name, MAX_BYTES)) if said.exists() else {}
+    options = read_said(run_dir)
     if options.get("allow_import"):
         bundle = bundle.importing_only(options["allow_import"])
     return bundle.with_policy(options["policy"]) if options.get("policy") else bundle

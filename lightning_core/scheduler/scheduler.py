@@ -67,7 +67,6 @@ from lightning_core.core.targets.outside import ERRORS
 from lightning_core.scheduler import given_plans
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
 from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
-from lightning_core.scheduler.asking.prospects import Prospects
 from lightning_core.scheduler.cloud_levels import CloudLevels
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
 from lightning_core.scheduler.forecasting import forecast, forecast_work
@@ -318,10 +317,6 @@ class Scheduler:
         if (row := self._table.find_active(name)) is None:
             raise KeyError(name)
         return forecast_work(self._table, self._state.curves, row)
-
-    def prospects(self) -> Prospects:
-        """Return what it expects of its jobs, for simulations of what is to come; they share no part of it."""
-        return Prospects.of(self._state, self._now)
 
     @property
     def controllers(self) -> Mapping[Asker, Controller]:

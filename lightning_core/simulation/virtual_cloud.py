@@ -5,7 +5,7 @@ Rules
 1. Each node provides one device, the lowest free one; the pool receives the same events as from live nodes.
 2. An interval begins before anything else at its instant: spot nodes beyond the new offer are gone, or have their
    notice, before the market decides for it. The pool hears of it at once, as of a cloud whose preemptions are seen a
-   moment before the clock strikes, or some seconds later, as where nodes are processes (``run --market``).
+   moment before the clock strikes, or some seconds later, as where nodes are processes.
 3. The quote of an interval arrives when the one before it begins; after the recording its last interval continues.
 4. A node that is to go takes no new work. It goes as soon as its job has left it, unless the cloud lets it stay, or
    when its time is up, and then a worker that is still on it is lost. As with live nodes, that counts as a preemption

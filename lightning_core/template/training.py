@@ -103,8 +103,7 @@ def main() -> None:
     pl.seed_everything(1)
     core = CoreCallback("script", deadline="1m", target=LossTarget("loss", 0.5))
     trainer = pl.Trainer(
-        max_epochs=10, callbacks=[core], accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_model_summary=False,
+        max_epochs=10, callbacks=[core], logger=False, enable_checkpointing=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(Cnn(), datamodule=Shapes())
 

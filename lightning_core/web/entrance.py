@@ -69,14 +69,7 @@ class Entrance:
         Raises:
             HTTPException: If there is no such job, for this person.
         """
-        return self.known_name(request.path_params["name"], person)
-
-    def known_name(self, name: str, person: Person) -> str:
-        """Return the name of a job, if a person may see that.
-
-        Raises:
-            HTTPException: If there is no such job, for this person.
-        """
+        name = str(request.path_params["name"])
         if not is_name(name):
             raise HTTPException(404, "There is no job of that name.")
         owners = {job.owner for job in self._watch.view.statuses() if job.name == name}

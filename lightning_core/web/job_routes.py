@@ -18,7 +18,7 @@ from lightning_core.web.entrance import Entrance
 from lightning_core.web.event_stream import first_state
 from lightning_core.web.job_controls import JobControls
 from lightning_core.web.live_history import LiveHistory
-from lightning_core.web.pages import job_pages, overview_page, what_if_panel
+from lightning_core.web.pages import job_pages, overview_page
 from lightning_core.web.pages.document_frame import Frame
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds, whole_number
@@ -63,10 +63,8 @@ class JobRoutes:
         status = None if whole_number(request, "run") is not None else view.newest(name)
         rights, sees = self._steering.allowed(person, status), self._entrance.visible(person)
         state = first_state(view, overview_page.describe(view, person), lambda job: job.name == name and sees(job))
-        tries = status is not None and status.finished_at is None
-        tools = what_if_panel.panel(view, person, name) if tries else ""
         body = await self._draw(
-            request, lambda history, job: job_pages.body(history, job, status, rights, state, self._folder, tools)
+            request, lambda history, job: job_pages.body(history, job, status, rights, state, self._folder)
         )
         return HTMLResponse(self._frame.page(name, body, person, "", "job.js"))
 

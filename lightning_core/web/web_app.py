@@ -26,17 +26,13 @@ from lightning_core.web.event_stream import MAX_PAGES, changes, first_state
 from lightning_core.web.job_controls import JobControls
 from lightning_core.web.job_routes import JobRoutes
 from lightning_core.web.live_history import LiveHistory
+from lightning_core.web.market_routes import MarketRoutes
 from lightning_core.web.metrics import metrics
-from lightning_core.web.pages import overview_page, submit_page, timeline_page, what_if_panel
+from lightning_core.web.pages import overview_page, submit_page, timeline_page
 from lightning_core.web.pages.document_frame import Frame, PageLink, read_assets
 from lightning_core.web.pool_watch import PoolWatch
 from lightning_core.web.query_values import seconds
 from lightning_core.web.request_guard import RequestGuard
-from lightning_core.web.routes.compare_routes import CompareRoutes
-from lightning_core.web.routes.earlier_routes import EarlierRoutes
-from lightning_core.web.routes.market_routes import MarketRoutes
-from lightning_core.web.routes.what_if_process import warm_up
-from lightning_core.web.routes.what_if_routes import WhatIfRoutes
 from lightning_core.web.submission import Submission
 from lightning_core.web.visitors import Visitors
 
@@ -87,10 +83,7 @@ class WebApp:
             Route("/timeline/lanes", self._lanes),
             *jobs.routes(),
             *api.routes(),
-            *WhatIfRoutes(self.entrance, watch, self.folder).routes(),
-            *CompareRoutes(self.entrance, self.history, self.drawing, self.frame, self.folder).routes(),
             *MarketRoutes(self.entrance, watch, self.history, self.drawing, self.frame).routes(),
-            *EarlierRoutes(self.entrance, self.drawing, self.frame, self.folder).routes(),
             Route("/submit", self._submit),
         ]
         self.starlette = Starlette(
@@ -104,7 +97,6 @@ class WebApp:
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         self.history.start()
-        await asyncio.to_thread(warm_up)
         try:
             yield
         finally:
@@ -122,7 +114,7 @@ class WebApp:
     async def _overview(self, request: Request) -> Response:
         person, view = self.entrance.person(request), self.watch.view
         state = first_state(view, overview_page.describe(view, person), self.entrance.visible(person))
-        body = overview_page.body(state, what_if_panel.panel(view, person))
+        body = overview_page.body(state)
         return HTMLResponse(self.frame.page("Jobs", body, person, "/", "jobs.js"))
 
     async def _events(self, request: Request) -> Response:

@@ -19,6 +19,7 @@ import pytest
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.problems import BundleError
+from lightning_core.cli import pool_file
 from lightning_core.cli.job_commands import launch
 from lightning_core.cli.main import main, make_parser
 from lightning_core.cli.pool_file import PoolFile, read_pool_file
@@ -224,7 +225,6 @@ def test_a_pool_of_another_protocol_is_refused(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--policy", "magic"], "magic"),
         (["--config", "bundle.yaml"], "jobs: leave them out, and `submit` them once the pool is up"),
         (["--config", "list.yaml"], "expected a mapping of pool, policy"),
         (["--folder", "/proc/pool"], "/proc/pool: cannot be written"),
@@ -248,7 +248,7 @@ def configured(content: str, *words: str) -> PoolFile:
     """Return the pool of a file, with options of `up`."""
     Path("pool.yaml").write_text(content)
     arguments = make_parser().parse_args(["up", "--config", "pool.yaml", *words])
-    return read_pool_file(arguments.config, vars(arguments), arguments.ray)
+    return read_pool_file(arguments.config, arguments.devices, arguments.ray)
 
 
 @pytest.mark.parametrize(
@@ -283,10 +283,27 @@ def test_a_wrong_file_of_a_pool_is_refused(content: str, told: str) -> None:
 
 
 def test_options_count_before_the_file() -> None:
-    found = configured("{pool: {devices: 2, cores: 3}, policy: edf}", "--devices", "4", "--policy", "lara:explore=5")
+    found = configured("{pool: {devices: 2, cores: 3}, policy: 'lara:explore=5'}", "--devices", "4")
     assert (found.devices, found.resident, found.settings.cores) == (4, 8, 3)
     assert (found.settings.policy, found.settings.policy_args) == ("lara", {"explore": 5})
-    assert configured("pool: {resident: 3}").settings.resident == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "gpus", "has"),
+    [
+        ("{}", 0, ("cpu", 6, True)), ("{}", 3, ("gpu", 3, True)), ("pool: {kind: cpu}", 3, ("cpu", 6, True)),
+        ("pool: {cores: 4}", 3, ("cpu", 1, True)), ("pool: {cores: 8}", 0, ("cpu", 1, True)),
+        ("pool: {devices: 2}", 3, ("gpu", 2, False)), ("pool: {devices: 2}", 0, ("cpu", 2, False)),
+        ("pool: {resident: 4}", 0, ("cpu", 4, True)), ("market: {interval: 30m}", 3, ("cpu", 1, False)),
+    ],
+)  # fmt: skip
+def test_up_takes_what_the_machine_has(
+    content: str, gpus: int, has: tuple[str, int, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_file, "gpus_here", lambda: gpus)
+    monkeypatch.setattr(pool_file, "free_cores", lambda _: 6)
+    found = configured(content)
+    assert (found.kind, found.devices, found.is_all) == has
 
 
 def test_a_pool_on_a_market_has_twice_the_devices() -> None:
@@ -296,18 +313,13 @@ def test_a_pool_on_a_market_has_twice_the_devices() -> None:
     assert (recorded.devices, recorded.settings.devices, recorded.settings.resident) == (3, 6, 6)
     assert recorded.settings.controllers["market"]["interval"] == 20.0
     assert recorded.settings.controllers["budget"] == {"money": 20.0}
-    assert recorded.market is not None
-    assert recorded.market.cloud(recorded.settings, "cpu", "p").quotes is None
+    assert recorded.commands == {}
     quoted = configured("market: {quotes: ./now.sh, interval: 30m, policies: [max-spot], minimum_charge: 60s}")
-    assert quoted.settings.market is None
-    assert quoted.settings.controllers["market"]["policy"] == "max-spot"
     assert quoted.settings.controllers["market"]["minimum_charge"] == 60.0
-    assert quoted.market is not None
-    assert quoted.market.cloud(quoted.settings, "cpu", "p").quotes == "./now.sh"
-    several = configured("market: {quotes: ./now.sh, interval: 30m, policies: [max-spot, on-demand]}")
-    terms = several.settings.market_terms()
+    assert quoted.commands == {"quotes": "./now.sh"}
+    terms = quoted.settings.market_terms()
     assert terms is not None
-    assert terms.policies == ("max-spot", "on-demand")
+    assert (terms.policies, terms.quoted) == (("max-spot",), True)
 
 
 @pytest.mark.parametrize(
@@ -340,11 +352,11 @@ def test_up_keeps_what_it_is_asked_to_keep(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("{policy: edf, pool: {calendar: not between 22:00 and 06:00}}", ""),
+        ("{policy: edf, pool: {devices: 1, calendar: not between 22:00 and 06:00}}", ""),
         (
-            "{policy: 'lara:explore=5', pool: {keep: all, keep_ended: 7d}}",
-            "note: its jobs resume under the settings that the pool had: policy edf instead of lara:explore=5; "
-            "keep the default instead of all; keep_ended 30d instead of 7d; "
+            "{policy: 'lara:explore=5', pool: {devices: 2, keep: all, keep_ended: 7d}}",
+            "note: its jobs resume under the settings that the pool had: devices 1 instead of 2; "
+            "policy edf instead of lara:explore=5; keep the default instead of all; keep_ended 30d instead of 7d; "
             "calendar not between 22:00 and 06:00 instead of none. Once all of them have ended, `down` and `up` begin "
             "a pool with other ones\n",
         ),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle import Bundle
@@ -57,7 +59,8 @@ def test_a_job_that_cannot_end_in_time_is_warned_about(calm: str, capsys: pytest
 @pytest.mark.nightly
 def test_a_backtest_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, table = tmp_path / "back.png", tmp_path / "back.json"
-    said = Said(capsys, "market", "backtest", *JOB, "--starts", "12", "--picture", str(picture), "--json", str(table))
+    (study := tmp_path / "study.yaml").write_text("{job: {work: 80, deadline: 10}, starts: 12}")
+    said = Said(capsys, "market", "backtest", "--config", str(study), "--picture", str(picture), "--json", str(table))
     assert said.code == 0
     body = json.loads(table.read_text())
     assert list(body["policies"]) == ["on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap",
@@ -73,12 +76,18 @@ def test_a_backtest_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_arguments_of_policies_and_an_assumed_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spot.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [4, 4, 3, 0, 0, 4] * 40}))
-    asked = ("market", "backtest", "--trace", str(path), *JOB, "--max-nodes", "4", "--work", "20")
-    said = Said(capsys, *asked, "--price", "0.3", "--policy", "ahap:omega=1", "--policy", "chain", "--starts", "5")
+    (study := tmp_path / "study.yaml").write_text("""
+market: {trace: spot.json, price: 0.3, policies: ["ahap:omega=1", chain]}
+job: {work: 20, deadline: 10, max_nodes: 4}
+starts: 5
+""")
+    said = Said(capsys, "market", "backtest", "--config", str(study))
     assert said.code == 0
     assert "price assumed: 0.3" in said.out
     assert "ahap:omega=1" in said.out
-    assert Said(capsys, *asked).err == f"error: {path}: has no prices: give the price of a spot node (--price)\n"
+    assert "5 starts" in said.out
+    said = Said(capsys, "market", "backtest", "--trace", str(path), *JOB)
+    assert said.err == f"error: {path}: has no prices: give the price of a spot node (price)\n"
 
 
 def test_forecasts_are_printed(calm: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,23 +102,15 @@ def test_forecasts_are_printed(calm: str, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (("plan", "--deadline", "10"), "a job needs --work W, or --run-dir DIR with --job NAME"),
+        (("plan", "--deadline", "10"), "a job needs its deadline, and its work or the run that has it"),
         (("plan", *JOB, "--policy", "chains"), "must be one of ahanp, .*, got 'chains'; did you mean 'chain'"),
         (("plan", *JOB, "--policy", "ahap:colour=1"), "spot policy ahap: unknown argument 'colour'"),
         (("plan", *JOB, "--policy", "ahap:omega=2.5"), "spot policy ahap: omega: expected int, got 2.5"),
         (("plan", *JOB, "--policy", "ahap:windows=1"), "spot policy ahap: unknown argument 'windows'"),
         (("plan", *JOB, "--policy", "ahap:mode=Paper"), "ahap: mode: expected one of default, paper, got 'Paper'"),
-        (("plan", *JOB, "--hand-over", "0.2"), "--hand-over must be 0 to a launch and to 1, here 0.1, got 0.2"),
-        (("plan", *JOB, "--minimum-charge", "1h"), "--minimum-charge must be at most an interval, 30m, got 1h"),
-        (
-            ("plan", *JOB, "--overhead", "total", "--minimum-charge", "60s"),
-            "--minimum-charge needs --overhead hand-over, got --overhead total",
-        ),
-        (("plan", *JOB, "--throughput", "1,nan,3"), "throughput must be finite"),
+        (("plan", *JOB, "--policy", "ahap", "--policy", "chain"), "a plan has one policy, got ahap and chain"),
         (("plan", *JOB, "--policy", "ahap:omega=0"), "omega must be at least 1 interval, got 0"),
-        (("plan", *JOB, "--throughput", "1,two"), "--throughput must be numbers separated by commas, got '1,two'"),
         (("plan", *JOB, "--trace", "/nowhere.csv"), "No such file"),
-        (("backtest", *JOB, "--starts", "0"), "--starts must be at least 1, got 0"),
         (("backtest", "--work", "80", "--deadline", "2000"), "at most the 1316 intervals of a100, got 2000"),
         (("forecast", "--horizon", "0"), "--horizon must be at least 1 interval, got 0"),
         (("forecast", "--horizon", "2000"), "--horizon must be below the 1316 intervals of a100, got 2000"),
@@ -123,6 +124,32 @@ def test_wrong_options_of_market_are_refused(
     assert re.search(words, said.err)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[market]", "expected a mapping of market, job, moves, starts, seed, got list"),
+        ("{jobs: {}}", "unknown key 'jobs'; did you mean 'job'"),
+        ("{market: {quotes: ./now.sh}}", "market: quotes is of a market that goes on, and this one is recorded"),
+        ("{market: {forecaster: lst}}", "market.forecaster: forecaster must be one of .*, got 'lst'"),
+        ("{job: {wrk: 3}}", "job.wrk: unknown key 'wrk'; did you mean 'work'"),
+        ("{job: {max_nodes: 99999}}", "job.max_nodes: must be a whole number from 1 to 10000, got 99999"),
+        ("{job: {overhead: none}}", "job.overhead: must be one of launches, total, got 'none'"),
+        ("{job: {throughput: 3}}", "job.throughput: must be a list of the work in an interval on 1, 2, .. nodes, got"),
+        ("{job: {throughput: [1, .nan, 3]}}", "throughput must be finite"),
+        ("{job: {hand_over_time: 0.2}}", "hand_over_time must be at least 0 and at most 0.1 intervals, got 0.2"),
+        ("{job: {run: runs/x}}", "job: run and name go together"),
+        ("{market: {minimum_charge: 60s}, job: {overhead: total}}", "need no overhead, got overhead: total"),
+        ("{moves: {egress: -1}}", "moves.egress: must be at least 0 and finite, got -1"),
+        ("{starts: 0}", "starts: must be a whole number from 1 to 100000, got 0"),
+    ],
+)
+def test_a_wrong_file_is_refused(content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (study := tmp_path / "study.yaml").write_text(content)
+    said = Said(capsys, "market", "plan", "--config", str(study), *JOB)
+    assert said.code == 2
+    assert re.search(words, said.err)
+
+
 def test_the_throughput_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     can = frozenset({Capability.RELEASE, Capability.RESIZE})
     known = Job("vit", 3600.0, BatchTarget(90_000), can=can, max_devices=2, sizes=(1, 2), throughputs=(10.0, 18.0))
@@ -131,12 +158,12 @@ def test_the_throughput_of_a_job_of_a_run(calm: str, tmp_path: Path, capsys: pyt
     run = tmp_path / "run"
     run.mkdir()
     Simulation(Settings(policy="edf", devices=2), jobs, journal=run / "journal.db").run(until=20.0)
-    said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "vit", "--deadline", "4")
+    said = Said(capsys, "market", "plan", "--trace", calm, "--job", str(run), "vit", "--deadline", "4")
     assert "batches in an interval by number of nodes: 1: 1.8e+04, 2: 3.24e+04" in said.out
     assert said.code == 0
-    said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "bart", "--deadline", "4")
+    said = Said(capsys, "market", "plan", "--trace", calm, "--job", str(run), "bart", "--deadline", "4")
     assert "has no job 'bart'; did you mean 'bert'" in said.err
-    said = Said(capsys, "market", "plan", "--trace", calm, "--run-dir", str(run), "--job", "bert", "--deadline", "4")
+    said = Said(capsys, "market", "plan", "--trace", calm, "--job", str(run), "bert", "--deadline", "4")
     assert said.code == 2
 
 
@@ -148,18 +175,7 @@ def test_an_interval_is_as_long_as_in_the_recording(tmp_path: Path, capsys: pyte
     Simulation(Settings(policy="edf", devices=2), [given], journal=tmp_path / "run" / "journal.db").run(until=20.0)
     hourly = tmp_path / "hourly.csv"
     hourly.write_text("hour,avail,price\n" + "".join(f"{hour},8,0.5\n" for hour in range(20)))
-    asked = (
-        "market",
-        "plan",
-        "--run-dir",
-        str(tmp_path / "run"),
-        "--job",
-        "vit",
-        "--deadline",
-        "4",
-        "--trace",
-        str(hourly),
-    )
+    asked = ("market", "plan", "--job", str(tmp_path / "run"), "vit", "--deadline", "4", "--trace", str(hourly))
     assert "by number of nodes: 1: 3.6e+04, 2: 6.48e+04" in Said(capsys, *asked).out
 
 
@@ -216,29 +232,28 @@ def _bundle(folder: Path, market: object) -> Bundle:
 
 def test_several_recordings_are_one_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     up = {"us-east-1a_v100": [1] * 5 + [0] * 5, "us-west-2b_v100": [0] * 5 + [1] * 5}
-    asked: list[str] = []
+    market: dict[str, Any] = {"trace": [f"{name}.json" for name in up], "price": 0.25}
+    job = {"work": 12, "deadline": 20, "max_nodes": 1, "launch_time": 0.5}
     for name, data in up.items():
-        path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps({"metadata": {"gap_seconds": 1800}, "data": data * 6}))
-        asked += ["--trace", str(path)]
-    asked += ["--price", "0.25", "--work", "12", "--deadline", "20", "--max-nodes", "1", "--launch", "0.5"]
-    moves = ("--checkpoint", "10", "--egress", "0.02", "--transfer", "0.25")
-    table = tmp_path / "back.json"
-    said = Said(capsys, "market", "backtest", *asked, *moves, "--policy", "max-spot", "--starts", "3",
-                "--json", str(table))  # fmt: skip
-    assert said.code == 0
-    assert re.search(r"any of them +100% +0.25 +1", said.out)
+        (tmp_path / f"{name}.json").write_text(json.dumps({"metadata": {"gap_seconds": 1800}, "data": data * 6}))
+    study, table = tmp_path / "study.yaml", tmp_path / "back.json"
+
+    def said(command: str, *words: str, **sections: Any) -> Said:
+        study.write_text(yaml.safe_dump({"market": market, "job": job, "starts": 3, **sections}))
+        return Said(capsys, "market", command, "--config", str(study), *words)
+
+    moves = {"checkpoint": 10, "egress": 0.02, "transfer": 0.25}
+    back = said("backtest", "--policy", "max-spot", "--json", str(table), moves=moves)
+    assert back.code == 0
+    assert re.search(r"any of them +100% +0.25 +1", back.out)
     body = json.loads(table.read_text())["policies"]["max-spot"]
     assert body["on_time"] == 1.0
     assert body["moves"] >= 2
     assert body["egress"] == pytest.approx(0.2 * body["moves"])
     assert body["free_moves_cost"] < body["cost"]
-    plan = Said(capsys, "market", "plan", *asked)
+    plan = said("plan")
     assert re.search(r"us-east-1a +0 +0.250 +0 +0\n *us-west-2b +1 +0.250 +[\d.]+ +1 +0\n", plan.out)
-    assert Said(capsys, "market", "forecast", *asked[:4], "--price", "1").err == (
-        "error: --trace must be one recording here, got 2\n"
-    )
-    again = Said(capsys, "market", "backtest", *asked, *asked[:2]).err
-    assert "that of another zone, got 'us-east-1a' twice" in again
-    assert "--egress must be at least 0" in Said(capsys, "market", "plan", *asked, "--egress", "-1").err
-    assert "--picture draws one" in Said(capsys, "market", "backtest", *asked, "--picture", str(tmp_path / "a.png")).err
+    assert said("forecast").err == "error: trace must be one recording here, got 2\n"
+    twice = {"trace": [*market["trace"], market["trace"][0]], "price": 0.25}
+    assert "that of another zone, got 'us-east-1a' twice" in said("backtest", market=twice).err
+    assert "--picture draws one" in said("backtest", "--picture", str(tmp_path / "a.png")).err

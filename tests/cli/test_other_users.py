@@ -58,8 +58,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     note = {"pid": os.getpid(), "started": started(os.getpid()), "temp": "/nowhere/lc-x", "socket": "/nowhere/socket",
             "token": "/nowhere/token", "address": "127.0.0.1:1"}  # fmt: skip
     (folder / "head.json").write_text(json.dumps(note))
-    (folder / "bundle.yaml").write_text(BUNDLE)
-    (folder / "market.json").write_text('{"quotes": "touch hacked"}')
+    (folder / "bundle.yaml").write_text(f"{BUNDLE}\nmarket: {{quotes: touch hacked}}\n")
     (tmp_path / "mine.yaml").write_text(BUNDLE)
     give_away(folder, monkeypatch)
     return folder

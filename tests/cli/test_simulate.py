@@ -387,8 +387,8 @@ def test_policies_and_delays_as_they_are_written() -> None:
     assert parse_policies(["lara:order=edf,explore=5,edf", "rr:quantum=2"]) == [
         "lara:order=edf,explore=5", "edf", "rr:quantum=2",
     ]  # fmt: skip
-    assert parse_delays("switch=0.2,release=1m30s,report=.5") == Delays(switch=0.2, release=90.0, report=0.5)
-    assert parse_delays("") == Delays()
+    assert parse_delays("switch=0.2,release=1m30s,report=.5")[0] == Delays(switch=0.2, release=90.0, report=0.5)
+    assert parse_delays("")[0] == Delays()
 
 
 # ---------------------------------------------------------------------------------------------------- losses
@@ -446,15 +446,15 @@ jobs:
   loss: {deadline: 2h, target: {loss: 0.1}, curve: fast.csv, throughput: 0.02}
 """
 TRACE = "available,price\n" + "".join(f"{n},0.4\n" for n in (3, 3, 0, 4, 5, 2, 4, 4))
-MARKET = ["--curves", "curves", "--market", "m.csv", "--interval", "20m"]
+MARKET = "market: {trace: m.csv, interval: 20m}\n"
 
 
 @pytest.mark.nightly
 def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("bundle.yaml").write_text(ON_MARKET)
+    Path("bundle.yaml").write_text(ON_MARKET + "market: {trace: m.csv, interval: 20m, policies: [max-spot]}")
     Path("m.csv").write_text(TRACE)
-    words = ["simulate", "bundle.yaml", *MARKET]
-    assert main([*words, "--spot-policy", "max-spot", "--run-dir", "out", "--json", "out.json"]) == 0
+    words = ["simulate", "bundle.yaml", "--curves", "curves"]
+    assert main([*words, "--run-dir", "out", "--json", "out.json"]) == 0
     told = capsys.readouterr().out
     assert "paid: " in told
     assert "at the measured throughput: on-demand only " in told
@@ -473,29 +473,28 @@ def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -
         }
         assert journal.settings().devices == 12
     capsys.readouterr()
-    nodes = ["--nodes", "start_up=2m,notice=30", "--policy", "edf,fifo"]
+    nodes = ["--delays", "start_up=2m,notice=30", "--policy", "edf,fifo"]
     assert main([*words, *nodes, "--run-dir", "several"]) == 0
     rows = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
     assert {"paid", "on-demand only", "offline optimum"} <= set(rows)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("market", "given", "words"),
     [
-        (["--interval", "20m"], "--interval needs a market: --market TRACE"),
-        (["--nodes", "leave=1"], "--nodes needs a market: --market TRACE"),
-        ([*MARKET, "--seeds", "3"], "--seeds does not go with --market"),
-        ([*MARKET, "--nodes", "stat_up=1"], "--nodes: unknown delay 'stat_up'; did you mean 'start_up'?"),
-        ([*MARKET, "--spot-policy", "chian"], "got 'chian'; did you mean 'chain'?"),
-        (["--market", "no.csv"], "--market: trace"),
+        (MARKET, ["--seeds", "3"], "--seeds does not go with a bundle on a market"),
+        (MARKET, ["--delays", "stat_up=1"], "--delays: unknown delay 'stat_up'; did you mean 'start_up'?"),
+        ("market: {trace: m.csv, policies: [chian]}", [], "got 'chian'; did you mean 'chain'?"),
+        ("market: no.csv", [], "market: trace"),
+        ("market: {quotes: ./now.sh}", [], "market.quotes: what a command quotes cannot be simulated"),
     ],
 )
 def test_what_does_not_fit_a_market_is_refused(
-    given: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    market: str, given: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("m.csv").write_text(TRACE)
-    Path("bundle.yaml").write_text(BUNDLE)
-    assert main(["simulate", "bundle.yaml", *([] if "--curves" in given else ["--curves", "curves"]), *given]) == 2
+    Path("bundle.yaml").write_text(f"{BUNDLE}\n{market}")
+    assert main(["simulate", "bundle.yaml", "--curves", "curves", *given]) == 2
     assert words in capsys.readouterr().err
     assert not Path("simulations").exists()
 

@@ -88,7 +88,7 @@ def batches(shell: Shell, name: str) -> int:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     made = Shell(tmp_path_factory.mktemp("home"))
-    (made.home / "pool.yaml").write_text("{pool: {resident: 3}, policy: uniform}")
+    (made.home / "pool.yaml").write_text("{pool: {devices: 1, resident: 3}, policy: uniform}")
     made.command("up", "--config", "pool.yaml")
     yield made
     for script in made.scripts:

@@ -185,11 +185,11 @@ def killed(folder: Path, found: dict[str, Any]) -> None:
         "data": {"class_path": "benchmarks.live.numbered_training.Data"},
         "trainer": {"logger": False}, "deadline": "30m", "target": {"batches": 600}, "save_every": "2s",
     }  # fmt: skip
-    bundle.write_text(json.dumps({"period": "0.5s", "jobs": {"a": job}}))
+    market = {"trace": str(trace), "interval": "10s", "policies": ["max-spot"]}
+    bundle.write_text(json.dumps({"period": "0.5s", "market": market, "jobs": {"a": job}}))
     with made_up_cloud(folder) as address:
         words = [sys.executable, "-m", "lightning_core.cli.main", "run", str(bundle), "--ray", address]
-        words += ["--run-dir", str(folder / "run"), "--market", str(trace), "--interval", "10s"]
-        words += ["--spot-policy", "max-spot"]
+        words += ["--run-dir", str(folder / "run")]
         with (folder / "run.log").open("w") as log:
             command = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log)
         join_ray(address)

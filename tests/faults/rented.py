@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lightning_core.bundle.settings_section import read_market
+from lightning_core.bundle.market_section import read_market
 from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.cloud.machine_notes import MARK, Machine, MachineNotes
 from lightning_core.cloud.provisioner import SPOT, list_nodes, list_zones
@@ -59,7 +59,7 @@ def bring_up(folder: Path) -> None:
         market["policy"] = "max-spot"
     elif not trace.exists():
         offer(folder, OFFERS)
-    terms = None if quotes.exists() else read_market(section, folder)
+    terms = None if quotes.exists() else read_market(section, folder).terms
     command = f"cat {quotes}" if terms is None else None
     settings = Settings("fifo", period=0.5, devices=2 * MOST, resident=2 * MOST, keep_all=True, market=terms,
                         controllers={str(Asker.MARKET): market})  # fmt: skip

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.cli.on_market.ledger_table import FILE, draw, write_ledger
-from lightning_core.cluster.bundle import Bundle
+from lightning_core.cli.on_market.ledger_table import FILE, write_ledger
 from lightning_core.cluster.head import _unfinished
 from lightning_core.history.market_ledger import read_ledger
 from lightning_core.scheduler.settings import Settings
@@ -61,15 +60,13 @@ def test_a_pool_without_a_market_has_no_ledger(journal: Path, capsys: pytest.Cap
     assert said.err == f"error: {journal}: its pool is on no market\n"
 
 
-def test_intervals_are_drawn(journal: Path) -> None:
+def test_intervals_are_drawn(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulated(drawn(1), elastic("a", 8.0, 10.0), path=journal)
-    ledger = read_ledger(journal)
-    job = {"model": "tests.tiny.Line", "deadline": "10h", "target": {"batches": 28800}, "max_devices": 4}
-    bundle = Bundle.from_dict({"pool": {"devices": 4}, "jobs": {"a": job}})
-    draw(ledger, bundle, 1800.0, journal.parent / "intervals.svg")
-    words = (journal.parent / "intervals.svg").read_text()
+    picture = journal.parent / "intervals.svg"
+    assert Said(capsys, "market", "ledger", str(journal), "--picture", str(picture)).code == 0
+    words = picture.read_text()
     assert "spot nodes on offer" in words
-    assert f"paid {ledger.cost:.3g}; on-demand only" in words
+    assert f"paid {read_ledger(journal).cost:.3g}; on-demand only" in words
 
 
 def test_a_pool_that_has_spent_something_goes_on_counting(journal: Path) -> None:

@@ -23,7 +23,7 @@ from tests.mutation.page import PAGE, Measured, Survivor, equivalent, read, save
 
 WORKSPACES = ROOT / "build" / "mutants"
 # Rooms with tests in other folders too. The market is also asked as the controller of a pool asks it, and the scheduler
-# as those ask it who move it: targets, controllers, the market, and what simulates its future.
+# as those ask it who move it: targets, controllers and the market.
 TESTS = {
     "control": ("control", "market/test_market_jobs.py"),
     "market": ("market", "control"),
@@ -35,8 +35,6 @@ TESTS = {
         "core/test_target_types.py",
         "market/test_earlier_feedback.py",
         "market/test_market_jobs.py",
-        "simulation/test_what_if.py",
-        "simulation/test_what_if_pools.py",
     ),
 }
 BESIDE = ("callbacks", "benchmarks", "examples", "docs", "README.md", "ARCHITECTURE.md", "Makefile")

@@ -106,25 +106,6 @@ def test_a_deadline_is_changed_in_the_name_of_who_asks(site: Browsing) -> None:
     expect(tab.locator("#story")).to_contain_text("ann")
 
 
-def test_the_devices_of_a_job_are_thought_of_before_they_are_set(site: Browsing) -> None:
-    tab = site.enter(ANN)
-    expect(tab.locator("#jobs tbody tr")).to_have_count(4)
-    tab.goto(f"{site.base}/jobs/{LONG}")
-    tab.locator("summary", has_text="What if").click()
-    answer, apply = tab.locator("#if-answer"), tab.get_by_role("button", name="Apply to the job")
-    expect(answer).to_contain_text("Of the unfinished jobs")
-    expect(apply).to_be_disabled()
-    slider = tab.get_by_label("Devices of the job")
-    slider.focus()
-    tab.keyboard.press("ArrowRight")
-    expect(tab.locator("#if-own-words")).to_have_text("at most 1")
-    expect(answer).to_contain_text(re.compile(r"the mean of \d+ simulated futures.* takes 1 device"))
-    apply.click()
-    expect(tab.locator("#said")).to_contain_text("is to have 1 device")
-    expect(tab.locator("#story")).to_contain_text("ann")
-    expect(slider).to_have_value("0")
-
-
 def test_cancelling_asks_once_and_no_means_no(site: Browsing) -> None:
     tab = site.enter(ANN)
     tab.goto(f"{site.base}/jobs/free")
@@ -145,12 +126,11 @@ def test_cancelling_asks_once_and_no_means_no(site: Browsing) -> None:
 @pytest.mark.parametrize("width", [390, pytest.param(900, marks=pytest.mark.nightly), 1440])
 def test_nothing_is_wider_than_the_page(site: Browsing, width: int) -> None:
     tab = site.enter(ANN, viewport={"width": width, "height": 900})
-    for path in ("/", f"/jobs/{LONG}", "/timeline", f"/compare?job={LONG}&job=vit", "/market"):
+    for path in ("/", f"/jobs/{LONG}", "/timeline", "/market"):
         tab.goto(site.base + path)
         expect(tab.locator("main")).to_be_visible()
         if path == "/":
             expect(tab.locator("#jobs tbody tr")).to_have_count(4)
-            tab.locator(".what-if summary").click()
         assert tab.evaluate(WIDER) == [], path
 
 
@@ -217,11 +197,9 @@ def test_pages_are_accessible(site: Browsing, scheme: str, width: int) -> None:
     """The rules of axe-core: labels, names and roles, order of headings, contrast."""
     tab = site.enter(ANN, color_scheme=scheme, viewport={"width": width, "height": 900})
     expect(tab.locator("#jobs tbody tr")).to_have_count(4)
-    tab.locator("summary", has_text="What if").click()
-    expect(tab.locator("details[open]")).to_contain_text("simulated futures")
     problems = violations(tab)
     for path, content in (
-        ("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart"), ("/compare?job=vit&job=gru", "#charts svg"),
+        ("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart"),
     ):  # fmt: skip
         tab.goto(site.base + path)
         expect(tab.locator(content).first).to_be_visible()

@@ -1,4 +1,4 @@
-"""Shows the ledger of a market: as a table, a picture, and a file for programs."""
+"""The ledger of a market: a table, a picture, and a file for programs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_core.cloud.quotes import QuoteCommand
 from lightning_core.history.market_ledger import MarketLedger
 from lightning_core.storage.atomic_files import write_whole
 
@@ -15,36 +16,45 @@ if TYPE_CHECKING:  # it needs extras that a simulation does without
 FILE = "ledger.json"
 
 
-def draw(ledger: MarketLedger, bundle: BundleSpec, seconds: float, path: Path) -> None:
-    """Draw the intervals of a run that has ended.
+def say_market(bundle: BundleSpec) -> None:
+    """Print on which market a bundle is about to be run.
+
+    Raises:
+        BundleError: If a command quotes it, and there is no quote.
+    """
+    terms = bundle.settings.market_terms()
+    assert terms is not None  # else it is run on no market
+    if (command := bundle.commands.get("quotes")) is None:
+        says = f"of {len(terms.market())} intervals of {terms.seconds:g} s"
+    else:
+        quote = QuoteCommand(command).ask()
+        now = f"{quote.available} spot nodes at {quote.price:g}, on demand {quote.on_demand:g}"
+        says = f"with intervals of {terms.seconds:g} s; now {now}"
+    print(f"{len(bundle.jobs)} jobs on a market {says}", flush=True)
+
+
+def draw(ledger: MarketLedger, path: Path) -> None:
+    """Draw what each interval held.
 
     Args:
-        ledger: Ledger of the run.
-        bundle: Its jobs.
-        seconds: Seconds of an interval.
+        ledger: Ledger with at least one interval.
         path: File to write; its suffix is the format.
     """
     from lightning_core.report.markets.market_plots import IntervalSeries, draw_intervals
 
-    jobs = [spec.job for spec in bundle.jobs]
-    works = [job.target.work for job in jobs]
-    # What it takes to reach a loss is known in the end.
-    work = sum(row.batches for row in ledger.rows) if None in works else sum(filter(None, works))
-    done, progress = 0, list[float]()
+    all_batches, done, progress = sum(row.batches for row in ledger.rows), 0, list[float]()
     for row in ledger.rows:
         done += row.batches
-        progress.append(done / max(work, 1))
+        progress.append(done / max(all_batches, 1))
     names = ("available", "spot", "on_demand", "failures")
     columns = {name: [getattr(row, name) for row in ledger.rows] for name in names}
-    columns["numbers"] = [row.number for row in ledger.rows]
-    deadlines = [job.deadline for job in jobs if not job.is_best_effort]
-    deadline = max(deadlines, default=seconds * len(ledger.rows)) / seconds
-    references = ledger.references
+    numbers = [row.number for row in ledger.rows]
+    most = max(row.spot + row.on_demand for row in ledger.rows)
     title = f"paid {ledger.cost:.3g}"
-    if references is not None:
-        title += f"; on-demand only {references[0]:.3g}, offline optimum {references[1]:.3g}"
-    max_nodes = sum(job.max_devices for job in jobs)
-    draw_intervals(IntervalSeries(progress=progress, max_nodes=max_nodes, deadline=deadline, **columns), path, title)
+    if ledger.references is not None:
+        title += f"; on-demand only {ledger.references[0]:.3g}, offline optimum {ledger.references[1]:.3g}"
+    series = IntervalSeries(progress=progress, max_nodes=most, deadline=numbers[-1] + 1, numbers=numbers, **columns)
+    draw_intervals(series, path, title)
 
 
 def print_ledger(ledger: MarketLedger) -> None:

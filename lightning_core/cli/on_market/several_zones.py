@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from lightning_core.cli.on_market.market_arguments import read_job_of, read_recording
+from lightning_core.cli.on_market.study import Study
 from lightning_core.core.durations import format_duration
 from lightning_core.market import JobBatch, MarketForecaster, SpotJob, backtest
 from lightning_core.market.forecasters import make_forecaster
@@ -19,7 +16,6 @@ from lightning_core.market.zones.offer_trace import OfferTrace, any_of
 from lightning_core.market.zones.stays import expected_stay
 from lightning_core.market.zones.where import choose
 from lightning_core.market.zones.zone_backtest import ZoneLedger, backtest_zones
-from lightning_core.storage.atomic_files import write_whole
 from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 
@@ -41,41 +37,26 @@ class Zones:
     egress: float
 
 
-def add_moves(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what a move costs."""
-    group = parser.add_argument_group("several recordings, of zones that are recorded at the same time")
-    group.add_argument("--checkpoint", type=float, default=0.0, metavar="GB", help="size of the job's checkpoint "
-                       "(default 0)")  # fmt: skip
-    group.add_argument("--egress", type=float, default=0.0, metavar="P", help="price of a GB that leaves a region, "
-                       "in the unit of the other prices (default 0)")  # fmt: skip
-    group.add_argument("--transfer", type=float, default=0.0, metavar="INTERVALS", help="intervals that a launch "
-                       "takes longer where the checkpoint comes from another region (default 0)")  # fmt: skip
-
-
-def read_zones(arguments: argparse.Namespace) -> Zones:
-    """Return what the arguments describe, and print a summary.
+def read_zones(study: Study) -> Zones:
+    """Return the zones of a study, and print a summary.
 
     Raises:
-        ValueError: If they do not go together.
+        ValueError: If two recordings are of one zone, or the job cannot be read.
     """
-    for name in ("checkpoint", "egress", "transfer"):
-        if not 0 <= (value := getattr(arguments, name)) < float("inf"):
-            raise ValueError(f"--{name} must be at least 0 and finite, got {value:g}")
-    paths: list[Path] = arguments.trace
-    zones = [path.stem.partition("_")[0] for path in paths]
+    zones = [path.stem.partition("_")[0] for path in study.traces]
     if repeated := next((zone for zone in zones if zones.count(zone) > 1), ""):
-        raise ValueError(f"--trace: the name of each file, up to its first underscore, must be that of another zone, "
+        raise ValueError(f"trace: the name of each file, up to its first underscore, must be that of another zone, "
                          f"got {clean(repeated)!r} twice")  # fmt: skip
-    markets = [read_recording(path, arguments) for path in paths]
+    markets = study.markets()
     length = min(map(len, markets))
     traces = [
         OfferTrace(replace(market, price=market.price[:length], available=market.available[:length]), zone)
         for market, zone in zip(markets, zones, strict=True)
     ]
     together = any_of(traces)
-    job = read_job_of(arguments, together)
+    job = study.job_on(together)
     several = len({trace.at(0).region for trace in traces}) > 1
-    transfer = arguments.transfer if several else 0.0
+    transfer = study.moves["transfer"] if several else 0.0
     print(f"{len(traces)} recordings, from the same time on: {length} intervals of {format_duration(together.seconds)}")
     rows = [
         [clean(trace.zone), clean(trace.at(0).region), f"{(trace.market.available > 0).mean():.0%}",
@@ -86,13 +67,25 @@ def read_zones(arguments: argparse.Namespace) -> Zones:
                  f"{together.on_demand:g}"])  # fmt: skip
     print_table(["zone", "region", "with spot nodes", "price", "on-demand"], rows, "zones")
     return Zones(traces, replace(job, launch_time=job.launch + transfer), transfer,
-                 arguments.checkpoint * arguments.egress)  # fmt: skip
+                 study.moves["checkpoint"] * study.moves["egress"])  # fmt: skip
 
 
-def print_zone_backtest(arguments: argparse.Namespace, zones: Zones, texts: list[str], starts: list[int]) -> None:
-    """Compare what policies cost in all zones, in the best one, and in all of them if moves were free."""
+def print_zone_backtest(
+    zones: Zones, texts: list[str], forecaster: str, starts: list[int]
+) -> dict[str, dict[str, float | str]]:
+    """Compare what policies cost in all zones, in the best one, and in all of them if moves were free.
+
+    Args:
+        zones: The zones, and the job.
+        texts: Specs of the policies.
+        forecaster: Spec of the forecaster.
+        starts: Interval of each start.
+
+    Returns:
+        The figures of each policy.
+    """
     together, job, policies = any_of(zones.traces), zones.job, make_pool(texts)
-    forecasts = MarketForecaster(make_forecaster(arguments.forecaster, together.seconds))
+    forecasts = MarketForecaster(make_forecaster(forecaster, together.seconds))
     jobs, made, lost = [job] * len(starts), list(policies.values()), job.preemption_cost
 
     def play(traces: list[OfferTrace], transfer: float) -> list[ZoneLedger]:
@@ -103,7 +96,7 @@ def print_zone_backtest(arguments: argparse.Namespace, zones: Zones, texts: list
     alone = [play([trace], 0.0) for trace in zones.traces]
     everywhere = play(zones.traces, zones.transfer)
     free = backtest(made, JobBatch(jobs, together, starts), forecasts, preemption_cost=lost)
-    rows, body = [], {}
+    rows, body = [], dict[str, dict[str, float | str]]()
     for number, name in enumerate(policies):
         ledger = everywhere[number]
         costs = [float(one[number].cost.mean()) for one in alone]
@@ -121,10 +114,9 @@ def print_zone_backtest(arguments: argparse.Namespace, zones: Zones, texts: list
         ])  # fmt: skip
     print_table(
         ["policy", "cost", "on time", "moves", "egress", "best zone alone", "which", "moves free"], rows,
-        f"{len(starts)} starts in {len(zones.traces)} zones, forecast: {arguments.forecaster}",
+        f"{len(starts)} starts in {len(zones.traces)} zones, forecast: {forecaster}",
     )  # fmt: skip
-    if arguments.json:
-        write_whole(arguments.json, json.dumps({"policies": body}, indent=2, allow_nan=False) + "\n")
+    return body
 
 
 def print_where(zones: Zones, wanted: NodeCounts) -> None:

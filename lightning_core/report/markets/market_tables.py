@@ -19,7 +19,7 @@ _ABOUT_MONEY = (
     "The journal has which nodes were billed and how many devices each job held, but not on which node it trained:"
     " each second of the nodes that are up is split over the devices that jobs held. Beside the jobs are nodes that"
     " start, that stand beside their replacements, and that leave. The future cost of a job is not in the"
-    " journal: <code>lightning-core market plan --run-dir DIR --job NAME</code> plans it."
+    " journal: <code>lightning-core market plan --job DIR NAME --deadline INTERVALS</code> plans it."
 )
 
 

@@ -33,9 +33,7 @@ Found = tuple[int, JobHistory]
 """Index and history of a job."""
 
 
-def body(
-    history: History, found: Found, status: JobStatus | None, steers: bool, state: str, folder: Path, tools: str = ""
-) -> str:
+def body(history: History, found: Found, status: JobStatus | None, steers: bool, state: str, folder: Path) -> str:
     """Return the content of the page.
 
     Args:
@@ -45,7 +43,6 @@ def body(
         steers: Whether the reader may steer it.
         state: Initial state of the page, as JSON.
         folder: Folder of the pool.
-        tools: Further panels, as HTML.
     """
     _, job = found
     label = history.label(job)
@@ -55,7 +52,6 @@ def body(
         f'<p class="soft"><a href="/">All jobs</a></p><header class="head"><h1>{escape(label)}</h1>'
         f'<span id="verdict">{badge(job.verdict)}</span></header>'
         f'<p id="reason">{shortened(ending(job))}</p><p id="trouble" class="trouble" role="alert" hidden></p>{asks}'
-        f"{tools}"
         f'<div class="panel"><div id="chart" data-left="{LEFT}" data-margin="{WIDTH - RIGHT}" '
         f'data-run="{job.run_number}">{chart_of(history, found, 400, None)}</div>'
         '<div class="tools" role="group" aria-label="Zoom"><button class="plain" id="closer">zoom in</button>'

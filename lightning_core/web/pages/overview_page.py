@@ -34,26 +34,23 @@ def describe(view: PoolSnapshot, person: Person) -> dict[str, Any]:
     return found
 
 
-def body(state: str, tools: str = "") -> str:
+def body(state: str) -> str:
     """Return the content of the page.
 
     Args:
         state: All that it shows at first, as JSON.
-        tools: Further panels, as HTML.
     """
     return (
         '<h1 class="quiet">Jobs</h1><p id="trouble" class="trouble" role="alert" hidden></p>'
         '<dl class="tiles" id="tiles"></dl>'
         '<section aria-label="Devices"><div id="devices" class="devices"></div></section>'
-        f"{tools}"
         '<div class="tools" role="search"><label class="field">Search <input id="search" type="search" '
         'placeholder="name, owner, reason" autocomplete="off"></label>'
         '<fieldset class="chips" id="chips"><legend class="quiet">Outcome</legend></fieldset>'
         '<label class="field">Order <select id="order"><option value="urgent">urgent first</option>'
         "<option value=deadline>deadline</option><option value=spare>time to spare</option>"
         "<option value=newest>newest</option><option value=name>name</option><option value=share>share</option>"
-        '</select></label><span id="count" class="soft" role="status"></span> '
-        '<a id="compare" class="choice" href="/compare" hidden></a></div>'
+        '</select></label><span id="count" class="soft" role="status"></span></div>'
         '<fieldset class="searches" id="searches" hidden><legend class="quiet">Searches</legend>'
         '<p id="earlier" class="soft" hidden></p></fieldset>'
         '<div class="panel flush"><table class="jobs" id="jobs"><caption class="quiet">Jobs of the pool</caption>'

@@ -24,7 +24,7 @@ def body() -> str:
     )
     return (
         '<h1>Timeline</h1><fieldset class="chips" id="last"><legend class="quiet">The last</legend>'
-        f'{choices}</fieldset><p class="soft"><a href="/earlier">Earlier times of this pool</a>, before its journal</p>'
+        f"{choices}</fieldset>"
         '<div id="lanes" aria-live="off"><p class="soft">Reading the journal …</p></div>'
     )
 

@@ -1,7 +1,6 @@
 // One job: its chart follows it, can be zoomed, and it can be steered.
 
 import { $, badge, clock, dateOf, duration, first, follow, oneAtATime, pool, post, say, wholeDate } from "./stream.js";
-import "./what_if.js";
 
 const name = decodeURIComponent(location.pathname.split("/")[2]);
 const address = `/jobs/${encodeURIComponent(name)}`;

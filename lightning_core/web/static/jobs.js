@@ -1,7 +1,6 @@
 // The list of jobs.
 
 import { $, SYMBOLS, badge, clock, dateOf, duration, first, follow, html, now, pool, svg, wholeDate } from "./stream.js";
-import "./what_if.js";
 
 const body = document.querySelector("#jobs tbody");
 const shown = new Map(); // key -> {row, element}
@@ -133,29 +132,6 @@ function deadlineCell(row) {
   return cell("deadline", "n", ...parts);
 }
 
-// Jobs that are to be compared, by key.
-const picked = new Set();
-
-/** How the page that compares jobs knows one: its name, or its key if the name was used again. */
-const runOf = (row) => ([...pool.rows.values()].some((other) => other.name === row.name && other.submitted > row.submitted) ? row.key : row.name);
-
-function pick(row) {
-  const box = html("input", { type: "checkbox", class: "pick", "aria-label": `compare ${row.name}`, checked: picked.has(row.key) });
-  box.addEventListener("change", () => {
-    box.checked ? picked.add(row.key) : picked.delete(row.key);
-    offer();
-  });
-  return box;
-}
-
-function offer() {
-  const rows = [...picked].map((key) => pool.rows.get(key)).filter(Boolean);
-  const link = $("compare");
-  link.hidden = rows.length < 2;
-  link.textContent = `Compare ${rows.length} jobs`;
-  link.href = `/compare?${new URLSearchParams(rows.map((row) => ["job", runOf(row)]))}`;
-}
-
 function draw(row) {
   const earlier = [...pool.rows.values()].some((other) => other.name === row.name && other.submitted > row.submitted);
   const link = html("a", { href: `/jobs/${encodeURIComponent(row.name)}` }, row.name);
@@ -166,7 +142,7 @@ function draw(row) {
   const made = html(
     "tr",
     { class: row.finished === null ? (row.share > 0 ? "trains" : null) : "over" },
-    html("th", { scope: "row", "data-label": "job" }, pick(row), link, html("div", { class: "soft" }, under.filter(Boolean).join(" · "))),
+    html("th", { scope: "row", "data-label": "job" }, link, html("div", { class: "soft" }, under.filter(Boolean).join(" · "))),
     cell("outcome", "n", badge(row.verdict)),
     cell("to the deadline", "n", bar(row), html("div", { class: "soft" }, forecast(row))),
     cell("value", "", ...value),
@@ -194,10 +170,9 @@ function show(changed, all) {
       const element = draw(row);
       if (known) {
         const focused = known.element.contains(document.activeElement);
-        const onBox = document.activeElement?.classList.contains("pick");
         if (known.element === place) place = element;
         known.element.replaceWith(element);
-        if (focused) element.querySelector(onBox ? ".pick" : "a").focus();
+        if (focused) element.querySelector("a").focus();
       }
       known = { row, element };
       shown.set(row.key, known);

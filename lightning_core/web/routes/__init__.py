@@ -1,1 +1,0 @@
-"""Routes of the further pages: comparison, earlier times, market, and what-if."""
