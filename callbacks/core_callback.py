@@ -11,17 +11,17 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_core.core.answers import Directive, JobForecast, Verdict
-from lightning_core.core.durations import When, parse_duration, parse_limit, refuse_base_60
+from lightning_core.core.durations import When, parse_limit, refuse_base_60
 from lightning_core.core.events import Checkpoint
 from lightning_core.core.targets import Target
-from lightning_core.variables import is_disabled
+from lightning_core.variables import is_disabled, run_history, will_be_requeued
 from lightning_core.view.console_lines import logger
 
 from .checkpointing.best_model import check_keep_best
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
-from .job_record import KEY, JobRecord, notebook_card
+from .job_record import JobRecord, notebook_card
 from .options import JobTerms, Options, read_on_refused
 from .parent import ForParent, Left
 from .reporting.hang_watch import Phase
@@ -46,8 +46,6 @@ class CoreCallback(pl.Callback):
         target: When the job counts as met: a target, or its one-line form such as ``"val_acc>=0.9"``.
         pool: ``"auto"`` joins the pool that runs on this machine, or forecasts without a pool if there is none;
             ``"local"`` never joins a pool; anything else is the address of a pool.
-        begin: Time before which the job does not train, in the same forms as ``deadline``; by default it may start at
-            once.
         weight: Relative importance when not all deadlines can be met.
         on_miss: What to do when the deadline passes: ``"continue"``, ``"stop"`` or ``"hold"``. The job of a script
             that is stopped is over; the script trains on while no other job needs its device.
@@ -61,26 +59,29 @@ class CoreCallback(pl.Callback):
             without it.
         keep_best: Whether to save the best model, or the folder to save it in. It is the model that met the target or
             came closest to it; :attr:`best_model_path` is its path. True saves in ``default_root_dir``.
-        save_to: Folder in which the training is saved once before its Slurm job ends; by default it is not saved.
-        save_before: Time before the end of the Slurm job at which ``save_to`` saves.
-        requeue: Whether its Slurm job is requeued when its time is up, and the script resumes in the next allocation.
-            Then forecast and verdict do not count the end of the Slurm job as the end of the training.
         hang: Time that a step may take, however short the others; one that takes longer, and 20 times as long as the
             longest before it, is reported as hanging. ``"off"`` for any time.
         like: Name or tag of earlier runs with a similar loss curve. By
             default earlier runs of the same module, metric and batch size are taken.
-        history: Folder in which runs are kept and found without a pool; a pool has a store of its own.
         stop_when_met: Whether to stop training when the target is met.
-        every: Minimum batches per loss cell.
-        growth: Minimum size of a loss cell as a fraction of the batches so far, at least 0 and below 1.
+        every: Minimum batches per loss cell. A cell has at least 1% of the batches so far, too.
 
     Raises:
-        ValueError: If a value is out of range, or a time is past.
+        ValueError: If a value is out of range, or the deadline is past.
         MisconfigurationException: If the target is missing.
 
     .. note::
         A batch is an optimizer step, gradient accumulation included; with manual optimization it is a call of
         ``training_step``. The loss is what ``training_step`` returned, else what was logged as ``loss``.
+
+    .. note::
+        Checkpoints carry the job's name, deadline, target and curve as the state of this callback, as plain data. They
+        load where this package is not installed.
+
+    .. note::
+        What belongs to the machine rather than to the job is said by its environment: ``LIGHTNING_CORE_HISTORY`` names
+        a folder in which runs are kept and found without a pool, and ``LIGHTNING_CORE_REQUEUE=yes`` says that the
+        Slurm job is requeued when its time is up, so that forecast and verdict do not count that as the end.
 
     .. note::
         Written for the Trainer of ``lightning.pytorch``. The Trainer of ``pytorch_lightning`` accepts it in a list.
@@ -97,6 +98,10 @@ class CoreCallback(pl.Callback):
         >>> trainer = Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
+    # Not a property, as in Lightning, which reads it before every hook.
+    state_key: str = ""
+    """Key of the state in a checkpoint."""
+
     def __init__(
         self,
         job: str,
@@ -104,26 +109,22 @@ class CoreCallback(pl.Callback):
         target: Target | str | None = None,
         *,
         pool: str = "auto",
-        begin: When | None = None,
         weight: float = 1.0,
         on_miss: str = "continue",
         on_hold: str = "keep",
         on_nan: str = "continue",
         on_refused: str = "hold",
         keep_best: bool | str | Path = False,
-        save_to: str | Path | None = None,
-        save_before: str = "2m",
-        requeue: bool = False,
         hang: float | str | None = "5m",
         like: str = "",
-        history: str | Path | None = None,
         stop_when_met: bool = True,
         every: int = 10,
-        growth: float = 0.01,
     ) -> None:
+        # A Trainer refuses two callbacks of one key; here the second one is ignored, until it speaks for a Trainer.
+        self.state_key = self._generate_state_key(idle=id(self))
         self._fit: Fit | None = None
         self._record: JobRecord | None = None
-        self._found: object = None
+        self._state_found: object = None
         self._trainer: weakref.ref[pl.Trainer] | None = None
         self._for_parent = ForParent()
         self._roll_call: RollCall | None = None
@@ -133,15 +134,12 @@ class CoreCallback(pl.Callback):
         self._checkpointer = self._new_checkpointer()
         if is_disabled():  # nothing is looked at, and no hook does anything
             return
-        refuse_base_60(self, deadline=deadline, begin=begin, save_before=save_before, hang=hang)
-        self._terms = JobTerms(job, deadline, target, begin, weight, on_miss, on_nan, like, on_hold)
+        refuse_base_60(self, deadline=deadline, hang=hang)
+        self._terms = JobTerms(job, deadline, target, weight, on_miss, on_nan, like, on_hold)
         self._options = Options(
-            self._terms.job, pool, stop_when_met, every, growth, read_on_refused(on_refused),
+            self._terms.job, pool, stop_when_met, every, read_on_refused(on_refused),
             keep_best if isinstance(keep_best, bool) else Path(keep_best),
-            None if save_to is None else Path(save_to),
-            parse_duration(save_before), parse_limit(hang),
-            None if history is None else Path(history).expanduser(),
-            requeue,
+            parse_limit(hang), run_history(), will_be_requeued(),
         )  # fmt: skip
 
     def __iter__(self) -> NoReturn:
@@ -206,9 +204,10 @@ class CoreCallback(pl.Callback):
             log.warning("%s: ignored, because the Trainer has another CoreCallback", self._options.job.name)
             return
         _speakers[trainer], self._trainer = self, weakref.ref(trainer)
+        self.state_key = type(self).__qualname__
         check_offload(trainer, self._options.job)
         check_keep_best(trainer, self._options.keep_best)
-        self._record = self._found = None
+        self._record = self._state_found = None
         per_step = micro_batches_per_step() if self._options.launched else 0
         self._checkpointer = self._new_checkpointer(MicroBatches(trainer, pl_module, per_step) if per_step else None)
         if self._options.launched:
@@ -308,20 +307,33 @@ class CoreCallback(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        if not self._serves(trainer):
+        if not self._serves(trainer):  # of another Trainer, whose fit this one is within
+            checkpoint.get("callbacks", {}).pop(self.state_key, None)
             return
         if self._fit is not None:
             self._fit.hangs.excuse(saves=True)
-        self._checkpointer.add_to(checkpoint)
-        if self._record is not None and not self._options.launched and trainer.is_global_zero:
-            checkpoint[KEY] = self._record.to_entry()
+        self._checkpointer.adapt(checkpoint)
 
     @override
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self._checkpointer.take_from(checkpoint)
-        self._found = checkpoint.get(KEY)
+        if self._serves(trainer) and self._options.launched:
+            self._checkpointer.take_from(checkpoint, checkpoint["callbacks"].get(self.state_key))
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the job's record as plain data, or what a launched job resumes by; empty on ranks that keep none."""
+        if self._trainer is None or (trainer := self._trainer()) is None:
+            return {}
+        if self._options.launched:
+            return self._checkpointer.state_dict()
+        return {**self._record.to_entry()} if self._record is not None and trainer.is_global_zero else {}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume the job from the state in a checkpoint when the fit begins."""
+        self._state_found = state_dict
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -342,7 +354,7 @@ class CoreCallback(pl.Callback):
 
     def _new_record(self, trainer: pl.Trainer) -> JobRecord:
         """Return the record of the fit that begins; on rank 0 of a script it continues what the checkpoint held."""
-        found, self._found = self._found, None
+        found, self._state_found = self._state_found, None
         continues = trainer.is_global_zero and not self._options.launched
         return JobRecord.for_fit(self._terms.job_now(), self._terms.deadline_text, found if continues else None)
 

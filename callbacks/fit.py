@@ -52,7 +52,7 @@ from .reporting.memory_meter import memory_meter
 from .reporting.rank_memory import RankMemory
 from .reporting.rank_watch import RankWatch, store_of_group
 from .reporting.target_reader import Stage
-from .slurm import SlurmEnd, SlurmSaver
+from .slurm import SlurmEnd
 from .steering.busy_timer import BusyTimer, GpuTimer, HostTimer
 from .steering.fit_signals import JobEnded, JobReleased
 from .steering.offload import offload_of
@@ -128,7 +128,6 @@ class Fit:
         self._stops = options.launched or options.stop_when_met
         self._automatic = pl_module.automatic_optimization
         self._is_elastic = options.launched and micro_batches_per_step() > 0
-        self._may_save = options.launched or options.save_to is not None
         self._batches = 0
         self._begun = False
         self._new_epoch, self._epoch_began, self._epoch_ended = True, 0, False
@@ -163,7 +162,7 @@ class Fit:
         self.mailbox: Mailbox | None = self._alone(make_mailbox, None) if trainer.is_global_zero else None
         """Mailbox of the job; None on all ranks but the first."""
         self._rates = LearningRateWatch(self.name, self.mailbox, wanted=target.observes)
-        self._losses = Losses(target, self._deliver, options.every, options.growth, record.evaluated_in)
+        self._losses = Losses(target, self._deliver, options.every, record.evaluated_in)
         resumed = options.incarnation > 1 if options.launched else record.resumed
         self._judge = TargetJudge(target, Settings().window)
         if self._ranks is not None:
@@ -173,13 +172,13 @@ class Fit:
         self._best = best_model_saver(trainer, options.job, options.keep_best, launched=launched, resumed=resumed)
         self._is_averaged = bool(callbacks_of(trainer, *AVERAGING))
         self._keeps_soon = False
-        self._slurm_end = SlurmEnd() if self.mailbox is not None and not options.launched else None
-        self._requeue = options.requeue
-        self._slurm = SlurmSaver(self.name, options.save_to, options.save_before, self._slurm_end)
+        # The end of an allocation after which the script is requeued is not that of the training.
+        ends = self.mailbox is not None and not options.launched and not options.requeue
+        self._slurm_end = SlurmEnd() if ends else None
         self._timer: BusyTimer = GpuTimer() if device.type == "cuda" else HostTimer()
         self.steering = Steering(
             self.name, self.mailbox, self.hangs, self._timer, self._ranks, options.device_lock, options.launched,
-            options.devices, self._stops, lambda: trainer.received_sigterm or self._slurm.due(),
+            options.devices, self._stops, lambda: trainer.received_sigterm,
             options.cores, offload, None if self.host is None else self._steering_of_host,
             self._aim,
         )  # fmt: skip
@@ -306,10 +305,7 @@ class Fit:
             self._keep_after_batch()
         if steering.stopping:
             trainer.should_stop = True
-        if not self._launched and steering.saving:
-            steering.saving = False
-            self._slurm.save(trainer, self._batches)
-        elif steering.leaving or steering.saving:
+        if steering.leaving or steering.saving:
             self._checkpointer.between_batches(trainer, self._leave_if_told)
         if steering.holding:
             self._checkpointer.where_exact(trainer, lambda: self._hold(trainer))
@@ -345,12 +341,12 @@ class Fit:
                 self._rates.look(trainer, batches)
             if batches == self._last_batch:
                 self._end_work(mailbox)
-            if self._slurm_end is not None and self._slurm_end.at is not None and not self._requeue:
+            if self._slurm_end is not None and self._slurm_end.at is not None:
                 outbox.ends_by = min(outbox.ends_by, time.monotonic() + self._slurm_end.at - time.time())
             if mailbox.forecasts.unread:
                 for forecast in mailbox.forecasts.read():
                     self._metrics.log(trainer, forecast)
-        wanted = SideAction.SAVE if self._may_save and self._save_due() else NOTHING
+        wanted = SideAction.SAVE if self._launched and self._save_due() else NOTHING
         if self._best is not None and self._best.wanted is not None:
             wanted |= SideAction.KEEP
         return wanted
@@ -560,12 +556,9 @@ class Fit:
             mailbox.hurry()
 
     def _save_due(self) -> bool:
-        if self._launched:
-            # While losses are NaN, the previous checkpoint is kept to go back to.
-            bad = None if self.mailbox is None else self.mailbox.outbox.bad_losses
-            return self._checkpointer.due() and (bad is None or bad.over)
-        self._slurm.note_batch()
-        return self._slurm.due()
+        """Return whether a launched job is due to be saved; while losses are NaN, the last checkpoint is kept."""
+        bad = None if self.mailbox is None else self.mailbox.outbox.bad_losses
+        return self._checkpointer.due() and (bad is None or bad.over)
 
     def _resume_curve(self) -> None:
         """Deliver the points before the checkpoint again, so that any scheduler knows the whole curve."""

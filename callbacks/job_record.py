@@ -25,9 +25,7 @@ from .reporting.joining import MIN_DEADLINE
 
 log = logger(__name__)
 
-# Key of the entry in a checkpoint. What a launched job adds to its own checkpoints has another key.
-KEY = "lightning_core_job"
-FORMAT = 2
+FORMAT = 3
 # Points of a curve that are kept, and how many of the newest are always kept because the scheduler averages over them.
 MAX_POINTS, NEWEST_POINTS = 100, 10
 # Points that an entry may have.
@@ -184,10 +182,8 @@ class JobRecord:
             log.warning("%s: the checkpoint has other terms (%s): the deadline of (%s) counts from now", name, was, new)
             return
         self.began_at, self.ends_at = min(found["began_at"], now), found["ends_at"]
-        passed, left = now - self.began_at, self.ends_at - now
-        begin = max(self.job.begin - passed, 0.0)
-        deadline = max(left, MIN_DEADLINE)
-        self.job = replace(self.job, deadline=deadline, begin=begin if begin < deadline else 0.0)
+        left = self.ends_at - now
+        self.job = replace(self.job, deadline=max(left, MIN_DEADLINE))
         if left == math.inf:
             inform(f"{name}: resumed; it has no deadline")
         elif left > 0:

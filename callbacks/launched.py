@@ -37,7 +37,6 @@ class LaunchedCallback(CoreCallback):
         on_hold: What becomes of its memory on a GPU while it is held, as of :class:`CoreCallback`.
         give_up: Function that ends the process of a training that hangs, as of :class:`~.reporting.mailbox.Mailbox`.
         every: Minimum batches per loss cell.
-        growth: Minimum size of a loss cell as a fraction of the batches so far.
 
     Raises:
         ValueError: If a value is out of range.
@@ -61,11 +60,8 @@ class LaunchedCallback(CoreCallback):
         on_hold: str = "keep",
         give_up: Callable[[str], None] | None = None,
         every: int = 10,
-        growth: float = 0.01,
     ) -> None:
-        super().__init__(
-            job, UNKNOWN_DEADLINE, target, on_hold=on_hold, keep_best=keep_best, hang=hang, every=every, growth=growth
-        )
+        super().__init__(job, UNKNOWN_DEADLINE, target, on_hold=on_hold, keep_best=keep_best, hang=hang, every=every)
         self._options = replace(
             self._options, client=client, device_lock=device_lock, launched=True, incarnation=incarnation,
             devices=devices, cores=cores, give_up=give_up,

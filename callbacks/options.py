@@ -38,11 +38,8 @@ class Options:
     pool: str
     stop_when_met: bool
     every: int
-    growth: float
     on_refused: OnRefused
     keep_best: bool | Path
-    save_to: Path | None
-    save_before: float
     hang: float | None
     history: Path | None = None
     requeue: bool = False
@@ -57,11 +54,11 @@ class Options:
     def __post_init__(self) -> None:
         if not self.pool:
             raise ValueError("pool must be 'auto', 'local' or the address of a pool, got ''")
-        LossMeter(lambda cell: None, self.every, self.growth)  # raises now rather than in fit
+        LossMeter(lambda cell: None, self.every)  # raises now rather than in fit
 
     def same_on_all_ranks(self) -> list[object]:
         """Return what must be the same on all ranks of a training, as plain values."""
-        return [self.launched, self.keep_best is not False, self.save_to is not None]
+        return [self.launched, self.keep_best is not False]
 
     def connect(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, guarded: Guarded, host: Callable[[], str]
@@ -136,13 +133,12 @@ def _hparams_of(owner: Any) -> dict[str, Any]:
 
 
 class JobTerms:
-    """A job with its deadline and begin, which may be times of day and then count from the start of ``fit``.
+    """A job with its deadline, which may be a time of day and then counts from the start of ``fit``.
 
     Args:
         name: Name of the job.
         deadline: Deadline, a duration or a point in time; None for none.
         target: Target of the job.
-        begin: Earliest start, a duration or a point in time; None for none.
         weight: Weight of the job.
         on_miss: What to do when the deadline passes.
         on_nan: What to do when the losses are NaN or infinite.
@@ -150,7 +146,7 @@ class JobTerms:
         on_hold: What becomes of its memory on a GPU while it is held.
 
     Raises:
-        ValueError: If a value is out of range, or a time is past.
+        ValueError: If a value is out of range, or the deadline is past.
         MisconfigurationException: If the target is missing.
     """
 
@@ -159,7 +155,6 @@ class JobTerms:
         name: str,
         deadline: When | None,
         target: Target | str | None,
-        begin: When | None = None,
         weight: float = 1.0,
         on_miss: str = "continue",
         on_nan: str = "continue",
@@ -175,13 +170,11 @@ class JobTerms:
         if on_nan not in (OnNan.CONTINUE, OnNan.STOP):
             why = ": only a job launched by a pool can go back to a checkpoint" if on_nan == OnNan.RESTART else ""
             raise ValueError(f"on_nan must be 'continue' or 'stop' in a script, got {on_nan!r}{why}")
-        now = datetime.now()
-        self._wall_times: dict[str, WallTime] = {}
+        self._wall_time: WallTime | None = None
         self.job = Job(
             check_name(name),
-            math.inf if deadline is None else self._seconds("deadline", deadline, now),
+            math.inf if deadline is None else self._seconds(deadline),
             as_target(target),
-            begin=0.0 if begin is None else self._seconds("begin", begin, now),
             weight=weight,
             on_miss=OnMiss(on_miss),
             on_nan=OnNan(on_nan),
@@ -194,28 +187,25 @@ class JobTerms:
         """The deadline as it was written, by which a resumed script recognises it."""
         if self.job.is_best_effort:
             return "none"
-        return self._wall_times["deadline"].text if "deadline" in self._wall_times else f"{self.job.deadline:g}s"
+        return f"{self.job.deadline:g}s" if self._wall_time is None else self._wall_time.text
 
     def job_now(self) -> Job:
-        """Return the job with its points in time counted from now, when ``fit`` starts."""
-        now, seconds, job = datetime.now(), dict[str, float](), self.job
-        for key, when in self._wall_times.items():
-            try:
-                moment = when.resolve(now)
-            except ValueError as error:  # it has passed since the callback was created: train nevertheless
-                log.warning("%s: %s: %s", job.name, key, error)
-                seconds[key] = MIN_DEADLINE if key == "deadline" else 0.0
-            else:
-                inform(f"{job.name}: {key} {moment}")
-                seconds[key] = moment.seconds
-        deadline, begin = seconds.get("deadline", job.deadline), seconds.get("begin", job.begin)
-        return replace(job, deadline=deadline, begin=begin if begin < deadline else 0.0)
-
-    def _seconds(self, key: str, value: When, now: datetime) -> float:
+        """Return the job with its deadline, if that is a point in time, counted from now, when ``fit`` starts."""
+        if self._wall_time is None:
+            return self.job
         try:
-            when = parse_when(value)
+            moment = self._wall_time.resolve(datetime.now())
+        except ValueError as error:  # it has passed since the callback was created: train nevertheless
+            log.warning("%s: deadline: %s", self.job.name, error)
+            return replace(self.job, deadline=MIN_DEADLINE)
+        inform(f"{self.job.name}: deadline {moment}")
+        return replace(self.job, deadline=moment.seconds)
+
+    def _seconds(self, deadline: When) -> float:
+        try:
+            when = parse_when(deadline)
             if isinstance(when, WallTime):
-                self._wall_times[key] = when
-            return seconds_until(when, now)
+                self._wall_time = when
+            return seconds_until(when, datetime.now())
         except ValueError as error:
-            raise ValueError(f"{key}: {error}") from None
+            raise ValueError(f"deadline: {error}") from None

@@ -1,7 +1,7 @@
 """Deadline-aware scheduling of many training jobs on few devices.
 
 Each name below is imported when it is first used: ``import lightning_core`` imports neither NumPy, Ray, torch nor
-Lightning. The callback and its companions are in :mod:`lightning_core.callbacks`.
+Lightning. Of the names, ``CoreCallback`` alone does. Its companions are in :mod:`lightning_core.callbacks`.
 """
 
 from __future__ import annotations
@@ -10,30 +10,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lightning_core.bundle.python_form import Training
+    from lightning_core.callbacks import CoreCallback
     from lightning_core.cluster.bundle import Bundle
     from lightning_core.core.answers import Verdict
     from lightning_core.core.jobs import Job
     from lightning_core.core.parts import Part, register
     from lightning_core.core.targets import BatchTarget, EpochTarget, LossTarget
     from lightning_core.errors import LightningCoreError
-    from lightning_core.pool import Pool
+    from lightning_core.pool import JobHandle, Pool
+    from lightning_core.scheduler.settings import Settings
 
 __version__ = "0.1.0"
 __all__ = [
-    "BatchTarget", "Bundle", "EpochTarget", "Job", "LightningCoreError", "LossTarget", "Part", "Pool", "Verdict",
-    "__version__", "register",
+    "BatchTarget", "Bundle", "CoreCallback", "EpochTarget", "Job", "JobHandle", "LightningCoreError", "LossTarget", "Part",
+    "Pool", "Settings", "Training", "Verdict", "__version__", "register",
 ]  # fmt: skip
 
 # Where each public name is defined; the imports above say the same to type checkers.
 _MODULES = {
     "BatchTarget": "lightning_core.core.targets",
-    "EpochTarget": "lightning_core.core.targets",
     "Bundle": "lightning_core.cluster.bundle",
+    "CoreCallback": "lightning_core.callbacks",
+    "EpochTarget": "lightning_core.core.targets",
     "Job": "lightning_core.core.jobs",
+    "JobHandle": "lightning_core.pool",
     "LightningCoreError": "lightning_core.errors",
     "LossTarget": "lightning_core.core.targets",
     "Part": "lightning_core.core.parts",
     "Pool": "lightning_core.pool",
+    "Settings": "lightning_core.scheduler.settings",
+    "Training": "lightning_core.bundle.python_form",
     "Verdict": "lightning_core.core.answers",
     "register": "lightning_core.core.parts",
 }

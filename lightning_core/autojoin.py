@@ -16,7 +16,6 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 ``LIGHTNING_CORE_ON_HOLD``      ``keep`` (if unset) or ``offload``
 ``LIGHTNING_CORE_ON_NAN``       ``continue`` (if unset) or ``stop``
 ``LIGHTNING_CORE_ON_REFUSED``   ``hold`` (if unset), ``rename`` or ``alone``: action while the job's name is taken
-``LIGHTNING_CORE_REQUEUE``      ``no`` (if unset) or ``yes``: whether its Slurm job is requeued when its time is up
 =============================== ==========================================================================
 """
 
@@ -41,7 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Variables that say something of the job that LIGHTNING_CORE_JOB names.
-_OF_A_JOB = ("DEADLINE", "TARGET", "WEIGHT", "ON_MISS", "ON_HOLD", "ON_NAN", "ON_REFUSED", "REQUEUE")
+_OF_A_JOB = ("DEADLINE", "TARGET", "WEIGHT", "ON_MISS", "ON_HOLD", "ON_NAN", "ON_REFUSED")
 # Warnings that this process has logged: each is logged once, however many Trainers it makes.
 _logged: set[str] = set()
 
@@ -107,7 +106,7 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
     arguments["target"] = _value(environment, "TARGET", parse_target)
     for name, parse in (
         ("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss), ("ON_HOLD", _on_hold), ("ON_NAN", _on_nan),
-        ("ON_REFUSED", _on_refused), ("REQUEUE", _yes_or_no),
+        ("ON_REFUSED", _on_refused),
     ):  # fmt: skip
         if environment.get(PREFIX + name):
             arguments[name.lower()] = _value(environment, name, parse)
@@ -140,12 +139,6 @@ def _on_nan(text: str) -> str:
     if text == OnNan.RESTART:
         raise ValueError("on_nan must be continue or stop in a script, got 'restart': only a launched job can go back")
     return _one_of(OnNan, "on_nan", text)
-
-
-def _yes_or_no(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise ValueError(f"requeue must be yes or no, got {text!r}")
-    return text == "yes"
 
 
 def _on_miss(text: str) -> str:

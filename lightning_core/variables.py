@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
+from lightning_core.core.limits import shown
 from lightning_core.core.names import did_you_mean
 
 PREFIX = "LIGHTNING_CORE_"
@@ -25,10 +27,11 @@ KNOWN = {
     "ON_HOLD": "memory on a GPU while the job is held: keep or offload",
     "ON_NAN": "action when losses are NaN or infinite: continue or stop",
     "ON_REFUSED": "action while the name of the job is taken: hold, rename or alone",
-    "REQUEUE": "whether the script's Slurm job is requeued when its time is up: yes or no",
     # Read by scripts and commands.
     "POOL": "pool to join: auto, local, a folder or host:port; commands also take the address of a page",
     "TOKEN": "token of a person, for a pool that is named by the address of its page",
+    "HISTORY": "folder in which the runs of scripts are kept and found without a pool",
+    "REQUEUE": "whether the script's Slurm job is requeued when its time is up: yes or no",
     "HOME": "folder of this user's pool",
     "TRUST": "other users, and groups with an @, whose folders are trusted as this user's: 1000,@team",
     # Set for processes that the package starts.
@@ -56,6 +59,37 @@ def is_disabled(environment: Mapping[str, str] = os.environ) -> bool:
         (True, False, False)
     """
     return environment.get(f"{PREFIX}DISABLE", "").lower() not in OFF
+
+
+def run_history(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the folder in which runs are kept and found without a pool; None for none.
+
+    Example::
+
+        >>> run_history({"LIGHTNING_CORE_HISTORY": "/data/runs"})
+        PosixPath('/data/runs')
+        >>> run_history({}) is None
+        True
+    """
+    folder = environment.get(f"{PREFIX}HISTORY", "")
+    return Path(folder).expanduser() if folder else None
+
+
+def will_be_requeued(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the Slurm job of this process is requeued when its time is up.
+
+    Raises:
+        ValueError: If the variable is neither ``yes`` nor ``no``.
+
+    Example::
+
+        >>> will_be_requeued({"LIGHTNING_CORE_REQUEUE": "yes"}), will_be_requeued({})
+        (True, False)
+    """
+    text = environment.get(f"{PREFIX}REQUEUE") or "no"
+    if text not in ("yes", "no"):
+        raise ValueError(f"{PREFIX}REQUEUE must be yes or no, got {shown(text)}")
+    return text == "yes"
 
 
 def unknown(environment: Mapping[str, str]) -> list[str]:

@@ -72,14 +72,14 @@ def waits(callbacks: list[pl.Callback]) -> dict[str, int]:
 def test_the_callback_does_not_wait_for_the_device_every_batch() -> None:
     """Compared with the same training without it; it waits only for events of batches that were submitted long ago."""
     without = waits([])
-    ours = waits([ConnectedScript("job", BatchTarget(10**9), client=Script(grant(1, 1.0)), growth=0.0)])
+    ours = waits([ConnectedScript("job", BatchTarget(10**9), client=Script(grant(1, 1.0)))])
     extra = {name: ours[name] - without[name] for name in WAITS}
     assert all(count < BATCHES / 10 for count in extra.values()), (without, ours)
 
 
 def test_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
     script = Script(grant(1, 1.0))
-    fit([ConnectedScript("job", BatchTarget(10**9), client=script, growth=0.0)])
+    fit([ConnectedScript("job", BatchTarget(10**9), client=script)])
     last = script.reports[-1]
     assert last.batches == BATCHES
     assert 0 < last.busy < 60
@@ -102,7 +102,7 @@ def test_memory_is_freed_on_release(tmp_path: Path) -> None:
             if trainer.global_step == 50:
                 script.say(Grant("job", 2, 0.0, (), Reason("makes_room")))
 
-    core = LaunchedCallback("job", BatchTarget(10**9), client=script, devices=(0,), folder=tmp_path, growth=0.0)
+    core = LaunchedCallback("job", BatchTarget(10**9), client=script, devices=(0,), folder=tmp_path)
     with pytest.raises(JobReleased):
         fit([core, Tell()], batches=10**6)
     assert (tmp_path / "last.ckpt").exists()
@@ -135,7 +135,7 @@ def test_a_held_job_leaves_the_memory_of_its_gpu_and_goes_on_as_if_it_had_stayed
             inbox.take(grant(known.version + 1, 1.0))
 
         with pytest.MonkeyPatch.context() as patch:
-            core = ConnectedScript("job", BatchTarget(10**9), client=script, growth=0.0, on_hold="offload")
+            core = ConnectedScript("job", BatchTarget(10**9), client=script, on_hold="offload")
             patch.setattr(Inbox, "wait", wait)
             options: dict[str, Any] = {**QUIET, "accelerator": "gpu", "devices": 1, "precision": "16-mixed"}
             trainer = pl.Trainer(max_steps=30, max_epochs=-1, callbacks=[core, Hold()], **options)
@@ -182,7 +182,7 @@ def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) ->
 def test_a_share_of_a_gpu_is_kept_by_pausing() -> None:
     """Even without other jobs it uses no more than its grant."""
     script = Script(Grant("job", 1, 0.4, (0,), Reason("on_ramp", (0.4, 60.0)), True))
-    core = LaunchedCallback("job", BatchTarget(10**9), client=script, devices=(0,), growth=0.0)
+    core = LaunchedCallback("job", BatchTarget(10**9), client=script, devices=(0,))
     began = time.monotonic()
     fit([core], batches=400)
     took = time.monotonic() - began

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 import threading
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from lightning_core.bundle.problems import BundleError
-from lightning_core.core.answers import State, Verdict
+from lightning_core.bundle.python_form import Training
+from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.pool import JobEndedError, NoPoolError, NotOnThisMachineError, Pool, UnknownJobError
 from lightning_core.server.clients.socket_client import SocketClient
 from tests import socket_servers
 from tests.cli.test_cli import SCRIPT, _home, pool  # noqa: F401
+from tests.tiny import Line, Points
 
 ONE = "jobs: {new: {model: tests.tiny.Line, data: tests.tiny.Points, deadline: 9m, target: {batches: 9}}}\n"
 
@@ -72,7 +77,7 @@ def test_deadline_pause_and_cancel(client: Pool) -> None:
 
 def test_jobs_are_submitted_from_a_file(client: Pool, tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(ONE)
-    assert client.submit(tmp_path / "b.yaml") == ["new"]
+    assert [job.name for job in client.submit(tmp_path / "b.yaml")] == ["new"]
     assert client.status("new").state is State.QUEUED
     with pytest.raises(ValueError, match="'new' is taken"):
         client.submit(tmp_path / "b.yaml")
@@ -80,6 +85,50 @@ def test_jobs_are_submitted_from_a_file(client: Pool, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"no 'Lime'; did you mean 'Line'"):
         client.submit(tmp_path / "b.yaml")
     assert [job.name for job in client.jobs()] == ["train", "new"]
+
+
+def test_jobs_are_submitted_from_python(client: Pool) -> None:
+    [first] = client.submit(Training("first", "9m", "9 batches", model=partial(Line, lr=0.1), data=Points))
+    others = client.submit(Training(name, "9m", "9 batches", model=Line) for name in ("second", "third"))
+    assert [job.name for job in (first, *others)] == ["first", "second", "third"]
+    assert first.status().target == BatchTarget(9)
+    with pytest.raises(BundleError, match=r"jobs.more.devices: must be at most the pool's 1"):
+        client.submit(Training("more", "9m", "9 batches", model=Line, devices=2))
+
+
+def test_a_handle_waits_for_its_job_and_cancels_it(client: Pool) -> None:
+    with pytest.raises(UnknownJobError, match="did you mean 'train'"):
+        client.job("trian")
+    job = client.job("train")
+    assert (repr(job), job.status().state) == ("JobHandle('train')", State.RUNNING)
+    for ask in (job.wait, job.result):
+        with pytest.raises(TimeoutError, match=r"train is running and has not ended after 0.01 s"):
+            ask(0.01)
+    best = client.folder / "jobs" / "train" / "best.ckpt"
+    best.parent.mkdir(parents=True)
+    best.touch()
+    canceller = threading.Timer(0.2, job.cancel)
+    canceller.start()
+    assert job.wait(60.0, poll=0.02).state is State.ENDED
+    canceller.join()
+    result = job.result()
+    assert (result.verdict, result.batches, result.best_model) == (Verdict.CANCELLED, 50, str(best))
+    with pytest.raises(JobEndedError):
+        job.cancel()
+    client.submit(Training("train", "9m", "9 batches", model=Line))
+    assert client.status("train").state is not State.ENDED
+    assert job.result() == result  # a handle keeps its job
+
+
+def test_the_jobs_are_rows_of_a_data_frame(client: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = client.to_frame()
+    assert frame[["name", "state", "batches", "target", "finish"]].to_dict("records") == [
+        {"name": "train", "state": "running", "batches": 50, "target": "1000 batches", "finish": None}
+    ]
+    assert len(frame.columns) == len(dataclasses.fields(JobStatus)) + 2
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"to_frame\(\) needs pandas, which is not installed; run pip install pandas"):
+        client.to_frame()
 
 
 def test_logs_are_returned(client: Pool) -> None:

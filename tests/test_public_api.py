@@ -14,6 +14,9 @@ from tests.conftest import ROOT
 
 NAMES = sorted(set(lightning_core.__all__) - {"__version__"})
 HEAVY = ("ray", "torch", "lightning")
+# What a client of a pool needs nothing of, and how many modules of the library it loads at most.
+NOT_A_CLIENTS = ("market", "placement", "controllers", "planning", "policies", "estimators", "scheduler.tables")
+CLIENT_MODULES = 76
 
 
 def loaded(code: str) -> set[str]:
@@ -27,7 +30,8 @@ def loaded(code: str) -> set[str]:
 
 def test_the_public_names_exist() -> None:
     targets = ["BatchTarget", "EpochTarget", "LossTarget"]
-    assert set(NAMES) == {"Bundle", "Job", "LightningCoreError", "Pool", "Verdict", *targets}
+    jobs = ["Bundle", "CoreCallback", "Job", "JobHandle", "Pool", "Settings", "Training", "Verdict"]
+    assert set(NAMES) == {*jobs, "LightningCoreError", *targets}
     assert set(NAMES) <= set(dir(lightning_core))
     assert all(getattr(lightning_core, name).__name__ == name for name in NAMES)
 
@@ -43,7 +47,13 @@ def test_the_package_alone_imports_nothing_heavy() -> None:
     assert {name for name in modules if name.startswith("lightning_core.")} == set()
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_a_client_of_a_pool_loads_little() -> None:
+    modules = {name for name in loaded("from lightning_core import Pool") if name.partition(".")[0] == "lightning_core"}
+    assert len(modules) <= CLIENT_MODULES
+    assert not {name for name in modules if name.removeprefix("lightning_core.").startswith(NOT_A_CLIENTS)}
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"CoreCallback"}))
 def test_a_name_imports_neither_ray_nor_torch_nor_lightning(name: str) -> None:
     assert not loaded(f"from lightning_core import {name}") & set(HEAVY)
 

@@ -208,7 +208,7 @@ def memory(_file: Path) -> Figures:
 
     with tempfile.TemporaryDirectory() as temp:
         client = Turns(0, Path(temp) / "turn", last=1, batches=10**9)
-        fit(Wide(), [LaunchedCallback("job", BatchTarget(10**9), client=client, growth=0.0)], READ)
+        fit(Wide(), [LaunchedCallback("job", BatchTarget(10**9), client=client)], READ)
     peaks = [report.memory.peak for report in client.reports if report.memory is not None]
     figures: Figures = {"peak_in_torch": max(peaks) / torch.cuda.max_memory_reserved() if peaks else None}
     torch.cuda.empty_cache()
@@ -287,9 +287,7 @@ def _train_in_turns(number: int, folder: Path) -> None:
 
     lock = ArbiterClient(folder / "arbiter")
     client = Turns(number, folder / "turn", TURNS)
-    core = LaunchedCallback(
-        "job", BatchTarget(10**9), client=client, device_lock=lock, growth=0.0, on_hold="offload", hang="off"
-    )
+    core = LaunchedCallback("job", BatchTarget(10**9), client=client, device_lock=lock, on_hold="offload", hang="off")
     try:
         fit(Wide(WIDE, LAYERS), [core, Stamps(str(folder / f"{number}.npy"))], 10**9)
     except JobEnded:  # after the last turn

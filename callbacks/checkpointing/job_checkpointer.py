@@ -51,8 +51,7 @@ from .job_writer import CheckpointNotSavedError, JobCheckpointIO, write
 
 log = logger(__name__)
 
-# Key of what is added to Lightning's checkpoint, and name of the file.
-KEY = "lightning_core"
+# Name of the file.
 FILE = "last.ckpt"
 # Minimum seconds of training per second that saving took.
 MIN_TRAINING_PER_SAVE = 50
@@ -174,12 +173,13 @@ class JobCheckpointer:
             log.warning("%s. Training continues, and saving is tried again", error.strerror)
         self._failures += 1
 
-    def add_to(self, checkpoint: dict[str, Any]) -> None:
-        """Add what Lightning leaves out to the job's own checkpoint; the user's checkpoints stay as they are."""
-        if self._state is None:
-            return
-        checkpoint[KEY] = self._state
-        if self._state["new_epoch"]:
+    def state_dict(self) -> dict[str, Any]:
+        """Return what Lightning leaves out of the job's own checkpoint; empty for the user's checkpoints."""
+        return {} if self._state is None else self._state
+
+    def adapt(self, checkpoint: dict[str, Any]) -> None:
+        """Adapt Lightning's part of the job's own checkpoint; the user's checkpoints stay as they are."""
+        if self._state is not None and self._state["new_epoch"]:
             # Lightning alone would take the batches of the previous epoch for those of the one that starts.
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
             progress |= {"current": dict.fromkeys(progress["current"], 0), "is_last_batch": False}
@@ -192,13 +192,17 @@ class JobCheckpointer:
         if self._folder is not None and not isinstance(user_io, JobCheckpointIO):
             trainer.strategy.checkpoint_io = JobCheckpointIO(self._folder, user_io)
 
-    def take_from(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what :meth:`add_to` has added; for a resized job, convert what is counted in batches of one rank.
+    def take_from(self, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
+        """Keep the state of the checkpoint; for a resized job, convert what is counted in batches of one rank.
+
+        Args:
+            checkpoint: Lightning's checkpoint.
+            state: What :meth:`state_dict` returned when it was saved; None if it is not the job's own.
 
         Raises:
             MisconfigurationException: If the number of batches in a step cannot be determined.
         """
-        self._found = checkpoint.get(KEY)
+        self._found = state
         if self._micro_batches is None:
             return
         fit_loop, found, now = checkpoint["loops"]["fit_loop"], self._found or {}, self._micro_batches.per_rank

@@ -245,8 +245,7 @@ class Join:
             return self._job
         passed = time.monotonic() - self._first_asked_at
         deadline = max(self._job.deadline - passed, MIN_DEADLINE)
-        begin = min(max(self._job.begin - passed, 0.0), deadline / 2)
-        return dataclasses.replace(self._job, deadline=deadline, begin=begin)
+        return dataclasses.replace(self._job, deadline=deadline)
 
 
 def device_name(device: torch.device) -> str:

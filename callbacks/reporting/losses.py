@@ -21,17 +21,14 @@ class Losses:
         target: Target of the job.
         deliver: Called with each loss cell.
         every: Minimum batches per cell.
-        growth: Minimum size of a cell as a fraction of the batches so far.
         evaluated_in: Stage in which the target's number is evaluated, if that is known from a checkpoint.
     """
 
-    def __init__(
-        self, target: Target, deliver: Callable[[Cell], None], every: int, growth: float, evaluated_in: str
-    ) -> None:
-        self._meter = LossMeter(deliver, every, growth)
+    def __init__(self, target: Target, deliver: Callable[[Cell], None], every: int, evaluated_in: str) -> None:
+        self._meter = LossMeter(deliver, every)
         # The target's metric may be finite although the losses that are trained on are not.
         is_step_loss = target.observed == STEP_LOSS
-        self._step_meter = self._meter if is_step_loss else LossMeter(lambda cell: None, every, growth)
+        self._step_meter = self._meter if is_step_loss else LossMeter(lambda cell: None, every)
         self._reader = TargetReader(target, self._meter, evaluated_in)
 
     @property

@@ -95,7 +95,7 @@ def launch(pool: Pool, bundle: BundleSpec) -> list[str]:
         print("warning: the pool trains at other hours; the bundle's `calendar` needs a pool of its own (--own), or "
               "one that was started with it", file=sys.stderr)  # fmt: skip
     print_moments(bundle)
-    return pool.submit(bundle, checked=True)
+    return [job.name for job in pool.submit(bundle, checked=True)]
 
 
 def print_moments(bundle: BundleSpec) -> None:

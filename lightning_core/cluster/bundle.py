@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.bundle.job_spec import JobSpec
+from lightning_core.bundle.pool_section import Kind
+from lightning_core.bundle.python_form import Training, folder_of_script
 from lightning_core.run.follow import Watcher
 from lightning_core.run.run_folder import new_run_dir
+from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 
 if TYPE_CHECKING:
@@ -15,7 +20,43 @@ if TYPE_CHECKING:
 
 
 class Bundle(BundleSpec):
-    """Jobs submitted together, which share a pool and can be run on a cluster."""
+    """Jobs submitted together, which share a pool and can be run on a cluster.
+
+    Args:
+        jobs: Jobs in the order of submission.
+        settings: Policy, estimator, devices and constants of the scheduler.
+        kind: Kind of the pool's devices.
+        folder: Folder in which class paths are looked up, besides the current one; by default that of the script that
+            runs.
+        on_verdict: What to run when a verdict changes, as in a bundle file.
+        allow_import: Names that class paths may import; None for all but the standard library and the like.
+
+    Raises:
+        BundleError: With every problem of the first job that has any, or if there is no job, or two have one name.
+
+    Example::
+
+        from functools import partial
+        from lightning_core import Bundle, Training
+        from mine import Digits, Vit
+
+        vit = Training("vit", "1h30m", "loss<=0.35", model=partial(Vit, lr=0.001), data=Digits)
+        summary = Bundle([vit]).run()
+    """
+
+    def __init__(
+        self,
+        jobs: Iterable[JobSpec | Training],
+        settings: Settings | None = None,
+        kind: Kind = "cpu",
+        folder: Path | str | None = None,
+        on_verdict: Mapping[str, Any] | None = None,
+        allow_import: tuple[str, ...] | None = None,
+    ) -> None:
+        settings = Settings() if settings is None else settings
+        folder = folder_of_script() if folder is None else Path(folder)
+        specs = (job if isinstance(job, JobSpec) else job.read(settings, folder, allow_import) for job in jobs)
+        super().__init__(tuple(specs), settings, kind, folder, on_verdict or {}, allow_import)
 
     def run(
         self,

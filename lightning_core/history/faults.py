@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.reasons import Reason
-from lightning_core.storage.journals.downtime import Down
+
+if TYPE_CHECKING:
+    from lightning_core.storage.journals.downtime import Down
 
 # Text of a device whose worker starts, which is no fault.
 STARTS = "its worker is starting"
@@ -95,6 +97,7 @@ def down_words(down: Down) -> str:
 
     Example::
 
+        >>> from lightning_core.storage.journals.downtime import Down
         >>> down_words(Down(4.0, 60.0, "Ctrl-C")), down_words(Down(4.0, 60.0, ""))
         ('stopped by Ctrl-C', 'the pool was down')
     """

@@ -100,6 +100,12 @@ class HttpClient:
             verdict = None if made["verdict"] is None else Verdict(made["verdict"])
             return JobForecast(**{key: made[key] for key in JobForecast._fields} | {"verdict": verdict})
 
+    def best_model(self, job: str) -> str:
+        """Return the path of a job's best model on the pool's machine; empty if none is kept."""
+        body = self._api.get(_path(job))
+        with self._api.reading():
+            return clean(body.get("best_model", ""))
+
     def reasons(self, job: str) -> list[JobMoment]:
         """Return everything that happened to a job."""
         name, _, run = job.partition("@")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.names import did_you_mean
 from lightning_core.pool.following import follow_log
-from lightning_core.pool.local_files import log_of, reasons_of
 from lightning_core.pool.pool_errors import UnknownJobError
+from lightning_core.scheduler.summary import best_model
 from lightning_core.server.access.people import Person
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.view.why import JobMoment
@@ -47,12 +47,20 @@ class NearPool:
                 return told
         raise UnknownJobError(f"no job {job!r}{did_you_mean(job, [told.name for told in jobs])}")
 
+    def best_model(self, job: str) -> str:
+        """Return the path of a job's best model; empty if none is kept."""
+        return best_model(self._folder, job).get("best_model", "")
+
     def reasons(self, job: str) -> list[JobMoment]:
         """Return everything that happened to a job."""
+        from lightning_core.pool.local_files import reasons_of
+
         return reasons_of(self._folder, job)
 
     def log(self, job: str, last: int | None, ended: Callable[[], bool] | None) -> Iterator[str]:
         """Yield the lines of a log, as :func:`~lightning_core.pool.following.follow_log` does."""
+        from lightning_core.pool.local_files import log_of
+
         return follow_log(log_of(self._folder, job), last, ended)
 
     def check(self, bundle: BundleSpec) -> None:

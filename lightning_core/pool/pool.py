@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,9 @@ from lightning_core.core.durations import parse_when, seconds_until
 from lightning_core.core.events import PartEvent
 from lightning_core.pool.following import Change, follow_changes
 from lightning_core.pool.http_client import HttpClient
+from lightning_core.pool.job_handle import JobHandle
 from lightning_core.pool.near_pool import NearPool
 from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, UnknownJobError
-from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.people import Person, person_from_dict
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import AUTO, connect, describe, is_url, kind_of
@@ -28,9 +28,13 @@ from lightning_core.server.probe import PoolUnavailableError
 from lightning_core.view.why import JobMoment
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.pool_section import ExistingPool
+    from lightning_core.bundle.python_form import Training
     from lightning_core.bundle.searches.search_file import SearchSpec
+    from lightning_core.scheduler.settings import Settings
 
 T = TypeVar("T")
 
@@ -52,10 +56,9 @@ class Pool:
     Example::
 
         with Pool.connect() as pool:
-            pool.submit("bundle.yaml")
+            vit, cnn = pool.submit("bundle.yaml")
             pool.set_deadline("vit", "45m")
-            for change in pool.changes():
-                print(change.now.name, change.now.verdict, change.now.reason)
+            print(vit.result().best_model)
     """
 
     def __init__(self, client: SocketClient | HttpClient, patience: float | None = None) -> None:
@@ -157,6 +160,8 @@ class Pool:
     @property
     def settings(self) -> Settings:
         """Policy, estimator, devices and constants of its scheduler."""
+        from lightning_core.scheduler.settings import Settings
+
         return Settings(**self.about()["settings"])
 
     @property
@@ -227,17 +232,21 @@ class Pool:
         self._asked.check(bundle)
 
     def submit(
-        self, bundle: BundleSpec | Path | str, *, now: datetime | None = None, checked: bool = False
-    ) -> list[str]:
+        self,
+        bundle: BundleSpec | Training | Iterable[Training] | Path | str,
+        *,
+        now: datetime | None = None,
+        checked: bool = False,
+    ) -> list[JobHandle]:
         """Submit jobs, which the pool launches.
 
         Args:
-            bundle: The jobs, or the path of a bundle file.
+            bundle: A bundle, the path of a bundle file, or jobs that are written in Python.
             now: The time from which deadlines count; by default the present.
             checked: Whether :meth:`check` has passed already.
 
         Returns:
-            Names of the jobs.
+            A handle of each job, in the order of submission.
 
         Raises:
             BundleError: With every problem found; then nothing is submitted.
@@ -245,9 +254,47 @@ class Pool:
         """
         if isinstance(bundle, Path | str):
             bundle = self.read(bundle)
+        bundle = self._as_bundle(bundle)
         if not checked:
             self.check(bundle)
-        return self._asked.submit(bundle.submit(now or datetime.now()).saved_every(self.settings.save_every))
+        names = self._asked.submit(bundle.submit(now or datetime.now()).saved_every(self.settings.save_every))
+        return [JobHandle(self, name) for name in names]
+
+    def _as_bundle(self, given: BundleSpec | Training | Iterable[Training]) -> BundleSpec:
+        """Return jobs that are written in Python as a bundle for this pool."""
+        from lightning_core.bundle.bundle_file import BundleSpec
+        from lightning_core.bundle.python_form import Training
+        from lightning_core.cluster.bundle import Bundle
+
+        if isinstance(given, BundleSpec):
+            return given
+        return Bundle([given] if isinstance(given, Training) else given, self.settings, self.kind)
+
+    def job(self, name: str) -> JobHandle:
+        """Return the handle of a job that the pool has.
+
+        Raises:
+            UnknownJobError: If it has none of that name.
+        """
+        handle = JobHandle(self, name)
+        handle.status()
+        return handle
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return every job as a row of a pandas data frame; its columns are the fields of a job's status.
+
+        Times are seconds of scheduler time; the forecast end is in ``early_finish``, ``finish`` and ``late_finish``.
+
+        Raises:
+            ImportError: If pandas is not installed.
+        """
+        from lightning_core.pool.frame import frame_of
+
+        return frame_of(self.jobs())
+
+    def best_model(self, job: str) -> str:
+        """Return the path of a job's best model on the pool's machine; empty if none is kept."""
+        return self._patiently(partial(self._asked.best_model, job))
 
     def look(self) -> tuple[float, list[JobStatus]]:
         """Return scheduler time in seconds, and every job in the order of submission."""

@@ -21,5 +21,9 @@ class JobEndedError(LightningCoreError, RuntimeError):
     """The job has ended, so nothing about it can be changed."""
 
 
+class StillTrainingError(LightningCoreError, TimeoutError):
+    """A job that was waited for has not ended in time."""
+
+
 class NotOnThisMachineError(LightningCoreError, FileNotFoundError):
     """The pool's folder is on another machine, or closed to this account, so its journal and logs cannot be read."""

@@ -6,12 +6,14 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lightning_core.core.answers import JobStatus, Verdict
 from lightning_core.core.codec import seconds_or_none
 from lightning_core.errors import LightningCoreError
-from lightning_core.scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from lightning_core.scheduler.settings import Settings
 
 EXIT_MET, EXIT_CRASHED, EXIT_BAD_INPUT, EXIT_NOT_MET, EXIT_POOL_LOST = 0, 1, 2, 3, 70
 

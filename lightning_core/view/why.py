@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
 from lightning_core.history.faults import STARTS, total_words
-from lightning_core.history.history import History
-from lightning_core.history.job_history import JobHistory
-from lightning_core.history.moments import Holding
 from lightning_core.view.text import clean
+
+if TYPE_CHECKING:
+    from lightning_core.history.history import History
+    from lightning_core.history.job_history import JobHistory
+    from lightning_core.history.moments import Holding
 
 
 class JobMoment(NamedTuple):

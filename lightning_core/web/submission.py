@@ -73,7 +73,7 @@ class Submission:
         """
         self._check_right(person)
         with self._pool.acting_for(person) as acting:
-            names = acting.submit(acting.read_text(text))
+            names = [job.name for job in acting.submit(acting.read_text(text))]
         self._watch.look_soon()
         return names
 

@@ -90,7 +90,7 @@ def test_targets_are_read_from_the_environment(text: str, target: Target) -> Non
         ({"TARGET": "0 batches"}, "LIGHTNING_CORE_TARGET: target batches must be a whole number of at least 1, got 0"),
         ({"WEIGHT": "heavy"}, "LIGHTNING_CORE_WEIGHT: weight must be positive and finite, got 'heavy'"),
         ({"ON_REFUSED": "cry"}, "LIGHTNING_CORE_ON_REFUSED: on_refused must be one of hold, .*, got 'cry'"),
-        ({"REQUEUE": "1"}, "LIGHTNING_CORE_REQUEUE: requeue must be yes or no, got '1'"),
+        ({"REQUEUE": "1"}, "LIGHTNING_CORE_REQUEUE must be yes or no, got '1'"),
         ({"ON_MISS": "die"}, "LIGHTNING_CORE_ON_MISS: on_miss must be one of .*, got 'die'"),
         ({"ON_HOLD": "go"}, "LIGHTNING_CORE_ON_HOLD: on_hold must be one of keep, offload, got 'go'"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Iterator
@@ -116,7 +117,7 @@ def steered(
     script: Script, target: Target | None = None, device_lock: Any = None, launched: bool = True
 ) -> CoreCallback:
     kind: Any = LaunchedCallback if launched else ConnectedScript
-    made = kind("job", target or BatchTarget(10**9), client=script, device_lock=device_lock, growth=0.0)
+    made = kind("job", target or BatchTarget(10**9), client=script, device_lock=device_lock)
     assert isinstance(made, CoreCallback)
     return made
 
@@ -301,13 +302,8 @@ def test_an_error_in_training_comes_through_and_the_last_report_is_sent() -> Non
         ({"target": BatchTarget(1), "deadline": -60}, "deadline: duration must be positive, got -60"),
         ({"target": BatchTarget(1), "deadline": "soon"}, "deadline: must be a duration such as .*, got 'soon'"),
         ({"target": BatchTarget(1), "deadline": datetime(2020, 1, 1)}, "deadline: a time must be in the future, got"),
-        ({"target": BatchTarget(1), "deadline": "9h", "begin": "24:00"}, "begin: a time of day is 00:00 to 23:59"),
+        ({"target": BatchTarget(1), "deadline": "24:00"}, "deadline: a time of day is 00:00 to 23:59"),
         ({"target": BatchTarget(1), "deadline": "60s", "every": 0}, "every must be at least 1 batch, got 0"),
-        ({"target": BatchTarget(1), "deadline": "60s", "growth": 1.0}, "growth must be at least 0 and below 1"),
-        (
-            {"target": BatchTarget(1), "deadline": "60s", "begin": "2m"},
-            "begin must be before the deadline",
-        ),
         ({"target": BatchTarget(1), "deadline": "60s", "weight": 0.0}, "weight must be positive and finite, got 0"),
         ({"target": BatchTarget(1), "deadline": "60s", "on_miss": "die"}, "on_miss must be one of .*, got 'die'"),
         ({"target": BatchTarget(1), "deadline": "60s", "on_refused": "cry"}, "on_refused must be one of .*, got 'cry'"),
@@ -317,6 +313,10 @@ def test_an_error_in_training_comes_through_and_the_last_report_is_sent() -> Non
 def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], error: str) -> None:
     with pytest.raises((ValueError, MisconfigurationException), match=error):
         CoreCallback("job", **arguments)
+
+
+def test_there_are_few_enough_arguments_to_know_them_all() -> None:
+    assert len(inspect.signature(CoreCallback).parameters) <= 14
 
 
 def test_wrong_arguments_of_a_launched_job_are_refused_at_once() -> None:
@@ -341,7 +341,7 @@ def test_on_a_gpu_no_hook_synchronises_the_device() -> None:
     """Reading a value from the device, which waits for it, is an error within the hooks of a batch."""
     import torch
 
-    callback = LaunchedCallback("job", LossTarget("loss", 1e-9), client=Script(grant(1, 1.0)), growth=0.0)
+    callback = LaunchedCallback("job", LossTarget("loss", 1e-9), client=Script(grant(1, 1.0)))
 
     def strict(name: str) -> None:
         hook = getattr(callback, name)
@@ -380,46 +380,38 @@ def noon(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
 
 
 @pytest.mark.parametrize(
-    ("deadline", "begin", "hours", "seconds", "told"),
+    ("deadline", "hours", "seconds", "told"),
     [
-        ("18:00", None, 0, (21_600.0, 0.0), ["line: deadline 18:00 CET, in 6h"]),
-        ("18:00", None, 7, (23 * 3600.0, 0.0), ["line: deadline 18:00 CET tomorrow, in 23h (18:00 today is past)"]),
-        (
-            datetime(2026, 11, 23, 12),
-            "13:00",
-            0,
-            (86_400.0, 3600.0),
-            ["tomorrow, in 1d", "line: begin 13:00 CET, in 1h"],
-        ),
-        ("18:00", "13:00", 2, (14_400.0, 0.0), []),  # it began to fit after 13:00: not tomorrow's
-        ("2026-11-22T18:00", None, 7, (1.0, 0.0), ["line: deadline: a time must be in the future"]),  # trains on
-        (timedelta(hours=2), 60, 7, (7200.0, 60.0), []),
-        (7200, None, 0, (7200.0, 0.0), []),
-        ("2 hours", "00:01:00", 0, (7200.0, 60.0), []),
+        ("18:00", 0, 21_600.0, ["line: deadline 18:00 CET, in 6h"]),
+        ("18:00", 7, 23 * 3600.0, ["line: deadline 18:00 CET tomorrow, in 23h (18:00 today is past)"]),
+        (datetime(2026, 11, 23, 12), 0, 86_400.0, ["tomorrow, in 1d"]),
+        ("2026-11-22T18:00", 7, 1.0, ["line: deadline: a time must be in the future"]),  # trains on
+        (timedelta(hours=2), 7, 7200.0, []),
+        (7200, 0, 7200.0, []),
+        ("2 hours", 0, 7200.0, []),
     ],
 )
 def test_points_in_time_are_resolved_at_the_start_of_fit(
     deadline: Any,
-    begin: Any,
     hours: int,
-    seconds: tuple[float, float],
+    seconds: float,
     told: list[str],
     noon: list[datetime],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    callback = CoreCallback("line", deadline=deadline, target=BatchTarget(2), begin=begin, pool="local")
+    callback = CoreCallback("line", deadline=deadline, target=BatchTarget(2), pool="local")
     joined: list[Job] = []
 
     class Client(LocalClient):
         def join(self, job: Job, device: str) -> JoinReply:
             joined.append(job)
-            return super().join(replace(job, begin=0.0), device)
+            return super().join(job, device)
 
     monkeypatch.setattr(joining, "LocalClient", Client)
     noon[0] += timedelta(hours=hours)
     with caplog.at_level("INFO"):
         pl.Trainer(**QUIET, max_epochs=1, callbacks=[callback]).fit(Line(), Points())
-    assert [(job.deadline, job.begin) for job in joined] == [seconds]
+    assert [job.deadline for job in joined] == [seconds]
     for words in told:
         assert words in caplog.text

@@ -71,11 +71,13 @@ def test_within_a_composite_callback_that_leaves_a_hook_out(missing: str) -> Non
     assert verdict(inner) == (None if missing == "setup" else "missed")
 
 
-def test_the_first_of_two_speaks_for_a_trainer(caplog: pytest.LogCaptureFixture) -> None:
-    first, second = core(), core("b")
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_the_first_of_two_speaks_for_a_trainer(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also if both are for one job, as of a script whose environment names it too."""
+    first, second = core("a"), core(name)
     assert torch.equal(trained([first, second]), trained([]))
     assert (verdict(first), verdict(second)) == ("missed", None)
-    assert caplog.text.count("b: ignored, because the Trainer has another CoreCallback") == 1
+    assert caplog.text.count(f"{name}: ignored, because the Trainer has another CoreCallback") == 1
     trained([second])
     assert verdict(second) == "missed"
 

@@ -71,7 +71,7 @@ def trained(
 ) -> tuple[pl.Trainer, JobStatus, Hooks]:
     """Train to a target, with a scheduler that is slow."""
     client, hooks = SlowClient(), Hooks()
-    own = {name: options.pop(name) for name in ("keep_best", "growth", "every", "stop_when_met") if name in options}
+    own = {name: options.pop(name) for name in ("keep_best", "every", "stop_when_met") if name in options}
     callback = ConnectedScript("job", target, client=client, **own)
     client.join(callback._options.job, "cpu")
     trainer = fit(callback, model, data, **{"max_epochs": 50, **options, "callbacks": [callback, hooks]})

@@ -300,7 +300,7 @@ def test_where_a_training_may_stay_as_long_as_it_likes(
         script.say(grant(1, 0.0))
         monkeypatch.setattr(Inbox, "wait", wait)
     probe.callback = LaunchedCallback(
-        "job", BatchTarget(10**9), client=script, hang=LIMIT, device_lock=ProbedLock(probe), growth=0.0,
+        "job", BatchTarget(10**9), client=script, hang=LIMIT, device_lock=ProbedLock(probe),
         folder=tmp_path, save_every=1e-9 if place == "checkpoint" else 300.0,
     )  # fmt: skip
     more: dict[str, Any] = {"callbacks": [probe.callback, Others(probe)], "reload_dataloaders_every_n_epochs": 1,
@@ -323,7 +323,7 @@ def test_a_training_that_hangs_is_reported_with_where_and_then_given_up(caplog: 
                 goes_on.wait(300)
             return super().training_step(batch, batch_idx)
 
-    callback = LaunchedCallback("job", BatchTarget(10**9), client=script, hang=2.0, give_up=given_up.append, growth=0.0)
+    callback = LaunchedCallback("job", BatchTarget(10**9), client=script, hang=2.0, give_up=given_up.append)
     thread = threading.Thread(target=lambda: fit(callback, Hangs(), max_epochs=20))
     thread.start()
     try:

@@ -32,8 +32,10 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[LocalClient]:
     return made
 
 
-def fit(name: str, folder: Path | None, **more: Any) -> None:
-    callback = CoreCallback(name, "1h", "loss<=1e-9", pool="local", history=folder, every=5, **more)
+def fit(name: str, folder: Path, **more: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIGHTNING_CORE_HISTORY", str(folder))
+        callback = CoreCallback(name, "1h", "loss<=1e-9", pool="local", every=5, **more)
     pl.Trainer(callbacks=[callback], max_epochs=20, **QUIET).fit(Line(), Points())
 
 

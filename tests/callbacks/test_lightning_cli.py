@@ -44,7 +44,7 @@ def test_a_training_from_yaml_is_the_same(tmp_path: Path) -> None:
     assert torch.equal(weights[0], weights[2])
 
 
-@pytest.mark.parametrize("key", ["deadline", "begin", "hang"])
+@pytest.mark.parametrize("key", ["deadline", "hang"])
 @pytest.mark.parametrize("text", ["18:00", "1:30:00"])
 def test_a_time_without_quotes_is_refused(key: str, text: str, tmp_path: Path) -> None:
     path = config(tmp_path, **{key: "TEXT"})
@@ -54,7 +54,7 @@ def test_a_time_without_quotes_is_refused(key: str, text: str, tmp_path: Path) -
 
 
 def test_a_time_in_quotes_is_a_time(tmp_path: Path) -> None:
-    path = config(tmp_path, deadline="23:59", save_before="90s")
+    path = config(tmp_path, deadline="23:59")
     cli = LightningCLI(Line, ValidatedPoints, run=False, args=["--config", str(path)])
     trainer: Any = cli.trainer
     [core] = [one for one in trainer.callbacks if isinstance(one, CoreCallback)]

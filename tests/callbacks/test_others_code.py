@@ -205,7 +205,7 @@ def pool() -> Iterator[str]:
 
 def core(where: str, folder: Path) -> CoreCallback:
     target = "val_loss<=1e-9"
-    return CoreCallback("a", "1h", target, pool=where, keep_best=folder / "best", save_to=folder / "saved")
+    return CoreCallback("a", "1h", target, pool=where, keep_best=folder / "best")
 
 
 @pytest.mark.parametrize("where", ["alone", "pool"])

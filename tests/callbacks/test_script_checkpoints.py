@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.job_record import KEY, MAX_POINTS, NEWEST_POINTS, CurvePoint, JobRecord, LossCurve
+from lightning_core.callbacks.job_record import MAX_POINTS, NEWEST_POINTS, CurvePoint, JobRecord, LossCurve
 from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.callbacks.reporting import forecast_watch
 from lightning_core.core.answers import Grant, Verdict
@@ -31,6 +31,8 @@ from tests.tiny import QUIET, Line, ValidatedPoints
 from tests.waiting import join
 
 AWAY = 20.0
+# Key of the callback's state in a checkpoint.
+KEY = "CoreCallback"
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
 
 def callback(target: Target | None = None, **more: Any) -> CoreCallback:
     target = target or LossTarget("loss", 1e-9)
-    return CoreCallback("job", **{"deadline": "60s", "target": target, "growth": 0.0, **more})
+    return CoreCallback("job", **{"deadline": "60s", "target": target, **more})
 
 
 def saved(tmp_path: Path, target: Target | None = None, **more: Any) -> Path:
@@ -52,17 +54,24 @@ def saved(tmp_path: Path, target: Target | None = None, **more: Any) -> Path:
     return tmp_path / "script.ckpt"
 
 
+def state(path: Path) -> dict[str, Any]:
+    """Return the callback's state in a checkpoint."""
+    found: dict[str, Any] = torch.load(path, weights_only=True)["callbacks"][KEY]
+    return found
+
+
 def changed(path: Path, **entry: Any) -> Path:
     """Return a copy with another entry, or with parts of the entry changed."""
     checkpoint = torch.load(path, weights_only=True)
-    checkpoint[KEY] = entry["whole"] if "whole" in entry else checkpoint[KEY] | entry
+    states = checkpoint["callbacks"]
+    states[KEY] = entry["whole"] if "whole" in entry else states[KEY] | entry
     torch.save(checkpoint, path)
     return path
 
 
 def aged(path: Path, seconds: float = AWAY) -> Path:
     """Return a copy that was saved some seconds earlier."""
-    entry = torch.load(path, weights_only=True)[KEY]
+    entry = state(path)
     return changed(path, began_at=entry["began_at"] - seconds, ends_at=entry["ends_at"] - seconds)
 
 
@@ -72,7 +81,7 @@ def resumed(path: Path, script: CoreCallback, data: Any = None) -> None:
 
 def test_a_resumed_script_keeps_its_deadline_and_its_curve(tmp_path: Path, pool: Pool) -> None:
     path = aged(saved(tmp_path))
-    before = torch.load(path, weights_only=True)[KEY]
+    before = state(path)
     assert before["batches"] == [10, 20, 30, 40]
     resumed(path, callback())
     [job] = pool.jobs
@@ -185,7 +194,7 @@ def test_a_resumed_script_knows_how_its_metric_is_evaluated(tmp_path: Path, pool
 def test_a_checkpoint_without_the_callback_and_one_with_it_load(tmp_path: Path, pool: Pool) -> None:
     trainer = fit(callback(pool="local"), callbacks=[], max_epochs=3)
     trainer.save_checkpoint(tmp_path / "plain.ckpt", weights_only=False)
-    assert KEY not in torch.load(tmp_path / "plain.ckpt", weights_only=True)
+    assert KEY not in torch.load(tmp_path / "plain.ckpt", weights_only=True)["callbacks"]
     resumed(tmp_path / "plain.ckpt", callback())
     assert pool.jobs[0].deadline == 60.0
     resumed(saved(tmp_path), LaunchedCallback("job", BatchTarget(10**9), client=pool))

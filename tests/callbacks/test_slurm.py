@@ -1,8 +1,7 @@
-"""The end of a Slurm job: a script is saved before it, and Lightning's auto-requeue still works."""
+"""The end of a Slurm job: forecasts count with it, and Lightning saves and requeues the script."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -11,24 +10,20 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from lightning_core.callbacks import CoreCallback, slurm
-from lightning_core.callbacks.job_record import KEY
-from lightning_core.callbacks.slurm import SaveBeforeEnd, SlurmEnd, end_of
+from lightning_core.callbacks.slurm import SlurmEnd, end_of
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.server import discovery as connecting
-from lightning_core.storage.manifests import verify
 from tests.callbacks.test_callback import fit
 from tests.conftest import ROOT
-from tests.faults.test_joining import Pool, training
-from tests.tiny import Line
-from tests.waiting import join, until
+from tests.faults.test_joining import Pool
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -48,9 +43,8 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
     return make
 
 
-def script(folder: Path, **more: Any) -> CoreCallback:
-    options: dict[str, Any] = {"pool": "local", "save_to": folder, "save_before": "2s", **more}
-    return CoreCallback("job", "60s", BatchTarget(10**9), **options)
+def script(pool: str = "local") -> CoreCallback:
+    return CoreCallback("job", "60s", BatchTarget(10**9), pool=pool)
 
 
 def test_squeue_is_asked_for_the_end(tool: Callable[[str, str], Path]) -> None:
@@ -71,17 +65,15 @@ def test_a_failing_squeue_is_warned_about_and_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     body: str,
-    tmp_path: Path,
 ) -> None:
     tool("squeue", body)
     monkeypatch.setattr(slurm, "SQUEUE_TIMEOUT", 0.3)
     monkeypatch.setattr(slurm, "SQUEUE_ATTEMPTS", 2)
     monkeypatch.setattr(slurm, "SQUEUE_RETRY_DELAY", 0.1)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    trainer = fit(script(tmp_path / "saved"), max_epochs=1)
+    trainer = fit(script(), max_epochs=1)
     assert trainer.global_step == 16
     until(lambda: "the end of Slurm job 7 is unknown" in caplog.text)
-    assert not (tmp_path / "saved").exists()
 
 
 @pytest.mark.parametrize("text", ["", "soon", "nan", "inf", "-7", "1e300"])
@@ -96,73 +88,15 @@ def test_an_invalid_job_id_is_not_passed_to_squeue(tool: Callable[[str, str], Pa
     assert not said.exists()
 
 
-def test_the_longest_pause_between_batches_must_fit_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clock:
-        now = 0.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-        def time(self) -> float:
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(slurm, "time", clock)
-    end = SlurmEnd({"SLURM_JOB_END_TIME": "1000"})
-    saver, due = SaveBeforeEnd(end, before=100.0), []
-    for clock.now in [*range(10), *range(300, 1000, 10)]:  # one pause of 291 s, a validation say
-        saver.note_batch()
-        if saver.due():
-            due.append(clock.now)
-    assert due[0] == 610  # 1000 - 100 - 291
-    saver.postpone(5.0)
-    assert not saver.due()
-    clock.now += 6
-    assert saver.due()
-    saver.saved = True
-    assert not saver.due()
-
-
-@pytest.mark.parametrize("known_by", ["environment", "squeue"])
-def test_a_script_is_saved_once_before_the_end_and_resumes_from_there(
-    tool: Callable[[str, str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
-    known_by: str,
-) -> None:
-    caplog.set_level(logging.INFO)
-    ends = time.time() + 4
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    if known_by == "squeue":
-        tool("squeue", f"echo {datetime.fromtimestamp(ends).isoformat(timespec='seconds')}")
-    else:
-        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(ends)))
-    place = tmp_path / "saved" / "job-last.ckpt"
-    batches = 60
-    trainer = fit(script(tmp_path / "saved", save_before="3s"), Line(pause=0.05), max_steps=batches, max_epochs=-1)
-    assert trainer.global_step == batches  # it trained on
-    manifest = verify(place)
-    assert manifest.batches is not None
-    assert 0 < manifest.batches < batches
-    assert caplog.text.count(f"resume with ckpt_path={str(place)!r}") == 1
-    assert not place.with_name("job-last.ckpt.1").exists()
-    monkeypatch.delenv("SLURM_JOB_ID")
-    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
-    caplog.clear()
-    again = fit(script(tmp_path / "saved"), max_steps=batches + 4, max_epochs=-1, ckpt_path=place)
-    assert again.global_step == batches + 4
-    assert "resumed with its deadline" in caplog.text
-
-
 @pytest.mark.parametrize("requeue", [False, True])
 def test_the_end_of_a_slurm_job_that_is_requeued_is_not_that_of_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requeue: bool
+    monkeypatch: pytest.MonkeyPatch, requeue: bool
 ) -> None:
     pool = Pool(Grant("job", 1, 1.0, (0,), Reason("fixed_share")))
     monkeypatch.setattr(connecting, "connect", lambda pool_: pool)
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time() + 100)))
-    fit(script(tmp_path, pool="auto", requeue=requeue), max_steps=30, max_epochs=-1)
+    monkeypatch.setenv("LIGHTNING_CORE_REQUEUE", "yes" if requeue else "no")
+    fit(script("auto"), max_steps=30, max_epochs=-1)
     horizon = pool.reports[-1].horizon
     assert horizon is not None
     if requeue:
@@ -170,23 +104,6 @@ def test_the_end_of_a_slurm_job_that_is_requeued_is_not_that_of_the_training(
     else:
         assert horizon.seconds is not None
         assert 0 < horizon.seconds <= 100
-
-
-def test_a_held_script_is_saved_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Pool(Grant("job", 1, 1.0, (0,), Reason("fixed_share")))
-    monkeypatch.setattr(connecting, "connect", lambda pool_: pool)
-    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time() + 5)))
-    held = script(tmp_path, pool="auto", save_before="2s")
-    thread = training(held, Line(pause=0.005), max_epochs=-1)
-    until(lambda: pool.reports and pool.reports[-1].batches > 3)
-    pool.say(Grant("job", 2, 0.0, (0,), Reason("fixed_share")))
-    until((tmp_path / "job-last.ckpt.json").exists)
-    pool.say(Grant("job", 3, 1.0, (0,), Reason("fixed_share")))
-    until(lambda: pool.reports[-1].version == 3)
-    from lightning_core.core.answers import End, Verdict
-
-    pool.say(End("job", 4, Verdict.MET, Reason("target_met", (1.0,))))
-    join(thread)
 
 
 TRAIN = """
@@ -241,8 +158,9 @@ def test_auto_requeue_works_and_the_deadline_is_kept(tool: Callable[[str, str], 
         first.communicate()
     assert requeued.read_text().split()[-2:] == ["requeue", "7"]
     checkpoint = torch.load(tmp_path / "hpc_ckpt_1.ckpt", weights_only=True)
-    assert checkpoint[KEY]["job"] == "job"
-    assert checkpoint[KEY]["batches"][:2] == [10, 20]
+    state = checkpoint["callbacks"]["CoreCallback"]
+    assert state["job"] == "job"
+    assert state["batches"][:2] == [10, 20]
     second, lines = run(checkpoint["global_step"] + 5)
     second.kill()
     second.communicate()

@@ -63,7 +63,6 @@ def train(fits: list[Kinds], folder: str, with_core: bool, pool: str, disabled: 
         ([BOTH], 1, [False]),
         ([({"keep_best": "best"}, {})], None, [False]),
         ([({}, {"keep_best": "best"})], None, [False]),
-        ([({"save_to": "kept"}, {})], None, [False]),
         ([({"keep_best": "first"}, {"keep_best": "second"})], None, [True]),
         ([BOTH, FIRST, BOTH, SECOND, BOTH], None, [True, False, True, False, True]),
     ],

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,14 @@ import pytest
 import torch
 
 from lightning_core.bundle.problems import BundleError
+from lightning_core.bundle.python_form import Training
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.manifests import verify
+from tests import tiny
 from tests.builders import launched
 from tests.conftest import ROOT
 from tests.waiting import until
@@ -247,7 +251,12 @@ def test_a_watcher_sees_the_states_of_jobs(cluster: Cluster, tmp_path: Path) -> 
 def test_the_best_model_is_kept_in_the_job_folder_and_the_summary_has_its_path(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    made = bundle(a={**job(pause=0.01), "keep_best": True}, b=job(target={"batches": 40}))
+    """Of jobs that are written in Python, with classes."""
+    more: Any = {"data": tiny.Points, "trainer": {"logger": False}, "cell": 5, "seed_everything": 1}
+    made = Bundle([
+        Training("a", DEADLINE, "loss<=0.05", model=partial(tiny.Line, pause=0.01), keep_best=True, **more),
+        Training("b", DEADLINE, "40 batches", model=tiny.Line, **more),
+    ], Settings(policy="lara", period=0.5), folder=ROOT)  # fmt: skip
     summary = cluster.run(made, tmp_path / "run")
     place = tmp_path / "run" / "jobs" / "a" / "best.ckpt"
     manifest = verify(place)

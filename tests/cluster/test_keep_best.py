@@ -59,7 +59,7 @@ def kept(path: Path) -> tuple[Manifest, float]:
 
 
 def bumpy(values: list[float], folder: Path, target: Target, **more: Any) -> CoreCallback:
-    script = CoreCallback("job", "60s", target, pool="local", growth=0.0, keep_best=folder)
+    script = CoreCallback("job", "60s", target, pool="local", keep_best=folder)
     fit(script, Bumpy(values), ValidatedPoints(), **{"max_epochs": len(values), **more})  # type: ignore[arg-type]
     return script
 
@@ -97,7 +97,7 @@ def test_a_resumed_training_must_beat_the_earlier_best_and_a_new_one_need_not(tm
 
 
 def test_the_mean_over_the_window_of_a_loss_decides(tmp_path: Path) -> None:
-    script = CoreCallback("job", "60s", LossTarget("loss", 0.05), pool="local", growth=0.0, keep_best=tmp_path)
+    script = CoreCallback("job", "60s", LossTarget("loss", 0.05), pool="local", keep_best=tmp_path)
     fit(script, Line(pause=0.001), max_epochs=-1)
     manifest = verify(Path(script.best_model_path))
     assert manifest.value is not None
@@ -105,7 +105,7 @@ def test_the_mean_over_the_window_of_a_loss_decides(tmp_path: Path) -> None:
 
 
 def test_the_model_that_met_a_batch_target_is_kept(tmp_path: Path) -> None:
-    script = CoreCallback("job", "60s", BatchTarget(60), pool="local", growth=0.0, keep_best=tmp_path)
+    script = CoreCallback("job", "60s", BatchTarget(60), pool="local", keep_best=tmp_path)
     fit(script, Line(pause=0.001), max_epochs=-1)
     assert verify(Path(script.best_model_path)).batches == 60
 
@@ -184,7 +184,7 @@ from tests.tiny import QUIET, Line, Points, ValidatedPoints
 if __name__ == "__main__":
     for metric, data in (("val_loss", ValidatedPoints()), ("loss", Points())):
         target = LossTarget(metric, 0.01)
-        callback = CoreCallback(metric, "60s", target, pool="local", growth=0.0, keep_best=sys.argv[1])
+        callback = CoreCallback(metric, "60s", target, pool="local", keep_best=sys.argv[1])
         trainer = pl.Trainer(max_epochs=30, callbacks=[callback], **{**QUIET, "devices": 2, "strategy": "ddp"})
         trainer.fit(Line(pause=0.005), datamodule=data)
 """

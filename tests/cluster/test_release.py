@@ -337,10 +337,10 @@ def test_a_user_s_own_checkpoints_are_unchanged(tmp_path: Path) -> None:
     own = ModelCheckpoint(tmp_path / "own", every_n_train_steps=4, save_top_k=-1)
     core = launched(tmp_path, save_every=1e-9)
     fit(core, callbacks=[own], enable_checkpointing=True, max_epochs=1)
-    assert "lightning_core" in stored(tmp_path)
+    assert "LaunchedCallback" in stored(tmp_path)["callbacks"]
     files = list((tmp_path / "own").iterdir())
     assert len(files) >= 2
-    assert all("lightning_core" not in torch.load(file, weights_only=True) for file in files)
+    assert all("LaunchedCallback" not in torch.load(file, weights_only=True)["callbacks"] for file in files)
 
 
 def test_a_file_in_progress_is_not_mistaken_for_a_checkpoint(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
 
 
 def script(**more: Any) -> CoreCallback:
-    return CoreCallback("job", **{"deadline": "60s", "target": BatchTarget(10**9), "growth": 0.0, **more})
+    return CoreCallback("job", **{"deadline": "60s", "target": BatchTarget(10**9), **more})
 
 
 def training(callback: CoreCallback, model: Line, **more: Any) -> threading.Thread:
@@ -97,13 +97,12 @@ def training(callback: CoreCallback, model: Line, **more: Any) -> threading.Thre
 
 
 def test_a_script_joins_with_its_terms_and_capabilities_and_leaves(pool: Pool) -> None:
-    fit(script(begin="5s", weight=2.0, on_miss="hold"), Line(pause=0.002), max_epochs=2)
+    fit(script(weight=2.0, on_miss="hold"), Line(pause=0.002), max_epochs=2)
     [job] = pool.jobs
     assert job == Job(
         "job",
         60.0,
         BatchTarget(10**9),
-        begin=5.0,
         weight=2.0,
         on_miss=OnMiss.HOLD,
         can=frozenset({Capability.TIME_SLICE, Capability.HOLD}),

@@ -66,13 +66,13 @@ def nothing_can_be_written(folder: Path) -> Terms:
     locked.mkdir()
     _mount("tmpfs", "tmpfs", str(locked), "ro")
     os.environ["LIGHTNING_CORE_HOME"] = str(locked)
-    return {"keep_best": locked, "history": locked / "history", "save_to": locked}
+    return {"keep_best": locked, "history": locked / "history"}
 
 
 def no_folder_there(folder: Path) -> Terms:
     """All that the callback is told to write to is below something that is no folder."""
     (folder / "file").touch()
-    return {"keep_best": folder / "file" / "x", "history": "/proc/x", "save_to": "/dev/null/x"}
+    return {"keep_best": folder / "file" / "x", "history": "/proc/x"}
 
 
 def disk_full(folder: Path) -> Terms:
@@ -81,7 +81,7 @@ def disk_full(folder: Path) -> Terms:
     full.mkdir()
     _mount("tmpfs", "tmpfs", str(full), "size=4k")
     (full / "all").write_bytes(b"x" * 4096)
-    return {"keep_best": full, "history": full, "save_to": full}
+    return {"keep_best": full, "history": full}
 
 
 def shared_memory_full(folder: Path) -> Terms:
@@ -108,7 +108,7 @@ def folder_removed(folder: Path) -> Terms:
     gone.mkdir()
     os.chdir(gone)
     gone.rmdir()
-    return {"keep_best": "best", "history": "history", "save_to": "saved"}
+    return {"keep_best": "best", "history": "history"}
 
 
 def umask_closes_all(folder: Path) -> Terms:
@@ -133,7 +133,7 @@ def long_paths(folder: Path) -> Terms:
 def paths_too_long(folder: Path) -> Terms:
     name = "a" * 300
     os.environ["LIGHTNING_CORE_HOME"] = f"/tmp/{name}"
-    return {"keep_best": folder / name, "history": folder / name, "save_to": folder / name}
+    return {"keep_best": folder / name, "history": folder / name}
 
 
 def few_descriptors(folder: Path) -> Terms:
@@ -265,9 +265,10 @@ def train(machine: str, folder: str, with_core: bool, pool: str = "auto") -> dic
     torch.manual_seed(1)
     x = torch.randn(64, 4)
     loader, model = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 4, shuffle=True), Model()
-    terms: Terms = {name: place / name for name in ("keep_best", "history", "save_to")}
+    terms: Terms = {name: place / name for name in ("keep_best", "history")}
     if rank == ranks - 1:
         terms |= MACHINES[machine](place)
+    os.environ["LIGHTNING_CORE_HISTORY"] = str(terms.pop("history"))
     core = (
         [CoreCallback(f"job-{os.getpgid(os.getppid())}", "1h", "val_loss<=1e-9", pool=pool, **terms)]
         if with_core

@@ -17,6 +17,7 @@ import pytest
 
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.main import main
+from lightning_core.core.answers import Verdict
 from lightning_core.core.control import PlanGiven
 from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import AccessRefusedError
@@ -92,7 +93,10 @@ def test_jobs_are_steered_from_afar(page: Page) -> None:
         assert pool.status("vit").paused
         pool.resume("vit")
         assert not pool.status("vit").paused
-        pool.cancel("vit")
+        job = pool.job("vit")
+        job.cancel()
+        result = job.result(timeout=60.0)
+        assert (result.verdict, result.best_model) == (Verdict.CANCELLED, "")
         with pytest.raises(JobEndedError):
             pool.cancel("vit")
         assert any("ann" in row.reason for row in pool.reasons("vit") if row.what == "command")
@@ -125,7 +129,7 @@ def test_a_bundle_is_submitted_from_afar(page: Page, tmp_path: Path) -> None:
     )
     path.write_text("jobs:\n  b: {config: model.yaml, deadline: 10m, target: {batches: 20}}\n")
     with Pool.connect(patience=0.1) as pool:
-        assert pool.submit(path) == ["b"]
+        assert [job.name for job in pool.submit(path)] == ["b"]
         told = pool.status("b")
         assert (told.owner, told.deadline - told.submitted_at) == ("ann", 600.0)
         spec = json.loads((home_of(page.web_app.folder, "b") / "spec.json").read_text())
