@@ -23,8 +23,8 @@ from lightning_core.storage.journals.journal import Journal
 REPEATS: dict[Size, int] = {"quick": 20, "default": 60, "full": 200}
 PER_REPEAT, PER_COMMIT = 500, 100
 REPORT = Report(
-    "vit-large", 1, 120, 7, 51_234, 1234.5678, tuple(Cell(k, 51_000 + 10 * k, 0.35 + k * 1.23e-3) for k in range(1, 11)),
-    checkpoint=Checkpoint(51_000, "ab" * 32),
+    "vit-large", 1, 120, 7, 51_234, 1234.5678, checkpoint=Checkpoint(51_000, "ab" * 32),
+    cells=tuple(Cell(k, 51_000 + 10 * k, 0.35 + k * 1.23e-3) for k in range(1, 11)),
 )  # fmt: skip
 ACCEPTED = Accepted("vit-large", 51_234, 1234.5678, tuple((batches, value) for _, batches, value in REPORT.cells))
 GRANT = Grant("vit-large", 8, 0.25, (0, 1), Reason("chosen", (310.25, 412.5)))

@@ -17,7 +17,7 @@ from lightning_core.node.unix_sockets import connect
 from lightning_core.server.access.people import Person
 from lightning_core.server.clients.socket_link import SocketLink
 
-PROTOCOL = 8
+PROTOCOL = 9
 CALL_TIMEOUT = 10.0
 # Bytes of specs in one request, unless one spec is larger.
 PART_BYTES = 2**17

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from lightning_core.core.validation import checked
+from lightning_core.core.validation import converted
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals import blocks
 from lightning_core.storage.journals.journal_database import (
@@ -57,7 +57,7 @@ class JournalReader:
                     f"{self.path}: begun by an earlier version, its settings lack {', '.join(missing)}; read it with "
                     "the release that wrote it, or move it away to start a new one"
                 )
-            settings: Settings = checked(Settings(**body), Settings)
+            settings: Settings = converted(body, Settings)
             return settings
 
     def settings_text(self) -> str:
