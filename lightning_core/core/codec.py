@@ -62,7 +62,7 @@ def _reasons_of(kind: Any) -> tuple[str, ...]:
     return tuple(name for name, hint in get_type_hints(kind).items() if hint in (Reason, Reason | None))
 
 
-def _noun(kind: type[Any], body: dict[str, Any]) -> Any:
+def _noun(kind: Any, body: dict[str, Any]) -> Any:
     """Return the noun whose fields :func:`_fields_of` gave and whose bounds were checked."""
     if "deadline" in body:
         body = body | {"deadline": deadline_from(body["deadline"])}
@@ -100,11 +100,7 @@ def _values(body: Any) -> Any:
 
 
 def _text(body: Any) -> str:
-    try:
-        return msgspec.json.encode(body, enc_hook=_plain).decode()
-    except UnicodeEncodeError:
-        check_bounds(body)
-        raise
+    return msgspec.json.encode(body, enc_hook=_plain).decode()
 
 
 def _check_read(found: Any, given: Any) -> None:
@@ -186,8 +182,12 @@ def encode_event(event: Event) -> str:
     body = {"kind": _NAME[kind], **_fields_of(event)}
     if kind in _PARTS and (name := _PARTS[kind][0]) in body:
         body[name] = _PARTS[kind][1](body[name])
-    text = _text(body)
-    _check_read(decode_event(text), event)
+    try:
+        text = _text(body)
+        _check_read(decode_event(text), event)
+    except ValueError:
+        check_bounds(body)  # names what was given, where JSON has null for a number that is not finite
+        raise
     return text
 
 

@@ -69,7 +69,7 @@ def converted(value: Any, kind: Any, hook: Hook | None = None) -> Any:
         raise ValueError(_in_words(error, value)) from None
 
 
-def made(kind: type[Any], values: dict[str, Any], hook: Hook | None = None) -> Any:
+def made(kind: Any, values: dict[str, Any], hook: Hook | None = None) -> Any:
     """Return a dataclass or NamedTuple of values by name whose bounds were checked; see :func:`checked`.
 
     Raises:

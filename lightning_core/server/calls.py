@@ -17,7 +17,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import AccessRefusedError, DeviceNotSharedError
-from lightning_core.core.validation import MAX_INTEGER, checked
+from lightning_core.core.validation import MAX_INTEGER, checked, converted
 from lightning_core.server import json_limits
 from lightning_core.server.access.people import Person, Right, person_from_dict
 from lightning_core.server.clients.socket_client import PROTOCOL
@@ -236,7 +236,7 @@ def _event(text: Any, person: Person) -> Event:
 
 def _add_specs(args: Mapping[str, Any], size: int, connection: ClientConnection) -> None:
     """Add specs to the launch that a connection prepares; the first part of one replaces what was there."""
-    specs, after = checked(args["specs"], list), checked(args.get("after", 0), int)
+    specs, after = converted(args["specs"], list), checked(args.get("after", 0), int)
     if after == 0:
         connection.specs, connection.prepared = [], 0
     elif after != len(connection.specs):
