@@ -48,7 +48,8 @@ def _defaults_of(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 def _fields_of(noun: Any) -> dict[str, Any]:
     """Return the fields of a noun that differ from their defaults, by name."""
-    body = {name: value for name, default in _defaults_of(type(noun)) if (value := getattr(noun, name)) != default}
+    kind: Any = type(noun)
+    body = {name: value for name, default in _defaults_of(kind) if (value := getattr(noun, name)) != default}
     if isinstance(target := body.get("target"), Target):
         body["target"] = target.to_dict()
     if "deadline" in body:
@@ -106,9 +107,10 @@ def _text(body: Any) -> str:
 def _check_read(found: Any, given: Any) -> None:
     """Check that what was written is read back as it was: a number may be none that JSON knows."""
     if found != given:
-        parts = [(name, getattr(given, name)) for name, _ in _defaults_of(type(given))]
+        kind: Any = type(given)
+        parts = [(name, getattr(given, name)) for name, _ in _defaults_of(kind)]
         other = [f"{name} {shown(value)}" for name, value in parts if getattr(found, name, None) != value]
-        raise ValueError(f"{type(given).__name__} must be read back from JSON as it is, got {', '.join(other)}")
+        raise ValueError(f"{kind.__name__} must be read back from JSON as it is, got {', '.join(other)}")
 
 
 def job_to_dict(job: Job) -> dict[str, Any]:
