@@ -1,8 +1,8 @@
 """Events per second that are written, read back and journalled, beside the standard library's JSON in the same run.
 
 The event is a report of ten loss cells: nearly all events of a pool are reports. The reference is ``json.dumps`` and
-``json.loads`` of the same line, which check nothing. Seconds are those of the processor: neither other work counts nor the
-disk, for which a commit waits.
+``json.loads`` of the same line, which check nothing. Seconds are those of the processor: neither other work counts
+nor the disk, for which a commit waits.
 """
 
 from __future__ import annotations
