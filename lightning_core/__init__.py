@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "BatchTarget", "Bundle", "CoreCallback", "EpochTarget", "Job", "JobHandle", "LightningCoreError", "LossTarget", "Part",
-    "Pool", "Settings", "Training", "Verdict", "__version__", "register",
+    "BatchTarget", "Bundle", "CoreCallback", "EpochTarget", "Job", "JobHandle", "LightningCoreError", "LossTarget",
+    "Part", "Pool", "Settings", "Training", "Verdict", "__version__", "register",
 ]  # fmt: skip
 
 # Where each public name is defined; the imports above say the same to type checkers.

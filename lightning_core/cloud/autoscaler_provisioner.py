@@ -20,8 +20,8 @@ from lightning_core.cloud.provisioner import (
     place_labels,
     wall_time,
 )
-from lightning_core.core.control.cloud import places_from_lists
 from lightning_core.core.control.offers import PlacedNodes
+from lightning_core.core.validation import checked
 from lightning_core.market.node_counts import NodeCounts
 
 # Seconds after which a demand expires, and after which its pool renews it.
@@ -55,7 +55,7 @@ class NodeDemand:
     places: tuple[PlacedNodes, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "places", places_from_lists(self.places))  # JSON has lists
+        object.__setattr__(self, "places", checked(self.places, tuple[PlacedNodes, ...]))  # JSON has lists
 
     @property
     def counts(self) -> NodeCounts:

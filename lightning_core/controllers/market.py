@@ -21,6 +21,7 @@ import numpy as np
 
 from lightning_core.controllers.planned_jobs import AHEAD, PlannedJobs, Plans
 from lightning_core.core.answers import JobStatus, State
+from lightning_core.core.codec import decode_answers, encode_answers
 from lightning_core.core.control import (
     Ask,
     CloudTrouble,
@@ -31,7 +32,6 @@ from lightning_core.core.control import (
     Quoted,
     QuotedBefore,
 )
-from lightning_core.core.control.cloud import wanted_from_list, wanted_to_list
 from lightning_core.core.control.offers import PlacedNodes
 from lightning_core.core.events import EarlierFeedback, EarlierRuns, Event, Report, SelectorFeedback, Tick
 from lightning_core.core.limits import check_seconds
@@ -125,7 +125,7 @@ class MarketController:
         interval = None if self._interval is None else self._interval.state()
         return {
             "plans": self._plans.state(), **self._quotes.state(), "interval": interval,
-            "wanted": wanted_to_list(self._wanted), "closing_since": self._closing_since, "wakeup": self._wakeup,
+            "wanted": encode_answers([self._wanted]), "closing_since": self._closing_since, "wakeup": self._wakeup,
             "places": self._places.state(), "bill": self._bill.state(),
         }  # fmt: skip
 
@@ -135,7 +135,10 @@ class MarketController:
             self._quotes.restore(state)
             interval = state["interval"]
             self._interval = None if interval is None else CurrentInterval.of(interval)
-            self._wanted = wanted_from_list(state["wanted"])
+            [wanted] = decode_answers(state["wanted"])
+            if not isinstance(wanted, NodesWanted):
+                raise ValueError(f"wanted must be nodes, got {type(wanted).__name__}")
+            self._wanted = wanted
             self._places.restore(state["places"])
             self._bill.restore(state["bill"])
             self._closing_since, self._wakeup = state["closing_since"], state["wakeup"]

@@ -1,150 +1,143 @@
-"""Conversion of events and answers to one line of JSON each and back, exact for every finite float."""
+"""Conversion of events and answers to one line of JSON each and back, exact for every finite float.
+
+The types that are annotated are the form: each noun is an object of its fields, those that have their default left out,
+and the tuples within it are arrays. msgspec writes and reads them, and :mod:`.validation` says what bounds hold.
+"""
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, fields
-from typing import Any
+from dataclasses import MISSING, astuple, fields, is_dataclass
+from functools import cache
+from typing import Any, TypedDict, get_args, get_type_hints
 
-from lightning_core.core.answers import (
-    Accepted,
-    Alert,
-    Answer,
-    End,
-    Grant,
-    JobStatus,
-    PartCall,
-    State,
-    Verdict,
-    VerdictChanged,
-    Watched,
-)
-from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
-from lightning_core.core.control import (
-    Ask,
-    Asked,
-    Asker,
-    CloudPart,
-    CloudTrouble,
-    NodesSeen,
-    Quoted,
-    QuotedBefore,
-    WallClock,
-)
-from lightning_core.core.control.cloud import PoolAnswer, places_from_lists, pool_answer_from_dict, pool_answer_to_dict
-from lightning_core.core.control.day_plan import DemandSeen, PlanGiven, plan_from_list, rates_from_list
+import msgspec
+
+from lightning_core.core.answers import Accepted, Answer, JobStatus, PartCall
+from lightning_core.core.commands import TERMS, SetTerms
+from lightning_core.core.control import Asker, Quoted
 from lightning_core.core.control.offers import Offer
-from lightning_core.core.earlier_runs import EarlierRun
-from lightning_core.core.events import (
-    BadLosses,
-    Cell,
-    Checkpoint,
-    Close,
-    DevicesUnavailable,
-    EarlierFeedback,
-    EarlierRuns,
-    Event,
-    ExitCause,
-    Horizon,
-    LaunchTimedOut,
-    PartEvent,
-    Report,
-    SelectorFeedback,
-    Submit,
-    Tick,
-    WorkerExited,
-    WorkersLost,
-)
-from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan
-from lightning_core.core.reasons import reason_from_list
-from lightning_core.core.reported import Hang, LearningRates, MemoryUse, bounded
-from lightning_core.core.targets import Met, Target, target_from_dict
-from lightning_core.core.validation import checked
-
-_PLAIN: dict[str, type[Any]] = {
-    "earlier_feedback": EarlierFeedback,
-    "earlier_runs": EarlierRuns,
-    "report": Report,
-    "worker_exited": WorkerExited,
-    "launch_timed_out": LaunchTimedOut,
-    "devices_unavailable": DevicesUnavailable,
-    "workers_lost": WorkersLost,
-    "close": Close,
-    "cancel": Cancel,
-    "pause": Pause,
-    "resume": Resume,
-    "set_deadline": SetDeadline,
-    "set_devices": SetDevices,
-    "set_location": SetLocation,
-    "selector_feedback": SelectorFeedback,
-    "tick": Tick,
-    "ask": Ask,
-    "wall_clock": WallClock,
-    "nodes_seen": NodesSeen,
-    "quoted": Quoted,
-    "quoted_before": QuotedBefore,
-    "cloud_trouble": CloudTrouble,
-    "plan_given": PlanGiven,
-    "demand_seen": DemandSeen,
-    "part_event": PartEvent,
-}
-_KIND = {kind: name for name, kind in _PLAIN.items()} | {Submit: "submit", SetTerms: "set_terms"}
-# How a field of an event is read from JSON, where that is not its value already.
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "cells": lambda cells: tuple(Cell(*cell) for cell in cells),
-    "horizon": lambda parts: Horizon(*parts),
-    "bad_losses": lambda parts: BadLosses(*parts),
-    "hang": lambda parts: Hang(*parts),
-    "learning_rates": lambda parts: LearningRates(*map(tuple, parts)),
-    "memory": lambda parts: MemoryUse(*parts),
-    "hyper_parameters": bounded,
-    "met": lambda parts: Met(*parts),
-    "checkpoint": lambda parts: Checkpoint(*parts),
-    "cause": ExitCause,
-    "devices": lambda devices: _tuple(devices),
-    "utilities": tuple,
-    "played": lambda rows: tuple(map(tuple, rows)),
-    "jobs": lambda rows: tuple(map(tuple, rows)),
-    "spot": lambda nodes: _tuple(nodes),
-    "on_demand": lambda nodes: _tuple(nodes),  # or the price of one
-    "billed_spot": tuple,
-    "billed_on_demand": tuple,
-    "prices": tuple,
-    "counts": tuple,
-    "part": CloudPart,
-    "offers": lambda offers: tuple(Offer(*offer) for offer in offers),
-    "places": places_from_lists,
-    "reason": reason_from_list,
-    "runs": lambda runs: tuple(map(_earlier_run, runs)),
-    "plan": plan_from_list,
-    "rates": rates_from_list,
-    "found": lambda found: tuple((job, tuple(places)) for job, places in found),
-}
-
-# Fields of a job that are left out where they are unset.
-_OFTEN_UNSET = ("spec_sha256", "like", "model", "batch_size", "save_every", "memory", "owner", "trial_of")
+from lightning_core.core.events import Event, Report, Submit
+from lightning_core.core.jobs import Job
+from lightning_core.core.limits import shown
+from lightning_core.core.reasons import Reason, check_reason
+from lightning_core.core.reported import bounded
+from lightning_core.core.targets import Target, target_from_dict
+from lightning_core.core.validation import check_bounds, converted, form_of, loads, made
 
 
-def _tuple(value: Any) -> Any:
-    """Return a list as a tuple, and anything else as it is."""
-    return tuple(value) if isinstance(value, list) else value
+def _named(kinds: tuple[type[Any], ...]) -> dict[str, type[Any]]:
+    """Return classes by their names as journals have them: ``worker_exited`` for ``WorkerExited``."""
+    return {re.sub("(?<=.)([A-Z])", r"_\1", kind.__name__).lower(): kind for kind in kinds}
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+EVENTS, ANSWERS = _named(get_args(Event)), _named(get_args(Answer))
+"""Kinds of events and of answers, by name."""
+_NAME = {kind: name for name, kind in (EVENTS | ANSWERS).items()}
+
+
+@cache
+def _defaults_of(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the names of the fields of a dataclass or NamedTuple, each with its default."""
+    if is_dataclass(kind):
+        return tuple((field.name, field.default) for field in fields(kind))
+    return tuple((name, kind._field_defaults.get(name, MISSING)) for name in kind._fields)
+
+
+def _fields_of(noun: Any) -> dict[str, Any]:
+    """Return the fields of a noun that differ from their defaults, by name."""
+    kind: Any = type(noun)
+    body = {name: value for name, default in _defaults_of(kind) if (value := getattr(noun, name)) != default}
+    if isinstance(target := body.get("target"), Target):
+        body["target"] = target.to_dict()
+    if "deadline" in body:
+        body["deadline"] = seconds_or_none(body["deadline"])
+    return body
+
+
+@cache
+def _reasons_of(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass or NamedTuple that are reasons."""
+    return tuple(name for name, hint in get_type_hints(kind).items() if hint in (Reason, Reason | None))
+
+
+def _noun(kind: Any, body: dict[str, Any]) -> Any:
+    """Return the noun whose fields :func:`_fields_of` gave and whose bounds were checked."""
+    if "deadline" in body:
+        body = body | {"deadline": deadline_from(body["deadline"])}
+    noun = SetTerms(**converted(body, _terms(), _custom)) if kind is SetTerms else made(kind, body, _custom)
+    for name in _reasons_of(kind):
+        if (reason := getattr(noun, name)) is not None:
+            check_reason(reason)
+    return noun
+
+
+def _custom(kind: type, value: Any) -> Any:
+    """Return a value of a type that msgspec does not know: a target or who asks, of which parts bring more."""
+    if kind is Asker and isinstance(value, str):
+        return Asker(value)
+    if not issubclass(kind, Target) or not isinstance(value, dict):
+        raise ValueError(f"expected {kind.__name__}, got {shown(value)}")
+    return target_from_dict(value)
+
+
+@cache
+def _terms() -> Any:
+    """Return the form of :class:`SetTerms`: a term has the type that it has in a job, and may be missing."""
+    job, event = get_type_hints(Job), get_type_hints(SetTerms)
+    hints = {name: (job if name in TERMS else event)[name] for name, _ in _defaults_of(SetTerms)}
+    return TypedDict("SetTerms", hints, total=False)  # type: ignore[operator]
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON holds in place of a value of another type: a float for one of numpy, the name of who asks."""
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return str(value)
+    raise ValueError(f"expected a JSON value, got {shown(value)}")
+
+
+def _values(body: Any) -> Any:
+    return msgspec.to_builtins(body, enc_hook=_plain)
+
+
+def _text(body: Any) -> str:
+    return msgspec.json.encode(body, enc_hook=_plain).decode()
+
+
+def _check_read(found: Any, given: Any) -> None:
+    """Check that what was written is read back as it was: a number may be none that JSON knows."""
+    if found != given:
+        kind: Any = type(given)
+        parts = [(name, getattr(given, name)) for name, _ in _defaults_of(kind)]
+        other = [f"{name} {shown(value)}" for name, value in parts if getattr(found, name, None) != value]
+        raise ValueError(f"{kind.__name__} must be read back from JSON as it is, got {', '.join(other)}")
 
 
 def job_to_dict(job: Job) -> dict[str, Any]:
     """Return a job as JSON values."""
-    body = {f.name: getattr(job, f.name) for f in fields(job)}
-    for name in _OFTEN_UNSET:
-        if not body[name]:
-            del body[name]
-    if job.on_hold is OnHold.KEEP:
-        del body["on_hold"]
-    return body | {"target": job.target.to_dict(), "can": sorted(job.can), "deadline": seconds_or_none(job.deadline)}
+    body = _fields_of(job)
+    if "can" in body:
+        body["can"] = sorted(job.can)
+    return _values(body)  # type: ignore[no-any-return]
+
+
+def job_from_dict(value: dict[str, Any]) -> Job:
+    """Return the job that :func:`job_to_dict` wrote.
+
+    Raises:
+        ValueError: If a field is missing or unknown, or a value of another type or out of its range.
+    """
+    check_bounds(value)
+    return _job(value)
+
+
+def _job(value: dict[str, Any]) -> Job:
+    job: Job = _noun(Job, value)
+    return job
 
 
 def seconds_or_none(deadline: float) -> float | None:
@@ -157,25 +150,21 @@ def deadline_from(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def job_from_dict(value: dict[str, Any]) -> Job:
-    """Return the job that :func:`job_to_dict` wrote.
-
-    Raises:
-        ValueError: If a value is out of its range.
-        KeyError: If a field is missing.
-        TypeError: If a field is unknown.
-    """
-    body = dict(value)
-    body = _terms_from_dict(body | {"can": frozenset(map(Capability, body["can"]))})
-    body["deadline"] = deadline_from(body["deadline"])
-    return Job(**body | {key: tuple(body.get(key, ())) for key in ("sizes", "throughputs")})
+# A field whose parts are not written by their types: jobs, each read with its own errors; offers, which are arrays;
+# and texts that are shortened.
+_PARTS: dict[type[Any], tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    Submit: ("jobs", lambda jobs: list(map(job_to_dict, jobs)), lambda bodies: tuple(map(_job, bodies))),
+    Quoted: ("offers", lambda offers: list(map(astuple, offers)), lambda rows: tuple(map(_offer, rows))),
+    Report: ("hyper_parameters", lambda rows: rows, lambda rows: bounded(rows or ())),
+}
 
 
-def _terms_from_dict(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the given terms of a job, converted to their types."""
-    kinds: dict[str, Callable[[Any], Any]] = {"target": target_from_dict, "on_miss": OnMiss, "on_nan": OnNan,
-                                             "on_hold": OnHold}  # fmt: skip
-    return body | {name: kind(body[name]) for name, kind in kinds.items() if name in body}
+def _offer(row: Sequence[Any]) -> Offer:
+    names = [name for name, _ in _defaults_of(Offer)]
+    if len(row) > len(names):
+        raise ValueError(f"offer must have at most {len(names)} values, got {len(row)}")
+    offer: Offer = made(Offer, dict(zip(names, row, strict=False)))
+    return offer
 
 
 def kind_of(event: type[Event]) -> str:
@@ -183,32 +172,29 @@ def kind_of(event: type[Event]) -> str:
 
     Example::
 
-        >>> kind_of(WorkerExited)
-        'worker_exited'
+        >>> kind_of(Report)
+        'report'
     """
-    return _KIND[event]
+    return _NAME[event]
 
 
 def encode_event(event: Event) -> str:
     """Encode an event as one line of JSON, without the fields that have their default, which keeps journals small.
 
     Raises:
-        ValueError: If a number is not finite; no valid event contains one.
+        ValueError: If it could not be read back as it is: a number is not finite, say, or a value of another type.
     """
-    if isinstance(event, Submit):
-        return _text({"kind": "submit", "jobs": [job_to_dict(job) for job in event.jobs]})
-    if isinstance(event, SetTerms):
-        terms = event.terms()
-        if isinstance(event.target, Target):
-            terms["target"] = event.target.to_dict()
-        who = {"who": event.who} if event.who else {}
-        return _text({"kind": "set_terms", "job": event.job, "terms": terms, "by": event.by, **who})
-    body = {f.name: value for f in fields(event) if (value := getattr(event, f.name)) != f.default}
-    if isinstance(event, SetDeadline):
-        body["deadline"] = seconds_or_none(event.deadline)
-    if isinstance(event, Quoted) and event.offers:
-        body["offers"] = [astuple(offer) for offer in event.offers]
-    return _text({"kind": _KIND[type(event)], **body})
+    kind = type(event)
+    body = {"kind": _NAME[kind], **_fields_of(event)}
+    if kind in _PARTS and (name := _PARTS[kind][0]) in body:
+        body[name] = _PARTS[kind][1](body[name])
+    try:
+        text = _text(body)
+        _check_read(decode_event(text), event)
+    except ValueError:
+        check_bounds(body)  # names what was given, where JSON has null for a number that is not finite
+        raise
+    return text
 
 
 def decode_event(text: str) -> Event:
@@ -218,31 +204,17 @@ def decode_event(text: str) -> Event:
         ValueError: If a value is of another type or out of its range; AttributeError, KeyError or TypeError where the
             text has another form.
     """
-    return event_from_dict(json.loads(text))
+    return event_from_dict(loads(text))
 
 
 def event_from_dict(body: dict[str, Any]) -> Event:
     """Return the event of a line of JSON that has been read; see :func:`decode_event`."""
-    kind = body.pop("kind")
-    if kind == "submit":
-        return checked(Submit(tuple(map(job_from_dict, body["jobs"]))), Submit)  # type: ignore[no-any-return]
-    if "by" in body and kind != "close":
-        body["by"] = Asker(body["by"])
-    if kind == "set_deadline":
-        body["deadline"] = deadline_from(body["deadline"])
-    if kind == "set_terms":
-        terms = SetTerms(body["job"], by=body["by"], who=body.get("who", ""), **_terms_from_dict(body["terms"]))
-        return checked(terms, SetTerms)  # type: ignore[no-any-return]
-    for name in _READERS.keys() & body.keys():
-        if body[name] is not None:
-            body[name] = _READERS[name](body[name])
-    event: Event = checked(_PLAIN[kind](**body), _PLAIN[kind])
+    check_bounds(body)
+    kind = EVENTS[body.pop("kind")]
+    if kind in _PARTS and (name := _PARTS[kind][0]) in body:
+        body[name] = _PARTS[kind][2](body[name])
+    event: Event = _noun(kind, body)
     return event
-
-
-def _earlier_run(value: list[Any]) -> EarlierRun:
-    name, batches, losses, met_at, throughputs, memory = value
-    return EarlierRun(name, tuple(batches), tuple(losses), met_at, tuple(map(tuple, throughputs)), memory)
 
 
 def encode_answers(
@@ -260,31 +232,33 @@ def encode_answers(
         accepted: The accepted parts of the event.
         event: The event, which :func:`decode_accepted` needs as well; None if nothing was accepted.
         calls: What parts from outside the library returned.
+
+    Raises:
+        ValueError: If a number is not finite, or a value is too long or too large.
     """
-    taken = (_accepted_to_dict(part, event) for part in accepted)
-    return _text([*map(answer_to_dict, answers), *taken, *map(_call_to_dict, calls)])
+    bodies = [*map(_answer_body, answers), *(_accepted_body(part, event) for part in accepted)]
+    check_bounds(bodies)
+    return _text(bodies + list(map(_call_body, calls)))
 
 
 def decode_answers(text: str) -> list[Answer]:
     """Decode the answers; the result equals those that were encoded."""
-    return answers_from_dicts(json.loads(text))
+    return answers_from_dicts(loads(text))
 
 
 def answers_from_dicts(bodies: list[dict[str, Any]]) -> list[Answer]:
     """Return the answers in a line of JSON that has been read."""
-    answers = [answer_from_dict(body) for body in bodies if "accepted" not in body and "called" not in body]
-    return [checked(answer, type(answer)) for answer in answers]
+    return [answer_from_dict(body) for body in bodies if "kind" in body]
 
 
 def decode_accepted(text: str, event: Event) -> list[Accepted]:
     """Decode the accepted parts of an event; the result equals those that were encoded with it."""
-    return accepted_from_dicts(json.loads(text), event)
+    return accepted_from_dicts(loads(text), event)
 
 
 def accepted_from_dicts(bodies: list[dict[str, Any]], event: Event) -> list[Accepted]:
     """Return the accepted parts in a line of JSON that has been read."""
-    parts = [_accepted_from_dict(body, event) for body in bodies if "accepted" in body]
-    return [checked(part, Accepted) for part in parts]
+    return [_accepted(body, event) for body in bodies if "accepted" in body]
 
 
 def decode_calls(text: str) -> list[PartCall]:
@@ -292,13 +266,13 @@ def decode_calls(text: str) -> list[PartCall]:
     if '"called":' not in text:  # reading all of it takes long, and most pools have no such part
         return []
     return [
-        PartCall(checked(body["called"], str), body.get("returned"), checked(body.get("raised", ""), str))
-        for body in json.loads(text)
+        PartCall(converted(body["called"], str), body.get("returned"), converted(body.get("raised", ""), str))
+        for body in loads(text)
         if "called" in body
     ]
 
 
-def _call_to_dict(call: PartCall) -> dict[str, Any]:
+def _call_body(call: PartCall) -> dict[str, Any]:
     return {"called": call.part, **({"raised": call.raised} if call.raised else {"returned": call.returned})}
 
 
@@ -310,94 +284,50 @@ def _accepted_whole(job: str, event: Event | None) -> Accepted:
     return Accepted(job, event.batches, float(event.busy), cells, event.rejected, event.evaluated)
 
 
-def _accepted_to_dict(accepted: Accepted, event: Event | None) -> dict[str, Any]:
+def _accepted_body(accepted: Accepted, event: Event | None) -> dict[str, Any]:
     columns = zip(Accepted._fields, accepted, _accepted_whole(accepted.job, event), strict=True)
     return {"job": accepted.job, "accepted": {name: value for name, value, whole in columns if value != whole}}
 
 
-def _accepted_from_dict(value: dict[str, Any], event: Event) -> Accepted:
-    body = dict(value["accepted"])
-    if "cells" in body:
-        body["cells"] = tuple((batches, loss) for batches, loss in body["cells"])
-    if "fault" in body:
-        body["fault"] = reason_from_list(body["fault"])
-    return _accepted_whole(value["job"], event)._replace(**body)
+def _accepted(body: dict[str, Any], event: Event) -> Accepted:
+    check_bounds(body)
+    found = converted(body["accepted"], form_of(Accepted))
+    if found.get("fault") is not None:
+        check_reason(found["fault"])
+    return _accepted_whole(converted(body["job"], str), event)._replace(**found)
+
+
+def _answer_body(answer: Answer) -> dict[str, Any]:
+    return {"kind": _NAME[type(answer)], **_fields_of(answer)}
 
 
 def answer_to_dict(answer: Answer) -> dict[str, Any]:
     """Return an answer as JSON values."""
-    if isinstance(answer, Ask):
-        return {"job": answer.job, "asked": {"by": answer.by, **_given(answer.asked)}}
-    if isinstance(answer, PoolAnswer):
-        return pool_answer_to_dict(answer)
-    body: dict[str, Any] = answer._asdict()
-    if isinstance(answer, Grant) and (target := body.pop("target")) is not None:
-        body["target"] = target.to_dict()
-    return body | {"reason": list(answer.reason)}
+    return _values(_answer_body(answer))  # type: ignore[no-any-return]
 
 
 def answer_from_dict(value: dict[str, Any]) -> Answer:
-    """Return the answer that :func:`answer_to_dict` wrote."""
-    if "asked" in value:
-        return _ask(value["job"], dict(value["asked"]))
-    if "reason" not in value and (answer := pool_answer_from_dict(value)) is not None:
-        return answer
-    body = value | {"reason": reason_from_list(value["reason"])}
-    if "share" in body:
-        target = body.get("target")
-        given = None if target is None else target_from_dict(target)
-        return Grant(**body | {"devices": tuple(body["devices"]), "target": given})
-    if "verdict" not in body:
-        return Alert(**body)
-    kind = End if "version" in body else VerdictChanged
-    return kind(**body | {"verdict": Verdict(body["verdict"])})
+    """Return the answer that :func:`answer_to_dict` wrote.
 
-
-def _given(asked: Asked) -> dict[str, Any]:
-    """Return what is asked for, without what is not."""
-    return {name: value for name, value in asked._asdict().items() if value != Asked._field_defaults[name]}
-
-
-def _ask(job: str, body: dict[str, Any]) -> Ask:
-    if "reason" in body:
-        body["reason"] = reason_from_list(body["reason"])
-    return Ask(job, Asker(body.pop("by")), **body)
+    Raises:
+        ValueError: If a value is of another type or out of its range; AttributeError, KeyError or TypeError where it
+            has another form.
+    """
+    check_bounds(value)
+    body = dict(value)
+    answer: Answer = _noun(ANSWERS[body.pop("kind")], body)
+    return answer
 
 
 def status_to_dict(status: JobStatus) -> dict[str, Any]:
     """Return the status of a job as JSON values."""
-    body = {f.name: getattr(status, f.name) for f in fields(status)}
-    fault = None if status.fault is None else list(status.fault)
-    spot = None if status.spot_policy is None else list(status.spot_policy)
-    alert = None if status.alert is None else list(status.alert)
-    reasons = {
-        "reason": list(status.reason),
-        "grant_reason": list(status.grant_reason),
-        "fault": fault,
-        "spot_policy": spot,
-        "like": None if status.like is None else list(status.like),
-        "alert": alert,
-    }
-    return body | {"target": status.target.to_dict(), "deadline": seconds_or_none(status.deadline)} | reasons
+    body = {name: getattr(status, name) for name, _ in _defaults_of(JobStatus)}
+    deadline = seconds_or_none(status.deadline)
+    return _values(body | {"target": status.target.to_dict(), "deadline": deadline})  # type: ignore[no-any-return]
 
 
 def status_from_dict(value: dict[str, Any]) -> JobStatus:
     """Return the status that :func:`status_to_dict` wrote."""
-    return JobStatus(
-        **value
-        | {
-            "state": State(value["state"]),
-            "verdict": None if value["verdict"] is None else Verdict(value["verdict"]),
-            "target": target_from_dict(value["target"]),
-            "deadline": deadline_from(value["deadline"]),
-            "reason": reason_from_list(value["reason"]),
-            "grant_reason": reason_from_list(value["grant_reason"]),
-            "fault": None if value["fault"] is None else reason_from_list(value["fault"]),
-            "alert": None if value["alert"] is None else reason_from_list(value["alert"]),
-            "like": None if value["like"] is None else reason_from_list(value["like"]),
-            "spot_policy": None if value["spot_policy"] is None else reason_from_list(value["spot_policy"]),
-            "finish": None if value["finish"] is None else tuple(value["finish"]),
-            "devices": tuple(value["devices"]),
-            "watched": None if value["watched"] is None else Watched(*value["watched"]),
-        }
-    )
+    check_bounds(value)
+    status: JobStatus = _noun(JobStatus, value)
+    return status

@@ -9,7 +9,7 @@ forecast has two significant figures: ``{0:ft}`` writes one of seconds, ``{0:fb}
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lightning_core.core.durations import FAR, format_duration, format_forecast, rounded
 from lightning_core.core.limits import format_bytes, shown
@@ -276,7 +276,8 @@ class Reason(NamedTuple):
     """
 
     code: str
-    numbers: tuple[float, ...] = ()
+    numbers: tuple[int | float, ...] = ()
+    """As they were written: replayed answers are compared as text, in which 2 is not 2.0."""
     text: str = ""
 
     def __str__(self) -> str:
@@ -312,12 +313,6 @@ def check_reason(reason: Reason) -> Reason:
     if len(reason.numbers) < _COUNTS[reason.code]:
         raise ValueError(f"reason {reason.code} needs {_COUNTS[reason.code]} numbers, got {len(reason.numbers)}")
     return reason
-
-
-def reason_from_list(value: list[Any]) -> Reason:
-    """Return a reason that was written as a list; see :func:`check_reason`."""
-    code, numbers, words = value
-    return check_reason(Reason(code, tuple(numbers), words))
 
 
 def index(code: str) -> int:

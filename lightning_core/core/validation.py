@@ -1,181 +1,170 @@
-"""Checks the types of values from outside, and reads the numbers that people write in a bundle.
+"""Checks values from outside and converts them to the types that declare them; reads the numbers of a bundle.
 
 JSON can hold any type in any field, and Python does not check annotations. What the scheduler is handed goes into its
-journal, so it is checked first.
+journal, so it is checked first: types by msgspec, in its strict mode, and bounds that hold for every value here.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, TypedDict, get_type_hints, is_typeddict
 
-from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, Deadline, shown
+import msgspec
+
+from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, shown
+from lightning_core.core.names import did_you_mean
 
 # Largest integer that is accepted: beyond it, floats cannot tell neighbouring integers apart.
 MAX_INTEGER = 2**53
 # Halves of a character: JSON can hold them, and no file or terminal can.
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_COLLECTIONS = (list, tuple, dict, set, frozenset)
+# Where a value is that msgspec refuses: `$.cells[0][1]`.
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
-Check = Callable[[Any], str | None]
-"""Returns what is wrong with a value; None if nothing is."""
+Hook = Callable[[type, Any], Any]
+"""Makes a value of a type that msgspec does not know, of JSON values."""
 
 
-def checked(value: Any, kind: Any) -> Any:
-    """Return a value after checking its type, part by part.
+def checked(value: Any, kind: Any, hook: Hook | None = None) -> Any:
+    """Return JSON values as a value of a type, after checking them part by part.
 
     Args:
-        value: The value.
-        kind: Its type: a class, a union, a tuple, list or frozenset of one type, a dataclass, NamedTuple or TypedDict.
+        value: The values: None, booleans, numbers, texts, and lists, tuples, sets and dictionaries of them.
+        kind: The type: a class, a union, a tuple, list or frozenset of one type, a dataclass or a TypedDict, made of a
+            dictionary, or a NamedTuple, made of a list.
+        hook: Makes values of other types.
 
     Raises:
-        ValueError: If it is of another type; the message names the first part that is. Numbers must be finite, integers
-            at most 2**53, and a bool is not a number; texts and lists have at most as many characters and values as
-            :mod:`~lightning_core.core.limits` says.
+        ValueError: If they are not of that type, or a key is unknown; the message names the first part that is not.
+            Numbers must be finite, integers at most 2**53, and a bool is not a number; texts and lists have at most as
+            many characters and values as :mod:`~lightning_core.core.limits` says.
 
     Example::
 
-        >>> checked({"a": 1}, dict), checked(0.5, float), checked(2, float)
-        ({'a': 1}, 0.5, 2)
-        >>> checked(True, int)
+        >>> checked({"a": 1}, dict), checked([0.5], tuple[float, ...])
+        ({'a': 1}, (0.5,))
+        >>> checked([1, [True]], tuple[int, list[int]])
         Traceback (most recent call last):
         ...
-        ValueError: expected int, got True
+        ValueError: [1][0]: expected int, got True
     """
-    wrong = _check_of(kind)(value)
-    if wrong is not None:
-        raise ValueError(wrong)
-    return value
+    check_bounds(value)
+    return converted(value, kind, hook)
+
+
+def converted(value: Any, kind: Any, hook: Hook | None = None) -> Any:
+    """Return values whose bounds were checked as a value of a type; see :func:`checked`."""
+    names = _names_of(kind)
+    if names is not None and isinstance(value, dict) and not value.keys() <= names:
+        unknown = next(name for name in value if name not in names)
+        raise ValueError(f"unknown field {shown(unknown)}{did_you_mean(str(unknown), sorted(names))}")
+    try:
+        return msgspec.convert(value, kind, dec_hook=hook)
+    except msgspec.ValidationError as error:
+        raise ValueError(_in_words(error, value)) from None
+
+
+def made(kind: Any, values: dict[str, Any], hook: Hook | None = None) -> Any:
+    """Return a dataclass or NamedTuple of values by name whose bounds were checked; see :func:`checked`.
+
+    Raises:
+        ValueError: If a name is unknown, or a value is of another type or out of its range.
+        TypeError: If a value is missing.
+    """
+    return converted(values, kind, hook) if is_dataclass(kind) else kind(**converted(values, form_of(kind), hook))
 
 
 @cache
-def _check_of(kind: Any) -> Check:
-    """Return the check of a type; made once, because a replay checks every event."""
-    origin = get_origin(kind)
-    if origin in (Union, UnionType):
-        # None first: it is the most common value, and what is wrong with another one takes longer to say.
-        return _check_any(kind, [_check_of(one) for one in sorted(get_args(kind), key=lambda one: one is not NoneType)])
-    if origin is tuple and get_args(kind)[-1] is not Ellipsis:
-        return _check_positions(kind, [_check_of(one) for one in get_args(kind)])
-    if origin in (tuple, list, frozenset):
-        return _check_items(kind, origin, _check_of(get_args(kind)[0]))
-    if is_typeddict(kind):
-        hints = get_type_hints(kind, include_extras=True)
-        return _check_mapping({name: _check_of(hint) for name, hint in hints.items()})
-    if kind in _PLAIN:
-        return _PLAIN[kind]
-    if kind is Deadline:
-        return _check_deadline
-    return _check_instance(origin or kind)
-
-
-def _check_any(kind: Any, checks: Sequence[Check]) -> Check:
-    def check(value: Any) -> str | None:
-        for one in checks:
-            if one(value) is None:
-                return None
-        return f"expected {kind}, got {shown(value)}"
-
-    return check
-
-
-def _check_items(kind: Any, origin: Any, check_item: Check) -> Check:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, origin):
-            return f"expected {kind}, got {shown(value)}"
-        if len(value) > MAX_ITEMS:
-            return f"expected at most {MAX_ITEMS:,} values, got {len(value):,}"
-        for item in value:
-            if (wrong := check_item(item)) is not None:
-                return wrong
-        return None
-
-    return check
-
-
-def _check_positions(kind: Any, checks: Sequence[Check]) -> Check:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, tuple) or len(value) != len(checks):
-            return f"expected {kind}, got {shown(value)}"
-        return next((wrong for one, part in zip(checks, value, strict=True) if (wrong := one(part)) is not None), None)
-
-    return check
-
-
-def _check_mapping(checks: Mapping[str, Check]) -> Check:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, dict) or value.keys() != checks.keys():
-            return f"expected a mapping of {', '.join(checks)}, got {shown(value)}"
-        for name, check_value in checks.items():
-            if (wrong := check_value(value[name])) is not None:
-                return f"{name}: {wrong}"
-        return None
-
-    return check
-
-
-def _check_instance(kind: Any) -> Check:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, kind):
-            return f"expected {kind.__name__}, got {shown(value)}"
-        own: Any = type(value)  # an abstract class has no fields of its own
-        for name, check_value in _fields_of(own):
-            if (wrong := check_value(getattr(value, name))) is not None:
-                return f"{name}: {wrong}"
-        return None
-
-    return check
+def form_of(kind: Any) -> Any:
+    """Return a TypedDict of the fields of a NamedTuple, each of which may be missing."""
+    return TypedDict(kind.__name__, get_type_hints(kind, include_extras=True), total=False)  # type: ignore[operator]
 
 
 @cache
-def _fields_of(kind: Any) -> tuple[tuple[str, Check], ...]:
-    """Return the fields of a dataclass or a NamedTuple with their checks; empty for another class."""
+def _names_of(kind: Any) -> frozenset[str] | None:
+    """Return the names of a dataclass or TypedDict; None for any other type."""
     if is_dataclass(kind):
-        names: Sequence[str] = [field.name for field in fields(kind)]
-    elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        names = kind._fields
-    else:
-        return ()
-    hints = get_type_hints(kind, include_extras=True)
-    return tuple((name, _check_of(hints[name])) for name in names)
+        return frozenset(field.name for field in fields(kind))
+    return frozenset(get_type_hints(kind)) if is_typeddict(kind) else None
 
 
-def _check_any_value(_: Any) -> None:
-    return None
+def _in_words(error: msgspec.ValidationError, value: Any) -> str:
+    """Return what was expected where, and what came."""
+    rule, _, path = str(error).partition(" - at `")
+    path = path.removeprefix("key in ").removeprefix("$").removesuffix("`")
+    place = f"{path.removeprefix('.')}: " if path else ""
+    if error.__cause__ is not None:  # a check of our own, which names its value
+        return f"{place}{error.__cause__}"
+    if rule.startswith("Expected") and "[...]" not in path:
+        for name, index in _STEP.findall(path):
+            value = value[name] if name else value[int(index)]
+        rule = f"{rule.partition(', got ')[0]}, got {shown(value)}"
+    return f"{place}{rule[0].lower()}{rule[1:].replace('`', '')}"
 
 
-def _check_text(value: Any) -> str | None:
-    if not isinstance(value, str):
-        return f"expected str, got {shown(value)}"
+def check_bounds(value: Any) -> None:
+    """Check the bounds that hold for all values from outside, of any type.
+
+    Raises:
+        ValueError: If one is too long or too large, is not finite, or is no JSON value; where it stands in a
+            dictionary, the message names its key.
+    """
+    try:
+        _check_each((value,))
+    except ValueError:
+        for name, one in value.items() if isinstance(value, dict) else ():
+            try:
+                check_bounds(one)
+            except ValueError as error:
+                raise ValueError(f"{shown(name) if not isinstance(name, str) else name[:60]}: {error}") from None
+        raise
+
+
+def _check_each(values: Iterable[Any]) -> None:
+    for value in values:
+        kind = type(value)
+        if kind is int:
+            if not -MAX_INTEGER <= value <= MAX_INTEGER:
+                raise ValueError(f"expected int of at most 2**53, got {shown(value)}")
+        elif kind is float:
+            if value - value != 0.0:  # of nan and inf it is nan
+                raise ValueError(f"expected a finite number, got {value}")
+        elif kind is str:
+            if len(value) > MAX_TEXT or not value.isascii():
+                _check_text(value)
+        elif isinstance(value, _COLLECTIONS):
+            if len(value) > MAX_ITEMS:
+                raise ValueError(f"expected at most {MAX_ITEMS:,} values, got {len(value):,}")
+            _check_each(value)
+            if isinstance(value, dict):
+                _check_each(value.values())
+        elif value is not None and kind is not bool and not isinstance(value, Enum):
+            raise ValueError(f"expected a JSON value, got {shown(value)}")
+
+
+def _check_text(value: str) -> None:
     if len(value) > MAX_TEXT:
-        return f"expected at most {MAX_TEXT:,} characters, got {len(value):,}"
-    if not value.isascii() and _SURROGATE.search(value):
-        return f"expected characters of UTF-8, got {value[:20]!a}"
-    return None
+        raise ValueError(f"expected at most {MAX_TEXT:,} characters, got {len(value):,}")
+    if _SURROGATE.search(value):
+        raise ValueError(f"expected characters of UTF-8, got {value[:20]!a}")
 
 
-def _check_int(value: Any) -> str | None:
-    return None if type(value) is int and abs(value) <= MAX_INTEGER else f"expected int, got {shown(value)}"
+def loads(text: str | bytes) -> Any:
+    """Return what a text of JSON says; :func:`check_bounds` is for its caller.
 
-
-def _check_float(value: Any) -> str | None:
-    if type(value) is float or isinstance(value, float):
-        right = math.isfinite(value)
-    else:
-        right = isinstance(value, int) and not isinstance(value, bool | Enum) and abs(value) <= MAX_INTEGER
-    return None if right else f"expected a finite number, got {shown(value)}"
-
-
-def _check_deadline(value: Any) -> str | None:
-    return None if value == math.inf else _check_float(value)
-
-
-_PLAIN: dict[Any, Check] = {Any: _check_any_value, str: _check_text, int: _check_int, float: _check_float}
+    Raises:
+        ValueError: If it is not valid JSON: in UTF-8, its numbers finite.
+        RecursionError: If it is nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"invalid JSON: {error}") from None
 
 
 def positive_int(value: Any, maximum: int | None = None) -> int:

@@ -13,11 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
 from typing import NamedTuple
 
 from lightning_core.core.answers import Accepted, Alert, Answer
-from lightning_core.core.codec import accepted_from_dicts, answers_from_dicts, event_from_dict
+from lightning_core.core.codec import accepted_from_dicts, answers_from_dicts, decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.control import Ask, IntervalEnded, PoolAnswer
 from lightning_core.core.events import (
@@ -31,8 +30,7 @@ from lightning_core.core.events import (
     WorkersLost,
 )
 from lightning_core.core.jobs import Job
-from lightning_core.core.limits import shown
-from lightning_core.core.validation import MAX_INTEGER
+from lightning_core.core.validation import loads
 from lightning_core.history.faults import DeviceOutage, Gap, down_words, outage_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.market_history import MarketHistory
@@ -45,15 +43,14 @@ from lightning_core.storage.journals.journal_errors import reading
 from lightning_core.storage.journals.thinning import AFTER_A_BREAK
 
 _REPORT = '{"kind":"report"'
-# Keys of answers: those of a report that was only accepted have none of them.
-_ANSWER = '"reason":'
+# A key of answers that accepted parts do not have.
+_ANSWER = '"kind":'
 
 
 class Taken(NamedTuple):
     """An entry in the form that a history reads."""
 
     event: Event
-    """The event; a report is without its cells, which are in ``accepted``."""
     answers: list[Answer]
     accepted: list[Accepted]
     breaks: tuple[int, ...] = ()
@@ -67,27 +64,11 @@ def read_entry(entry: JournalEntry) -> Taken:
         ValueError: If a value is of another type or out of its range; AttributeError, KeyError or TypeError where the
             texts have another form.
     """
-    body, parts = json.loads(entry.event), json.loads(entry.answers)
-    if not entry.event.startswith(_REPORT):
-        event = event_from_dict(body)
-        return Taken(event, answers_from_dicts(parts), accepted_from_dicts(parts, event))
-    told = body.pop("cells", ())
-    thinned = entry.digest in (KEPT_ON, LEFT_OUT_BEFORE)
-    breaks = tuple(k for k, cell in enumerate(told) if thinned and cell[0] == AFTER_A_BREAK)
-    cells = [(batches, value) for _, batches, value in told]
-    job = body["job"]
-    for part in parts:
-        if "accepted" in part and part["job"] == job and (own := part["accepted"].pop("cells", None)) is not None:
-            cells = [(batches, value) for batches, value in own]
-    for batches, value in cells:
-        if type(batches) is not int or not -MAX_INTEGER <= batches <= MAX_INTEGER or not isfinite(value):
-            raise ValueError(f"expected the cell of a report, got {shown([batches, value])}")
-    event = event_from_dict(body)
-    accepted = [
-        one._replace(cells=tuple(cells)) if cells and one.job == job else one
-        for one in accepted_from_dicts(parts, event)
-    ]
-    return Taken(event, answers_from_dicts(parts), accepted, breaks)
+    event, parts = decode_event(entry.event), loads(entry.answers)
+    breaks: tuple[int, ...] = ()
+    if isinstance(event, Report) and entry.digest in (KEPT_ON, LEFT_OUT_BEFORE):  # thinned: numbers of cells are marks
+        breaks = tuple(k for k, cell in enumerate(event.cells) if cell.number == AFTER_A_BREAK)
+    return Taken(event, answers_from_dicts(parts), accepted_from_dicts(parts, event), breaks)
 
 
 def says_nothing_of(entry: JournalEntry, job: str) -> bool:

@@ -66,7 +66,7 @@ class PoolReference:
         """
         try:
             body = json.loads(read_own(run_dir, FILE, MAX_REFERENCE_BYTES))
-            return checked(cls(**body | {"jobs": tuple(body["jobs"])}), cls)  # type: ignore[no-any-return]
+            return checked(body, cls)  # type: ignore[no-any-return]
         except (FileNotFoundError, NotADirectoryError):
             return None
         except NotOursError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.control import (
     Allowance,
     Asker,
@@ -15,16 +16,8 @@ from lightning_core.core.control import (
     NodesWanted,
     Quoted,
 )
-from lightning_core.core.control.cloud import (
-    ANY_MONEY,
-    NOTHING_WANTED,
-    PoolAnswer,
-    places_from_lists,
-    wanted_from_list,
-    wanted_to_list,
-)
+from lightning_core.core.control.cloud import ANY_MONEY, NOTHING_WANTED, PoolAnswer
 from lightning_core.core.control.offers import PlacedNodes
-from lightning_core.core.reasons import reason_from_list
 
 CloudEvent = NodesSeen | CloudTrouble | Quoted
 
@@ -95,16 +88,8 @@ class CloudLevels:
     def state(self) -> dict[str, Any]:
         """Return what is known as JSON values."""
         return {
-            "nodes": [
-                list(self.nodes.spot),
-                list(self.nodes.on_demand),
-                self.nodes.warm,
-                list(map(list, self.nodes.places)),
-                list(self.nodes.billed_spot),
-                list(self.nodes.billed_on_demand),
-            ],
-            "wanted": wanted_to_list(self.wanted),
-            "allowance": [self.allowance.money, list(self.allowance.reason)],
+            "nodes": encode_event(self.nodes),
+            "answers": encode_answers([self.wanted, self.allowance]),
             "spent": self.spent,
             "trouble": {str(part): words for part, words in self.trouble.items()},
             "failed": {str(by): words for by, words in self.failed.items()},
@@ -112,13 +97,10 @@ class CloudLevels:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
-        spot, on_demand, warm, places, *billed = state["nodes"]
-        billed_spot, billed_on_demand = map(tuple, billed)
-        seen = places_from_lists(places)
-        self.nodes = NodesSeen(tuple(spot), tuple(on_demand), warm, seen, billed_spot, billed_on_demand)
-        self.wanted = wanted_from_list(state["wanted"])
-        money, reason = state["allowance"]
-        self.allowance = Allowance(money, reason_from_list(reason))
+        nodes, (wanted, allowance) = decode_event(state["nodes"]), decode_answers(state["answers"])
+        if not (isinstance(nodes, NodesSeen) and isinstance(wanted, NodesWanted) and isinstance(allowance, Allowance)):
+            raise ValueError("nodes, wanted ones and the allowance must be saved")
+        self.nodes, self.wanted, self.allowance = nodes, wanted, allowance
         self.spent = float(state["spent"])
         self.trouble = {CloudPart(part): str(words) for part, words in state["trouble"].items()}
         self.failed = {Asker(by): str(words) for by, words in state["failed"].items()}

@@ -17,7 +17,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS, shown
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import AccessRefusedError, DeviceNotSharedError
-from lightning_core.core.validation import MAX_INTEGER, checked
+from lightning_core.core.validation import MAX_INTEGER, checked, converted
 from lightning_core.server import json_limits
 from lightning_core.server.access.people import Person, Right, person_from_dict
 from lightning_core.server.clients.socket_client import PROTOCOL
@@ -201,8 +201,7 @@ def _check_joins(connection: ClientConnection) -> None:
 
 def _own_job(body: Any, person: Person) -> Job:
     """Return the job of a script. It belongs to its sender, whatever owner it names."""
-    job: Job = checked(job_from_dict({**body, "owner": ""}), Job)
-    return replace(job, owner=person.name)
+    return replace(job_from_dict({**body, "owner": ""}), owner=person.name)
 
 
 def _taken_specs(connection: ClientConnection, person: Person) -> list[Any]:
@@ -241,7 +240,7 @@ def _event(text: Any, person: Person) -> Event:
 
 def _add_specs(args: Mapping[str, Any], size: int, connection: ClientConnection) -> None:
     """Add specs to the launch that a connection prepares; the first part of a launch replaces an earlier one."""
-    specs, after = checked(args["specs"], list), checked(args.get("after", 0), int)
+    specs, after = converted(args["specs"], list), checked(args.get("after", 0), int)
     if after == 0:
         connection.specs, connection.prepared = [], 0
     elif after != len(connection.specs):

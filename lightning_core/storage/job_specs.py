@@ -15,7 +15,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.limits import MAX_COUNT, check_at_most, check_seconds
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import NameTakenError
-from lightning_core.core.validation import checked
+from lightning_core.core.validation import converted
 from lightning_core.regular_files import NEVER_READABLE
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import read_own
@@ -131,7 +131,7 @@ def read(folder: Path, job: str, digest: str) -> Mapping[str, Any]:
 
 def _job_of(spec: Any) -> Job:
     try:
-        job: Job = checked(job_from_dict(checked(spec, LaunchSpec)["job"]), Job)
+        job = job_from_dict(converted(spec, LaunchSpec)["job"])
         check_at_most("cell", spec["cell"], MAX_COUNT)
         check_seconds("save_every", spec["save_every"])
         check_seconds("hang", spec["hang"])

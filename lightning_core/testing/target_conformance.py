@@ -20,7 +20,6 @@ from lightning_core.core.commands import SetTerms
 from lightning_core.core.events import Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import Target, as_target, parse_target, target_from_dict, target_kinds
-from lightning_core.core.validation import checked
 from lightning_core.testing.checks import require
 
 # Observations of a step's loss whose mean counts.
@@ -75,14 +74,13 @@ def check_spelling(target: Target) -> None:
         "target_from_dict(to_dict())": target_from_dict(plain),
         "from_terms(to_dict())": kind.from_terms(plain),
         "a deep copy": copy.deepcopy(target),
-        "checked(target)": checked(target, Target),
     }
     for how, found in read.items():
         require(found == target, f"{how} must give {target!r}, got {found!r}")
         require(hash(found) == hash(target), f"{how} must have the hash of the target: it must be frozen")
     for event in (Submit((Job("a", 900.0, target),)), SetTerms("a", target=target)):
-        found = decode_event(encode_event(event))
-        require(found == event, f"an event must come back from the journal, got {found!r}")
+        again = decode_event(encode_event(event))
+        require(again == event, f"an event must come back from the journal, got {again!r}")
 
 
 def check_scale(target: Target) -> None:

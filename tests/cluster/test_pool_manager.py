@@ -241,7 +241,7 @@ def test_a_job_is_launched_once_and_its_slot_is_free_afterwards(stage: Stage) ->
         ("{}", "KeyError: 'job'"),
         (json.dumps({"job": SPEC["job"]}), "KeyError: 'hang'"),
         (json.dumps(SPEC | {"paths": 5}), "TypeError"),
-        (json.dumps(SPEC | {"job": {"name": "x"}}), "KeyError"),
+        (json.dumps(SPEC | {"job": {"name": "x"}}), "missing required field deadline"),
     ],
 )
 def test_a_spec_that_cannot_be_read_crashes_its_job_alone(stage: Stage, text: str, words: str) -> None:

@@ -39,7 +39,7 @@ from lightning_core.core.limits import (
     format_bytes,
 )
 from lightning_core.core.targets import BatchTarget, LossTarget, parse_target
-from lightning_core.core.validation import checked, positive_int
+from lightning_core.core.validation import positive_int
 from lightning_core.scheduler.settings import Settings
 
 JOB = Job("a", 60.0, BatchTarget(9))
@@ -126,14 +126,14 @@ def test_bounds_themselves_are_allowed() -> None:
 
 
 def test_texts_and_lists_of_events_are_bounded() -> None:
-    assert checked(Close("x" * MAX_TEXT), Close)
+    assert encode_event(Close("x" * MAX_TEXT))
     with pytest.raises(ValueError, match="by: expected at most 8,192 characters, got 8,193"):
-        checked(Close("x" * (MAX_TEXT + 1)), Close)
+        encode_event(Close("x" * (MAX_TEXT + 1)))
     with pytest.raises(ValueError, match=r"by: expected characters of UTF-8, got 'a.ud800'"):
-        checked(Close("a\ud800"), Close)
+        encode_event(Close("a\ud800"))
     cells: Any = ((1, 1, 0.5),) * (MAX_ITEMS + 1)
     with pytest.raises(ValueError, match="cells: expected at most 100,000 values, got 100,001"):
-        checked(Report("a", 1, 1, 1, 1, 1.0, cells), Report)
+        encode_event(Report("a", 1, 1, 1, 1, 1.0, cells))
 
 
 @pytest.mark.parametrize(

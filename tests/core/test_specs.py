@@ -47,7 +47,7 @@ def test_a_spec_is_its_text(text: str) -> None:
         ("part:size=1.5", "thing part: size: expected int, got 1.5"),
         ("part:size=true", "thing part: size: expected int, got True"),
         ("part:size=0", "size must be at least 1, got 0"),
-        ("part:share=nan", "thing part: share: expected float | None, got nan"),
+        ("part:share=nan", "thing part: share: expected a finite number, got nan"),
         ("part:mode=mild", "thing part: mode: expected one of calm, wild, got 'mild'"),
         ("part:keeps=1", "thing part: keeps: expected bool, got 1"),
         ("part:others=1", "thing part: others: it cannot be given as text"),

@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "S3", "lightning_core/core/codec.py",
-        "import json\n", "import json\nimport pickle\n",
+        "import math\n", "import math\nimport pickle\n",
         "tests/test_security.py::test_the_package_neither_unpickles_nor_evaluates",
     ),
     Mutant(

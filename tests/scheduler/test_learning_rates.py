@@ -17,7 +17,6 @@ from lightning_core.core.protocols import Estimator
 from lightning_core.core.reported import LearningRates
 from lightning_core.core.saved_state import restored
 from lightning_core.core.targets import LossTarget
-from lightning_core.core.validation import checked
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.policies.classic import Edf
@@ -117,7 +116,7 @@ def test_learning_rates_round_trip_and_their_types_are_checked() -> None:
     wrong: list[Any] = [((1.5,), (1.0,)), ((True,), (1.0,)), ((1,), ("a",)), ((1,), (math.nan,)), (1, 2)]
     for parts in wrong:
         with pytest.raises(ValueError, match="learning_rates"):
-            checked(report(1, LearningRates(*parts)), Report)
+            encode_event(report(1, LearningRates(*parts)))
     for text in ("[[1]]", "[1,2]", "5", '"ab"', "[[1],[1],[1]]", '[[1],["a"]]', "[[[1]],[1]]", "{}"):
         with pytest.raises((ValueError, TypeError)):
             decode_event(f'{encode_event(report(1))[:-1]},"learning_rates":{text}}}')

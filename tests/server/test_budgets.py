@@ -94,7 +94,7 @@ def hangs_up(connection: socket.socket) -> bool:
         (request("event", event="[" * 1000), "nested too deeply (limit 50)"),
         (request("event", event={"kind": "close"}), "an event must be a text of JSON, got dict"),
         (request("join", job=spec(target={"metric": "m" * MB, "at_most": 1.0, "at_least": None})["job"] | {
-            "can": ["hold"]}, device="cpu", incarnation=None), "target metric must have at most 200 characters"),
+            "can": ["hold"]}, device="cpu", incarnation=None), "target: metric: expected at most 8,192 characters"),
         (request("prepare", specs=[{}], after=1), "1 specs must have been prepared before these, got 0"),
         (request("prepare", specs=[1] * 1001), "a launch must have at most 1,000 jobs"),
     ],

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lightning_core.core.control.offers import MAX_AVAILABLE, MAX_PRICE, MIN_ON_DEMAND, Offer, PlacedNodes, together
 from lightning_core.core.limits import MAX_DEVICES, MAX_SECONDS, MAX_TEXT, check_at_most, check_length
-from lightning_core.core.reasons import Reason, reason_from_list
+from lightning_core.core.reasons import Reason
 
 # Nodes that can be there at once, wanted or not, and intervals of a market: ten years of minutes.
 MAX_NODES, MAX_INTERVALS = 4 * MAX_DEVICES, 5_256_000
@@ -222,45 +222,3 @@ NOTHING_WANTED = NodesWanted(0, 0, 0, Reason("no_nodes"))
 ANY_MONEY = Allowance(None, Reason("withdrawn"))
 # Answers that are of the pool and of no job.
 PoolAnswer = NodesWanted | IntervalEnded | Allowance
-
-
-def pool_answer_to_dict(answer: PoolAnswer) -> dict[str, Any]:
-    """Return an answer as JSON values; all have a job, for those who look for the answers of one."""
-    body: dict[str, Any] = answer._asdict()
-    if not isinstance(answer, IntervalEnded):
-        body["reason"] = list(answer.reason)
-    if not body.get("places", True):
-        del body["places"]
-    return {"job": "", _KINDS[type(answer)]: body}
-
-
-def pool_answer_from_dict(value: dict[str, Any]) -> PoolAnswer | None:
-    """Return the answer that :func:`pool_answer_to_dict` wrote; None for any other."""
-    for kind, name in _KINDS.items():
-        if name in value:
-            body = dict(value[name])
-            if "reason" in body:
-                body["reason"] = reason_from_list(body["reason"])
-            if "places" in body:
-                body["places"] = places_from_lists(body["places"])
-            return kind(**body)
-    return None
-
-
-def wanted_to_list(wanted: NodesWanted) -> list[Any]:
-    """Return what is wanted as JSON values, for a saved state."""
-    return [*wanted[:3], list(wanted.reason), list(map(list, wanted.places))]
-
-
-def wanted_from_list(value: Sequence[Any]) -> NodesWanted:
-    """Return what :func:`wanted_to_list` wrote."""
-    version, spot, on_demand, reason, places = value
-    return NodesWanted(version, spot, on_demand, reason_from_list(reason), places_from_lists(places))
-
-
-def places_from_lists(values: Sequence[Sequence[Any]]) -> tuple[PlacedNodes, ...]:
-    """Return places that were written as JSON values."""
-    return tuple(PlacedNodes(*value) for value in values)
-
-
-_KINDS: dict[type[PoolAnswer], str] = {NodesWanted: "nodes_wanted", IntervalEnded: "interval", Allowance: "allowance"}

@@ -279,26 +279,3 @@ def _twice(values: Iterable[Any]) -> Any:
             return value
         seen.add(value)
     return None
-
-
-def plan_from_list(value: list[Any]) -> DayPlan:
-    """Return the plan that was written as a list."""
-    periods, length, begins, gpus, levels, nodes, jobs, ways, tasks, terms, *on_wall = value
-    return DayPlan(
-        tuple(periods), length, begins, _pairs(gpus),
-        tuple(PlannedLevel(name, accuracy, _pairs(throughput)) for name, accuracy, throughput in levels),
-        tuple(PlannedNode(name, _pairs(has), *limits) for name, has, *limits in nodes),
-        tuple(PlannedJob(name, tuple(counts), *more) for name, counts, *more in jobs),
-        tuple(Way(*way) for way in ways),
-        tuple(PlannedTask(name, job, number, tuple(served)) for name, job, number, served in tasks),
-        PlanTerms(*terms), *on_wall,
-    )  # fmt: skip
-
-
-def rates_from_list(value: list[Any]) -> tuple[tuple[str, float], ...]:
-    """Return the rates that were written as a list."""
-    return _pairs(value)
-
-
-def _pairs(value: list[Any]) -> tuple[tuple[str, float], ...]:
-    return tuple((name, number) for name, number in value)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from lightning_core.core.control import NodesSeen, Quoted
-from lightning_core.core.control.cloud import places_from_lists
 from lightning_core.core.control.offers import PlacedNodes
+from lightning_core.core.validation import checked
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.online.quote_history import quote_from_list, quote_to_list
 from lightning_core.market.zones.node_places import mean_prices
@@ -57,7 +57,7 @@ class NodeBill:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
         self._nodes = {name: BilledNode(bool(is_spot), since) for name, is_spot, since in state["nodes"]}
-        self._places = places_from_lists(state["places"])
+        self._places = checked(state["places"], tuple[PlacedNodes, ...])
         self._quotes = [(at, quote_from_list(quote)) for at, quote in state["quotes"]]
         self._until = state["until"]
         self._costs = {int(number): cost for number, cost in state["costs"]}

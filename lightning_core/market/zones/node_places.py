@@ -9,8 +9,8 @@ import numpy as np
 
 from lightning_core.core.arrays import IntArray
 from lightning_core.core.control import NodesSeen, Quoted
-from lightning_core.core.control.cloud import places_from_lists
 from lightning_core.core.control.offers import Offer, PlacedNodes
+from lightning_core.core.validation import checked
 from lightning_core.market.node_counts import NodeCounts
 from lightning_core.market.zones.stays import expected_stay
 from lightning_core.market.zones.where import MoveCost, choose
@@ -51,7 +51,7 @@ class NodePlaces:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
-        self._seen, self._wanted = (places_from_lists(state[name]) for name in ("seen", "wanted"))
+        self._seen, self._wanted = (checked(state[name], tuple[PlacedNodes, ...]) for name in ("seen", "wanted"))
         self._homes, self._lost = list(state["homes"]), dict(state["lost"])
         self._leeway = Leeway(*state["leeway"])
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from lightning_core.core.limits import check_seconds
 from lightning_core.core.names import check_person
-from lightning_core.core.validation import checked
-from lightning_core.server.access.people import Person, Right, rights_of
+from lightning_core.core.validation import checked, made
+from lightning_core.server.access.people import Person, Right
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import check_ours, owner_only, read_own
 
@@ -166,9 +166,9 @@ def _read(path: Path, content: bytes) -> tuple[Token, ...]:
         body = checked(json.loads(content), dict)
         if body["version"] != VERSION:
             raise ValueError(f"version must be {VERSION}, got {body['version']}")
-        tokens = [Token(**one | {"rights": rights_of(one["rights"])}) for one in checked(body["tokens"], list)]
+        tokens = [made(Token, one) for one in body["tokens"]]
         for token in tokens:
-            check_person(checked(token, Token).name)
+            check_person(token.name)
             if not re.fullmatch("[0-9a-f]{64}", token.sha256):
                 raise ValueError("a digest must have 64 hexadecimal digits")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

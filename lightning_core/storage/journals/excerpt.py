@@ -156,7 +156,7 @@ def _entries(journal: Journal, part: JournalPart) -> Iterator[JournalEntry]:
                 event = entry.event
             else:
                 event = TICK
-            answers = [answer for answer in json.loads(entry.answers) if answer["job"] in running]
+            answers = [answer for answer in json.loads(entry.answers) if answer.get("job") in running]
             if event != TICK or entry.event == TICK or answers:
                 digest = LEFT_OUT_BEFORE if left_out else entry.digest
                 left_out = False
@@ -176,7 +176,7 @@ def _runs_of(body: dict[str, Any], jobs: set[str]) -> str:
 
 
 def _ends(answer: dict[str, Any]) -> bool:
-    return "verdict" in answer and "version" in answer
+    return answer.get("kind") == "end"
 
 
 def _text(value: Any) -> str:

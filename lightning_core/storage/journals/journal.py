@@ -25,7 +25,6 @@ from typing import Any, Self
 from lightning_core.core.answers import Accepted, Answer, PartCall
 from lightning_core.core.codec import encode_answers, encode_event
 from lightning_core.core.events import Event
-from lightning_core.core.validation import checked
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.failpoints import reach
 from lightning_core.storage.journals import blocks
@@ -193,7 +192,6 @@ class Journal(JournalReader):
         Raises:
             ValueError: If the event could not be read back; then nothing is added.
         """
-        checked(event, type(event))
         body, answer = encode_event(event), encode_answers(answers, accepted, event, calls)
         digest = digest_of(self.digest, repr(now), body, answer)
         number = self._newest.number + 1

@@ -108,8 +108,7 @@ def read_part(connection: sqlite3.Connection) -> JournalPart | None:
     """
     if (text := read_meta(connection, "part_of")) is None:
         return None
-    folder, jobs, submitted_at = json.loads(text)
-    part: JournalPart = checked(JournalPart(folder, tuple(jobs), submitted_at), JournalPart)
+    part: JournalPart = checked(json.loads(text), JournalPart)
     return part
 
 

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lightning_core.core.parts import reading_only
-from lightning_core.core.validation import checked
+from lightning_core.core.validation import converted
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals import blocks
 from lightning_core.storage.journals.journal_database import (
@@ -59,7 +59,7 @@ class JournalReader:
                     "the release that wrote it, or move it away to start a new one"
                 )
             with reading_only():
-                settings: Settings = checked(Settings(**body), Settings)
+                settings: Settings = converted(body, Settings)
             return settings
 
     def settings_text(self) -> str:

@@ -131,9 +131,10 @@ def _with_consequences(entries: Sequence[JournalEntry]) -> Iterator[int]:
     for k, entry in enumerate(entries):
         news = not entry.event.startswith((_REPORT, TICK))
         for answer in json.loads(entry.answers) if entry.answers != "[]" else ():
-            if (version := answer.get("version")) is None:
+            if answer.get("kind") not in ("grant", "end"):
                 news |= "accepted" not in answer and "called" not in answer
-            elif version > versions.get(answer["job"], 0):  # an end of version 0 answers a worker that is not known
+            # An end of version 0 answers a worker that is not known.
+            elif (version := answer["version"]) > versions.get(answer["job"], 0):
                 news, versions[answer["job"]] = True, version
         if news:
             yield k

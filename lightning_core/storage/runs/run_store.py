@@ -19,7 +19,7 @@ from typing import Any
 from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import shown
-from lightning_core.core.validation import checked
+from lightning_core.core.validation import check_bounds, made
 from lightning_core.errors import LightningCoreError
 from lightning_core.regular_files import check_regular
 from lightning_core.storage.private_files import NotOursError, check_ours, owner_only
@@ -235,8 +235,9 @@ def _to_row(run: PastRun) -> tuple[Any, ...]:
 def _from_row(row: Sequence[Any]) -> PastRun:
     body = dict(zip(_COLUMNS.split(", "), row, strict=True))
     batches, losses = json.loads(body.pop("curve"))
-    body["throughputs"] = tuple(map(tuple, json.loads(body["throughputs"])))
-    run: PastRun = checked(PastRun(**body, batches=tuple(batches), losses=tuple(losses)), PastRun)
+    body |= {"batches": batches, "losses": losses, "throughputs": json.loads(body["throughputs"])}
+    check_bounds(body)
+    run: PastRun = made(PastRun, body)
     run.for_job(None, "")  # its curve is one
     return run
 
