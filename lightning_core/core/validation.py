@@ -134,7 +134,7 @@ def _check_each(values: Iterable[Any]) -> None:
         elif kind is float:
             if value - value != 0.0:  # of nan and inf it is nan
                 raise ValueError(f"expected a finite number, got {value}")
-        elif kind is str:
+        elif kind is str or isinstance(value, str):
             if len(value) > MAX_TEXT or not value.isascii():
                 _check_text(value)
         elif isinstance(value, _COLLECTIONS):
