@@ -73,7 +73,8 @@ class Shell:
 
     def submit(self, *names: str, **terms: Any) -> None:
         """Submit launched jobs to the pool."""
-        job = launched({"batches": 10**6}, model="tests.script.Busy", **terms)
+        terms.setdefault("target", {"batches": 10**6})
+        job = launched(model="tests.script.Busy", **terms)
         path = self.home / "bundle.yaml"
         path.write_text(json.dumps({"jobs": dict.fromkeys(names, job)}))
         assert "submitted" in self.command("submit", str(path))

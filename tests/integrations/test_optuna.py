@@ -40,7 +40,7 @@ def test_pruners_conform(name: str) -> None:
 @pytest.mark.parametrize(
     ("broken", "rule"),
     [
-        (lambda study, trial: None, "must go on|return a bool"),
+        (lambda study, trial: None, "must continue|return a bool"),
         (lambda study, trial: bool(trial.intermediate_values), "some trial must continue after its first report"),
         (lambda study, trial: study.ask() is None, "must not change the study"),
     ],

@@ -48,7 +48,8 @@ class Mortal(pl.Callback):
 
 
 def job(folder: Path, *callbacks: dict[str, Any], **terms: Any) -> dict[str, Any]:
-    return numbered(folder, f"{LOOSE:.0f}s", 10**6, 0.005, *callbacks, **terms)
+    deadline = terms.pop("deadline", f"{LOOSE:.0f}s")
+    return numbered(folder, deadline, 10**6, 0.005, *callbacks, **terms)
 
 
 class Run:
