@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
-SEED ?= 1
 BENCH ?= --quick
 # The pure part: what it decides is covered branch by branch.
 CORE := lightning_core/core/*,lightning_core/planning/*,lightning_core/estimators/*,lightning_core/policies/*,lightning_core/market/*,lightning_core/market/spot_policies/*,lightning_core/placement/*,lightning_core/scheduler/*
@@ -30,10 +29,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(RUN)/python examples/demo.py --seed $(SEED)
+	$(RUN)/python examples/demo.py $(if $(SEED),--seed $(SEED))
 
 again: setup
-	$(RUN)/python examples/again.py --seed $(SEED)
+	$(RUN)/python examples/again.py $(if $(SEED),--seed $(SEED))
 
 # A small language model comes with it, 100 MB.
 setup-lora: setup

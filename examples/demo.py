@@ -1,6 +1,6 @@
 """Compares three policies on ten real trainings with ten deadlines on one device.
 
-Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.json``. For each seed it
+Run from the repository's root: ``python examples/demo.py --json demo.json``. For each seed it
 
 1. measures the throughput of each training alone on this machine;
 2. draws targets and deadlines (:mod:`examples.digits.drawing`), more than can be met, some of them never. Targets are
@@ -10,9 +10,13 @@ Run from the repository's root: ``python examples/demo.py --seed 1 --json demo.j
    it stand the means over ten seeds, 1 to 10, in virtual time: one draw says little about a policy.
 
 The draw follows the rules of ``benchmarks.curves.bundles`` and is independent of the policies: jobs come in a random
-order, and deadlines depend neither on it nor on the work. Each training has a warm process of its own: with fewer, one
-that is held must leave before another is looked at. ``python -m benchmarks.policies.demo`` simulates hundreds of such
-draws, under more policies.
+order, and deadlines depend neither on it nor on the work. Often the order hardly matters, and any policy will do. So
+the draw that is trained is the first one, of seeds 1, 2, 3 and so on, in which first come first served and earliest
+deadline first each meet at most half of what could be met, in virtual time at recorded throughputs. What other policies
+make of it had no part in the choice, and the ten simulated draws are not chosen at all.
+
+Each training has a warm process of its own: with fewer, one that is held must leave before another is looked at.
+``python -m benchmarks.policies.demo`` simulates hundreds of such draws, under more policies.
 """
 
 from __future__ import annotations
@@ -49,6 +53,8 @@ from lightning_core.view.progress import view_for  # noqa: E402
 
 POLICIES = ("fifo", "edf", "triage")
 OURS, BASELINE = "triage", "fifo"
+# The first seed in which the order matters, as the two simplest orders show.
+SEED = 3
 # Seeds that are played in virtual time beside the ones that are trained.
 SIMULATED = range(1, 11)
 # Seconds for which each training runs alone, and the fraction of them that is left out as warm-up.
@@ -219,7 +225,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
     """Run the demo and return the figures, summed over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--seed", type=int, nargs="+", default=[1], help="one or more seeds; figures are summed (default 1)"
+        "--seed", type=int, nargs="+", default=[SEED], help=f"one or more seeds; figures are summed (default {SEED})"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the run of the last seed and policy to FILE")
@@ -244,6 +250,10 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
         except ValueError as error:
             parser.error(str(error))
     print(f"{len(curves)} trainings of handwritten digits share one device under {len(arguments.policy)} policies.")
+    if arguments.seed == [SEED]:
+        print(
+            f"Seed {SEED} is the first in which neither fifo nor edf meets more than half of what could be, simulated."
+        )
     print("In the tables: needs, seconds alone on the device; has, seconds until the deadline; ✓ target met; · missed.")
     print(flush=True)
     with recorded_signals(at_once=True), warm(len(curves), arguments.kind) as cluster:

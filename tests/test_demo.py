@@ -12,7 +12,7 @@ import torch
 from examples import demo
 from examples.digits.drawing import LOAD, SECONDS, WINDOW, ceiling, draw
 from examples.digits.trainings import CURVES, TRAININGS, record
-from examples.digits.virtual import PERIOD, play_seeds
+from examples.digits.virtual import PERIOD, play, play_seeds
 from lightning_core.callbacks.reporting.loss_meter import LossMeter
 from lightning_core.core.events import Report
 from lightning_core.scheduler.settings import Settings
@@ -94,6 +94,16 @@ def test_a_recorded_training_is_reproduced() -> None:
     assert [batches for batches, _ in cells] == recorded.position[: len(cells)].tolist()
     assert [loss for _, loss in cells] == pytest.approx(recorded.loss[: len(cells)].tolist(), rel=0.05)
     assert seconds > 0
+
+
+def test_the_seed_that_is_trained_is_the_first_in_which_the_order_matters() -> None:
+    speeds = {name: 1.0 / (curve.seconds_per_batch or np.nan) for name, curve in RECORDED.items()}
+    simplest = [Settings(policy=name, period=PERIOD) for name in ("fifo", "edf")]
+    matters = [
+        2 * max(met) <= most
+        for most, *met in (play(RECORDED, speeds, simplest, SECONDS, seed) for seed in range(1, demo.SEED + 1))
+    ]
+    assert matters == [False] * (demo.SEED - 1) + [True]
 
 
 @pytest.mark.nightly

@@ -157,8 +157,15 @@ class JobHistory:
 
     @property
     def device_seconds(self) -> float:
-        """Busy seconds times devices."""
-        return self.size * self.progress[-1].busy if self.progress else 0.0
+        """Busy seconds, each times the devices that it had then."""
+        levels = [(held.time, len(held.devices)) for held in self.grants if held.share]
+        if not levels or not self.progress:
+            return 0.0
+        since, size = (np.array(column) for column in zip(*levels, strict=True))
+        told = self.progress.table()
+        # A report that was answered with a new level tells of the one before.
+        had = size[np.maximum(np.searchsorted(since, told[:, 0], "left") - 1, 0)]
+        return float(had @ np.diff(told[:, 2], prepend=0.0))
 
     # ------------------------------------------------------------------------------------------------ reading
 

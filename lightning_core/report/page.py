@@ -95,10 +95,12 @@ def write(journal: Journal, path: Path, title: str = "", *, forecasts: bool = Fa
 def page(history: History, title: str = "") -> str:
     """Return the report of a history that has its forecasts."""
     met = sum(job.verdict is Verdict.MET for job in history.jobs)
-    running = sum(job.ended is None for job in history.jobs)
+    late = [job.deadline < history.last for job in history.jobs if job.ended is None and job.verdict is not Verdict.MET]
     headline = f"{met:,} of {_count(len(history.jobs), 'target')} met in time"
-    if running:
+    if running := late.count(False):
         headline += f", {running:,} still running"
+    if late.count(True):
+        headline += f", {late.count(True):,} running past the deadline"
     cards = _cards(history)
     return document(
         f"{title}: {headline}" if title else headline,

@@ -112,7 +112,8 @@ def read(folder: Path, job: str, digest: str) -> Mapping[str, Any]:
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is not the one that was submitted, is not valid JSON, or another user can change it.
+        ValueError: If it is not the one that was submitted, is not valid JSON, lacks a key, or another user can change
+            it.
     """
     try:
         text = read_own(folder, str(home_of(Path(), job) / FILE), MAX_SPEC_BYTES).decode()
@@ -126,6 +127,8 @@ def read(folder: Path, job: str, digest: str) -> Mapping[str, Any]:
             "journal; submit the job again"
         )
     spec: Mapping[str, Any] = json.loads(text)
+    if missing := [key for key in LaunchSpec.__annotations__ if key not in spec]:
+        raise ValueError(f"{home_of(folder, job) / FILE} has no {', '.join(missing)}; submit the job again")
     return spec
 
 

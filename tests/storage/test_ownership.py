@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import json
 import os
 import pwd
 import shutil
@@ -273,6 +274,14 @@ def test_a_spec_that_was_replaced_is_refused(pool: tuple[Path, str]) -> None:
     (folder / "jobs" / "a" / FILE).write_text((folder / "away" / FILE).read_text().replace("60.0", "61.0"))
     with pytest.raises(ValueError, match="is not the spec that was submitted: its SHA-256 is not the one in the jour"):
         read(folder, "a", digest)
+
+
+def test_a_spec_that_lacks_a_key_names_it(pool: tuple[Path, str]) -> None:
+    folder, _ = pool
+    text = json.dumps({key: value for key, value in spec().items() if key != "hang"})
+    (folder / "jobs" / "a" / FILE).write_text(text)
+    with pytest.raises(ValueError, match=r"a/spec\.json has no hang; submit the job again"):
+        read(folder, "a", sha256(text))
 
 
 def test_links_pipes_and_large_files_are_no_specs(pool: tuple[Path, str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.core.answers import Accepted, End, Verdict, VerdictChanged
+from lightning_core.core.answers import Accepted, End, Grant, Verdict, VerdictChanged
 from lightning_core.core.codec import decode_event
 from lightning_core.core.commands import SetDeadline, SetDevices, SetLocation
 from lightning_core.core.control import Asker
@@ -108,6 +108,17 @@ def report(number: int, cells: list[tuple[int, int, float]], incarnation: int = 
         tuple(Cell(*cell) for cell in cells),
         batches_at_start=batches_at_start,
     )
+
+
+def test_device_time_is_counted_by_the_devices_that_were_held_then() -> None:
+    history = History(Settings(devices=2))
+    two, one = (
+        Grant("a", version, 1.0, devices, Reason("first_in_line")) for version, devices in ((1, (0, 1)), (2, (0,)))
+    )
+    history.take(Submit((Job("a", 99.0, LossTarget("loss", 0.1), max_devices=2),)), 0.0, [two], [Accepted("a")])
+    for number, (busy, answers) in enumerate([(4.0, []), (10.0, [one]), (15.0, [])], 1):
+        history.take(Report("a", 1, number, 1, 10 * number, busy), busy, answers, [Accepted("a", 10 * number, busy)])
+    assert history.of("a").device_seconds == 10.0 * 2 + 5.0 * 1
 
 
 def test_events_that_the_scheduler_did_not_accept_are_left_out() -> None:

@@ -72,7 +72,7 @@ def test_each_job_has_a_row_with_its_fan() -> None:
     page = Balanced(live_table(now, jobs, {}))
     assert "2 jobs, 2 not over" in page.text
     assert "✓ feasible" in page.text
-    assert "1000 / 2000" in page.text
+    assert "1,000 / 2,000" in page.text
     assert [tag for tag, _ in page.tags].count("svg") == 2
     fans = [at for tag, at in page.tags if tag == "path" and at.get("fill") == "#e69f00"]
     assert len(fans) == sum(job.finish is not None for job in jobs) == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lightning_core.core.answers import Accepted, End, Verdict
-from lightning_core.core.events import Cell, ExitCause, Report, Submit, WorkerExited
+from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -192,6 +192,8 @@ def test_a_report_of_no_jobs_and_of_a_waiting_job() -> None:
     words = " ".join(harmless(page(history)).words)
     assert "0 of 1 target met in time, 1 still running" in words
     assert "no verdict yet" in words
+    history.take(Tick(), 60.0, [], [])
+    assert "0 of 1 target met in time, 1 running past the deadline" in " ".join(harmless(page(history)).words)
 
 
 @pytest.mark.nightly

@@ -67,10 +67,10 @@ class BatchTarget(CountedTarget):
         return "batches done"
 
     def show(self, value: float) -> str:
-        return f"{value:.0f}"
+        return f"{value:,.0f}"
 
     def describe_progress(self, batches: int, value: float | None) -> str:
-        return f"{batches} / {self}"
+        return f"{self.show(batches)} / {self.show(self.goal)} batches"
 
     def to_dict(self) -> dict[str, Any]:
         return {"batches": self.batches}

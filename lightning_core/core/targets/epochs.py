@@ -117,7 +117,7 @@ class EpochTarget(CountedTarget):
 
     def show(self, value: float) -> str:
         """Return batches in epochs, once it is known how many those are."""
-        return f"{value:.0f}" if self.epoch_batches is None else f"{round(value / self.epoch_batches, 1):g}"
+        return f"{value:,.0f}" if self.epoch_batches is None else f"{round(value / self.epoch_batches, 1):g}"
 
     def describe_progress(self, batches: int, value: float | None) -> str:
         return f"{self.show(batches)}{' batches' if self.epoch_batches is None else ''} / {self}"
