@@ -87,13 +87,12 @@ def check_stalls(round: Round) -> list[Alert]:
     )
     waited = now - table.moved_at[rows]
     stalled = ~idle & (waited > limit)
+    for row in table.alerts.keys() - rows[stalled].tolist():
+        _clear(table, row, "stalled")
     alerts = []
-    columns = (column.tolist() for column in (rows, stalled, waited, usual))
-    for row, is_stalled, seconds, batch_seconds in zip(*columns, strict=True):
-        if not is_stalled:
-            _clear(table, row, "stalled")
-        elif table.alerts.get(row, {}).keys().isdisjoint(("stalled", "hung")):
-            alerts.append(Alert(table.names[row], Reason("stalled", (seconds, batch_seconds))))
+    for row, *seconds in zip(*(column[stalled].tolist() for column in (rows, waited, usual)), strict=True):
+        if table.alerts.get(row, {}).keys().isdisjoint(("stalled", "hung")):
+            alerts.append(Alert(table.names[row], Reason("stalled", tuple(seconds))))
             _raise(table, row, alerts[-1].reason)
     return alerts
 
