@@ -17,7 +17,8 @@ from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import JobTable
 
 # The 15 %, 50 % and 85 % quantiles lie between these levels and the next ones.
-LOW, MID, HIGH = LOW_MID_HIGH = 2, 9, 16
+LOW, MID, HIGH = 2, 9, 16
+LOW_MID_HIGH = np.array([LOW, MID, HIGH])
 # Quantiles of a measured throughput, which varies by some per cent, and of a user's estimate, which is wrong by half.
 THROUGHPUT_ERROR, USER_ERROR = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 
@@ -89,9 +90,11 @@ def _throughput(table: JobTable, rows: IntArray) -> FloatArray:
 
     Until it is measured it is that of earlier runs, unless the user has said how long the job takes.
     """
-    measured = table.throughput(rows)
-    usual = np.where(np.isnan(table.expected[rows]), table.usual_throughput[rows], np.nan)
-    return np.where(np.isnan(measured), usual, measured)
+    throughput = table.throughput(rows)
+    if (unknown := np.isnan(throughput)).any():
+        some = rows[unknown]
+        throughput[unknown] = np.where(np.isnan(table.expected[some]), table.usual_throughput[some], np.nan)
+    return throughput
 
 
 def _columns_for_sizes(round: Round, speedups: Sequence[SpeedUp]) -> dict[str, Any]:
@@ -130,14 +133,14 @@ def resize_seconds(table: JobTable, row: int) -> float | None:
     return _mean_resize(table) if isnan(cost) else cost
 
 
-def between(quantiles: FloatArray, level: int | Sequence[int]) -> FloatArray:
+def between(quantiles: FloatArray, level: int | IntArray) -> FloatArray:
     """Return the geometric mean of the quantiles at a level and at the next one.
 
     Args:
         quantiles: Quantiles, shape ``(n, 20)``.
         level: Index of the level, for a result of shape ``(n,)``; or ``m`` of them, for one of shape ``(n, m)``.
     """
-    return np.sqrt(quantiles[:, level] * quantiles[:, np.add(level, 1)])
+    return np.sqrt(quantiles[:, level] * quantiles[:, level + 1])
 
 
 def forecast_position(curves: AboveFloor, rows: IntArray, goal: FloatArray) -> FloatArray:
