@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -30,6 +30,17 @@ LEVELS: FloatArray = (np.arange(20) + 0.5) / 20
 
 # Quantiles of the standard normal distribution at those levels, shape ``(20,)``.
 NORMAL: FloatArray = np.array([NormalDist().inv_cdf(level) for level in LEVELS.tolist()])
+
+
+def among(rows: IntArray, some: Collection[int]) -> BoolArray:
+    """Return whether each row is one of some, shape ``(n,)``; at once if there are none.
+
+    Example::
+
+        >>> among(np.array([3, 5, 8]), {5})
+        array([False,  True, False])
+    """
+    return np.isin(rows, list(some)) if some else np.zeros(len(rows), np.bool_)
 
 
 def kept(column: npt.NDArray[Number], stays: BoolArray) -> npt.NDArray[Number]:

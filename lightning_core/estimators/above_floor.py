@@ -58,6 +58,8 @@ class AboveFloor(Stateful):
     def __init__(self, make: Callable[[], Estimator]) -> None:
         self.bank = make()
         self._make = make
+        # Asked once: it takes longer than what the bank does in a round for a hundred rows.
+        self._with_history = self.bank if isinstance(self.bank, UsesHistory) else None
         self._raised: dict[int, _Raised] = {}
         # The bank of curves with a floor: a curve presented anew gets a new row of it.
         self._other: Estimator | None = None
@@ -96,21 +98,21 @@ class AboveFloor(Stateful):
 
         How far the losses of another run lie above the floor is not known before the floor is.
         """
-        if isinstance(self.bank, UsesHistory) and row not in self._raised:
-            give_history(self.bank, row, curves)
+        if self._with_history is not None and row not in self._raised:
+            give_history(self._with_history, row, curves)
 
     def ready(self, rows: IntArray) -> BoolArray:
         """Return whether the estimator says that each forecast is good enough, shape ``(n,)``."""
         ready = np.zeros(len(rows), np.bool_)
-        if isinstance(self.bank, UsesHistory) and len(plain := self._plain(rows)):
-            ready[plain] = self.bank.ready(rows[plain])
+        if self._with_history is not None and len(plain := self._plain(rows)):
+            ready[plain] = self._with_history.ready(rows[plain])
         return ready
 
     def history_share(self, rows: IntArray) -> FloatArray:
         """Return which part of each forecast rests on earlier runs, in [0, 1], shape ``(n,)``."""
         share = np.zeros(len(rows))
-        if isinstance(self.bank, UsesHistory) and len(plain := self._plain(rows)):
-            share[plain] = np.nan_to_num(self.bank.history_share(rows[plain]))
+        if self._with_history is not None and len(plain := self._plain(rows)):
+            share[plain] = np.nan_to_num(self._with_history.history_share(rows[plain]))
         return share
 
     def schedule(self, row: int, position: FloatArray, rate: FloatArray) -> None:

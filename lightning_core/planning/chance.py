@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -13,18 +14,13 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.planning.sequencing import completion_times
 
-# Reasons that name the time a job needs, and those used where its forecast gives none.
-CODES_WITHOUT_WORK = {
-    "has_a_chance": "likely_never",
-    "more_urgent": "likely_never_urgent",
-    "others_first": "likely_never_others",
-    "unlikely": "never",
-}
 # Cells from which on a job is planned with its own curve, not with the prior, and judged.
 MIN_CELLS_TO_PLAN = 4
 
 # The usual work has this part of the belief in a forecast by a job's own curve, and half of it after so many cells.
 USUAL_PART, USUAL_CELLS = 0.3, 8.0
+# Rows processed together, so that their arrays stay in the cache.
+BLOCK = 512
 
 
 class WorkPrior(NamedTuple):
@@ -48,6 +44,41 @@ class WorkPrior(NamedTuple):
 
 
 PRIOR_CELLS = WorkPrior().quantiles()
+
+
+class RowCache:
+    """Values of a function by row, computed again only where the arguments of a row have changed.
+
+    What it holds is no state: a value that is missing is computed again, to the same bit.
+
+    Args:
+        function: Function of arguments, shape ``(n, k)``, with values of shape ``(n, m)``, each row by itself.
+        k: Number of arguments of a row.
+        m: Number of its values.
+    """
+
+    def __init__(self, function: Callable[[FloatArray], FloatArray], k: int, m: int) -> None:
+        self._function = function
+        self._k = k
+        self._known = np.zeros((0, k + m))  # the arguments of each row, then its values
+
+    def __call__(self, rows: IntArray, arguments: FloatArray) -> FloatArray:
+        """Return the values of rows, shape ``(n, m)``; one with a NaN among its arguments is computed each time.
+
+        Args:
+            rows: Number of each row, shape ``(n,)``, at least one.
+            arguments: Arguments of each row, shape ``(n, k)``.
+        """
+        if (size := int(rows.max()) + 1) > len(self._known):
+            more = np.full((2 * size - len(self._known), self._known.shape[1]), np.nan)
+            self._known = np.concatenate([self._known, more])
+        known = self._known[rows]
+        changed = np.flatnonzero((known[:, : self._k] != arguments).any(axis=1))
+        for start in range(0, len(changed), BLOCK):
+            block = changed[start : start + BLOCK]
+            given = arguments[block]
+            known[block] = self._known[rows[block]] = np.hstack([given, self._function(given)])
+        return known[:, self._k :]
 
 
 class Judgement(NamedTuple):
@@ -95,6 +126,7 @@ class Judge:
             raise ValueError(f"min_chance must be at least 0 and below 1, got {min_chance}")
         self.after = after
         self.min_chance = min_chance
+        self._with_usual = RowCache(_with_usual, len(LEVELS) + 3, len(LEVELS))
 
     def __call__(self, jobs: JobView, now: float) -> Judgement:
         slack = np.maximum(jobs.deadline - now, 1e-9)
@@ -102,13 +134,26 @@ class Judge:
         known = forecast & ~np.isnan(jobs.throughput) & (jobs.exact | (jobs.cells >= self.after))
         # A forecast before the first cell is a person's estimate.
         own = forecast & (jobs.exact | jobs.ready | (jobs.cells >= MIN_CELLS_TO_PLAN) | (jobs.cells == 0))
-        work = jobs.quantiles.copy()
-        usual = prior_work(jobs, slack)
-        work[~own] = usual[~own]
-        unsure = np.flatnonzero(own & ~jobs.exact & (jobs.ready | (jobs.cells > 0)))
-        work[unsure] = mixture(work[unsure], usual[unsure], USUAL_PART / (1.0 + jobs.cells[unsure] / USUAL_CELLS))
+        work, pace = jobs.quantiles.copy(), cell_seconds(jobs)
+        if len(new := np.flatnonzero(~own)):
+            work[new] = prior_work(jobs.cells[new], pace[new], slack[new])
+        if len(unsure := np.flatnonzero(own & ~jobs.exact & (jobs.ready | (jobs.cells > 0)))):
+            without_pace = np.where(np.isnan(pace), slack, 0.0)
+            arguments = np.column_stack([work, jobs.cells, pace, without_pace])[unsure]
+            work[unsure] = self._with_usual(jobs.row[unsure], arguments)
         chance = chances(work, slack)
         return Judgement(slack, known, work, chance, ~known | (chance >= self.min_chance))
+
+
+def _with_usual(arguments: FloatArray) -> FloatArray:
+    """Return quantiles of forecast work with the usual work mixed in.
+
+    Args:
+        arguments: The quantiles, the cells that a job has shown, the seconds of a cell, and its slack if those are NaN.
+    """
+    cells, pace, slack = arguments[:, len(LEVELS) :].T
+    usual = prior_work(cells, pace, slack)
+    return mixture(arguments[:, : len(LEVELS)], usual, USUAL_PART / (1.0 + cells / USUAL_CELLS))
 
 
 def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
@@ -124,15 +169,14 @@ def chances(quantiles: FloatArray, slack: FloatArray) -> FloatArray:
         >>> chances(work, np.array([10.0, 100.0]))
         array([0.475, 0.5  ])
     """
-    within = (quantiles <= slack[:, None]).sum(axis=1)
-    rows = np.arange(len(slack))
-    below = quantiles[rows, np.maximum(within - 1, 0)]
-    above = quantiles[rows, np.minimum(within, len(LEVELS) - 1)]
-    between = (within > 0) & (within < len(LEVELS)) & np.isfinite(above) & (above > below)
+    within, n = (quantiles <= slack[:, None]).sum(axis=1), len(LEVELS)
+    rows, last = np.arange(len(slack)), np.maximum(within - 1, 0)
+    below, above = quantiles[rows, last], quantiles[rows, np.minimum(within, n - 1)]
+    between = (within > 0) & (within < n) & np.isfinite(above) & (above > below)
     # The logarithm of work is taken as uniform between two quantiles; towards an infinite one the chance stays put.
-    step = np.zeros(len(slack))
-    step[between] = np.log(slack[between] / below[between]) / np.log(above[between] / below[between])
-    chance: FloatArray = np.where(between, LEVELS[np.maximum(within - 1, 0)] + step / len(LEVELS), within / len(LEVELS))
+    chance: FloatArray = within / n
+    step = np.log(slack[between] / below[between]) / np.log(above[between] / below[between])
+    chance[between] = LEVELS[last[between]] + step / n
     none = within == 0  # still, the job nearest to its first quantile is the likeliest
     chance[none] = LEVELS[0] * slack[none] / quantiles[none, 0]
     return chance
@@ -152,30 +196,42 @@ def mixture(quantiles: FloatArray, others: FloatArray, part: FloatArray) -> Floa
         >>> mixture(low, high, np.array([0.25])).astype(int)
         array([[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 9, 9, 9, 9, 9]])
     """
-    both = np.concatenate([quantiles, others], axis=1)
-    weight = np.repeat(np.stack([1.0 - part, part], axis=1) / len(LEVELS), len(LEVELS), axis=1)
+    both, n = np.concatenate([quantiles, others], axis=1), len(LEVELS)
     order = np.argsort(both, axis=1, kind="stable")
-    both, weight = np.take_along_axis(both, order, axis=1), np.take_along_axis(weight, order, axis=1)
-    at = (np.cumsum(weight, axis=1)[:, :, None] < LEVELS).sum(axis=1)
-    mixed: FloatArray = np.take_along_axis(both, np.minimum(at, both.shape[1] - 1), axis=1)
+    weight = np.where(order < n, (1.0 - part[:, None]) / n, part[:, None] / n)
+    up_to = np.ascontiguousarray(np.cumsum(weight, axis=1).T)
+    at = np.stack([(up_to < level).sum(axis=0) for level in LEVELS.tolist()], axis=1)
+    rows = np.arange(len(both))[:, None]
+    mixed: FloatArray = both[rows, order[rows, np.minimum(at, 2 * n - 1)]]
     return mixed
 
 
-def prior_work(jobs: JobView, slack: FloatArray) -> FloatArray:
-    """Return quantiles of the seconds of work by the prior, less what a job has shown; shape ``(n, 20)``.
+def cell_seconds(jobs: JobView) -> FloatArray:
+    """Return the seconds that a cell of each job takes, shape ``(n,)``.
 
-    A cell takes as long as the job's own cells, before its first one as long as those of the other jobs. While there
-    are none either, the median job is assumed to need half of its time.
+    Before its first one it is taken as that of the median job; NaN while there is none.
     """
     with np.errstate(invalid="ignore"):
-        cell_seconds = jobs.position / jobs.cells / jobs.throughput
-    seen = np.isfinite(cell_seconds)
-    others = float(np.median(cell_seconds[seen])) if seen.any() else np.nan
-    cell_seconds = np.where(seen, cell_seconds, others)
+        pace: FloatArray = jobs.position / jobs.cells / jobs.throughput
+    seen = np.isfinite(pace)
+    if not seen.all():
+        pace[~seen] = np.median(pace[seen]) if seen.any() else np.nan
+    return pace
+
+
+def prior_work(cells: IntArray | FloatArray, pace: FloatArray, slack: FloatArray) -> FloatArray:
+    """Return quantiles of the seconds of work by the prior, less what a job has shown; shape ``(n, 20)``.
+
+    Args:
+        cells: Cells that each job has shown, shape ``(n,)``.
+        pace: Seconds of a cell; where it is NaN, the median job is assumed to need half of its time.
+        slack: That time in seconds, shape ``(n,)``.
+    """
     # A job that has come further than most still has some way to go.
-    left = np.maximum(PRIOR_CELLS - jobs.cells[:, None], 0.3 * PRIOR_CELLS)
-    half = 0.5 * slack[:, None] * PRIOR_CELLS / WorkPrior().cells
-    work: FloatArray = np.where(np.isnan(cell_seconds)[:, None], half, left * cell_seconds[:, None])
+    left = np.maximum(PRIOR_CELLS - cells[:, None], 0.3 * PRIOR_CELLS)
+    work: FloatArray = left * pace[:, None]
+    if (unknown := np.isnan(pace)).any():
+        work[unknown] = 0.5 * slack[unknown, None] * PRIOR_CELLS / WorkPrior().cells
     return work
 
 
@@ -216,19 +272,21 @@ def served_in_order(
     share = np.zeros(n)
     share[served] = 1.0
     ends = completion_times(occupied, jobs.size, served, jobs.devices, now)
-    if passes.any():
-        codes = np.full(n, index("has_a_chance"))
-        waiting = np.where(first, index("more_urgent"), index("others_first"))
-    else:
-        codes, waiting = np.full(n, index("likeliest")), np.full(n, index("unlikely"))
-    unjudged = ~judgement.known
-    codes[unjudged], waiting[unjudged] = index("unjudged"), index("unjudged_later")
-    waiting[~passes] = index("unlikely")
     told = np.isfinite(jobs.work) & (jobs.work <= FAR * judgement.slack)
     never = ~told & judgement.known  # no time to report: half of its quantiles are infinite, or out of all reach
-    for code, instead in CODES_WITHOUT_WORK.items():
-        codes[never & (codes == index(code))] = index(instead)
-        waiting[never & (waiting == index(code))] = index(instead)
+
+    def reasons(code: str, without_time: str) -> IntArray:
+        return np.where(never, index(without_time), index(code))
+
+    waiting = reasons("unlikely", "never")
+    if passes.any():
+        codes = reasons("has_a_chance", "likely_never")
+        urgent, others = reasons("more_urgent", "likely_never_urgent"), reasons("others_first", "likely_never_others")
+        waiting = np.where(passes, np.where(first, urgent, others), waiting)
+    else:
+        codes = np.full(n, index("likeliest"))
+    unjudged = ~judgement.known
+    codes[unjudged], waiting[unjudged] = index("unjudged"), index("unjudged_later")
     return Plan(
         order=order,
         share=share,

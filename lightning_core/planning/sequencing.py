@@ -37,16 +37,17 @@ def completion_times(work: FloatArray, size: IntArray, order: IntArray, devices:
     if devices == 1:
         ends[order] = now + np.cumsum(work[order])
         return ends
-    free = [now] * devices
-    unknown = False  # whether a job of unknown work holds a device for good
-    for row, n, seconds in zip(order.tolist(), size[order].tolist(), work[order].tolist(), strict=True):
-        start = free[n - 1]
-        end = nan if isinf(start) and unknown else start + seconds
-        unknown |= isnan(end)
-        ends[row] = end
+    free, unknown, found = [now] * devices, False, list[float]()  # unknown: a job of unknown work has a device for good
+    for n, seconds in zip(size[order].tolist(), work[order].tolist(), strict=True):
+        end = until = free[n - 1] + seconds
+        if not end < inf:
+            unknown |= isnan(end)
+            end, until = nan if unknown and isinf(free[n - 1]) else end, inf
+        found.append(end)
         del free[:n]
         for _ in range(n):
-            insort(free, inf if isnan(end) else end)
+            insort(free, until)
+    ends[order] = found
     return ends
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, kept, kept_by_row
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, among, kept, kept_by_row
 from lightning_core.core.plans import JobView
 from lightning_core.core.saved_state import Stateful, decode, restored
 
@@ -103,11 +103,11 @@ class SliceHolders(Stateful):
 
     def holds(self, jobs: JobView) -> BoolArray:
         """Return which jobs hold devices, shape ``(n,)``."""
-        return np.isin(jobs.row, list(self._holders))
+        return among(jobs.row, self._holders)
 
     def sits_out(self, jobs: JobView, now: float) -> BoolArray:
         """Return which jobs are passed over after a stall: for twice as long after each one."""
-        return np.isin(jobs.row, [row for row, (until, _) in self._silent.items() if until > now])
+        return among(jobs.row, [row for row, (until, _) in self._silent.items() if until > now])
 
     def _all_move(self) -> bool:
         return bool(self._holders) and not self._stopping and all(holder.moves for holder in self._holders.values())

@@ -37,8 +37,7 @@ from lightning_core.core.saved_state import Stateful, decode, restored
 from lightning_core.planning.admission import admit
 from lightning_core.planning.backfill import backfill, end_time
 from lightning_core.planning.free_devices import EPSILON
-from lightning_core.planning.job_rows import JobRow, job_rows
-from lightning_core.planning.plan_rows import PlanRow, make_plan
+from lightning_core.planning.job_rows import JobRow, PlanRow, job_rows, make_plan
 from lightning_core.planning.ramp import ControllerInput, Mode, RampController, RampKind, RampSettings
 from lightning_core.planning.reservations import Demand, Reservation, next_change, optimistic_throughputs
 

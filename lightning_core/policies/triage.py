@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, kept_by_row
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, among, kept_by_row
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.saved_state import Stateful
 from lightning_core.planning.chance import MIN_CELLS_TO_PLAN, Judge, Judgement, served_in_order
@@ -80,7 +80,7 @@ class Triage(Stateful):
         if not judgement.passes.any():
             return judgement.passes
         work = np.where(judgement.passes, occupied, np.inf)
-        trains = np.flatnonzero(np.isin(jobs.row, list(self._slices)))
+        trains = np.flatnonzero(among(jobs.row, self._slices))
         return largest_feasible_set(work, jobs.deadline, now, jobs.weight, jobs.size, jobs.devices, trains)
 
     def _go_on(self, jobs: JobView, order: IntArray, first: BoolArray, now: float) -> IntArray:
@@ -96,7 +96,7 @@ class Triage(Stateful):
             and now - began < self.max_slice
         }
         if going:
-            going_on = np.isin(jobs.row[order], list(going))
+            going_on = among(jobs.row[order], going)
             order = np.concatenate([order[going_on], order[~going_on]])
         lead = order[: jobs.devices]
         self._slices = {

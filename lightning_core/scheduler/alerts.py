@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.answers import Alert
+from lightning_core.core.arrays import IntArray
 from lightning_core.core.events import BadLosses
 from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import Hang
@@ -80,22 +81,35 @@ def check_stalls(round: Round) -> list[Alert]:
         return []
     idle = (table.share[rows] == 0) | (table.last_report[rows] == 0) | table.recovering[rows]
     table.moved_at[rows[idle]] = now
-    with np.errstate(divide="ignore"):
-        usual = 1.0 / (table.throughput(rows) * table.share[rows])
-    limit = np.maximum(settings.stall, STALL_FACTOR * usual) * np.where(
-        table.in_slow_phase[rows], SLOW_PHASE_FACTOR, 1.0
-    )
-    waited = now - table.moved_at[rows]
-    stalled = ~idle & (waited > limit)
+    stalled = _stalled(table, rows[now - table.moved_at[rows] > settings.stall], settings.stall, now)
+    for row in table.alerts.keys() - stalled.keys():
+        _clear(table, row, "stalled")
     alerts = []
-    columns = (column.tolist() for column in (rows, stalled, waited, usual))
-    for row, is_stalled, seconds, batch_seconds in zip(*columns, strict=True):
-        if not is_stalled:
-            _clear(table, row, "stalled")
-        elif table.alerts.get(row, {}).keys().isdisjoint(("stalled", "hung")):
-            alerts.append(Alert(table.names[row], Reason("stalled", (seconds, batch_seconds))))
+    for row, numbers in stalled.items():
+        if table.alerts.get(row, {}).keys().isdisjoint(("stalled", "hung")):
+            alerts.append(Alert(table.names[row], Reason("stalled", numbers)))
             _raise(table, row, alerts[-1].reason)
     return alerts
+
+
+def _stalled(table: JobTable, rows: IntArray, least: float, now: float) -> dict[int, tuple[float, float]]:
+    """Return the trainings that are stalled, each with the seconds since its last batch and those that one takes.
+
+    Args:
+        table: All jobs.
+        rows: Rows of those that have made no progress for ``least`` seconds, in the order of submission.
+        least: Seconds without a batch before any training is stalled.
+        now: Scheduler time in seconds.
+    """
+    if not len(rows):
+        return {}
+    with np.errstate(divide="ignore"):
+        usual = 1.0 / (table.throughput(rows) * table.share[rows])
+    waited = now - table.moved_at[rows]
+    slow = np.where(table.in_slow_phase[rows], SLOW_PHASE_FACTOR, 1.0)
+    stalled = waited > np.maximum(least, STALL_FACTOR * usual) * slow
+    columns = (column[stalled].tolist() for column in (rows, waited, usual))
+    return {row: (seconds, batch_seconds) for row, seconds, batch_seconds in zip(*columns, strict=True)}
 
 
 def discount_downtime(table: JobTable, settings: Settings, gap: float) -> None:

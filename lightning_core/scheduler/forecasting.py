@@ -18,6 +18,7 @@ from lightning_core.scheduler.tables.table import JobTable
 
 # The 15 %, 50 % and 85 % quantiles lie between these levels and the next ones.
 LOW, MID, HIGH = 2, 9, 16
+LOW_MID_HIGH = np.array([LOW, MID, HIGH])
 # Quantiles of a measured throughput, which varies by some per cent, and of a user's estimate, which is wrong by half.
 THROUGHPUT_ERROR, USER_ERROR = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 
@@ -33,8 +34,8 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     """
     table, settings, rows, now = round.table, round.settings, round.rows, round.now
     exact, goal, ends_at = table.exact[rows], table.goal[rows], table.ends_at[rows]
-    quantiles, low, mid, high = _batches_left(round, curves, exact, goal, ends_at)
-    if given := [row for row in rows.tolist() if row in table.earlier]:
+    quantiles, some = _batches_left(round, curves, exact, goal, ends_at)
+    if given := [row for row in table.earlier if table.active[row]]:
         table.history_share[given] = curves.history_share(np.array(given))
     more: dict[str, Any] = {}
     if chooses_sizes:
@@ -46,17 +47,17 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
         )
     else:
         throughput = _throughput(table, rows)
-    quantiles = quantiles / throughput[:, None]
-    work_low, work, work_high = (column / throughput for column in (low, mid, high))
+    seconds = some / throughput[:, None]
+    quantiles /= throughput[:, None]
     # Known before its first batch: its training ends before its target.
-    never = exact & (goal > ends_at)
-    for column in (mid, work_low, work, work_high, quantiles):
-        column[never] = np.inf
-    table.work_low[rows], table.work_mid[rows], table.work_high[rows] = work_low, work, work_high
+    if (never := exact & (goal > ends_at)).any():
+        some[never] = seconds[never] = quantiles[never] = np.inf
+    table.work_low[rows], table.work_mid[rows], table.work_high[rows] = seconds.T
+    remaining, work = some[:, 1], seconds[:, 1]
     # Until the throughput is measured, the user's estimate is the best there is.
-    unknown = np.isnan(work)
-    work[unknown] = table.expected[rows[unknown]]
-    quantiles[unknown] = work[unknown, None] * USER_ERROR
+    if (unknown := np.isnan(work)).any():
+        work[unknown] = table.expected[rows[unknown]]
+        quantiles[unknown] = work[unknown, None] * USER_ERROR
     return JobView(
         row=rows,
         deadline=table.due(rows, now),
@@ -64,7 +65,7 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
         # A whole evaluation is worth as much as the cells of a window.
         cells=table.cells[rows] * np.where(table.evaluated[rows], settings.window, 1),
         exact=exact,
-        remaining=mid,
+        remaining=remaining,
         throughput=throughput,
         work=work,
         quantiles=quantiles,
@@ -89,9 +90,11 @@ def _throughput(table: JobTable, rows: IntArray) -> FloatArray:
 
     Until it is measured it is that of earlier runs, unless the user has said how long the job takes.
     """
-    measured = table.throughput(rows)
-    usual = np.where(np.isnan(table.expected[rows]), table.usual_throughput[rows], np.nan)
-    return np.where(np.isnan(measured), usual, measured)
+    throughput = table.throughput(rows)
+    if (unknown := np.isnan(throughput)).any():
+        some = rows[unknown]
+        throughput[unknown] = np.where(np.isnan(table.expected[some]), table.usual_throughput[some], np.nan)
+    return throughput
 
 
 def _columns_for_sizes(round: Round, speedups: Sequence[SpeedUp]) -> dict[str, Any]:
@@ -130,8 +133,13 @@ def resize_seconds(table: JobTable, row: int) -> float | None:
     return _mean_resize(table) if isnan(cost) else cost
 
 
-def between(quantiles: FloatArray, level: int) -> FloatArray:
-    """Return the geometric mean of the quantiles at a level and at the next one, of shape ``(n, 20)``; ``(n,)``."""
+def between(quantiles: FloatArray, level: int | IntArray) -> FloatArray:
+    """Return the geometric mean of the quantiles at a level and at the next one.
+
+    Args:
+        quantiles: Quantiles, shape ``(n, 20)``.
+        level: Index of the level, for a result of shape ``(n,)``; or ``m`` of them, for one of shape ``(n, m)``.
+    """
     return np.sqrt(quantiles[:, level] * quantiles[:, level + 1])
 
 
@@ -161,21 +169,20 @@ def forecast_work(table: JobTable, curves: AboveFloor, row: int) -> FloatArray:
 
 def _batches_left(
     round: Round, curves: AboveFloor, exact: BoolArray, goal: FloatArray, ends_at: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return the batches left: all quantiles, shape ``(n, 20)``, and the low, middle and high one, shape ``(n,)``."""
+) -> tuple[FloatArray, FloatArray]:
+    """Return the batches left: all quantiles, shape ``(n, 20)``, and the low, middle and high one, shape ``(n, 3)``."""
     table, rows = round.table, round.rows
-    batches = table.batches[rows].astype(np.float64)
-    left = (np.where(exact, goal, batches) - batches)[:, None] * THROUGHPUT_ERROR  # of a loss, it follows below
-    table.reach[rows] = goal
-    low, mid, high = (between(left, level) for level in (LOW, MID, HIGH))
+    batches = table.batches[rows].astype(np.float64)[:, None]
+    left, some = np.empty((len(rows), len(LEVELS))), np.empty((len(rows), len(LOW_MID_HIGH)))
+    if len(known := np.flatnonzero(exact)):
+        left[known] = (goal[known, None] - batches[known]) * THROUGHPUT_ERROR
+        some[known] = between(left[known], LOW_MID_HIGH)
+        table.reach[rows[known]] = goal[known]
     if len(by_loss := np.flatnonzero(~exact)):
         passage = forecast_position(curves, rows[by_loss], goal[by_loss])
-        table.reach[rows[by_loss]] = between(passage, MID)
-        ends = ends_at[by_loss]
-        for column, level in ((low, LOW), (mid, MID), (high, HIGH)):
-            reached = between(passage, level)
-            column[by_loss] = np.where(reached > ends, np.inf, reached) - batches[by_loss]
-        left[by_loss] = np.where(passage > ends[:, None], np.inf, passage) - batches[by_loss, None]
+        reached, ends = between(passage, LOW_MID_HIGH), ends_at[by_loss, None]
+        table.reach[rows[by_loss]] = reached[:, 1]
+        left[by_loss] = np.where(passage > ends, np.inf, passage) - batches[by_loss]
+        some[by_loss] = np.where(reached > ends, np.inf, reached) - batches[by_loss]
     # A job that has not ended has at least one batch left, whatever its curve says.
-    left, low, mid, high = (np.maximum(column, 1.0) for column in (left, low, mid, high))
-    return left, low, mid, high
+    return np.maximum(left, 1.0), np.maximum(some, 1.0)

@@ -19,7 +19,7 @@ from lightning_core.scheduler.tables.table import NONE, JobTable
 FIRST_DEVICE = (0,)
 # Shares that differ by no more are the same.
 SHARE_TOLERANCE = 1e-9
-PAUSED, TOLD_NONE = index("paused"), index("told_none")
+PAUSED, TOLD_NONE = ASKED = index("paused"), index("told_none")
 
 
 class Allocation(NamedTuple):
@@ -131,17 +131,14 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
         trains = rows[served].tolist()
         table.size[trains] = [len(table.home[row]) for row in trains]
     directives, names, home = table.directives, table.names, table.home
-    grants = []
-    at = np.flatnonzero(changed)
+    grants, at = list[Grant](), np.flatnonzero(changed)
     table.obeys[rows[at]] = False
-    for row, granted_share, code, pair, cap in zip(
-        *(column[at].tolist() for column in (rows, share, codes, numbers, capped)), strict=True
-    ):
-        reason = Reason(CODES[code], tuple(pair), _asker(table, row, code))
+    columns = rows, share, codes, numbers[:, 0], numbers[:, 1], capped
+    for row, granted_share, code, first, second, cap in zip(*(column[at].tolist() for column in columns), strict=True):
         before = directives[row]
         target = before.target if isinstance(before, Grant) else None
-        granted = Grant(names[row], before.version + 1, granted_share, home[row], reason, cap, target)
-        directives[row] = granted
+        reason = Reason(CODES[code], (first, second), _asker(table, row, code) if code in ASKED else "")
+        directives[row] = granted = Grant(names[row], before.version + 1, granted_share, home[row], reason, cap, target)
         grants.append(granted)
     begins = rows[served & np.isinf(table.trained_at[rows])]
     table.trained_at[begins] = round.now
@@ -155,9 +152,9 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
 
 def _asker(table: JobTable, row: int, code: int) -> str:
     """Return who asked for what a reason speaks of, in words; empty if no one did."""
-    if code == PAUSED:
-        return asker(table, row, "hold")
-    return asker(table, row, "devices") if code == TOLD_NONE else ""
+    if code not in ASKED:
+        return ""
+    return asker(table, row, "hold" if code == PAUSED else "devices")
 
 
 def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation) -> tuple[IntArray, FloatArray]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, among
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
@@ -58,7 +58,7 @@ class Round:
         self.begun = table.wakes(rows) <= now
         self.late = table.late[rows]
         self.best_effort = np.isinf(table.deadline[rows])
-        self.goes_on = np.isin(rows, list(table.met_at))
+        self.goes_on = among(rows, table.met_at)
         self.paused = table.paused[rows]
         self.told_none = table.told_size[rows] == NONE
         self.excluded = self.paused | ~self.begun | (self.late & table.holds[rows] & ~self.goes_on) | self.told_none

@@ -69,14 +69,14 @@ def judge(round: Round, view: JobView, finish: FloatArray, curves: AboveFloor) -
     by_curve = np.flatnonzero(known & ~exact & (table.last_position[rows] > 0))
     if len(by_curve):
         before = table.belief[rows[by_curve]]
-        chance = _chances(table, view.only(judged[by_curve]), now)
+        chance = _chances(table, view, judged[by_curve], now)
         likely[by_curve] = chance >= np.where(before == FEASIBLE, STILL_LIKELY, LIKELY)
         stays = (before == INFEASIBLE) & (chance < NOT_HOPELESS)
         hopeless[by_curve] = stays | (hopeless[by_curve] & (chance < HOPELESS))
         claimed = by_curve[hopeless[by_curve] | (likely & (finish <= deadline))[by_curve]]
         _restate(table, curves, rows[claimed])
         at = rows[claimed]
-        until = table.batches[at] + np.nan_to_num(view.throughput[judged[claimed]]) * spare[claimed]
+        until = table.batches[at] + np.fmax(view.throughput[judged[claimed]], 0.0) * spare[claimed]
         until = np.minimum(until, table.ends_at[at])
         likely[claimed] &= ~(table.stated_mid[at] > until)
         hopeless[claimed] &= ~(table.stated_low[at] <= until)
@@ -93,13 +93,19 @@ def judge(round: Round, view: JobView, finish: FloatArray, curves: AboveFloor) -
     return verdicts
 
 
-def _chances(table: JobTable, jobs: JobView, now: float) -> FloatArray:
-    """Return the trusted chances of jobs, averaged over their newest cells, and write them to the table."""
-    rows = jobs.row
-    trusted = trusted_chances(jobs, now, table.history_share[rows])
-    chance = averaged(table.chance[rows], table.judged_at[rows], trusted, jobs.position)
-    table.chance[rows], table.judged_at[rows] = chance, table.last_position[rows]
-    return chance
+def _chances(table: JobTable, view: JobView, of: IntArray, now: float) -> FloatArray:
+    """Return the trusted chances of jobs, averaged over their newest cells, and write them to the table.
+
+    Only a cell that is new changes the average.
+    """
+    rows = view.row[of]
+    new = np.isnan(table.chance[rows]) | (table.judged_at[rows] < table.last_position[rows])
+    if new.any():
+        some, jobs = rows[new], view.only(of[new])
+        trusted = trusted_chances(jobs, now, table.history_share[some])
+        table.chance[some] = averaged(table.chance[some], table.judged_at[some], trusted, jobs.position)
+    table.judged_at[rows] = table.last_position[rows]
+    return table.chance[rows]
 
 
 def current_verdict(table: JobTable, row: int) -> Verdict | None:

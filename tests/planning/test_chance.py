@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_core.core.arrays import LEVELS, NORMAL
-from lightning_core.planning.chance import MIN_CELLS_TO_PLAN, Judge, WorkPrior, chances, prior_work, quantile
+from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray
+from lightning_core.planning.chance import (
+    MIN_CELLS_TO_PLAN,
+    Judge,
+    RowCache,
+    WorkPrior,
+    cell_seconds,
+    chances,
+    prior_work,
+    quantile,
+)
 from tests.views import view
 
 
@@ -49,7 +58,7 @@ def test_quantiles_are_interpolated_between_the_given_levels() -> None:
 def test_the_prior_of_an_unseen_job_follows_the_other_jobs() -> None:
     """Three jobs at 1, 2 and 4 s a cell with 100 cells each, and one without a cell."""
     jobs = view([9] * 3 + [nan], [100] * 4, cells=[100, 100, 100, 0], throughput=[10, 5, 2.5, nan])
-    work = prior_work(jobs, jobs.deadline)
+    work = prior_work(jobs.cells, cell_seconds(jobs), jobs.deadline)
     assert work[3, 8] == pytest.approx(150 * 2, rel=0.01)  # half of the 85 % that reach it, at median pace
     assert np.isfinite(work[3]).sum() == 17  # 15 % never do
     assert work[:3, 8] == pytest.approx([50, 100, 200], rel=0.01)  # 100 of the 150 cells are done
@@ -66,7 +75,8 @@ def test_the_prior_is_log_normal_among_the_jobs_that_reach_their_targets() -> No
 
 def test_without_any_curve_the_median_prior_is_half_of_the_deadline() -> None:
     jobs = view([nan, nan], [100, 40], cells=[0, 0])
-    assert quantile(prior_work(jobs, jobs.deadline), LEVELS[8]).tolist() == pytest.approx([50, 20], rel=0.01)
+    work = prior_work(jobs.cells, cell_seconds(jobs), jobs.deadline)
+    assert quantile(work, LEVELS[8]).tolist() == pytest.approx([50, 20], rel=0.01)
 
 
 def test_forecasts_replace_the_prior_after_a_minimum_of_cells() -> None:
@@ -106,3 +116,32 @@ def test_a_job_is_judged_once_work_and_throughput_are_known(job: dict[str, list[
 def test_a_job_occupies_at_most_the_time_until_its_deadline() -> None:
     judged = Judge(20, 0.15)(view([12, 5, inf], [17, 27, 10]), 7.0)
     assert judged.occupied_time(0.5).tolist() == pytest.approx([10, 5, 3])
+
+
+def test_values_are_computed_only_for_rows_whose_arguments_have_changed() -> None:
+    computed: list[list[float]] = []
+
+    def double(arguments: FloatArray) -> FloatArray:
+        computed.append(arguments[:, 0].tolist())
+        return 2.0 * arguments
+
+    cache, rows = RowCache(double, 1, 1), np.array([0, 3, 700])
+    for some in ([1.0, nan, 5.0], [1.0, nan, 5.0], [1.0, 4.0, 6.0]):
+        values = cache(rows, np.array(some)[:, None])[:, 0]
+        assert values.tolist() == pytest.approx([2 * x for x in some], nan_ok=True)
+    assert cache(rows[::-1], np.array([[6.0], [4.0], [1.0]])).tolist() == [[12.0], [8.0], [2.0]]
+    assert cache(np.array([5000]), np.array([[1.0]])).tolist() == [[2.0]]
+    assert computed == [pytest.approx(x, nan_ok=True) for x in ([1, nan, 5], [nan], [4, 6], [1])]
+
+
+def test_a_judge_that_has_seen_jobs_before_judges_as_a_new_one() -> None:
+    """Rows move up when others leave, cells come, and time goes on."""
+    draw = np.random.default_rng(0)
+    before = Judge(4, 0.15)
+    for now in range(6):
+        n = int(draw.integers(1, 30))
+        jobs = view(
+            draw.lognormal(3, 2, n).tolist(), draw.uniform(10, 99, n).tolist(), cells=draw.integers(0, 9, n).tolist()
+        )
+        for old, new in zip(before(jobs, float(now)), Judge(4, 0.15)(jobs, float(now)), strict=True):
+            assert np.array_equal(old, new)

@@ -10,7 +10,7 @@ import pytest
 
 from lightning_core.core.plans import JobView
 from lightning_core.core.reasons import CODES
-from lightning_core.planning.chance import PRIOR_CELLS, prior_work
+from lightning_core.planning.chance import PRIOR_CELLS, cell_seconds, prior_work
 from lightning_core.policies import IndexEdf, Triage
 from tests.views import view
 
@@ -75,11 +75,11 @@ def test_the_prior_of_the_work_uses_the_pace_of_other_jobs() -> None:
     """The second takes 10 batches a cell at 5 batches a second, 2 s a cell; the third has shown nothing."""
     jobs = view([nan, 40, nan], [500, 500, 500], cells=[0, 20, 0], throughput=[nan, 5.0, nan])
     jobs = replace(jobs, position=np.array([0.0, 200.0, 0.0]))
-    work = prior_work(jobs, jobs.deadline)
+    work = prior_work(jobs.cells, cell_seconds(jobs), jobs.deadline)
     assert work[0] == pytest.approx(2.0 * PRIOR_CELLS)
     assert work[1] == pytest.approx(2.0 * np.maximum(PRIOR_CELLS - 20, 0.3 * PRIOR_CELLS))
     unknown = replace(jobs, throughput=np.full(3, nan))
-    assert prior_work(unknown, jobs.deadline)[0, 8] == pytest.approx(250.0, rel=0.15)
+    assert prior_work(jobs.cells, cell_seconds(unknown), jobs.deadline)[0, 8] == pytest.approx(250.0, rel=0.15)
 
 
 def test_a_slice_lasts_a_number_of_cells_or_seconds() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 
 from lightning_core.core.plans import Plan
 from lightning_core.core.reasons import CODES
-from lightning_core.planning.job_rows import job_rows
-from lightning_core.planning.plan_rows import PlanRow, make_plan
+from lightning_core.planning.job_rows import PlanRow, job_rows, make_plan
 from lightning_core.planning.reservations import Demand
 from tests.views import view
 
