@@ -212,7 +212,7 @@ WORDS |= {
     "easier_first": "waiting for easier jobs",
     "shorter_first": "waiting for jobs with less work left",
     "closer_first": "dropped for jobs closer to their targets",
-    "has_slice": "has this time slice",
+    "has_slice": "runs in this time slice",
     "other_slice": "waiting for a time slice",
     "on_fewest": "on the fewest devices that it can have",
 }

@@ -66,7 +66,7 @@ def test_the_best_score_gets_the_slice() -> None:
     plan = policy.plan(view([9, 9], [LEFT, LEFT], goal=[exp(-1), 1], **alike), 0.0)
     assert plan.order.tolist() == [1, 0]
     assert plan.share.tolist() == [0, 1]
-    assert said(plan, 1) == "has this time slice of 5.0s: improving 2 times as fast as required"
+    assert said(plan, 1) == "runs in this time slice of 5.0s: improving 2 times as fast as required"
     assert said(plan, 0, waits=True) == "waiting for a time slice: improving 1 times as fast as required"
 
 
@@ -107,7 +107,7 @@ def test_a_batch_target_is_scored_by_time_over_work() -> None:
     jobs = view([10, 10, 30], [15, 40, 20], exact=[True] * 3)
     plan = policy.plan(jobs, 0.0)
     assert plan.order.tolist() == [1, 0, 2]
-    assert said(plan, 1) == "has this time slice of 5.0s: improving 4 times as fast as required"
+    assert said(plan, 1) == "runs in this time slice of 5.0s: improving 4 times as fast as required"
     assert CODES[plan.waiting[2]] == "out_of_reach"  # 30 s of work in 20 s
     assert np.isnan(plan.finish[2])
     assert plan.finish[:2].tolist() == [20, 10]
