@@ -157,7 +157,7 @@ def make_parser(*, with_parts: bool = False) -> argparse.ArgumentParser:
         try:
             if one.part.commands is not None:
                 one.part.commands(command)
-        except Exception as error:  # it is code of somebody else
+        except Exception as error:  # code from outside may raise anything
             print(f"warning: the commands of {one.package} are left out: {clean(str(error))}", file=sys.stderr)
     return parser
 

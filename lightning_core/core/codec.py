@@ -24,8 +24,9 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.limits import shown
 from lightning_core.core.reasons import Reason, check_reason
 from lightning_core.core.reported import bounded
-from lightning_core.core.targets import Target, target_from_dict
-from lightning_core.core.validation import check_bounds, converted, form_of, loads, made
+from lightning_core.core.targets import Target, own_keys, target_from_dict
+from lightning_core.core.targets.unknown import UnknownTarget
+from lightning_core.core.validation import Hook, check_bounds, converted, form_of, loads, made
 
 
 def _named(kinds: tuple[type[Any], ...]) -> dict[str, type[Any]]:
@@ -63,11 +64,11 @@ def _reasons_of(kind: Any) -> tuple[str, ...]:
     return tuple(name for name, hint in get_type_hints(kind).items() if hint in (Reason, Reason | None))
 
 
-def _noun(kind: Any, body: dict[str, Any]) -> Any:
+def _noun(kind: Any, body: dict[str, Any], hook: Hook | None = None) -> Any:
     """Return the noun whose fields :func:`_fields_of` gave and whose bounds were checked."""
     if "deadline" in body:
         body = body | {"deadline": deadline_from(body["deadline"])}
-    noun = SetTerms(**converted(body, _terms(), _custom)) if kind is SetTerms else made(kind, body, _custom)
+    noun = SetTerms(**converted(body, _terms(), _custom)) if kind is SetTerms else made(kind, body, hook or _custom)
     for name in _reasons_of(kind):
         if (reason := getattr(noun, name)) is not None:
             check_reason(reason)
@@ -329,5 +330,15 @@ def status_to_dict(status: JobStatus) -> dict[str, Any]:
 def status_from_dict(value: dict[str, Any]) -> JobStatus:
     """Return the status that :func:`status_to_dict` wrote."""
     check_bounds(value)
-    status: JobStatus = _noun(JobStatus, value)
+    status: JobStatus = _noun(JobStatus, value, _shown)
     return status
+
+
+def _shown(kind: type, value: Any) -> Any:
+    """Return a value as :func:`_custom` does; a target of a part that is not installed here can still be shown."""
+    try:
+        return _custom(kind, value)
+    except ValueError:
+        if kind is not Target or not isinstance(value, dict) or not value.keys().isdisjoint(own_keys()):
+            raise
+        return UnknownTarget(tuple(value.items()))

@@ -322,7 +322,7 @@ class PartEvent:
     Args:
         name: ``PART.EVENT``, where ``PART`` is the name of the part.
         body: Its JSON values; at most :data:`~lightning_core.core.limits.MAX_TEXT` characters as text.
-        who: Name of the user who sent it; empty if nobody did.
+        who: Name of the user who sent it; empty if no user did.
 
     Raises:
         ValueError: If the name or the body has another form.

@@ -8,7 +8,7 @@ A package brings parts by an entry point of the group ``lightning_core.parts`` t
     quiet = "quiet_nights:part"
 
 A notebook or a script registers one with :func:`register`. Entry points are looked up when a name is asked for that the
-library does not have, once in a process: what nobody names is never imported.
+library does not have, once in a process: a part that is never named is never imported.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def columns_of(status: Any) -> dict[str, str]:
         for heading, column in one.part.columns.items():
             try:
                 said[heading] = str(column(status))
-            except Exception as error:  # it is code of somebody else
+            except Exception as error:  # code from outside may raise anything
                 said[heading] = f"{type(error).__name__}: {error}"
     return {heading: words[:MAX_CELL] for heading, words in said.items() if words}
 
@@ -284,6 +284,6 @@ def _load_installed() -> None:
         package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.module
         try:
             _add(point.name, point.load(), package)
-        except Exception as error:  # it is code of somebody else
+        except Exception as error:  # code from outside may raise anything
             _broken[point.name] = f"{package}: {type(error).__name__}: {error}"
             log.warning("part %s of %s cannot be loaded: %s: %s", point.name, package, type(error).__name__, error)

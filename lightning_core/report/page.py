@@ -189,7 +189,7 @@ def _panels(history: History) -> str:
         for title, panel in one.part.panels.items():
             try:
                 drawn.append(f"<h2>{escape(title)}</h2><div class=panel>{_as_html(panel(history))}</div>")
-            except Exception as error:  # it is code of somebody else
+            except Exception as error:  # code from outside may raise anything
                 words = f"the panel of {one.package} cannot be drawn: {type(error).__name__}: {error}"
                 drawn.append(f"<h2>{escape(title)}</h2><div class=panel><p>{escape(words)}</p></div>")
     return "".join(drawn)

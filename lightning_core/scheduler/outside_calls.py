@@ -173,27 +173,27 @@ class Guarded:
             self._other.keep(stays)
 
 
-class _KeepsRows:
+class _Keeping:
     def keep(self: Any, stays: BoolArray) -> None:
         self._keep(stays)
 
 
-class _ChoosesSizes:
+class _Sizing:
     chooses_sizes: ClassVar[Literal[True]] = True
 
 
-class _LooksAtCurves:
+class _Looking:
     @property
     def banks(self: Any) -> Sequence[Any]:
         return [] if self.part in self.calls.failed else self.guarded_banks()
 
 
-class _KnowsSchedule:
+class _Scheduled:
     def schedule(self: Any, row: int, position: FloatArray, rate: FloatArray) -> None:
         self.calls.tell(self.part, "schedule", lambda: self.inner.schedule(row, position, rate))
 
 
-class _UsesHistory:
+class _WithHistory:
     def history(self: Any, row: int, curves: Sequence[EarlierRun]) -> None:
         self.calls.tell(self.part, "history", lambda: self.inner.history(row, curves))
 
@@ -336,8 +336,8 @@ def guarded_estimator(inner: Estimator, name: str, calls: OutsideCalls, instead:
 
 
 # The protocols that a part may also have, by a method of each: its guard has those that it has.
-_ALSO = {"keep": _KeepsRows, "chooses_sizes": _ChoosesSizes, "banks": _LooksAtCurves, "schedule": _KnowsSchedule,
-         "history_share": _UsesHistory}  # fmt: skip
+_ALSO = {"keep": _Keeping, "chooses_sizes": _Sizing, "banks": _Looking, "schedule": _Scheduled,
+         "history_share": _WithHistory}  # fmt: skip
 
 
 def _guarded(kind: type[Any], inner: Any, part: str, calls: OutsideCalls, instead: Callable[[], Any]) -> Any:

@@ -227,7 +227,8 @@ class Settings:
             yield ESTIMATORS, self.estimator
         yield from ((CONTROLLERS, name) for name in self.controllers)
         market = self.controllers.get(Asker.MARKET, {})
-        specs = [*(self.market or {}).get("policies", ()), *([market["policy"]] if market.get("policy") else [])]
+        of_jobs = self.market.get("policies") or () if isinstance(self.market, Mapping) else ()
+        specs = [*of_jobs, *([market["policy"]] if market.get("policy") else [])]
         yield from ((SPOT_POLICIES, parse_spec(str(spec)).name) for spec in specs)
 
     def allow_classes(self) -> None:

@@ -69,7 +69,8 @@ class SchedulerState:
         self.settings = settings
         self.calls = OutsideCalls(settings.packages)
         self.policy = self._policy()
-        self.curves = AboveFloor(self._estimator)
+        is_own = settings.estimator_used in ESTIMATORS
+        self.curves = AboveFloor(settings.make_estimator if is_own else self._guarded_estimator)
         self.owners = Owners(settings, self.policy) if settings.owners else None
         self._looks_at_curves = isinstance(self.policy, LooksAtCurves)
         self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
@@ -92,10 +93,8 @@ class SchedulerState:
             return policy
         return guarded_policy(policy, name, self.calls, lambda: POLICIES.build(Settings().policy, {}))
 
-    def _estimator(self) -> Estimator:
+    def _guarded_estimator(self) -> Estimator:
         bank, name = self.settings.make_estimator(), self.settings.estimator_used
-        if name in ESTIMATORS:
-            return bank
         return guarded_estimator(bank, name, self.calls, lambda: ESTIMATORS.build(DEFAULT_ESTIMATOR, {}))
 
     def plan(self, round: Round, view: JobView) -> tuple[Plan, Caps | None]:

@@ -203,7 +203,8 @@ class Greedy(Budget):
 def test_a_scheduler_does_not_obey_a_controller_beyond_its_rights() -> None:
     scheduler = Scheduler(Settings(controllers={"budget": {"money": 3}}))
     scheduler._state.controllers[Asker.BUDGET] = Greedy(3.0)
-    assert scheduler.handle(Tick(), 0.0) == []
+    [nothing] = scheduler.handle(Tick(), 0.0)  # what limits money fails closed
+    assert nothing == Allowance(0.0, Reason("part", (), "the controller budget has failed"))
     assert "the budget may not want NodesWanted" in scheduler.cloud.failed[Asker.BUDGET]
 
 

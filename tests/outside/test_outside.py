@@ -17,6 +17,7 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.cloud import make_provisioner, parse_provision
 from lightning_core.core import parts
 from lightning_core.core.answers import Verdict
+from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.events import Cell, PartEvent, Report, Submit, Tick
 from lightning_core.core.jobs import Job
 from lightning_core.core.parts import AbsentPartError, Part, register, unregister
@@ -258,6 +259,7 @@ def test_a_target_that_raises_is_not_met_and_its_training_goes_on(quiet: Path, t
         def reaches(self, value: float) -> bool:
             raise OverflowError("too much")
 
+    register("broken", Part(targets=[Broken]))  # read before those of `quiet`
     host.handle(Submit((Job("a", 600.0, Broken(3, 2.4)),)))
     train(host, clock, 12)
     [status] = host.status()
@@ -267,6 +269,7 @@ def test_a_target_that_raises_is_not_met_and_its_training_goes_on(quiet: Path, t
     assert part.endswith("Broken")
     assert words == "reaches: OverflowError: too much"
     host.close()
+    unregister("broken")
     outside.ERRORS.clear()
 
 
@@ -415,4 +418,20 @@ def test_a_journal_that_is_only_read_imports_no_class(quiet: Path, tmp_path: Pat
         assert journal.settings().packages == {"policy quiet_nights.HeaviestFirst": "quiet-nights 1.2"}
         with pytest.raises(AbsentPartError, match=r"from quiet-nights 1\.2, which cannot be loaded here"):
             replay(journal)
-    Host(Settings(), tmp_path / "journal.db", clock).close()  # its own account goes on with it
+    Host(Settings(), tmp_path / "journal.db", clock).close()  # its own account continues it
+
+
+def test_a_job_whose_target_is_of_a_missing_part_can_be_shown(quiet: Path, tmp_path: Path) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock)
+    host.handle(jobs())
+    train(host, clock, 2)
+    told = [status_to_dict(status) for status in host.status()]
+    host.close()
+    sys.path.remove(str(quiet))
+    forget()
+    shown = [status_from_dict(json.loads(json.dumps(one))) for one in told]
+    assert [str(status.target) for status in shown] == ["halves 3, start 2.4", "loss <= 0.5", "halves 2, start 2.0"]
+    assert [status.target.to_dict() for status in shown] == [one["target"] for one in told]
+    with pytest.raises(ValueError, match="it may be of a part that is not installed here"):
+        target_from_dict(told[0]["target"])

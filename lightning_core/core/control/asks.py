@@ -60,7 +60,7 @@ class Rights(NamedTuple):
     rents: bool = False
     """Whether it may want nodes that are paid for."""
     rank: int = 70
-    """Where several ask for something, the lowest rank has its way; a person has 0, and nobody else less than 1."""
+    """Where several ask for something, the lowest rank has its way; 0 is a person's, and all others have at least 1."""
 
 
 Asker.PERSON, Asker.CALENDAR, Asker.BUDGET = Asker("person"), Asker("calendar"), Asker("budget")

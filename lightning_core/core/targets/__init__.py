@@ -26,6 +26,7 @@ __all__ = [
     "as_target",
     "is_loss",
     "newest",
+    "own_keys",
     "parse_target",
     "target_from_dict",
     "target_keys",
@@ -58,7 +59,8 @@ def target_from_dict(value: Mapping[str, Any]) -> Target:
         if kind.KEY in value:
             return kind.from_dict(value)
     keys = ", ".join(kind.KEY for kind in target_kinds())
-    raise ValueError(f"target must have one of the keys {keys}, got {dict(value)}")
+    rest = "; it may be of a part that is not installed here" if value.keys().isdisjoint(own_keys()) else ""
+    raise ValueError(f"target must have one of the keys {keys}, got {dict(value)}{rest}")
 
 
 def parse_target(text: str) -> Target:

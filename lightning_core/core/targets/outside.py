@@ -46,7 +46,7 @@ def _guarded(kind: type[Any], name: str, own: Callable[..., Any], plain: Callabl
     def call(*arguments: Any) -> Any:
         try:
             return own(*arguments)
-        except Exception as error:  # it is code of somebody else
+        except Exception as error:  # code from outside may raise anything
             if path not in ERRORS:
                 ERRORS[path] = f"{name}: {type(error).__name__}: {error}"
                 log.warning("the target %s raised, and counts as not met: %s", path, ERRORS[path])
