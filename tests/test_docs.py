@@ -359,6 +359,10 @@ def test_the_architecture_names_every_room_and_no_other() -> None:
         assert (ROOT / "lightning_core" / name).exists() or (ROOT / name).exists(), name
 
 
+def test_the_architecture_is_read_in_one_sitting() -> None:
+    assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") <= 150
+
+
 def test_files_that_the_architecture_names_are_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text().split("## Where to add what")[1].split("\n## ")[0]
     for name in re.findall(r"`([\w/]+(?:/|\.\w+))`", text):

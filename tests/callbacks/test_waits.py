@@ -1,4 +1,4 @@
-"""The table of ARCHITECTURE.md of all that a training thread waits for holds: its limits, and that there is no more."""
+"""The table of docs/faults.md of all that a training thread waits for holds: its limits, and that there is no more."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ def _blocking(function: ast.FunctionDef) -> Iterator[str]:
 def rows() -> list[tuple[str, str, str]]:
     """Return the rows of the table."""
     text = (
-        (ROOT / "ARCHITECTURE.md").read_text().partition("## Where the training thread waits")[2].partition("\n## ")[0]
+        (ROOT / "docs" / "faults.md")
+        .read_text()
+        .partition("## Where the training thread waits")[2]
+        .partition("\n## ")[0]
     )
     return re.findall(r"^\| (.*?) \| (.*?) \| ?(.*?) ?\|$", text, re.MULTILINE)[1:]
 
