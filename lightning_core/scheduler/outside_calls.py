@@ -117,7 +117,7 @@ class OutsideCalls(Stateful):
         self.ask(part, method, told, lambda nothing: None, lambda: None)
 
 
-class Guarded:
+class OutsidePart:
     """An outside part behind its guard, with another one in its place once it has failed.
 
     Args:
@@ -142,7 +142,7 @@ class Guarded:
     def _prepare(self, other: Any) -> None:
         """Bring a replacement to the present state."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
+    def __deepcopy__(self, memo: dict[int, Any]) -> OutsidePart:
         copy = type(self)(deepcopy(self.inner, memo), self.part, self.calls, self._make)
         copy._other = deepcopy(self._other, memo)
         return copy
@@ -210,7 +210,7 @@ class _WithHistory:
         return self.array("history_share", lambda: self.inner.history_share(rows), np.float64, (len(rows),), instead)  # type: ignore[no-any-return]
 
 
-class GuardedPolicy(Guarded):
+class GuardedPolicy(OutsidePart):
     """A policy behind its guard."""
 
     def plan(self, jobs: JobView, now: float) -> Plan:
@@ -233,7 +233,7 @@ class GuardedPolicy(Guarded):
         return [_guarded(_TaughtBank, bank, self.part, self.calls, lambda: None) for bank in banks]
 
 
-class _TaughtBank(Guarded):
+class _TaughtBank(OutsidePart):
     """An estimator of an outside policy: the policy asks it, and the scheduler tells it of losses."""
 
     def grow(self, rows: int) -> None:
@@ -243,7 +243,7 @@ class _TaughtBank(Guarded):
         self.calls.tell(self.part, "observe", lambda: self.inner.observe(rows, position, loss))
 
 
-class GuardedEstimator(Guarded):
+class GuardedEstimator(OutsidePart):
     """An estimator behind its guard, with the curves that its replacement is shown."""
 
     def __init__(self, inner: Any, part: str, calls: OutsideCalls, instead: Callable[[], Any]) -> None:
@@ -319,7 +319,7 @@ class GuardedEstimator(Guarded):
         super()._keep(stays)
         self._rows, self._curves = int(np.count_nonzero(stays)), kept_by_row(self._curves, stays)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
+    def __deepcopy__(self, memo: dict[int, Any]) -> OutsidePart:
         copy = super().__deepcopy__(memo)
         copy._rows, copy._curves = self._rows, deepcopy(self._curves, memo)  # type: ignore[attr-defined]
         return copy

@@ -115,12 +115,8 @@ def _blocking(function: ast.FunctionDef) -> Iterator[str]:
 
 def rows() -> list[tuple[str, str, str]]:
     """Return the rows of the table."""
-    text = (
-        (ROOT / "docs" / "faults.md")
-        .read_text()
-        .partition("## Where the training thread waits")[2]
-        .partition("\n## ")[0]
-    )
+    text = (ROOT / "docs" / "faults.md").read_text()
+    text = text.partition("## Where the training thread waits")[2].partition("\n## ")[0]
     return re.findall(r"^\| (.*?) \| (.*?) \| ?(.*?) ?\|$", text, re.MULTILINE)[1:]
 
 
