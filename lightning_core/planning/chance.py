@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray
 from lightning_core.core.durations import FAR
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
+from lightning_core.core.row_cache import RowCache
 from lightning_core.planning.sequencing import completion_times
 
 # Cells from which on a job is planned with its own curve, not with the prior, and judged.
@@ -19,8 +19,6 @@ MIN_CELLS_TO_PLAN = 4
 
 # The usual work has this part of the belief in a forecast by a job's own curve, and half of it after so many cells.
 USUAL_PART, USUAL_CELLS = 0.3, 8.0
-# Rows processed together, so that their arrays stay in the cache.
-BLOCK = 512
 
 
 class WorkPrior(NamedTuple):
@@ -44,41 +42,6 @@ class WorkPrior(NamedTuple):
 
 
 PRIOR_CELLS = WorkPrior().quantiles()
-
-
-class RowCache:
-    """Values of a function by row, computed again only where the arguments of a row have changed.
-
-    What it holds is no state: a value that is missing is computed again, to the same bit.
-
-    Args:
-        function: Function of arguments, shape ``(n, k)``, with values of shape ``(n, m)``, each row by itself.
-        k: Number of arguments of a row.
-        m: Number of its values.
-    """
-
-    def __init__(self, function: Callable[[FloatArray], FloatArray], k: int, m: int) -> None:
-        self._function = function
-        self._k = k
-        self._known = np.zeros((0, k + m))  # the arguments of each row, then its values
-
-    def __call__(self, rows: IntArray, arguments: FloatArray) -> FloatArray:
-        """Return the values of rows, shape ``(n, m)``; one with a NaN among its arguments is computed each time.
-
-        Args:
-            rows: Number of each row, shape ``(n,)``, at least one.
-            arguments: Arguments of each row, shape ``(n, k)``.
-        """
-        if (size := int(rows.max()) + 1) > len(self._known):
-            more = np.full((2 * size - len(self._known), self._known.shape[1]), np.nan)
-            self._known = np.concatenate([self._known, more])
-        known = self._known[rows]
-        changed = np.flatnonzero((known[:, : self._k] != arguments).any(axis=1))
-        for start in range(0, len(changed), BLOCK):
-            block = changed[start : start + BLOCK]
-            given = arguments[block]
-            known[block] = self._known[rows[block]] = np.hstack([given, self._function(given)])
-        return known[:, self._k :]
 
 
 class Judgement(NamedTuple):

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_core.core.arrays import LEVELS, NORMAL, FloatArray
+from lightning_core.core.arrays import LEVELS, NORMAL
 from lightning_core.planning.chance import (
     MIN_CELLS_TO_PLAN,
     Judge,
-    RowCache,
     WorkPrior,
     cell_seconds,
     chances,
@@ -116,22 +115,6 @@ def test_a_job_is_judged_once_work_and_throughput_are_known(job: dict[str, list[
 def test_a_job_occupies_at_most_the_time_until_its_deadline() -> None:
     judged = Judge(20, 0.15)(view([12, 5, inf], [17, 27, 10]), 7.0)
     assert judged.occupied_time(0.5).tolist() == pytest.approx([10, 5, 3])
-
-
-def test_values_are_computed_only_for_rows_whose_arguments_have_changed() -> None:
-    computed: list[list[float]] = []
-
-    def double(arguments: FloatArray) -> FloatArray:
-        computed.append(arguments[:, 0].tolist())
-        return 2.0 * arguments
-
-    cache, rows = RowCache(double, 1, 1), np.array([0, 3, 700])
-    for some in ([1.0, nan, 5.0], [1.0, nan, 5.0], [1.0, 4.0, 6.0]):
-        values = cache(rows, np.array(some)[:, None])[:, 0]
-        assert values.tolist() == pytest.approx([2 * x for x in some], nan_ok=True)
-    assert cache(rows[::-1], np.array([[6.0], [4.0], [1.0]])).tolist() == [[12.0], [8.0], [2.0]]
-    assert cache(np.array([5000]), np.array([[1.0]])).tolist() == [[2.0]]
-    assert computed == [pytest.approx(x, nan_ok=True) for x in ([1, nan, 5], [nan], [4, 6], [1])]
 
 
 def test_a_judge_that_has_seen_jobs_before_judges_as_a_new_one() -> None:
