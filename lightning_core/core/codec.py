@@ -249,7 +249,7 @@ def decode_answers(text: str) -> list[Answer]:
 
 def answers_from_dicts(bodies: list[dict[str, Any]]) -> list[Answer]:
     """Return the answers in a line of JSON that has been read."""
-    return [answer_from_dict(body) for body in bodies if "kind" in body]
+    return [answer_from_dict(body) for body in bodies if "accepted" not in body and "called" not in body]
 
 
 def decode_accepted(text: str, event: Event) -> list[Accepted]:

@@ -194,11 +194,6 @@ def allow_classes(paths: Iterable[str]) -> None:
         _allowed.update(paths)
 
 
-def is_reading_only() -> bool:
-    """Return whether what is read now comes from a file that anybody may have written."""
-    return _is_reading.get()
-
-
 def import_class(path: str, kind: str, methods: Sequence[str]) -> type[Any]:
     """Import a class by its path.
 

@@ -23,7 +23,7 @@ from lightning_core.core.limits import (
     check_seconds,
     shown,
 )
-from lightning_core.core.parts import AbsentPartError, allow_classes, is_reading_only
+from lightning_core.core.parts import AbsentPartError, allow_classes
 from lightning_core.core.protocols import Estimator, Policy
 from lightning_core.core.reasons import Reason
 from lightning_core.core.specs import Family, parse_spec
@@ -152,7 +152,7 @@ class Settings:
 
     def _check_parts(self) -> None:
         self.allow_classes()
-        if is_reading_only() and self.absent_parts():
+        if self.packages and self.absent_parts():
             return  # of a journal, which can be read without them; a scheduler cannot be made
         self.make_policy()
         self.make_estimator()

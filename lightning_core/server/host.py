@@ -104,9 +104,7 @@ class Host:
     def _check_parts(journal: Journal) -> None:
         """Check, before anything is written, that all parts from outside the library are installed."""
         try:
-            settings = journal.settings()
-            settings.allow_classes()  # it is this account's own
-            Scheduler(settings)
+            Scheduler(journal.settings())
         except AbsentPartError:
             journal.close()
             raise

@@ -392,7 +392,7 @@ def test_up_says_where_a_pool_that_resumes_is_not_as_asked_for(
 def test_a_bundle_is_told_that_the_pool_does_not_keep_what_it_asks_for(
     wanted: dict[str, str], there: dict[str, Any], warning: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pool: Any = SimpleNamespace(settings=Settings(**there), submit=lambda *_, **__: ["a"])
+    pool: Any = SimpleNamespace(settings=Settings(**there), submit=lambda *_, **__: [SimpleNamespace(name="a")])
     job = {"model": "tests.tiny.Line", "deadline": "9m", "target": "5 batches"}
     assert launch(pool, BundleSpec.from_dict({"pool": wanted, "jobs": {"a": job}})) == ["a"]
     told = capsys.readouterr().err

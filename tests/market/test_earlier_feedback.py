@@ -373,5 +373,5 @@ def test_a_simulated_pool_plans_with_the_past_and_replays(tmp_path: Path) -> Non
     with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
         again = replay(journal)
         assert again.digest == journal.digest
-    [plan] = [one["plans"] for one in again.scheduler.state()["controllers"]]
+    [plan] = [one["plans"] for one in again.scheduler.state()["controllers"].values()]
     assert plan["before"] == [recorded.price[:20].tolist(), recorded.available[:20].tolist()]

@@ -39,7 +39,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def test_a_package_in_a_pool_whose_scheduler_is_killed(shell: Shell) -> None:
-    shell.submit("heavy", "spared", weight=2, target="9 halvings of 2.0", deadline="20m")
+    shell.submit("heavy", "spared", weight=2, target="200 halvings of 2.0", deadline="20m")
     until(lambda: batches(shell, "heavy") > 10 or batches(shell, "spared") > 10)
     assert shell.command("night", "100000").strip() == "it is night"
     until(lambda: shell.jobs()["heavy"].paused and shell.jobs()["spared"].share == 1.0)

@@ -405,7 +405,7 @@ def test_init_writes_a_package_whose_tests_pass(tmp_path: Path, monkeypatch: pyt
     assert main(["init", "--part", "numpy"]) == 2
 
 
-def test_a_journal_that_is_only_read_imports_no_class(quiet: Path, tmp_path: Path) -> None:
+def test_a_journal_of_others_imports_no_class(quiet: Path, tmp_path: Path) -> None:
     clock = Clock()
     host = Host(Settings(policy="quiet_nights.HeaviestFirst"), tmp_path / "journal.db", clock)
     host.handle(jobs())
@@ -413,11 +413,13 @@ def test_a_journal_that_is_only_read_imports_no_class(quiet: Path, tmp_path: Pat
     host.close()
     forget()
     parts._allowed.clear()  # as in another process
+    tmp_path.chmod(0o777)
     with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
         assert len(History.read(journal).jobs) == 3
         assert journal.settings().packages == {"policy quiet_nights.HeaviestFirst": "quiet-nights 1.2"}
         with pytest.raises(AbsentPartError, match=r"from quiet-nights 1\.2, which cannot be loaded here"):
             replay(journal)
+    tmp_path.chmod(0o700)
     Host(Settings(), tmp_path / "journal.db", clock).close()  # its own account continues it
 
 

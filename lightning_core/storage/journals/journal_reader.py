@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from lightning_core.storage.journals.journal_database import (
 )
 from lightning_core.storage.journals.journal_errors import DamagedJournalError, JournalError, reading
 from lightning_core.storage.journals.snapshots import Snapshot, read_snapshots
+from lightning_core.storage.private_files import NotOursError, check_ours
 
 
 class JournalReader:
@@ -58,9 +60,18 @@ class JournalReader:
                     f"{self.path}: begun by an earlier version, its settings lack {', '.join(missing)}; read it with "
                     "the release that wrote it, or move it away to start a new one"
                 )
-            with reading_only():
+            # A class that only a file of others names is not imported.
+            with nullcontext() if self._is_ours() else reading_only():
                 settings: Settings = converted(body, Settings)
             return settings
+
+    def _is_ours(self) -> bool:
+        """Return whether no other user can change the journal."""
+        try:
+            check_ours(self.path.parent, [self.path])
+        except (NotOursError, OSError):
+            return False
+        return True
 
     def settings_text(self) -> str:
         """Return the settings as they were written."""
