@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,24 @@ def test_an_estimator_that_fails_is_replaced_by_one_that_has_seen_the_curves(
     host.catch_up()
     assert host.scheduler.failed_parts == {"estimator straight_line": "ZeroDivisionError: by zero"}
     assert make_host(tmp_path, clock).status() == host.status()
+    host.close()
+
+
+def test_quantiles_may_be_infinite(quiet: Path, tmp_path: Path) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock, controllers={}, policy="edf")
+    host.handle(Submit((Job("a", 600.0, as_target("loss<=0.5")),)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(1, 14):  # the loss rises
+            clock.now += 1.0
+            cells = (Cell(number, 10 * number, 2.0 + number),)
+            directive = host.scheduler.directive("a")
+            assert directive is not None
+            host.handle(Report("a", 1, number=number, version=directive.version, batches=10 * number,
+                               busy=0.5 * number, cells=cells))  # fmt: skip
+            host.catch_up()
+    assert host.scheduler.failed_parts == {}
     host.close()
 
 
