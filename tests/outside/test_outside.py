@@ -207,6 +207,30 @@ def test_a_policy_that_fails_is_replaced_and_the_failure_is_in_the_journal(
     host.close()
 
 
+def test_a_simulation_says_that_a_policy_failed(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lightning_core.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    line = ["simulate", "lightning-core-example/bundle.yaml", "--policy", "heaviest_first"]
+    main([*line, "--run-dir", "fine"])
+    assert "warning" not in capsys.readouterr().err
+
+    def plan(self: Any, view: Any, now: float) -> Any:
+        sys.exit("no more")
+
+    monkeypatch.setattr(sys.modules["quiet_nights"].HeaviestFirst, "plan", plan)
+    main([*line, "--run-dir", "failed"])
+    words = "policy heaviest_first: SystemExit: no more"
+    assert f"warning: under heaviest_first: a part failed, and is asked no more: {words}" in capsys.readouterr().err
+    with Journal.open(tmp_path / "failed" / "journal.db", read_only=True) as journal:
+        history = History.read(journal)
+    assert history.failed == {"policy heaviest_first plan": "SystemExit: no more"}
+    assert "SystemExit: no more" in page(history)
+
+
 @pytest.mark.parametrize("method", ["observe", "first_passage"])
 def test_an_estimator_that_fails_is_replaced_by_one_that_has_seen_the_curves(
     quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
