@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +336,15 @@ def test_a_bundle_names_parts_and_classes_by_their_path(quiet: Path, tmp_path: P
     assert bundle.settings.packages["policy quiet_nights.HeaviestFirst"] == "quiet-nights 1.2"
     assert list(bundle.settings.make_controllers()) == ["quiet", "quiet_nights.Quiet"]
     assert BundleSpec.from_dict(bundle.to_dict(), tmp_path).settings == bundle.settings
+
+
+def test_settings_with_other_parts_name_the_packages_of_these(quiet: Path) -> None:
+    one = Settings(policy="heaviest_first")
+    assert replace(one, estimator="straight_line").packages == {
+        "policy heaviest_first": "quiet-nights 1.2",
+        "estimator straight_line": "quiet-nights 1.2",
+    }
+    assert replace(one, policy="edf").packages == {}
 
 
 def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path: Path) -> None:
