@@ -347,6 +347,18 @@ def test_settings_with_other_parts_name_the_packages_of_these(quiet: Path) -> No
     assert replace(one, policy="edf").packages == {}
 
 
+def test_policies_of_packages_are_listed(quiet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lightning_core.cli.main import main
+
+    register("loud", Part(policies={"edf": __import__("quiet_nights").HeaviestFirst}))
+    assert main(["policies"]) == 0
+    unregister("loud")
+    said = capsys.readouterr()
+    assert "The heaviest job first, ties by lot" in said.out
+    assert "(quiet-nights 1.2)" in said.out
+    assert "the policy edf of quiet-nights 1.2 is never used: the library has one of this name" in said.err
+
+
 def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path: Path) -> None:
     from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.problems import BundleError
