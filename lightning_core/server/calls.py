@@ -225,6 +225,7 @@ def _event(text: Any, person: Person) -> Event:
     if isinstance(event, PartEvent):
         if event.decoded() is event:  # that of the packages is the scheduler's own
             raise ValueError(f"no part that is installed with the pool has the event {shown(event.name)}")
+        event.check_types()
         return replace(event, who=person.name)
     if not isinstance(event, Close | PlanEvent):
         check_name(event.job)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +357,30 @@ def test_policies_of_packages_are_listed(quiet: Path, capsys: pytest.CaptureFixt
     assert "The heaviest job first, ties by lot" in said.out
     assert "(quiet-nights 1.2)" in said.out
     assert "the policy edf of quiet-nights 1.2 is never used: the library has one of this name" in said.err
+
+
+@dataclass(frozen=True)
+class Lunch:
+    """An event that takes whatever it is given."""
+
+    on: bool
+    guest: str | None = None
+    dishes: Any = ()
+
+
+def test_values_of_an_event_are_checked_against_its_annotations() -> None:
+    register("lunch", Part(events={"began": Lunch}))
+    taken: list[dict[str, Any]] = [{"on": True}, {"on": False, "guest": "ann", "dishes": ["soup"]}, {"guest": None}]
+    for body in taken:
+        PartEvent("lunch.began", body).check_types()
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"on": "no"}, "on: expected bool, got 'no'"),
+        ({"on": True, "guest": 3}, "guest: expected "),
+    ]
+    for body, words in refused:
+        with pytest.raises(ValueError, match=f"event lunch.began: {words}"):
+            PartEvent("lunch.began", body).check_types()
+    unregister("lunch")
 
 
 def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path: Path) -> None:
