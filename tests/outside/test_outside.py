@@ -383,6 +383,19 @@ def test_values_of_an_event_are_checked_against_its_annotations() -> None:
     unregister("lunch")
 
 
+def test_the_suite_says_that_keys_of_a_target_are_arguments(quiet: Path) -> None:
+    from lightning_core.testing.target_conformance import check_spelling
+
+    class Renamed(type(as_target("3 halvings of 2.4"))):  # type: ignore[misc]
+        FORMS = ()
+
+        def to_dict(self) -> dict[str, Any]:
+            return {"half": self.halves, "start": self.start}
+
+    with pytest.raises(AssertionError, match=r"by default the keys of to_dict\(\) are the arguments of Renamed"):
+        check_spelling(Renamed(3, 2.4))
+
+
 def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path: Path) -> None:
     from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.problems import BundleError
