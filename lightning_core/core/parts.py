@@ -165,7 +165,7 @@ def columns_of(status: Any) -> dict[str, str]:
     for one in all_parts():
         for heading, column in one.part.columns.items():
             try:
-                said[heading] = str(column(status))
+                said[heading] = "" if (words := column(status)) is None else str(words)
             except Exception as error:  # code from outside may raise anything
                 said[heading] = f"{type(error).__name__}: {error}"
     return {heading: words[:MAX_CELL] for heading, words in said.items() if words}

@@ -152,7 +152,8 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
         except Exception as error:
             if name in self:
                 raise
-            raise ValueError(f"{self.kind} {name} of {self.package(name)}: {error}") from error
+            words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise ValueError(f"{self.kind} {name} of {self.package(name)}: {words}") from error
 
     def factory(self, name: str) -> Callable[..., T]:
         """Return the factory of a name.

@@ -123,6 +123,9 @@ def test_a_column_is_shown_with_the_job(quiet: Path, tmp_path: Path) -> None:
     train(host, clock, 2)
     status = next(one for one in host.status() if one.name == "a")
     assert "halvings 0.7 of 3" in line(clock.now, status)[COLUMNS.index("reason")]
+    register("silent", Part(columns={"nothing": lambda job: None}))  # type: ignore[dict-item,return-value]
+    assert "nothing" not in parts.columns_of(status)
+    unregister("silent")
     host.close()
 
 
@@ -429,6 +432,16 @@ def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path:
 def test_errors_name_the_part_the_rule_and_the_value(quiet: Path, make: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         make()
+
+
+def test_what_a_constructor_raises_is_named_with_its_type(quiet: Path) -> None:
+    def lost() -> Any:
+        raise KeyError("way")
+
+    register("lost", Part(policies={"lost": lost}))
+    with pytest.raises(ValueError, match=r"policy lost of .*: KeyError: 'way'"):
+        Settings(policy="lost")
+    unregister("lost")
 
 
 def test_two_parts_may_not_bring_the_same_name(quiet: Path) -> None:
