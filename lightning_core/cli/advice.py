@@ -123,7 +123,7 @@ def _policies(arguments: argparse.Namespace) -> int:
                 words = f"warning: the policy {name} of {one.package} is never used: the library has one of this name"
                 print(clean(words), file=sys.stderr)
             else:
-                summary = next(iter((inspect.getdoc(policy) or "").splitlines()), "")
+                summary = next(iter(inspect.cleandoc(policy.__doc__ or "").splitlines()), "")
                 lines[clean(name)] = clean(f"{summary} ({one.package})".lstrip())
     width = max(map(len, lines))
     for name, summary in lines.items():

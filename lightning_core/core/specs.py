@@ -193,7 +193,7 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
 
     def names(self) -> list[str]:
         """Return the names of the library's own and of those that other packages bring."""
-        return [*self, *(names_of(self._outside) if self._outside else ())]
+        return list(dict.fromkeys([*self, *(names_of(self._outside) if self._outside else ())]))
 
     def name_of(self, given: Any) -> str:
         """Return the name under which this process finds a part that was given as itself.

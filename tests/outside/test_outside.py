@@ -486,6 +486,25 @@ def test_a_part_that_cannot_be_loaded_is_named_where_something_is_missing(
     parts._broken.clear()
 
 
+def test_of_two_packages_with_a_part_of_the_same_name_one_is_left_out(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = tmp_path / "second"
+    (second / "late-3.dist-info").mkdir(parents=True)
+    (second / "late-3.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 3\n")
+    (second / "late-3.dist-info" / "entry_points.txt").write_text(f"[{parts.GROUP}]\nquiet = late:part\n")
+    (second / "late.py").write_text("from lightning_core import Part\npart = Part()\n")
+    monkeypatch.syspath_prepend(str(second))
+    forget()
+    names = {one.package for one in parts.all_parts() if one.name == "quiet"}
+    assert len(names) == 1
+    other = ({"quiet-nights 1.2", "late 3"} - names).pop()
+    assert (
+        parts.broken_parts()["quiet"] == f"{other}: ValueError: {names.pop()} has a part of this name too; rename one"
+    )
+    parts._broken.clear()
+
+
 def test_what_is_registered_is_found_until_it_is_not(quiet: Path) -> None:
     module = __import__("quiet_nights")
     register("mine", Part(policies={"mine": module.HeaviestFirst}))
