@@ -30,6 +30,7 @@ class Bundle(BundleSpec):
             runs.
         on_verdict: What to run when a verdict changes, as in a bundle file.
         allow_import: Names that class paths may import; None for all but the standard library and the like.
+        commands: Commands of its market, as a file has them; None for none.
 
     Raises:
         BundleError: With every problem of the first job that has any, or if there is no job, or two have one name.
@@ -52,11 +53,12 @@ class Bundle(BundleSpec):
         folder: Path | str | None = None,
         on_verdict: Mapping[str, Any] | None = None,
         allow_import: tuple[str, ...] | None = None,
+        commands: Mapping[str, str] | None = None,
     ) -> None:
         settings = Settings() if settings is None else settings
         folder = folder_of_script() if folder is None else Path(folder)
         specs = (job if isinstance(job, JobSpec) else job.read(settings, folder, allow_import) for job in jobs)
-        super().__init__(tuple(specs), settings, kind, folder, on_verdict or {}, allow_import)
+        super().__init__(tuple(specs), settings, kind, folder, on_verdict or {}, allow_import, commands or {})
 
     def run(
         self,
