@@ -96,7 +96,7 @@ def read_id(body: Any) -> int | str:
 
 
 def write_answer(number: int | str | None, kind: str, value: Any, **more: Any) -> bytes:
-    """Return an answer as a line: a ``"value"``, or words of why it was ``"refused"`` or has ``"failed"``."""
+    """Return an answer as a line: a ``"value"``, or why it was ``"refused"`` or has ``"failed"``, in words."""
     if isinstance(value, Paced):
         more = {"period": value.period} if value.period else {}
         value = value.value
