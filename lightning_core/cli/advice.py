@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,11 +13,13 @@ from lightning_core.cli.arguments import add_allow_import, add_pool
 from lightning_core.cli.job_commands import read_bundle
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.names import listed
+from lightning_core.core.parts import all_parts
 from lightning_core.node.signals import recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
 from lightning_core.server.discovery import home
 from lightning_core.storage.runs.run_store import FILE, RunStore, RunStoreError
+from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
@@ -109,11 +112,19 @@ def _kept_runs(folder: Path) -> RunStore | None:
 
 
 def _policies(arguments: argparse.Namespace) -> int:
-    from lightning_core.policies import summaries
+    from lightning_core.policies import POLICIES, summaries
     from lightning_core.scheduler.settings import Settings
 
     default = Settings().policy
     lines = {name + (" (default)" if name == default else ""): summary for name, summary in summaries().items()}
+    for one in all_parts():
+        for name, policy in one.part.policies.items():
+            if name in POLICIES:
+                words = f"warning: the policy {name} of {one.package} is never used: the library has one of this name"
+                print(clean(words), file=sys.stderr)
+            else:
+                summary = next(iter(inspect.cleandoc(policy.__doc__ or "").splitlines()), "")
+                lines[clean(name)] = clean(f"{summary} ({one.package})".lstrip())
     width = max(map(len, lines))
     for name, summary in lines.items():
         print(f"{name:{width}}  {summary}")

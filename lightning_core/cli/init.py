@@ -71,9 +71,10 @@ def _init_part(name: str, folder: Path) -> int:
     print(f"{folder}: a package with a policy, a target, and a controller with an event of its own; next:\n")
     print("  # install it beside lightning_core, and run the conformance suites on it")
     print(f"  pip install -e {shlex.quote(str(folder))} pytest && python -m pytest {shlex.quote(str(folder))}")
-    print("  # use its policy and its controller in a pool")
+    print("  # compare its policy with another one; `lightning-core init` writes a bundle to do so")
     print("  lightning-core simulate bundle.yaml --policy heaviest,edf")
-    print("  lightning-core up --config pool.yaml   # pool: {controllers: {maintenance: {}}}")
+    print("  # use both in a pool; pool.yaml has: policy: heaviest, and: pool: {controllers: {maintenance: {}}}")
+    print("  lightning-core up --config pool.yaml")
     return EXIT_MET
 
 

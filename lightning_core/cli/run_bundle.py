@@ -24,6 +24,7 @@ from lightning_core.storage.journals.journal_errors import DamagedJournalError, 
 from lightning_core.storage.journals.recovery import HINT, recover_folder
 from lightning_core.storage.journals.replay import replay
 from lightning_core.storage.private_files import private_folder
+from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
@@ -141,7 +142,9 @@ def _run_in(bundle: BundleSpec, run_dir: Path, arguments: argparse.Namespace, be
         print(f"journal, spec and summary: {run_dir}\n{resume_with}")
         return summary.exit_code
     with Journal.open(run_dir / "journal.db") as journal:
-        write(journal, run_dir / "report.html", run_dir.name)
+        failed = write(journal, run_dir / "report.html", run_dir.name).failed
+    for part, words in failed.items():
+        print(f"warning: a part failed, and was asked no more: {clean(part)}: {clean(words)}", file=sys.stderr)
     print(f"journal, spec, summary and report.html: {run_dir}")
     return summary.exit_code
 

@@ -39,6 +39,7 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.runs.run_store import FILE, RunStore, RunStoreError
 from lightning_core.view.progress import print_summary
+from lightning_core.view.text import clean
 
 # Not in the folder of live runs, from which `plan` learns durations.
 FOLDER = Path("simulations")
@@ -128,6 +129,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         terms = one.market_terms()
         cloud = None if terms is None else VirtualCloud(terms.market(), **nodes)
         outcomes[name] = play(bundle, one, delays, own, losses, arguments.save_every, cloud)
+    print_failures({name: outcome.failed for name, outcome in outcomes.items()})
     if len(outcomes) == 1:
         [outcome] = outcomes.values()
         print_summary(outcome.summary, sys.stdout)
@@ -276,6 +278,18 @@ def play(
     return outcome
 
 
+def print_failures(failed: Mapping[str, Mapping[str, str]]) -> None:
+    """Warn of parts that failed: what they were asked for was done by the library's own, and the figures are theirs.
+
+    Args:
+        failed: Error of each part that failed, by policy and by the part's kind and name.
+    """
+    for policy, errors in failed.items():
+        for part, words in errors.items():
+            warning = f"warning: under {policy}: a part failed, and is asked no more: {part}: {words}"
+            print(clean(warning), file=sys.stderr)
+
+
 def _replicate(arguments: argparse.Namespace, experiment: Experiment, first: PlayedBundle) -> int:
     """Play many seeds and print a row for each policy."""
     if not experiment.shuffle and not any(played.drawn for played in first.jobs):
@@ -283,6 +297,7 @@ def _replicate(arguments: argparse.Namespace, experiment: Experiment, first: Pla
                          "the order in which the jobs come")  # fmt: skip
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     done = experiment.replicate(seeds, _progress(len(seeds)))
+    print_failures({name: errors for one in done for name, errors in one.failed.items() if errors})
     print_seeds(done, len(first.jobs))
     if arguments.json:
         _write_json(arguments.json, {"delays": asdict(experiment.delays), **to_dict(done)})

@@ -30,7 +30,7 @@ class Bundle(BundleSpec):
             runs.
         on_verdict: What to run when a verdict changes, as in a bundle file.
         allow_import: Names that class paths may import; None for all but the standard library and the like.
-        commands: Commands of its market (:data:`~lightning_core.bundle.market_section.COMMANDS`).
+        commands: Commands of its market (:data:`~lightning_core.bundle.market_section.COMMANDS`); None for none.
 
     Raises:
         BundleError: With every problem of the first job that has any, or if there is no job, or two have one name.

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from lightning_core.core.commands import Command
 from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, PlanEvent, Quoted, QuotedBefore, WallClock
@@ -23,6 +23,7 @@ from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most, check
 from lightning_core.core.parts import event_class
 from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
 from lightning_core.core.targets import Met
+from lightning_core.core.validation import checked
 
 # Earlier runs of one event: with 128 points each, a line of the journal has some megabytes.
 MAX_RUNS_AT_ONCE = 1000
@@ -364,6 +365,25 @@ class PartEvent:
             return kind(**self.body)
         except (TypeError, ValueError) as error:
             raise ValueError(f"event {self.name}: {error}") from None
+
+    def check_types(self) -> None:
+        """Check the values of the body that the part annotates as a text, a number, a boolean or one of these.
+
+        It is for events that come in: what a journal holds was taken, and is not checked again.
+
+        Raises:
+            ValueError: If one is of another type.
+        """
+        try:
+            hints = get_type_hints(event_class(self.name) or type(self))
+        except Exception:  # annotations of code from outside may be anything
+            return
+        for name in self.body.keys() & hints.keys():
+            if {*(get_args(hints[name]) or (hints[name],))} <= {str, int, float, bool, type(None)}:
+                try:
+                    checked(self.body[name], hints[name])
+                except ValueError as error:
+                    raise ValueError(f"event {self.name}: {name}: {error}") from None
 
 
 Event = (

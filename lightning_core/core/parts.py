@@ -165,7 +165,7 @@ def columns_of(status: Any) -> dict[str, str]:
     for one in all_parts():
         for heading, column in one.part.columns.items():
             try:
-                said[heading] = str(column(status))
+                said[heading] = "" if (words := column(status)) is None else str(words)
             except Exception as error:  # code from outside may raise anything
                 said[heading] = f"{type(error).__name__}: {error}"
     return {heading: words[:MAX_CELL] for heading, words in said.items() if words}
@@ -274,11 +274,15 @@ def _add(name: str, part: Any, package: str) -> None:
 
 @cache
 def _load_installed() -> None:
-    """Load the parts of all installed packages."""
+    """Load the parts of all installed packages; of two that have the same name, the first one."""
+    loaded: dict[str, str] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda one: one.name):
         package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.module
         try:
+            if point.name in loaded:
+                raise ValueError(f"{loaded[point.name]} has a part of this name too; rename one")
             _add(point.name, point.load(), package)
+            loaded[point.name] = package
         except Exception as error:  # code from outside may raise anything
             _broken[point.name] = f"{package}: {type(error).__name__}: {error}"
             log.warning("part %s of %s cannot be loaded: %s: %s", point.name, package, type(error).__name__, error)

@@ -152,7 +152,8 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
         except Exception as error:
             if name in self:
                 raise
-            raise ValueError(f"{self.kind} {name} of {self.package(name)}: {error}") from error
+            words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise ValueError(f"{self.kind} {name} of {self.package(name)}: {words}") from error
 
     def factory(self, name: str) -> Callable[..., T]:
         """Return the factory of a name.
@@ -192,7 +193,7 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
 
     def names(self) -> list[str]:
         """Return the names of the library's own and of those that other packages bring."""
-        return [*self, *(names_of(self._outside) if self._outside else ())]
+        return list(dict.fromkeys([*self, *(names_of(self._outside) if self._outside else ())]))
 
     def name_of(self, given: Any) -> str:
         """Return the name under which this process finds a part that was given as itself.

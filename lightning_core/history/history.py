@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lightning_core.core.answers import Accepted, Alert, Answer
-from lightning_core.core.codec import accepted_from_dicts, answers_from_dicts, decode_event
+from lightning_core.core.codec import accepted_from_dicts, answers_from_dicts, decode_calls, decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.control import Ask, IntervalEnded, PoolAnswer
 from lightning_core.core.events import (
@@ -45,6 +45,8 @@ from lightning_core.storage.journals.thinning import AFTER_A_BREAK
 _REPORT = '{"kind":"report"'
 # A key of answers that accepted parts do not have.
 _ANSWER = '"kind":'
+# A key of calls that raised.
+_RAISED = '"raised":'
 
 
 class Taken(NamedTuple):
@@ -91,6 +93,7 @@ class History:
         outages: Times in which devices had no worker.
         cloud: Nodes requested of the cloud, and costs of its intervals, each with its time.
         market: Offers, and the cost of each job; None for a pool on no market.
+        failed: Error of each part from outside the library that failed, by what was asked of it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -103,6 +106,7 @@ class History:
         self.outages: list[DeviceOutage] = []
         self.cloud: list[tuple[float, PoolAnswer]] = []
         self.market = MarketHistory.of(settings)
+        self.failed: dict[str, str] = {}
         self.part_of: JournalPart | None = None
         self._newest: dict[str, JobHistory] = {}
         self._downtime = Downtime()
@@ -129,6 +133,8 @@ class History:
         now = entry.now - (0.0 if self.part_of is None else self.part_of.submitted_at)
         if entry.digest == LEFT_OUT_BEFORE:
             self.skip(now)
+        if _RAISED in entry.answers:
+            self.failed |= {call.part: call.raised for call in decode_calls(entry.answers) if call.raised}
         if only and says_nothing_of(entry, only):
             self.pass_time(now)
         else:

@@ -60,7 +60,7 @@ class Decor(Stateful):
         eta: Part of an error that the integral takes in, in the paper's mode.
         ramp: ``"rebased"`` or ``"origin"``, the start of the ramp when a deadline changes; None for that of the mode,
             which is the origin in the paper's.
-        level: Quantile of forecast work that a job with a target loss is planned with.
+        level: Quantile of its forecast work by which a job with a target loss is planned.
         min_dwell: Minimum seconds on a number of devices before the job may have fewer.
         min_payback: Minimum ratio of the time that a change to fewer devices lasts to the time that it costs.
         min_saving: Minimum part of a job's device-seconds that fewer devices must save.

@@ -78,8 +78,8 @@ def write_document(path: Path, text: str) -> None:
     write_whole(path, text)
 
 
-def write(journal: Journal, path: Path, title: str = "", *, forecasts: bool = False) -> None:
-    """Write the report, completely or not at all.
+def write(journal: Journal, path: Path, title: str = "", *, forecasts: bool = False) -> History:
+    """Write the report, completely or not at all; return the history that it shows.
 
     Args:
         journal: Journal of a run, which may not be over.
@@ -90,6 +90,7 @@ def write(journal: Journal, path: Path, title: str = "", *, forecasts: bool = Fa
     history = History.read(journal)
     fill_in(journal, history, always=forecasts)
     write_document(path, page(history, title))
+    return history
 
 
 def page(history: History, title: str = "") -> str:
@@ -105,7 +106,7 @@ def page(history: History, title: str = "") -> str:
     return document(
         f"{title}: {headline}" if title else headline,
         f'<p class="soft">{escape(title or "Training jobs with deadlines")}</p><h1>{headline}</h1>'
-        f"<p>{_intro(history)}</p>{_tiles(history)}"
+        f"<p>{_intro(history)}</p>{_failed_parts(history)}{_tiles(history)}"
         f"<h2>Jobs</h2><div class=panel>{all_jobs(history, list(cards))}</div>"
         f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_market(history)}"
         f"{_panels(history)}"
@@ -180,6 +181,12 @@ def _market(history: History) -> str:
         f"<h2>Money by job</h2><div class=panel>{money_by_job(history)}</div>"
         f"<h2>On offer at the end</h2><div class=panel>{offers(history, history.last)}</div>"
     )
+
+
+def _failed_parts(history: History) -> str:
+    """Return a line about each part from outside the library that failed."""
+    lines = (f"a part failed, and was asked no more: {part}: {words}" for part, words in history.failed.items())
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
 def _panels(history: History) -> str:

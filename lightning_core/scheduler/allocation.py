@@ -180,7 +180,7 @@ class Allocator:
         return True
 
     def _most_free(self) -> float:
-        """Return how much is free on the device with most; looked up anew only after that device was taken."""
+        """Return how much is free on the emptiest device; it is looked up anew only after that device was taken."""
         if self._most is None:
             self._most = max(self._free)
         return self._most

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 # Name of the event that says which packages the parts of a pool are from.
 PACKAGES = "lightning_core.packages"
+# What a call of a part may raise; one that calls sys.exit must not end the scheduler.
+ERRORS = (Exception, SystemExit)
 
 
 class OutsideCalls(Stateful):
@@ -87,20 +89,20 @@ class OutsideCalls(Stateful):
         if not self._is_open:  # a question about the present state, of which no journal knows
             try:
                 return read(call())
-            except Exception:
+            except ERRORS:
                 return instead()
         label, told = f"{part} {method}", self._recorded
         if told is not None:
             made = told.popleft() if told and told[0].part == label else PartCall(label, usual)
             try:
                 call()  # what it remembers stays up to date
-            except Exception as error:  # its word is not asked for
+            except ERRORS as error:  # its word is not asked for
                 del error
         else:
             try:
                 made = PartCall(label, call())
                 read(made.returned)
-            except Exception as error:
+            except ERRORS as error:
                 made = PartCall(label, None, f"{type(error).__name__}: {error}"[:MAX_TEXT])
         if made.raised:
             self.failed[part] = made.raised
@@ -277,7 +279,7 @@ class GuardedEstimator(OutsidePart):
     def first_passage(self, rows: IntArray, threshold: FloatArray) -> FloatArray:
         def call() -> FloatArray:
             found: FloatArray = self.inner.first_passage(rows, threshold)
-            if np.any(np.diff(found, axis=1) < 0):
+            if np.any(found[:, 1:] < found[:, :-1]):  # not by differences: two may be inf
                 raise ValueError(f"first_passage must increase along each row, got {found}")
             return found
 

@@ -157,7 +157,8 @@ class Settings:
         self.make_policy()
         self.make_estimator()
         self.make_controllers()
-        object.__setattr__(self, "packages", self.packages or self.packages_here())
+        here = self.packages_here()  # only of parts that are named: these settings may be a copy that names others
+        object.__setattr__(self, "packages", {part: self.packages.get(part, one) for part, one in here.items()})
 
     def _check_bounds(self) -> None:
         """Check what nothing but its size makes wrong."""

@@ -96,7 +96,7 @@ def read_id(body: Any) -> int | str:
 
 
 def write_answer(number: int | str | None, kind: str, value: Any, **more: Any) -> bytes:
-    """Return an answer as a line: a ``"value"``, or words of why it was ``"refused"`` or has ``"failed"``."""
+    """Return an answer as a line: a ``"value"``, or why it was ``"refused"`` or has ``"failed"``, in words."""
     if isinstance(value, Paced):
         more = {"period": value.period} if value.period else {}
         value = value.value
@@ -225,6 +225,7 @@ def _event(text: Any, person: Person) -> Event:
     if isinstance(event, PartEvent):
         if event.decoded() is event:  # that of the packages is the scheduler's own
             raise ValueError(f"no part that is installed with the pool has the event {shown(event.name)}")
+        event.check_types()
         return replace(event, who=person.name)
     if not isinstance(event, Close | PlanEvent):
         check_name(event.job)

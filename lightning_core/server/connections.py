@@ -113,7 +113,7 @@ class Connections:
         return connection
 
     def _make_room(self, newcomer: ClientProcess) -> bool:
-        """Disconnect the least recently used connection of the process with most, if it has more than the newcomer."""
+        """Disconnect the least recently used connection of the process with most, unless the new one has as many."""
         crowd = max(self._processes.values(), key=lambda process: len(process.connections))
         if len(crowd.connections) <= len(newcomer.connections) + 1:
             return False

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,11 +50,13 @@ class Replication(NamedTuple):
         seed: Seed of the draw.
         ceiling: Maximum number of jobs that could be met if all work were known in advance; None on several devices.
         figures: Result of each policy.
+        failed: Errors of parts from outside the library that failed under a policy, by their kind and name.
     """
 
     seed: int
     ceiling: int | None
     figures: Mapping[str, Figures]
+    failed: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -106,14 +109,15 @@ class Experiment:
         jobs = [played.given for played in bundle.jobs]
         # After the last deadline nothing is met any more.
         over = max(given.submitted + given.job.deadline for given in jobs) + 2 * self.delays.report
-        figures = {}
+        figures, failed = {}, {}
         for name, settings in bundle.under(self.policies).items():
             simulation = Simulation(settings, jobs, self.delays, losses=self.losses, save_every=self.save_every,
                                     wall_clock=self.wall_clock)  # fmt: skip
             outcome = simulation.run(until=over)
             weight = sum(job.weight for job in outcome.summary.jobs if job.verdict is Verdict.MET)
             figures[name] = Figures(outcome.met, weight, outcome.switches)
-        return Replication(seed, bundle.ceiling, figures)
+            failed[name] = dict(outcome.failed)
+        return Replication(seed, bundle.ceiling, figures, failed)
 
 
 class Mean(NamedTuple):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from lightning_core.core.answers import Verdict
@@ -42,10 +42,10 @@ class Delays:
     turn_unit: float = 1.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for one in fields(self):
+            value = getattr(self, one.name)
             if not 0 <= value < math.inf:
-                raise ValueError(f"delay {field.name} must be at least 0 seconds and finite, got {value}")
+                raise ValueError(f"delay {one.name} must be at least 0 seconds and finite, got {value}")
         if not self.turn_unit > 0:
             raise ValueError(f"delay turn_unit must be positive, got {self.turn_unit}")
 
@@ -156,6 +156,7 @@ class Outcome:
         rows: Ledger of the market, interval by interval; empty without one.
         references: Cost of the jobs on on-demand nodes alone, and at the offline optimum; None without a market, or if
             the throughput of a job is unknown.
+        failed: Error of each part from outside the library that failed and was replaced, by its kind and name.
     """
 
     jobs: tuple[JobOutcome, ...]
@@ -166,6 +167,7 @@ class Outcome:
     summary: Summary
     rows: tuple[IntervalEnded, ...] = ()
     references: tuple[float, float] | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def paid(self) -> float:

@@ -277,6 +277,7 @@ class Simulation:
             Summary.of(self._settings, self._queue.now, list(status.values()), folder),
             tuple(self._rows),
             self._references(),
+            self._scheduler.failed_parts,
         )
 
     def _references(self) -> tuple[float, float] | None:

@@ -61,13 +61,18 @@ def check_registered(target: Target) -> None:
 def check_spelling(target: Target) -> None:
     """Check that a target is read back from every form in which it is written, and by no other kind."""
     kind, line, body = type(target), str(target), target.to_dict()
+    plain = json.loads(json.dumps(body, allow_nan=False))
+    try:
+        kind.from_dict(plain)
+    except TypeError as error:
+        raise AssertionError(f"from_dict(to_dict()) must give {target!r}: by default the keys of to_dict() are the "
+                             f"arguments of {kind.__name__}: {error}") from None  # fmt: skip
     for form in kind.FORMS:
         require(type(parse_target(form)) is kind, f"{form!r} of FORMS must be read as a {kind.__name__}")
     for other in target_kinds():
         if other is not kind:
             require(other.from_line(line) is None, f"{line!r} must not be read as a {other.__name__}")
             require(other.from_terms(body) is None, f"{body} must not be read as a {other.__name__}")
-    plain = json.loads(json.dumps(body, allow_nan=False))
     read = {
         "as_target(target)": as_target(target),
         f"parse_target({line!r})": parse_target(line),

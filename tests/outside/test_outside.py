@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,9 @@ def test_a_column_is_shown_with_the_job(quiet: Path, tmp_path: Path) -> None:
     train(host, clock, 2)
     status = next(one for one in host.status() if one.name == "a")
     assert "halvings 0.7 of 3" in line(clock.now, status)[COLUMNS.index("reason")]
+    register("silent", Part(columns={"nothing": lambda job: None}))  # type: ignore[dict-item,return-value]
+    assert "nothing" not in parts.columns_of(status)
+    unregister("silent")
     host.close()
 
 
@@ -206,6 +211,30 @@ def test_a_policy_that_fails_is_replaced_and_the_failure_is_in_the_journal(
     host.close()
 
 
+def test_a_simulation_says_that_a_policy_failed(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lightning_core.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    line = ["simulate", "lightning-core-example/bundle.yaml", "--policy", "heaviest_first"]
+    main([*line, "--run-dir", "fine"])
+    assert "warning" not in capsys.readouterr().err
+
+    def plan(self: Any, view: Any, now: float) -> Any:
+        sys.exit("no more")
+
+    monkeypatch.setattr(sys.modules["quiet_nights"].HeaviestFirst, "plan", plan)
+    main([*line, "--run-dir", "failed"])
+    words = "policy heaviest_first: SystemExit: no more"
+    assert f"warning: under heaviest_first: a part failed, and is asked no more: {words}" in capsys.readouterr().err
+    with Journal.open(tmp_path / "failed" / "journal.db", read_only=True) as journal:
+        history = History.read(journal)
+    assert history.failed == {"policy heaviest_first plan": "SystemExit: no more"}
+    assert "SystemExit: no more" in page(history)
+
+
 @pytest.mark.parametrize("method", ["observe", "first_passage"])
 def test_an_estimator_that_fails_is_replaced_by_one_that_has_seen_the_curves(
     quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -224,6 +253,24 @@ def test_an_estimator_that_fails_is_replaced_by_one_that_has_seen_the_curves(
     host.catch_up()
     assert host.scheduler.failed_parts == {"estimator straight_line": "ZeroDivisionError: by zero"}
     assert make_host(tmp_path, clock).status() == host.status()
+    host.close()
+
+
+def test_quantiles_may_be_infinite(quiet: Path, tmp_path: Path) -> None:
+    clock = Clock()
+    host = make_host(tmp_path, clock, controllers={}, policy="edf")
+    host.handle(Submit((Job("a", 600.0, as_target("loss<=0.5")),)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(1, 14):  # the loss rises
+            clock.now += 1.0
+            cells = (Cell(number, 10 * number, 2.0 + number),)
+            directive = host.scheduler.directive("a")
+            assert directive is not None
+            host.handle(Report("a", 1, number=number, version=directive.version, batches=10 * number,
+                               busy=0.5 * number, cells=cells))  # fmt: skip
+            host.catch_up()
+    assert host.scheduler.failed_parts == {}
     host.close()
 
 
@@ -294,6 +341,64 @@ def test_a_bundle_names_parts_and_classes_by_their_path(quiet: Path, tmp_path: P
     assert BundleSpec.from_dict(bundle.to_dict(), tmp_path).settings == bundle.settings
 
 
+def test_settings_with_other_parts_name_the_packages_of_these(quiet: Path) -> None:
+    one = Settings(policy="heaviest_first")
+    assert replace(one, estimator="straight_line").packages == {
+        "policy heaviest_first": "quiet-nights 1.2",
+        "estimator straight_line": "quiet-nights 1.2",
+    }
+    assert replace(one, policy="edf").packages == {}
+
+
+def test_policies_of_packages_are_listed(quiet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lightning_core.cli.main import main
+
+    register("loud", Part(policies={"edf": __import__("quiet_nights").HeaviestFirst}))
+    assert main(["policies"]) == 0
+    unregister("loud")
+    said = capsys.readouterr()
+    assert "The heaviest job first, ties by lot" in said.out
+    assert "(quiet-nights 1.2)" in said.out
+    assert "the policy edf of quiet-nights 1.2 is never used: the library has one of this name" in said.err
+
+
+@dataclass(frozen=True)
+class Lunch:
+    """An event that takes whatever it is given."""
+
+    on: bool
+    guest: str | None = None
+    dishes: Any = ()
+
+
+def test_values_of_an_event_are_checked_against_its_annotations() -> None:
+    register("lunch", Part(events={"began": Lunch}))
+    taken: list[dict[str, Any]] = [{"on": True}, {"on": False, "guest": "ann", "dishes": ["soup"]}, {"guest": None}]
+    for body in taken:
+        PartEvent("lunch.began", body).check_types()
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"on": "no"}, "on: expected bool, got 'no'"),
+        ({"on": True, "guest": 3}, "guest: expected "),
+    ]
+    for body, words in refused:
+        with pytest.raises(ValueError, match=f"event lunch.began: {words}"):
+            PartEvent("lunch.began", body).check_types()
+    unregister("lunch")
+
+
+def test_the_suite_says_that_keys_of_a_target_are_arguments(quiet: Path) -> None:
+    from lightning_core.testing.target_conformance import check_spelling
+
+    class Renamed(type(as_target("3 halvings of 2.4"))):  # type: ignore[misc]
+        FORMS = ()
+
+        def to_dict(self) -> dict[str, Any]:
+            return {"half": self.halves, "start": self.start}
+
+    with pytest.raises(AssertionError, match=r"by default the keys of to_dict\(\) are the arguments of Renamed"):
+        check_spelling(Renamed(3, 2.4))
+
+
 def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path: Path) -> None:
     from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.problems import BundleError
@@ -327,6 +432,16 @@ def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path:
 def test_errors_name_the_part_the_rule_and_the_value(quiet: Path, make: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         make()
+
+
+def test_what_a_constructor_raises_is_named_with_its_type(quiet: Path) -> None:
+    def lost() -> Any:
+        raise KeyError("way")
+
+    register("lost", Part(policies={"lost": lost}))
+    with pytest.raises(ValueError, match=r"policy lost of .*: KeyError: 'way'"):
+        Settings(policy="lost")
+    unregister("lost")
 
 
 def test_two_parts_may_not_bring_the_same_name(quiet: Path) -> None:
@@ -368,6 +483,25 @@ def test_a_part_that_cannot_be_loaded_is_named_where_something_is_missing(
         Settings(policy="heaviest_first")
     monkeypatch.undo()
     forget()
+    parts._broken.clear()
+
+
+def test_of_two_packages_with_a_part_of_the_same_name_one_is_left_out(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = tmp_path / "second"
+    (second / "late-3.dist-info").mkdir(parents=True)
+    (second / "late-3.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 3\n")
+    (second / "late-3.dist-info" / "entry_points.txt").write_text(f"[{parts.GROUP}]\nquiet = late:part\n")
+    (second / "late.py").write_text("from lightning_core import Part\npart = Part()\n")
+    monkeypatch.syspath_prepend(str(second))
+    forget()
+    names = {one.package for one in parts.all_parts() if one.name == "quiet"}
+    assert len(names) == 1
+    other = ({"quiet-nights 1.2", "late 3"} - names).pop()
+    assert (
+        parts.broken_parts()["quiet"] == f"{other}: ValueError: {names.pop()} has a part of this name too; rename one"
+    )
     parts._broken.clear()
 
 

@@ -71,7 +71,7 @@ class Target(ABC):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """Return the target that :meth:`to_dict` gave."""
+        """Return the target that :meth:`to_dict` gave. Override it where keys are not the names of arguments."""
         return cls(**value)
 
     @abstractmethod

@@ -69,7 +69,7 @@ def _answers(
         if (words := state.calls.failed.get(part)) is None:
             return [answer_from_dict(dict(body)) for body in bodies]  # type: ignore[misc]
         state.cloud.failed[by] = words
-    if rights_of(by).limits:  # nothing says any more how much may be spent
+    if rights_of(by).limits:  # no controller says any more how much may be spent
         return [Allowance(state.cloud.spent, Reason("part", (), f"the controller {by} has failed"))]
     return []
 

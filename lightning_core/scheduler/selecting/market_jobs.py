@@ -135,7 +135,7 @@ class CounterfactualReplay:
 
 
 def _quoted(scheduler: Scheduler, now: float) -> Market | None:
-    """Return the market as a pool was quoted it; None before the first quote."""
+    """Return the market as it was quoted to a pool; None before the first quote."""
     controller = scheduler.controllers.get(Asker.MARKET)
     known = now if math.isfinite(now) else scheduler.now
     return controller.quoted(known) if isinstance(controller, MarketController) else None
