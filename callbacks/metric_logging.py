@@ -8,9 +8,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from lightning_core.agent.user_code.guarded import Guarded
 from lightning_core.core.answers import End, JobForecast
-
-from .user_code.guarded import Guarded
 
 # Seconds of training per second that a call of the loggers has taken: a server that is slow costs at most two percent.
 TRAINING_PER_CALL = 50

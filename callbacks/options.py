@@ -14,6 +14,9 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from lightning_core.agent.reporting.joining import MIN_DEADLINE, Connect, Join, SchedulerConnection, device_name
+from lightning_core.agent.reporting.loss_meter import LossMeter
+from lightning_core.agent.user_code.guarded import Guarded
 from lightning_core.core.durations import WallTime, When, parse_when, seconds_until
 from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan, OnRefused
 from lightning_core.core.limits import MAX_COUNT, MAX_NAME
@@ -22,10 +25,6 @@ from lightning_core.core.protocols import Client, DeviceLock
 from lightning_core.core.reported import HyperParameters, hyper_parameters
 from lightning_core.core.targets import Target, as_target
 from lightning_core.view.console_lines import inform, logger
-
-from .reporting.joining import MIN_DEADLINE, Connect, Join, SchedulerConnection, device_name
-from .reporting.loss_meter import LossMeter
-from .user_code.guarded import Guarded
 
 log = logger(__name__)
 

@@ -13,7 +13,7 @@ from examples import demo
 from examples.digits.drawing import LOAD, SECONDS, WINDOW, ceiling, draw
 from examples.digits.trainings import CURVES, TRAININGS, record
 from examples.digits.virtual import PERIOD, play, play_seeds
-from lightning_core.callbacks.reporting.loss_meter import LossMeter
+from lightning_core.agent.reporting.loss_meter import LossMeter
 from lightning_core.core.events import Report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve, load_curves

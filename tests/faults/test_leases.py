@@ -11,15 +11,15 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 
+from lightning_core.agent.reporting import mailbox
+from lightning_core.agent.reporting.hang_watch import HangWatch
+from lightning_core.agent.reporting.joining import SchedulerConnection
+from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.steering import steering
+from lightning_core.agent.steering.fit_signals import JobFenced
+from lightning_core.agent.steering.ranks import Action, SideAction
+from lightning_core.agent.steering.steering import Steering
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.reporting import mailbox
-from lightning_core.callbacks.reporting.hang_watch import HangWatch
-from lightning_core.callbacks.reporting.joining import SchedulerConnection
-from lightning_core.callbacks.reporting.mailbox import Mailbox
-from lightning_core.callbacks.steering import steering
-from lightning_core.callbacks.steering.fit_signals import JobFenced
-from lightning_core.callbacks.steering.ranks import Action, SideAction
-from lightning_core.callbacks.steering.steering import Steering
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import Checkpoint, Report
 from lightning_core.core.reasons import Reason

@@ -1,0 +1,1 @@
+"""What runs in a training process beside its loop, whatever the loop: nothing here knows Lightning."""
