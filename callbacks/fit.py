@@ -4,7 +4,8 @@ Rules
 
 1. What this process does alone may fail: it costs that piece, is logged once, and the training goes on.
 2. What all ranks do together, they do in hooks that all of them reach in the same order, whatever became of rule 1 on
-   one of them: :class:`~.control.ranks.Ranks` after a batch, and after a validation or an epoch if a model is kept.
+   one of them: :class:`~lightning_core.agent.steering.ranks.Ranks` after a batch, and after a validation or an epoch if
+   a model is kept.
 3. A value is read where Lightning has computed it for all: after a validation in ``on_validation_end``, after an epoch
    once the module's own hook has run, where Lightning counts the epoch: no hook is there.
 4. A training that has met its target stops in the hook that saw it, by the rule of the scheduler
@@ -28,6 +29,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.agent.job_record import JobRecord
+from lightning_core.agent.outcome import summary_line
 from lightning_core.agent.reporting.hang_watch import HangWatch, Phase
 from lightning_core.agent.reporting.losses import Losses
 from lightning_core.agent.reporting.mailbox import Mailbox
@@ -55,7 +57,7 @@ from .checkpointing.job_writer import batches_done
 from .elastic.steps import micro_batches_per_step
 from .fit_end import exit_of
 from .held_state import offload_of
-from .metric_logging import MetricLog, summary_line
+from .metric_logging import MetricLog
 from .options import Options, hyper_parameters_of
 from .reading.horizon import epoch_batches, horizon, seconds_left
 from .reading.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of

@@ -1,1 +1,1 @@
-"""What runs in a training process beside its loop, whatever the loop: nothing here knows Lightning."""
+"""The scheduler's side of a training process: reports, steering and records, for any training loop."""

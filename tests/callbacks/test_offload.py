@@ -67,7 +67,7 @@ class Tied(Net):
         assert self.is_tied
 
 
-class Watched(Offload):  # type: ignore[misc]
+class Watched(Offload):
     """Says what a job does next as soon as its state is out, and what it has seen there."""
 
     def __init__(self, trainer: pl.Trainer, module: Tied, then: list[Directive]) -> None:
@@ -370,7 +370,8 @@ def test_without_room_on_the_device_the_state_waits_and_then_gives_up(caplog: py
             self.storage.copy_(host)
 
     last = state._away[-1]
-    state._away[-1] = last._replace(storage=Storage(last.storage))
+    full_device: Any = Storage(last.storage)
+    state._away[-1] = last._replace(storage=full_device)
     assert not state.move_back()
     assert all(weight.untyped_storage().nbytes() == 0 for weight in weights)  # no half of it takes the room of others
     assert not caplog.text

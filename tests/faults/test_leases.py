@@ -96,7 +96,7 @@ class Parted(Script):
 
 @pytest.mark.promise("R5")
 def test_the_last_directive_of_an_ended_incarnation_stays() -> None:
-    script = Parted()
+    script: Any = Parted()
     box = Mailbox(lambda: SchedulerConnection(script, 1), "job", period=0.01, listens=True)
     box.begin(0)
     until(lambda: box.inbox.directive is SUPERSEDED)
@@ -188,7 +188,7 @@ def test_a_launched_job_ignores_old_directives(directive: Directive | None, fres
 
 
 def test_a_checkpoint_is_reported_at_once() -> None:
-    script = Script(grant(1, 1.0))
+    script: Any = Script(grant(1, 1.0))
     connection = SchedulerConnection(script, 1)
     box = Mailbox(lambda: connection, "job", period=3600.0)
     box.begin(0)
@@ -200,7 +200,7 @@ def test_a_checkpoint_is_reported_at_once() -> None:
 
 
 def test_a_job_reports_as_rarely_as_it_is_asked_to_and_hears_as_soon() -> None:
-    script = Script(grant(1, 1.0))
+    script: Any = Script(grant(1, 1.0))
     script.report_period = 3600.0
     box = Mailbox(lambda: SchedulerConnection(script, 1), "job", period=0.0)
     box.begin(0)

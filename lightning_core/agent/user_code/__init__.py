@@ -1,1 +1,1 @@
-"""Asking the user's code, and Lightning's, without changing what a training does."""
+"""Asking the code of others without changing what a training does."""
