@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 from lightning_core.agent.job_record import JobRecord, notebook_card
+from lightning_core.agent.options import JobTerms, Options, read_on_refused
 from lightning_core.agent.reporting.hang_watch import Phase
 from lightning_core.agent.steering.roll_call import RollCall
 from lightning_core.core.answers import Directive, JobForecast, Verdict
@@ -25,7 +27,6 @@ from .checkpointing.job_checkpointer import JobCheckpointer
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
 from .held_state import check_offload
-from .options import JobTerms, Options, read_on_refused
 from .parent import ForParent, Left
 
 log = logger(__name__)
@@ -135,6 +136,8 @@ class CoreCallback(pl.Callback):
         if is_disabled():  # nothing is looked at, and no hook does anything
             return
         refuse_base_60(self, deadline=deadline, hang=hang)
+        if target is None:
+            raise MisconfigurationException("CoreCallback needs a target, such as 'train_loss<=0.35'")
         self._terms = JobTerms(job, deadline, target, weight, on_miss, on_nan, like, on_hold)
         self._options = Options(
             self._terms.job, pool, stop_when_met, every, read_on_refused(on_refused),

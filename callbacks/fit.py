@@ -29,6 +29,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.agent.job_record import JobRecord
+from lightning_core.agent.options import Options
 from lightning_core.agent.outcome import summary_line
 from lightning_core.agent.reporting.hang_watch import HangWatch, Phase
 from lightning_core.agent.reporting.losses import Losses
@@ -58,7 +59,7 @@ from .elastic.steps import micro_batches_per_step
 from .fit_end import exit_of
 from .held_state import offload_of
 from .metric_logging import MetricLog
-from .options import Options, hyper_parameters_of
+from .reading.description import connection_of, hyper_parameters_of
 from .reading.horizon import epoch_batches, horizon, seconds_left
 from .reading.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of
 from .reading.logged_metrics import TrainerMetrics
@@ -156,7 +157,7 @@ class Fit:
 
         def make_mailbox() -> Mailbox:
             return Mailbox(
-                options.connect(trainer, pl_module, self._guarded, self._host_name), self.name,
+                connection_of(options, trainer, pl_module, self._guarded, self._host_name), self.name,
                 hold_timeout=10.0 if launched else CLOSE_TIMEOUT / 2,
                 asks_forecast=not launched or bool(trainer.loggers), listens=launched, hangs=self.hangs,
                 give_up=options.give_up, memory=self._rank_memory or meter, ranks=watch,

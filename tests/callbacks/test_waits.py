@@ -58,7 +58,6 @@ CALLS = {
     },
     "callbacks/fit.py": {
         "__init__:connect": NEVER, "_after_epoch:broadcast": RANKS, "begin:wait_for_start": BELOW,
-        "make_mailbox:connect": NEVER,
     },
     "lightning_core/agent/reporting/inbox.py": {"wait:wait": BELOW, "wait_for_answer:wait_for": BELOW},
     "lightning_core/agent/reporting/joining.py": {
