@@ -57,7 +57,7 @@ CALLS = {
         "_pause:wait": AHEAD, "_acquire:acquire": TURN, "_acquire:wait": ROOM,
     },
     "callbacks/fit.py": {
-        "__init__:connect": NEVER, "_after_epoch:broadcast": RANKS, "begin:wait_for_start": BELOW,
+        "_after_epoch:broadcast": RANKS, "begin:wait_for_start": BELOW,
     },
     "lightning_core/agent/reporting/inbox.py": {"wait:wait": BELOW, "wait_for_answer:wait_for": BELOW},
     "lightning_core/agent/reporting/joining.py": {
