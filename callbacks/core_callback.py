@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
+from lightning_core.agent.job_record import JobRecord, notebook_card
+from lightning_core.agent.options import JobTerms, Options, read_on_refused
+from lightning_core.agent.reporting.hang_watch import Phase
+from lightning_core.agent.steering.roll_call import RollCall
 from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import When, parse_limit, refuse_base_60
 from lightning_core.core.events import Checkpoint
@@ -21,12 +26,8 @@ from .checkpointing.best_model import check_keep_best
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
-from .job_record import JobRecord, notebook_card
-from .options import JobTerms, Options, read_on_refused
+from .held_state import check_offload
 from .parent import ForParent, Left
-from .reporting.hang_watch import Phase
-from .steering.offload import check_offload
-from .steering.roll_call import RollCall
 
 log = logger(__name__)
 
@@ -135,6 +136,8 @@ class CoreCallback(pl.Callback):
         if is_disabled():  # nothing is looked at, and no hook does anything
             return
         refuse_base_60(self, deadline=deadline, hang=hang)
+        if target is None:
+            raise MisconfigurationException("CoreCallback needs a target, such as 'train_loss<=0.35'")
         self._terms = JobTerms(job, deadline, target, weight, on_miss, on_nan, like, on_hold)
         self._options = Options(
             self._terms.job, pool, stop_when_met, every, read_on_refused(on_refused),
@@ -214,7 +217,8 @@ class CoreCallback(pl.Callback):
             self._checkpointer.install(trainer)
             # First of all, to save a new epoch before its first hook. As a new list: the old one is being iterated.
             trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
-        self._roll_call = RollCall(trainer, self._options.job.name, self._options.same_on_all_ranks())
+        name, same = self._options.job.name, self._options.same_on_all_ranks()
+        self._roll_call = RollCall(trainer, trainer.global_rank, trainer.world_size, name, same)
         self._roll_call.answer()
 
     def _serves(self, trainer: pl.Trainer) -> bool:

@@ -4,7 +4,8 @@ Rules
 
 1. What this process does alone may fail: it costs that piece, is logged once, and the training goes on.
 2. What all ranks do together, they do in hooks that all of them reach in the same order, whatever became of rule 1 on
-   one of them: :class:`~.control.ranks.Ranks` after a batch, and after a validation or an epoch if a model is kept.
+   one of them: :class:`~lightning_core.agent.steering.ranks.Ranks` after a batch, and after a validation or an epoch if
+   a model is kept.
 3. A value is read where Lightning has computed it for all: after a validation in ``on_validation_end``, after an epoch
    once the module's own hook has run, where Lightning counts the epoch: no hook is there.
 4. A training that has met its target stops in the hook that saw it, by the rule of the scheduler
@@ -27,6 +28,22 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from lightning_core.agent.job_record import JobRecord
+from lightning_core.agent.options import Options
+from lightning_core.agent.outcome import summary_line
+from lightning_core.agent.reporting.hang_watch import HangWatch, Phase
+from lightning_core.agent.reporting.losses import Losses
+from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.reporting.memory_meter import memory_meter
+from lightning_core.agent.reporting.rank_memory import RankMemory
+from lightning_core.agent.reporting.rank_watch import RankWatch, store_of_group
+from lightning_core.agent.reporting.target_reader import Stage
+from lightning_core.agent.slurm import SlurmEnd
+from lightning_core.agent.steering.busy_timer import BusyTimer, GpuTimer, HostTimer
+from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
+from lightning_core.agent.steering.ranks import NOTHING, Ranks, SideAction
+from lightning_core.agent.steering.steering import Steering
+from lightning_core.agent.user_code.guarded import Guarded
 from lightning_core.core.answers import End
 from lightning_core.core.events import Cell, Horizon
 from lightning_core.core.limits import MAX_COUNT
@@ -40,26 +57,13 @@ from .checkpointing.job_checkpointer import JobCheckpointer
 from .checkpointing.job_writer import batches_done
 from .elastic.steps import micro_batches_per_step
 from .fit_end import exit_of
-from .job_record import JobRecord
-from .metric_logging import MetricLog, summary_line
-from .options import Options, hyper_parameters_of
-from .reporting.hang_watch import HangWatch, Phase
-from .reporting.horizon import epoch_batches, horizon, seconds_left
-from .reporting.losses import Losses
-from .reporting.lr_watch import LearningRateWatch
-from .reporting.mailbox import Mailbox
-from .reporting.memory_meter import memory_meter
-from .reporting.rank_memory import RankMemory
-from .reporting.rank_watch import RankWatch, store_of_group
-from .reporting.target_reader import Stage
-from .slurm import SlurmEnd
-from .steering.busy_timer import BusyTimer, GpuTimer, HostTimer
-from .steering.fit_signals import JobEnded, JobReleased
-from .steering.offload import offload_of
-from .steering.ranks import NOTHING, Ranks, SideAction
-from .steering.steering import Steering
-from .user_code.guarded import Guarded
-from .user_code.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of
+from .held_state import offload_of
+from .metric_logging import MetricLog
+from .reading.description import connection_of, hyper_parameters_of
+from .reading.horizon import epoch_batches, horizon, seconds_left
+from .reading.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of
+from .reading.logged_metrics import TrainerMetrics
+from .reading.lr_watch import LearningRateWatch
 
 log = logger(__name__)
 
@@ -153,7 +157,7 @@ class Fit:
 
         def make_mailbox() -> Mailbox:
             return Mailbox(
-                options.connect(trainer, pl_module, self._guarded, self._host_name), self.name,
+                connection_of(options, trainer, pl_module, self._guarded, self._host_name), self.name,
                 hold_timeout=10.0 if launched else CLOSE_TIMEOUT / 2,
                 asks_forecast=not launched or bool(trainer.loggers), listens=launched, hangs=self.hangs,
                 give_up=options.give_up, memory=self._rank_memory or meter, ranks=watch,
@@ -162,7 +166,7 @@ class Fit:
         self.mailbox: Mailbox | None = self._alone(make_mailbox, None) if trainer.is_global_zero else None
         """Mailbox of the job; None on all ranks but the first."""
         self._rates = LearningRateWatch(self.name, self.mailbox, wanted=target.observes)
-        self._losses = Losses(target, self._deliver, options.every, record.evaluated_in)
+        self._losses = Losses(target, self._deliver, options.every, TrainerMetrics(trainer), record.evaluated_in)
         resumed = options.incarnation > 1 if options.launched else record.resumed
         self._judge = TargetJudge(target, Settings().window)
         if self._ranks is not None:
@@ -326,7 +330,7 @@ class Fit:
             outbox.in_slow_phase = False
             outbox.progress = batches, self._timer.batch(), losses.rejected
             try:  # not guarded as a whole, which would take longer than all else
-                complaint = losses.read_batch(trainer, outputs, accumulated, batches)
+                complaint = losses.read_batch(outputs, accumulated, batches)
                 if complaint is not None:
                     self._complain(complaint)
             except Exception as error:
@@ -407,15 +411,15 @@ class Fit:
     @_never_fails
     def end_validation(self, trainer: pl.Trainer) -> None:
         """Read the target's number after a validation, which Lightning has computed on all ranks; keep the model."""
-        self._alone(lambda: self._read_evaluation(trainer, "validation"), None)
+        self._alone(lambda: self._read_evaluation("validation"), None)
         # By the clock, each rank validates when it likes: there they keep the model, and stop, at their next agreement.
         if not (self.has_ranks and getattr(trainer, "_val_check_time_interval", None) is not None):
             self._keep_or_stop(trainer)
         self.hangs.begin(Phase.NEXT_BATCH)
 
-    def _read_evaluation(self, trainer: pl.Trainer, stage: Stage) -> None:
+    def _read_evaluation(self, stage: Stage) -> None:
         if self.mailbox is not None:
-            self._complain(self._losses.read_evaluation(trainer, stage, self._batches))
+            self._complain(self._losses.read_evaluation(stage, self._batches))
             self._report_bad_losses(self.mailbox)
         self.report_busy()
 
@@ -456,7 +460,7 @@ class Fit:
             self._keep_or_stop(trainer)
         complaint = None
         if self.mailbox is not None:  # only the first rank reads
-            complaint = self._alone(lambda: self._losses.complaint(trainer), None)
+            complaint = self._alone(lambda: self._losses.complaint(), None)
         if not self._launched:
             self._complain(complaint)
             return
@@ -465,7 +469,7 @@ class Fit:
             raise MisconfigurationException(complaint)
 
     def _read_epoch(self, trainer: pl.Trainer) -> None:
-        self._read_evaluation(trainer, "epoch")
+        self._read_evaluation("epoch")
         if self.mailbox is not None and self._last_batch == UNKNOWN:  # its loader has no length
             self._resolve_target(self._per_epoch, self.mailbox)
             if self._batches == self._last_batch:

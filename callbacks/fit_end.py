@@ -8,12 +8,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
+from lightning_core.agent.user_code.guarded import Guarded
 from lightning_core.core.events import ExitCause, WorkerExited
 
-from .reporting.horizon import seconds_left
-from .steering.fit_signals import JobEnded, JobReleased
-from .user_code.guarded import Guarded
-from .user_code.lightning_kinds import EARLY_STOPPING, callbacks_of
+from .reading.horizon import seconds_left
+from .reading.lightning_kinds import EARLY_STOPPING, callbacks_of
 
 
 def exit_of(trainer: pl.Trainer, job: str, error: BaseException | None) -> WorkerExited:

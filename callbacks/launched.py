@@ -18,9 +18,9 @@ UNKNOWN_DEADLINE = 1.0
 class LaunchedCallback(CoreCallback):
     """Joins the Trainer of a launched job to the scheduler that has launched it.
 
-    It holds until the job may train. The job leaves ``Trainer.fit`` by :class:`~.control.fit_signals.JobEnded` when it
-    is over with its target unmet, and by :class:`~.control.fit_signals.JobReleased`, saved, when it is granted no
-    devices, or others.
+    It holds until the job may train. The job leaves ``Trainer.fit`` by an exception of
+    :mod:`lightning_core.agent.steering.fit_signals`: ``JobEnded`` when it is over with its target unmet,
+    ``JobReleased`` when it has been saved and is granted no devices, or others.
 
     Args:
         job: Name of the job.
@@ -35,7 +35,8 @@ class LaunchedCallback(CoreCallback):
         keep_best: Folder where the best model is saved; False to save none.
         hang: Time that any step may take, as of :class:`CoreCallback`.
         on_hold: What becomes of its memory on a GPU while it is held, as of :class:`CoreCallback`.
-        give_up: Function that ends the process of a training that hangs, as of :class:`~.reporting.mailbox.Mailbox`.
+        give_up: Function that ends the process of a training that hangs, as of
+            :class:`~lightning_core.agent.reporting.mailbox.Mailbox`.
         every: Minimum batches per loss cell.
 
     Raises:

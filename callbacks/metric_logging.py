@@ -1,4 +1,4 @@
-"""Logging of a job's share, forecast and verdict, and the line that is printed at its end."""
+"""Logging of a job's share, forecast and verdict through the loggers of a Trainer."""
 
 from __future__ import annotations
 
@@ -8,28 +8,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from lightning_core.agent.outcome import metrics_of
+from lightning_core.agent.user_code.guarded import Guarded
 from lightning_core.core.answers import End, JobForecast
-
-from .user_code.guarded import Guarded
 
 # Seconds of training per second that a call of the loggers has taken: a server that is slow costs at most two percent.
 TRAINING_PER_CALL = 50
-
-
-def metrics_of(news: JobForecast | End) -> dict[str, float]:
-    """Return a forecast or an end as metrics for loggers, without unknown values.
-
-    Example::
-
-        >>> from lightning_core import Verdict
-        >>> metrics_of(JobForecast(Verdict.AT_RISK, "late by 12m", 0.5, 60.0, None))
-        {'lightning_core/share': 0.5, 'lightning_core/seconds_left': 60.0, 'lightning_core/verdict': 1.0}
-    """
-    known: dict[str, float | None] = {}
-    if isinstance(news, JobForecast):
-        known = {"share": news.share, "seconds_left": news.left, "seconds_to_spare": news.spare}
-    known["verdict"] = None if news.verdict is None else float(news.verdict.number)
-    return {f"lightning_core/{name}": value for name, value in known.items() if value is not None}
 
 
 class MetricLog:
@@ -81,23 +65,3 @@ def _logs_on_first_rank(logger: Any) -> bool:
     """Return whether a logger is one of Lightning's, none of which communicates between ranks."""
     home: str = type(logger).log_metrics.__module__
     return home.startswith(("lightning.pytorch.loggers.", "pytorch_lightning.loggers."))
-
-
-def summary_line(job: str, forecast: JobForecast | None, refused: str = "") -> str:
-    """Return the outcome of a job in one line: whether its target was met and, if not, what it would have taken.
-
-    Args:
-        job: Name of the job.
-        forecast: Last forecast, which holds the verdict; None if there is none.
-        refused: The pool's reason for refusing the job, if it did.
-
-    Example::
-
-        >>> from lightning_core import Verdict
-        >>> summary_line("a", JobForecast(Verdict.MET, "target met with 51.0s to spare", 0.0, None, None))
-        'lightning_core: a: met: target met with 51.0s to spare'
-    """
-    if forecast is None or forecast.verdict is None:
-        why = f"the pool refused the job: {refused}" if refused else "the scheduler does not answer"
-        return f"lightning_core: {job}: unknown whether the target was met: {why}"
-    return f"lightning_core: {job}: {forecast.verdict}: {forecast.reason}"

@@ -13,8 +13,8 @@ from examples import demo
 from examples.digits.drawing import LOAD, SECONDS, WINDOW, ceiling, draw
 from examples.digits.trainings import CURVES, TRAININGS, record
 from examples.digits.virtual import PERIOD, play, play_seeds
-from lightning_core.callbacks.reporting.loss_meter import LossMeter
-from lightning_core.core.events import Report
+from lightning_core.agent.reporting.loss_meter import LossMeter
+from lightning_core.core.events import Cell, Report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve, load_curves
 
@@ -76,13 +76,13 @@ def test_the_recordings_agree_with_their_index() -> None:
     assert set(index) == set(TRAININGS) == {path.stem for path in CURVES.glob("*.csv")} - {"index"}
     assert sum(path.stat().st_size for path in CURVES.iterdir()) < 100_000
     for name, training in TRAININGS.items():
-        cells: list[int] = []
-        meter = LossMeter(lambda cell, cells=cells: cells.append(cell.batches), training.cell)
+        cells: list[Cell] = []
+        meter = LossMeter(cells.append, training.cell)
         for batch in range(1, training.batches + 1):
             meter.add(1.0, batch)
         curve = RECORDED[name]
-        assert curve.position.tolist() == cells
-        assert (int(index[name]["rows"]), int(index[name]["last_step"])) == (len(cells), cells[-1])
+        assert curve.position.tolist() == [cell.batches for cell in cells]
+        assert (int(index[name]["rows"]), int(index[name]["last_step"])) == (len(cells), cells[-1].batches)
         assert curve.loss[-20:].mean() < 0.1 * curve.loss[:20].mean()
         assert 0.001 < float(index[name]["sec_per_step"]) < 0.2
 

@@ -13,8 +13,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_core.agent.reporting.inbox import Inbox
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.reporting.inbox import Inbox
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
@@ -90,7 +90,7 @@ def test_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
 
 def test_memory_is_freed_on_release(tmp_path: Path) -> None:
     """A job that is granted no device saves and leaves, and its memory on the device is freed."""
-    from lightning_core.callbacks.steering.fit_signals import JobReleased
+    from lightning_core.agent.steering.fit_signals import JobReleased
 
     gc.collect()
     torch.cuda.empty_cache()

@@ -33,11 +33,12 @@ ROOMS = (
     "history server",
     "view",
     "report",
-    "callbacks.user_code",
-    "callbacks.elastic",
+    "agent.user_code",
+    "agent.reporting",
+    "agent.steering",
+    "agent",
+    "callbacks.reading callbacks.elastic",
     "callbacks.checkpointing",
-    "callbacks.reporting",
-    "callbacks.steering",
     "callbacks",
     "bundle",
     "simulation cloud worker run",
@@ -104,6 +105,25 @@ def test_rooms_import_those_above_them_alone() -> None:
         for other, number in imported(name, path, modules)
         if room(name) and room(other) and room(other) != room(name) and not line[room(other)] < line[room(name)]
     ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_agent_knows_no_lightning() -> None:
+    """Neither a module of it nor one that it stands on imports Lightning, not even in a function or for types alone."""
+    modules, arrows = sources(), graph()
+    closure, waiting = set[str](), [name for name in modules if name.startswith(f"{PACKAGE}.agent")]
+    while waiting:
+        name = waiting.pop()
+        if name not in closure:
+            closure.add(name)
+            waiting += arrows[name]
+    packages = {"lightning", "pytorch_lightning", "lightning_fabric"}
+    wrong = []
+    for name in closure:
+        for node in ast.walk(ast.parse(modules[name].read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            wrong += [f"{modules[name]}:{one}" for one in names if one.partition(".")[0] in packages]
     assert not wrong, "\n".join(wrong)
 
 
@@ -196,7 +216,7 @@ def test_no_two_classes_share_a_name() -> None:
 # of files, how long no scheduler ran, and deadlines of searches, whose trials Optuna and Tune date. All else is
 # measured on the monotonic clock, which cannot be set.
 WALL_CLOCK = {
-    "callbacks/fit.py", "callbacks/job_record.py", "callbacks/options.py",
+    "callbacks/fit.py", "lightning_core/agent/job_record.py", "lightning_core/agent/options.py",
     "lightning_core/bundle/job_section.py", "lightning_core/cli/history_commands.py",
     "lightning_core/cli/job_commands.py",
     "lightning_core/cli/run_in_pool.py", "lightning_core/cli/search.py",

@@ -202,8 +202,8 @@ def shares(_file: Path) -> Figures:
 
 def memory(_file: Path) -> Figures:
     """Compare the peak that is reported with torch's, and measure how fast the state of a training is moved."""
+    from lightning_core.agent.steering.offload import Offload
     from lightning_core.callbacks.launched import LaunchedCallback
-    from lightning_core.callbacks.steering.offload import Offload
     from lightning_core.core.targets import BatchTarget
 
     with tempfile.TemporaryDirectory() as temp:
@@ -280,8 +280,8 @@ def turns(_file: Path) -> Figures:
 
 
 def _train_in_turns(number: int, folder: Path) -> None:
+    from lightning_core.agent.steering.fit_signals import JobEnded
     from lightning_core.callbacks.launched import LaunchedCallback
-    from lightning_core.callbacks.steering.fit_signals import JobEnded
     from lightning_core.core.targets import BatchTarget
     from lightning_core.node.arbiter_client import ArbiterClient
 

@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.recording import ordinary_tasks as tasks
 from benchmarks.recording.ordinary_tasks import Learner
-from lightning_core.callbacks.reporting.loss_meter import LossMeter
+from lightning_core.agent.reporting.loss_meter import LossMeter
 from lightning_core.core.events import Cell
 from lightning_core.core.reported import LearningRates, fewer
 

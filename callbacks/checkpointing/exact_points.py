@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
-from ..user_code.lightning_kinds import ACCUMULATION_SCHEDULER, STOCHASTIC_AVERAGING, callbacks_of
+from ..reading.lightning_kinds import ACCUMULATION_SCHEDULER, STOCHASTIC_AVERAGING, callbacks_of
 
 # Callbacks that set something when an epoch starts: Lightning does not call them when it resumes within one.
 SET_BY_EPOCH = (ACCUMULATION_SCHEDULER, STOCHASTIC_AVERAGING)

@@ -33,11 +33,11 @@ import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from lightning_core.agent.user_code import random_state
 from lightning_core.core.events import Checkpoint
 from lightning_core.view.console_lines import logger
 
 from ..elastic.steps import MicroBatches
-from ..user_code import random_state
 from .checkpoint_io import SafeCheckpointIO
 from .exact_points import (
     fits_any_ranks,

@@ -14,10 +14,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
 from typing_extensions import override
 
+from lightning_core.agent.user_code.random_state import RandomStateKept
 from lightning_core.core.events import Checkpoint
 from lightning_core.errors import LightningCoreError
 
-from ..user_code.random_state import RandomStateKept
 from .checkpoint_io import CheckpointError, SafeCheckpointIO
 
 # Whether this version of Lightning tells plugins how to load.

@@ -90,7 +90,7 @@ def record(training: Training) -> tuple[list[tuple[int, float]], float]:
     import lightning.pytorch as pl
 
     import examples.digits as digits
-    from lightning_core.callbacks.reporting.loss_meter import LossMeter
+    from lightning_core.agent.reporting.loss_meter import LossMeter
 
     cells: list[tuple[int, float]] = []
     meter = LossMeter(lambda cell: cells.append((cell.batches, cell.value)), training.cell)

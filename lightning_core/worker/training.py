@@ -32,10 +32,10 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
     Returns:
         How the training ended.
     """
+    from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced, JobReleased
     from lightning_core.bundle.lightning_config import build
     from lightning_core.callbacks.checkpointing.job_writer import CheckpointNotSavedError, write
     from lightning_core.callbacks.fit_end import ended_by
-    from lightning_core.callbacks.steering.fit_signals import JobEnded, JobFenced, JobReleased
 
     rank, home = assignment.rank, Path(assignment.folder)
     folder = checkpoint_folder(home, assignment.incarnation)

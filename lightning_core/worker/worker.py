@@ -187,7 +187,7 @@ class Worker:
 
 def _log_result(assignment: Assignment, forecast: JobForecast | None) -> None:
     """Add the result of a job that is over to its log."""
-    from lightning_core.callbacks.metric_logging import summary_line
+    from lightning_core.agent.outcome import summary_line
 
     if forecast is not None and forecast.verdict in (Verdict.MET, Verdict.MISSED, Verdict.CANCELLED, Verdict.CRASHED):
         with suppress(OSError), (Path(assignment.folder) / "log.txt").open("a") as file:

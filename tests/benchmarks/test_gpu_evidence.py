@@ -36,7 +36,7 @@ CODE = {
     "imports": """
 import os
 import benchmarks.gpu.gpu_parts, lightning_core, tests.conftest
-from lightning_core.callbacks.steering import offload  # from the same folder, whether the project is installed or not
+from lightning_core.agent.steering import offload  # from the same folder, whether the project is installed or not
 modules = (lightning_core, offload, tests.conftest)
 write(figures={'found': float(all(module.__file__.startswith(os.getcwd()) for module in modules))}, why='')
 """,

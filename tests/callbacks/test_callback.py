@@ -14,10 +14,11 @@ import lightning.pytorch as pl
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_core.callbacks import CoreCallback, options
+from lightning_core.agent import options
+from lightning_core.agent.reporting import joining
+from lightning_core.agent.steering.fit_signals import JobEnded
+from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.reporting import joining
-from lightning_core.callbacks.steering.fit_signals import JobEnded
 from lightning_core.core.answers import Directive, End, Grant, JobForecast, JoinReply, Verdict
 from lightning_core.core.events import Report, WorkerExited
 from lightning_core.core.jobs import Job

@@ -25,14 +25,14 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, WeightedRandomSampler
 
+from lightning_core.agent.steering import ranks
+from lightning_core.agent.steering.fit_signals import JobReleased
+from lightning_core.agent.user_code import random_state
 from lightning_core.bundle.job_spec import feasible_sizes, micro_batches_of
 from lightning_core.callbacks import ElasticLoader
 from lightning_core.callbacks.checkpointing.job_checkpointer import JobCheckpointer
 from lightning_core.callbacks.elastic import loader as loaders
 from lightning_core.callbacks.elastic import steps
-from lightning_core.callbacks.steering import ranks
-from lightning_core.callbacks.steering.fit_signals import JobReleased
-from lightning_core.callbacks.user_code import random_state
 from lightning_core.worker.process_group import (
     INTERFACE,
     Rank,

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_core.callbacks.reporting import loss_meter
-from lightning_core.callbacks.steering import busy_timer
+from lightning_core.agent.reporting import loss_meter
+from lightning_core.agent.steering import busy_timer
 from lightning_core.core.answers import Directive, Grant, JobStatus, Verdict
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Pause, SetTerms

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lightning_core.callbacks.reporting import forecast_watch
-from lightning_core.callbacks.reporting.forecast_watch import FORECAST_PERIOD, MAX_UNREAD, ForecastWatch
+from lightning_core.agent.reporting import forecast_watch
+from lightning_core.agent.reporting.forecast_watch import FORECAST_PERIOD, MAX_UNREAD, ForecastWatch
 from lightning_core.core.answers import JobForecast, Verdict
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from lightning_core.agent.reporting.hang_watch import MAX_GAP, UNKNOWN_FACTOR, HangWatch, Phase
+from lightning_core.agent.reporting.inbox import Inbox
+from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.reporting.hang_watch import MAX_GAP, UNKNOWN_FACTOR, HangWatch, Phase
-from lightning_core.callbacks.reporting.inbox import Inbox
-from lightning_core.callbacks.reporting.mailbox import Mailbox
 from lightning_core.core.reported import Hang
 from lightning_core.core.targets import BatchTarget
 from tests.callbacks.test_callback import AlwaysFree, Script, fit, grant

@@ -10,9 +10,9 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 
+from lightning_core.agent.reporting import joining
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.options import batch_size_of, model_of
-from lightning_core.callbacks.reporting import joining
+from lightning_core.callbacks.reading.description import batch_size_of, model_of
 from lightning_core.server.clients.local_client import LocalClient
 from lightning_core.storage.runs.run_store import FILE, RunStore
 from tests.callbacks.test_callback import Script, grant, steered

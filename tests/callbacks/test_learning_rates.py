@@ -14,9 +14,9 @@ import torch
 from torch.optim import Optimizer
 from torch.optim import lr_scheduler as lrs
 
+from lightning_core.agent.reporting.lr_points import seen_points
+from lightning_core.agent.reporting.outbox import Outbox
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.reporting.lr_points import seen_points
-from lightning_core.callbacks.reporting.outbox import Outbox
 from lightning_core.core.events import Report
 from lightning_core.core.limits import MAX_RATES
 from lightning_core.core.reported import LearningRates, fewer

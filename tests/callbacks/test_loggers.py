@@ -18,8 +18,8 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from lightning_core.agent.steering.fit_signals import JobEnded
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.steering.fit_signals import JobEnded
 from lightning_core.core.answers import End, Verdict
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget

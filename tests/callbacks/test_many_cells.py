@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lightning_core.callbacks.reporting.joining import SchedulerConnection
-from lightning_core.callbacks.reporting.mailbox import Mailbox
+from lightning_core.agent.reporting.joining import SchedulerConnection
+from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.core.events import Cell, ExitCause, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS

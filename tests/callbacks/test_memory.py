@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_core.callbacks.reporting import memory_meter as meters
-from lightning_core.callbacks.reporting.memory_meter import MAX_COST, MAX_PERIOD, MIN_PERIOD, MemoryMeter, memory_meter
-from lightning_core.callbacks.reporting.outbox import Outbox
+from lightning_core.agent.reporting import memory_meter as meters
+from lightning_core.agent.reporting.memory_meter import MAX_COST, MAX_PERIOD, MIN_PERIOD, MemoryMeter, memory_meter
+from lightning_core.agent.reporting.outbox import Outbox
 from lightning_core.core.events import Report
 from lightning_core.core.reported import MemoryUse
 from tests.callbacks.test_callback import Script, fit, grant, steered

@@ -14,18 +14,16 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
-from lightning_core.callbacks import CoreCallback, fit
-from lightning_core.callbacks.checkpointing import job_checkpointer
-from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.steering import offload
-from lightning_core.callbacks.steering.fit_signals import JobEnded, JobReleased
-from lightning_core.callbacks.steering.offload import (
+from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
+from lightning_core.agent.steering.offload import (
     MAX_WAIT_FOR_ROOM,
     SILENT_WAIT,
     Offload,
-    check_offload,
-    state_holders,
 )
+from lightning_core.callbacks import CoreCallback, fit, held_state
+from lightning_core.callbacks.checkpointing import job_checkpointer
+from lightning_core.callbacks.held_state import check_offload, state_holders
+from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.jobs import Job, OnHold
 from lightning_core.core.reasons import Reason
@@ -69,7 +67,7 @@ class Tied(Net):
         assert self.is_tied
 
 
-class Watched(Offload):  # type: ignore[misc]
+class Watched(Offload):
     """Says what a job does next as soon as its state is out, and what it has seen there."""
 
     def __init__(self, trainer: pl.Trainer, module: Tied, then: list[Directive]) -> None:
@@ -372,7 +370,8 @@ def test_without_room_on_the_device_the_state_waits_and_then_gives_up(caplog: py
             self.storage.copy_(host)
 
     last = state._away[-1]
-    state._away[-1] = last._replace(storage=Storage(last.storage))
+    full_device: Any = Storage(last.storage)
+    state._away[-1] = last._replace(storage=full_device)
     assert not state.move_back()
     assert all(weight.untyped_storage().nbytes() == 0 for weight in weights)  # no half of it takes the room of others
     assert not caplog.text
@@ -429,7 +428,7 @@ def test_a_strategy_with_memory_of_its_own_is_refused_before_anything_starts() -
 
 def test_on_a_cpu_it_changes_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(offload, "inform", told.append)
+    monkeypatch.setattr(held_state, "inform", told.append)
     core = CoreCallback("line", "10m", BatchTarget(2), pool="local", on_hold="offload")
     trainer = pl.Trainer(**QUIET, max_epochs=1, callbacks=[core])
     trainer.fit(Net(), datamodule=NoisyPoints())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from lightning_core.callbacks.reporting.memory_meter import MAX_PERIOD, MIN_PERIOD, MemoryMeter
-from lightning_core.callbacks.reporting.rank_memory import SOON, UNMEASURABLE, RankMemory, RankUse
+from lightning_core.agent.reporting.memory_meter import MAX_PERIOD, MIN_PERIOD, MemoryMeter
+from lightning_core.agent.reporting.rank_memory import SOON, UNMEASURABLE, RankMemory, RankUse
 from lightning_core.core.reported import MemoryUse
 from tests.waiting import until
 

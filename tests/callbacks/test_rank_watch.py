@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.distributed
 
+from lightning_core.agent.reporting import rank_watch
+from lightning_core.agent.reporting.hang_watch import HangWatch, Phase
+from lightning_core.agent.reporting.rank_watch import MIN_MOVES, MIN_STILL, RankWatch
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.reporting import rank_watch
-from lightning_core.callbacks.reporting.hang_watch import HangWatch, Phase
-from lightning_core.callbacks.reporting.rank_watch import MIN_MOVES, MIN_STILL, RankWatch
 from lightning_core.core.targets import BatchTarget
 from tests.callbacks.test_callback import ConnectedScript, Script, grant
 from tests.matrix.forks import Forks

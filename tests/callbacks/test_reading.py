@@ -16,9 +16,10 @@ import torch
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
+from lightning_core.agent.reporting.loss_meter import LossMeter
+from lightning_core.agent.reporting.target_reader import TargetReader
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.reporting.loss_meter import LossMeter
-from lightning_core.callbacks.reporting.target_reader import TargetReader
+from lightning_core.callbacks.reading.logged_metrics import TrainerMetrics
 from lightning_core.core.events import Cell
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from tests.callbacks.test_callback import Script, fit, grant, steered
@@ -218,10 +219,10 @@ def test_a_metric_that_a_user_sets_may_be_of_any_type(value: Any) -> None:
 )
 def test_unexpected_outputs_of_training_step_are_handled(loss: Any, words: str | None) -> None:
     found: list[Cell] = []
-    reading = TargetReader(LossTarget("loss", 0.1), LossMeter(found.append, every=1))
-    trainer = pl.Trainer(logger=False, accelerator="cpu")
-    assert reading.read_batch(trainer, {"loss": loss}, 1, 1) == words
-    assert reading.read_batch(trainer, {"loss": loss}, 1, 2) is None  # said once
+    metrics = TrainerMetrics(pl.Trainer(logger=False, accelerator="cpu"))
+    reading = TargetReader(LossTarget("loss", 0.1), LossMeter(found.append, every=1), metrics)
+    assert reading.read_batch({"loss": loss}, 1, 1) == words
+    assert reading.read_batch({"loss": loss}, 1, 2) is None  # said once
     assert [cell.value for cell in found] == ([] if words else [0.25, 0.25])
 
 

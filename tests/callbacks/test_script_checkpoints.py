@@ -13,10 +13,10 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
+from lightning_core.agent.job_record import MAX_POINTS, NEWEST_POINTS, CurvePoint, JobRecord, LossCurve
+from lightning_core.agent.reporting import forecast_watch
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.job_record import MAX_POINTS, NEWEST_POINTS, CurvePoint, JobRecord, LossCurve
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.reporting import forecast_watch
 from lightning_core.core.answers import Grant, Verdict
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_core.callbacks import CoreCallback, slurm
-from lightning_core.callbacks.slurm import SlurmEnd, end_of
+from lightning_core.agent import slurm
+from lightning_core.agent.slurm import SlurmEnd, end_of
+from lightning_core.callbacks import CoreCallback
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget

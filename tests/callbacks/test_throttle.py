@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from lightning_core.callbacks.steering import throttle
-from lightning_core.callbacks.steering.throttle import MAX_PAUSE, Throttle
+from lightning_core.agent.steering import throttle
+from lightning_core.agent.steering.throttle import MAX_PAUSE, Throttle
 from lightning_core.node import cpu_quota as quotas
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from lightning_core.agent.reporting.joining import POOL_TIMEOUT
+from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.steering import busy_timer, offload, ranks, steering, throttle
 from lightning_core.callbacks import fit, metric_logging
 from lightning_core.callbacks.checkpointing import best_model, job_checkpointer
-from lightning_core.callbacks.reporting.joining import POOL_TIMEOUT
-from lightning_core.callbacks.reporting.mailbox import Mailbox
-from lightning_core.callbacks.steering import busy_timer, offload, ranks, steering, throttle
 from lightning_core.node import arbiter_client
 from lightning_core.node.device_arbiter import DeviceArbiter
 from lightning_core.view import console_lines
@@ -27,7 +27,10 @@ BLOCKS = re.compile(
     "monitored_barrier|flock|lockf|run|check_output|communicate|get_nowait|shutdown"
 )
 # Modules whose code runs in the training thread, if not in one of its own.
-SCANNED = ("callbacks/**/*.py", "lightning_core/node/arbiter_client.py", "lightning_core/view/console_lines.py")
+SCANNED = (
+    "callbacks/**/*.py", "lightning_core/agent/**/*.py", "lightning_core/node/arbiter_client.py",
+    "lightning_core/view/console_lines.py",
+)  # fmt: skip
 
 # Beginnings of the first column of the table.
 FIRST, HELD, TURN, AHEAD = "before the first batch", "while it is held", "for its turn", "between two batches"
@@ -44,28 +47,29 @@ CALLS = {
     "callbacks/checkpointing/checkpoint_io.py": {"load_checkpoint:wait": BELOW},
     "callbacks/checkpointing/job_checkpointer.py": {"_gather:all_gather_object": SAVE, "_postpone:broadcast": SAVE},
     "callbacks/checkpointing/job_writer.py": {"_dump:reduce_boolean_decision": SAVE, "write:broadcast": SAVE},
-    "callbacks/steering/busy_timer.py": {"batch:synchronize": GPU, "end:synchronize": GPU},
-    "callbacks/steering/offload.py": {"_synchronize:synchronize": ROOM},
-    "callbacks/steering/ranks.py": {"_tell:all_gather": RANKS, "agree:broadcast": RANKS, "told:broadcast": RANKS},
-    "callbacks/steering/steering.py": {
+    "lightning_core/agent/steering/busy_timer.py": {"batch:synchronize": GPU, "end:synchronize": GPU},
+    "lightning_core/agent/steering/offload.py": {"_synchronize:synchronize": ROOM},
+    "lightning_core/agent/steering/ranks.py": {
+        "_tell:all_gather": RANKS, "agree:broadcast": RANKS, "told:broadcast": RANKS,
+    },
+    "lightning_core/agent/steering/steering.py": {
         "wait_for_start:wait": FIRST, "wait_for_start:wait_for_answer": FIRST, "admit:wait": HELD, "_hold:wait": HELD,
         "_pause:wait": AHEAD, "_acquire:acquire": TURN, "_acquire:wait": ROOM,
     },
     "callbacks/fit.py": {
-        "__init__:connect": NEVER, "_after_epoch:broadcast": RANKS, "begin:wait_for_start": BELOW,
-        "make_mailbox:connect": NEVER,
+        "_after_epoch:broadcast": RANKS, "begin:wait_for_start": BELOW,
     },
-    "callbacks/reporting/inbox.py": {"wait:wait": BELOW, "wait_for_answer:wait_for": BELOW},
-    "callbacks/reporting/joining.py": {
+    "lightning_core/agent/reporting/inbox.py": {"wait:wait": BELOW, "wait_for_answer:wait_for": BELOW},
+    "lightning_core/agent/reporting/joining.py": {
         "_ask:join": ELSEWHERE, "_connect:connect": ELSEWHERE, "_connect_locally:join": ELSEWHERE,
     },
-    "callbacks/reporting/loss_meter.py": {"arrived:synchronize": GPU},
-    "callbacks/reporting/mailbox.py": {
+    "lightning_core/agent/reporting/loss_meter.py": {"arrived:synchronize": GPU},
+    "lightning_core/agent/reporting/mailbox.py": {
         "_listen:sleep": ELSEWHERE, "_listen:wait": ELSEWHERE, "_run:poll": ELSEWHERE, "_run:wait": ELSEWHERE,
         "close:join": LAST,
     },
-    "callbacks/reporting/rank_memory.py": {"_measure:wait": ELSEWHERE},
-    "callbacks/slurm.py": {"_ask:sleep": ELSEWHERE, "end_of:run": ELSEWHERE},
+    "lightning_core/agent/reporting/rank_memory.py": {"_measure:wait": ELSEWHERE},
+    "lightning_core/agent/slurm.py": {"_ask:sleep": ELSEWHERE, "end_of:run": ELSEWHERE},
     "lightning_core/node/arbiter_client.py": {
         "_connect:connect": "to connect", "_receive:poll": TURN, "_receive:recv": NEVER,
     },
@@ -148,6 +152,6 @@ def test_threads_of_ours_are_not_the_training() -> None:
     source = {path: (ROOT / path).read_text() for path in CALLS}
     apart = {path for path, found in CALLS.items() if ELSEWHERE in found.values()}
     assert [path for path in apart if "threading.Thread(target=self._" not in source[path]] == [
-        "callbacks/reporting/joining.py"  # its object is called by the thread of the mailbox
+        "lightning_core/agent/reporting/joining.py"  # its object is called by the thread of the mailbox
     ]
-    assert "self._connect()" in source["callbacks/reporting/mailbox.py"]
+    assert "self._connect()" in source["lightning_core/agent/reporting/mailbox.py"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.callbacks.reporting.joining import Join
+from lightning_core.agent.reporting.joining import Join
 from lightning_core.cli.main import main
 from lightning_core.core.events import Submit
 from lightning_core.core.jobs import Job

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from lightning_core.agent.reporting import joining
 from lightning_core.bundle.problems import BundleError
-from lightning_core.callbacks.reporting import joining
 from lightning_core.cli import run_in_pool
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.commands import Cancel

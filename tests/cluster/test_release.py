@@ -15,10 +15,10 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from lightning_core.agent.steering.fit_signals import JobReleased
 from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.checkpointing.job_checkpointer import MIN_TRAINING_PER_SAVE, JobCheckpointer
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.steering.fit_signals import JobReleased
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget

@@ -29,7 +29,7 @@ MUTANTS = (
         "tests/faults/test_journal_faults.py::test_a_scheduler_killed_while_it_replays_replays_again",
     ),
     Mutant(
-        "R3", "callbacks/reporting/mailbox.py",
+        "R3", "lightning_core/agent/reporting/mailbox.py",
         "            except Exception as error:  # training never fails because of a client\n"
         "                self._lose(error)",
         "            except JoinRefusedError as error:\n                self._lose(error)",
@@ -97,7 +97,7 @@ MUTANTS = (
         "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "step",
     ),
     Mutant(
-        "F27", "callbacks/steering/steering.py",
+        "F27", "lightning_core/agent/steering/steering.py",
         "        self._hangs.done()  # it may take any time\n        lock =",
         "        self._hangs.turn(Phase.TRAINING)\n        lock =",
         "tests/callbacks/test_hangs.py::test_where_a_training_may_stay_as_long_as_it_likes", "device",
@@ -263,7 +263,7 @@ MUTANTS = (
         "tests/callbacks/test_others_code.py::test_names_with_other_meanings_change_nothing", "Kinds",
     ),
     Mutant(
-        "R30", "callbacks/reporting/lr_courses.py",
+        "R30", "lightning_core/agent/reporting/lr_courses.py",
         "if not is_pure(function):", "if False:",
         "tests/callbacks/test_matrix.py::test_a_training_is_the_same_with_the_callback", "pool",
     ),
@@ -284,12 +284,12 @@ MUTANTS = (
         "::test_training_goes_on_while_the_arbiter_is_stopped_and_takes_turns_again_after_it",
     ),
     Mutant(
-        "F36", "callbacks/user_code/guarded.py",
+        "F36", "lightning_core/agent/user_code/guarded.py",
         "            return otherwise", "            raise",
         "tests/callbacks/test_others_code.py::test_what_refuses_us_trains_as_without_us", "logger-alone",
     ),
     Mutant(
-        "F36", "callbacks/user_code/guarded.py",
+        "F36", "lightning_core/agent/user_code/guarded.py",
         "with RandomStateKept():", "if True:",
         "tests/callbacks/test_others_code.py::test_what_refuses_us_trains_as_without_us", "logger-alone",
     ),

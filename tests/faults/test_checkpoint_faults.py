@@ -27,9 +27,9 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
+from lightning_core.agent.steering.fit_signals import JobReleased
 from lightning_core.callbacks import SafeCheckpointIO
 from lightning_core.callbacks.checkpointing import job_checkpointer
-from lightning_core.callbacks.steering.fit_signals import JobReleased
 from lightning_core.storage import generations, manifests
 from lightning_core.storage.generations import newest_valid
 from lightning_core.storage.job_checkpoints import FILE, adopt, checkpoint_folder, find

@@ -17,11 +17,11 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from lightning_core.agent.reporting import joining, mailbox
+from lightning_core.agent.reporting.joining import SchedulerConnection
+from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.steering import steering
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.reporting import joining, mailbox
-from lightning_core.callbacks.reporting.joining import SchedulerConnection
-from lightning_core.callbacks.reporting.mailbox import Mailbox
-from lightning_core.callbacks.steering import steering
 from lightning_core.core.answers import Directive, End, Grant, JobForecast, JoinReply, Verdict
 from lightning_core.core.events import Cell, ExitCause, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss

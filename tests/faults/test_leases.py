@@ -11,15 +11,15 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 
+from lightning_core.agent.reporting import mailbox
+from lightning_core.agent.reporting.hang_watch import HangWatch
+from lightning_core.agent.reporting.joining import SchedulerConnection
+from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.steering import steering
+from lightning_core.agent.steering.fit_signals import JobFenced
+from lightning_core.agent.steering.ranks import Action, SideAction
+from lightning_core.agent.steering.steering import Steering
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.reporting import mailbox
-from lightning_core.callbacks.reporting.hang_watch import HangWatch
-from lightning_core.callbacks.reporting.joining import SchedulerConnection
-from lightning_core.callbacks.reporting.mailbox import Mailbox
-from lightning_core.callbacks.steering import steering
-from lightning_core.callbacks.steering.fit_signals import JobFenced
-from lightning_core.callbacks.steering.ranks import Action, SideAction
-from lightning_core.callbacks.steering.steering import Steering
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import Checkpoint, Report
 from lightning_core.core.reasons import Reason
@@ -96,7 +96,7 @@ class Parted(Script):
 
 @pytest.mark.promise("R5")
 def test_the_last_directive_of_an_ended_incarnation_stays() -> None:
-    script = Parted()
+    script: Any = Parted()
     box = Mailbox(lambda: SchedulerConnection(script, 1), "job", period=0.01, listens=True)
     box.begin(0)
     until(lambda: box.inbox.directive is SUPERSEDED)
@@ -188,7 +188,7 @@ def test_a_launched_job_ignores_old_directives(directive: Directive | None, fres
 
 
 def test_a_checkpoint_is_reported_at_once() -> None:
-    script = Script(grant(1, 1.0))
+    script: Any = Script(grant(1, 1.0))
     connection = SchedulerConnection(script, 1)
     box = Mailbox(lambda: connection, "job", period=3600.0)
     box.begin(0)
@@ -200,7 +200,7 @@ def test_a_checkpoint_is_reported_at_once() -> None:
 
 
 def test_a_job_reports_as_rarely_as_it_is_asked_to_and_hears_as_soon() -> None:
-    script = Script(grant(1, 1.0))
+    script: Any = Script(grant(1, 1.0))
     script.report_period = 3600.0
     box = Mailbox(lambda: SchedulerConnection(script, 1), "job", period=0.0)
     box.begin(0)

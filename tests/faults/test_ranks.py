@@ -19,10 +19,10 @@ import pytest
 import torch
 from torch.distributed.distributed_c10d import _set_pg_timeout, default_pg_timeout
 
+from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
+from lightning_core.agent.steering.ranks import AGREEMENT_PERIOD, MAX_AGREEMENT_COST, batches_between
 from lightning_core.callbacks import CoreCallback
 from lightning_core.callbacks.launched import LaunchedCallback
-from lightning_core.callbacks.steering.fit_signals import JobEnded, JobReleased
-from lightning_core.callbacks.steering.ranks import AGREEMENT_PERIOD, MAX_AGREEMENT_COST, batches_between
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.events import ExitCause
 from lightning_core.core.reasons import Reason

@@ -12,8 +12,8 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
+from lightning_core.agent.reporting.loss_meter import LossMeter
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.reporting.loss_meter import LossMeter
 from lightning_core.core.answers import Alert, Answer, End, State, Verdict
 from lightning_core.core.codec import (
     decode_answers,

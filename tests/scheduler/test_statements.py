@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightning_core.callbacks.metric_logging import metrics_of
+from lightning_core.agent.outcome import metrics_of
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.codec import decode_event
 from lightning_core.core.durations import FAR, format_forecast, parse_duration

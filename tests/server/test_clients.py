@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.callbacks.reporting.joining import FallbackClient
+from lightning_core.agent.reporting.joining import FallbackClient
 from lightning_core.core.answers import Directive, JobForecast, JoinReply
 from lightning_core.core.commands import Cancel
 from lightning_core.core.events import Report, Submit, WorkerExited

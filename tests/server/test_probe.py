@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_core.callbacks.reporting import joining
+from lightning_core.agent.reporting import joining
 from lightning_core.cli.main import main
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget

@@ -1,6 +1,6 @@
 """Roll call of the ranks: without the same callback on all of them, none may start a collective.
 
-Each rank says what it has before a barrier of Lightning, into the store by which the process group was made, and looks
+Each rank says what it has before a barrier, into the store by which the process group was made, and looks
 at what the others have said after it. So all ranks come to the same answer, and none waits for another.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import lightning.pytorch as pl
 from torch.distributed import distributed_c10d
 
 from lightning_core.view.console_lines import logger
@@ -27,19 +26,21 @@ class RollCall:
     """The callback of one rank, compared with those of the others.
 
     Args:
-        trainer: Trainer that is about to fit.
+        trainer: Object that is about to train on this rank, such as a Trainer; it is not kept alive.
+        rank: Rank of this process.
+        ranks: Number of ranks.
         job: Name of the job, for log messages.
         terms: Arguments that must be the same on all ranks, as plain values.
     """
 
-    def __init__(self, trainer: pl.Trainer, job: str, terms: Sequence[object]) -> None:
+    def __init__(self, trainer: object, rank: int, ranks: int, job: str, terms: Sequence[object]) -> None:
         self._trainer = weakref.ref(trainer)
-        self._rank, self._ranks = trainer.global_rank, trainer.world_size
+        self._rank, self._ranks = rank, ranks
         self._job, self._terms = job, [PROTOCOL, *terms]
         self._store: Any = None
 
     def answer(self) -> None:
-        """Say what this rank has; to be called in ``setup``, which a barrier follows."""
+        """Say what this rank has; to be called where a barrier follows."""
         if self._ranks > 1 and distributed_c10d.is_initialized():
             with suppress(Exception):  # the others find that this rank has said nothing
                 store: Any = distributed_c10d._get_default_store()
@@ -63,8 +64,8 @@ class RollCall:
             log.warning("%s: the callback does nothing here, for it is not the same on all ranks: %s", self._job, why)
         return False
 
-    def withdraw(self, trainer: pl.Trainer) -> None:
-        """Say that this rank has no callback any more, if that is its Trainer: the next one may have none."""
+    def withdraw(self, trainer: object) -> None:
+        """Say that this rank has no callback any more, if that is what trains: the next training may have none."""
         if self._store is not None and self._trainer() is trainer:
             with suppress(Exception):
                 self._store.set(_key(self._rank), "null")

@@ -14,20 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 
+from lightning_core.agent.reporting.forecast_watch import ForecastWatch
+from lightning_core.agent.reporting.hang_watch import HangWatch
+from lightning_core.agent.reporting.inbox import Inbox
+from lightning_core.agent.reporting.joining import Connect, JoinDeferredError, SchedulerConnection
+from lightning_core.agent.reporting.memory_meter import MemoryMeter
+from lightning_core.agent.reporting.outbox import Outbox
+from lightning_core.agent.reporting.rank_memory import RankMemory
+from lightning_core.agent.reporting.rank_watch import RankWatch
 from lightning_core.core.answers import End, Grant, JobForecast
 from lightning_core.core.events import Cell, Checkpoint, WorkerExited
 from lightning_core.core.limits import MAX_REPORTED_CELLS
 from lightning_core.core.protocols import JoinRefusedError
 from lightning_core.view.console_lines import inform, logger
-
-from .forecast_watch import ForecastWatch
-from .hang_watch import HangWatch
-from .inbox import Inbox
-from .joining import Connect, JoinDeferredError, SchedulerConnection
-from .memory_meter import MemoryMeter
-from .outbox import Outbox
-from .rank_memory import RankMemory
-from .rank_watch import RankWatch
 
 log = logger(__name__)
 

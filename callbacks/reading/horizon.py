@@ -8,11 +8,11 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from lightning_core.agent.user_code.guarded import Guarded
 from lightning_core.core.events import Horizon
 from lightning_core.core.limits import MAX_COUNT
 
-from ..user_code.guarded import Guarded
-from ..user_code.lightning_kinds import STOCHASTIC_AVERAGING, TIMER, callbacks_of
+from .lightning_kinds import STOCHASTIC_AVERAGING, TIMER, callbacks_of
 
 
 def horizon(trainer: pl.Trainer, done: int, in_epoch: int, per_epoch: int | None) -> Horizon:

@@ -19,9 +19,8 @@ from typing import Any, Self
 
 import torch
 
+from lightning_core.agent.reporting.rank_memory import RankMemory, RankUse
 from lightning_core.core.limits import MAX_COUNT
-
-from ..reporting.rank_memory import RankMemory, RankUse
 
 # Target seconds of training between two agreements.
 AGREEMENT_PERIOD = 0.05

@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from lightning_core.agent.reporting.lr_courses import MAX_STEPS, Course, UnknownCourseError, courses_of, numbers_of
+from lightning_core.agent.reporting.lr_points import seen_points
+from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.reporting.outbox import Outbox
+from lightning_core.agent.user_code.random_state import RandomStateKept
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reported import LearningRates, Points, fewer
 from lightning_core.view.console_lines import inform
-
-from ..user_code.random_state import RandomStateKept
-from .lr_courses import MAX_STEPS, Course, UnknownCourseError, courses_of, numbers_of
-from .lr_points import seen_points
-from .mailbox import Mailbox
-from .outbox import Outbox
 
 # Batches between two looks at the rate, and the same as a fraction of those done.
 MIN_BATCHES, GROWTH = 20, 0.01

@@ -16,10 +16,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lightning_core.agent.reporting.hang_watch import FACTOR, MAX_GAP, HangWatch
 from lightning_core.core.reported import Hang
 from lightning_core.view.console_lines import logger
-
-from .hang_watch import FACTOR, MAX_GAP, HangWatch
 
 log = logger(__name__)
 

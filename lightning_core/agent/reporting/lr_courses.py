@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler as torch_schedulers
 
+from lightning_core.agent.user_code.pure_functions import is_pure
 from lightning_core.errors import LightningCoreError
-
-from ..user_code.pure_functions import is_pure
 
 # Steps that are worked out one after another at most, where the rate after many of them is not known at once.
 MAX_STEPS = 10_000

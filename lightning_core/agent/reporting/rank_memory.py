@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from lightning_core.agent.reporting.memory_meter import MAX_PERIOD, MIN_PERIOD, TOLERANCE, MemoryMeter
 from lightning_core.core.reported import MemoryUse
-
-from .memory_meter import MAX_PERIOD, MIN_PERIOD, TOLERANCE, MemoryMeter
 
 # Seconds until rank 0 asks again while a rank has not measured yet.
 SOON = 0.5

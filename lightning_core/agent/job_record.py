@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypedDict
 
+from lightning_core.agent.reporting.joining import MIN_DEADLINE
 from lightning_core.core.answers import JobForecast
 from lightning_core.core.durations import format_duration
 from lightning_core.core.jobs import Job
@@ -20,8 +21,6 @@ from lightning_core.core.targets import Target, target_from_dict
 from lightning_core.core.validation import checked
 from lightning_core.scheduler.settings import Settings
 from lightning_core.view.console_lines import inform, logger
-
-from .reporting.joining import MIN_DEADLINE
 
 log = logger(__name__)
 

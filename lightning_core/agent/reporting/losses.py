@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import lightning.pytorch as pl
-
+from lightning_core.agent.reporting.loss_meter import LossMeter
+from lightning_core.agent.reporting.target_reader import LoggedMetrics, Stage, TargetReader, read_step_loss
 from lightning_core.core.events import BadLosses, Cell
 from lightning_core.core.targets import STEP_LOSS, Target
-
-from .loss_meter import LossMeter
-from .target_reader import Stage, TargetReader, read_step_loss
 
 
 class Losses:
@@ -21,15 +18,18 @@ class Losses:
         target: Target of the job.
         deliver: Called with each loss cell.
         every: Minimum batches per cell.
+        metrics: Metrics that the training logs.
         evaluated_in: Stage in which the target's number is evaluated, if that is known from a checkpoint.
     """
 
-    def __init__(self, target: Target, deliver: Callable[[Cell], None], every: int, evaluated_in: str) -> None:
+    def __init__(
+        self, target: Target, deliver: Callable[[Cell], None], every: int, metrics: LoggedMetrics, evaluated_in: str
+    ) -> None:
         self._meter = LossMeter(deliver, every)
         # The target's metric may be finite although the losses that are trained on are not.
         is_step_loss = target.observed == STEP_LOSS
         self._step_meter = self._meter if is_step_loss else LossMeter(lambda cell: None, every)
-        self._reader = TargetReader(target, self._meter, evaluated_in)
+        self._reader = TargetReader(target, self._meter, metrics, evaluated_in)
 
     @property
     def evaluated(self) -> bool:
@@ -62,20 +62,20 @@ class Losses:
         self._meter.start_at(batches, cells)
         self._step_meter.start_at(batches, cells)
 
-    def read_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, batches: int) -> str | None:
+    def read_batch(self, outputs: Any, accumulated: int, batches: int) -> str | None:
         """Read the losses after a batch; see :meth:`TargetReader.read_batch`."""
-        complaint = self._reader.read_batch(trainer, outputs, accumulated, batches)
+        complaint = self._reader.read_batch(outputs, accumulated, batches)
         if self._step_meter is not self._meter:
             read_step_loss(outputs, accumulated, batches, self._step_meter)
         return complaint
 
-    def read_evaluation(self, trainer: pl.Trainer, stage: Stage, batches: int) -> str | None:
+    def read_evaluation(self, stage: Stage, batches: int) -> str | None:
         """Read the target's number after a validation or an epoch; see :meth:`TargetReader.read_evaluation`."""
-        return self._reader.read_evaluation(trainer, stage, batches)
+        return self._reader.read_evaluation(stage, batches)
 
-    def complaint(self, trainer: pl.Trainer) -> str | None:
+    def complaint(self) -> str | None:
         """Return what is wrong after an epoch, once; see :meth:`TargetReader.complaint`."""
-        return self._reader.complaint(trainer)
+        return self._reader.complaint()
 
     def flush(self) -> None:
         """Wait for the cells that are still on their way from a GPU, and deliver them."""

@@ -9,19 +9,18 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
+from lightning_core.agent.reporting.hang_watch import HangWatch, Phase
+from lightning_core.agent.reporting.joining import POOL_TIMEOUT
+from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.steering.busy_timer import BusyTimer
+from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced
+from lightning_core.agent.steering.offload import Offload
+from lightning_core.agent.steering.ranks import NOTHING, Action, Ranks, SideAction, SignalsDeferred
+from lightning_core.agent.steering.throttle import Throttle
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.protocols import DeviceLock
 from lightning_core.core.targets import Target
 from lightning_core.view.console_lines import inform, logger
-
-from ..reporting.hang_watch import HangWatch, Phase
-from ..reporting.joining import POOL_TIMEOUT
-from ..reporting.mailbox import Mailbox
-from .busy_timer import BusyTimer
-from .fit_signals import JobEnded, JobFenced
-from .offload import Offload
-from .ranks import NOTHING, Action, Ranks, SideAction, SignalsDeferred
-from .throttle import Throttle
 
 log = logger(__name__)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from lightning_core.agent.user_code.random_state import RandomStateKept
 from lightning_core.view.console_lines import logger
-
-from .random_state import RandomStateKept
 
 log = logger(__name__)
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Reads the number that a target is about from a Trainer, whenever there is a new one.
+"""Reads the number that a target is about from a training, whenever there is a new one.
 
 The loss that ``training_step`` returns is new after every batch, and so is a metric that it logs; a metric that it logs
 only sometimes keeps its last value in between. A metric that first appears at the end of a validation or of an epoch is
@@ -8,37 +8,54 @@ new only there, and each of its values is a whole evaluation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, SupportsFloat
+from typing import Any, Literal, Protocol, SupportsFloat
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from lightning_core.agent.reporting.loss_meter import LossMeter
+from lightning_core.agent.user_code.random_state import RandomStateKept
 from lightning_core.core.targets import STEP_LOSS, Target
-
-from ..user_code.logged_metrics import computed, of_batch
-from ..user_code.random_state import RandomStateKept
-from .loss_meter import LossMeter
 
 Stage = Literal["validation", "epoch"]
 
 
+class LoggedMetrics(Protocol):
+    """The metrics that a training has logged. Reading them computes none, so that ranks may read alone."""
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether the training is validated."""
+
+    def computed(self) -> Mapping[str, Any]:
+        """Return the newest computed value of each metric."""
+
+    def of_batch(self, name: str) -> Any:
+        """Return the value that the newest batch has logged; if it has logged none, the newest computed one, or None.
+
+        Args:
+            name: Name of the metric.
+        """
+
+
 class TargetReader:
-    """Reads a target's number from a Trainer into a meter.
+    """Reads a target's number from a training into a meter.
 
     Args:
         target: Target of the job. For a target in batches, the loss of the step is read if there is one.
         meter: Meter that takes the numbers.
+        metrics: Metrics that the training logs.
         evaluated_in: Stage in which the number is evaluated, if that is known from a checkpoint.
     """
 
-    def __init__(self, target: Target, meter: LossMeter, evaluated_in: str = "") -> None:
+    def __init__(self, target: Target, meter: LossMeter, metrics: LoggedMetrics, evaluated_in: str = "") -> None:
         self._has_metric = target.observes or target.watches
         self._metric = target.observed
         self._is_step_loss = self._metric == STEP_LOSS
         self._times = target.evaluations
         self._meter = meter
+        self._metrics = metrics
         self._seen = False
         self._complained = False
         self._validated = False
@@ -56,13 +73,12 @@ class TargetReader:
         """Return whether numbers of batches have been read, not of whole evaluations."""
         return self._seen and not self.evaluated_in
 
-    def read_batch(self, trainer: pl.Trainer, outputs: Any, accumulated: int, batches: int) -> str | None:
+    def read_batch(self, outputs: Any, accumulated: int, batches: int) -> str | None:
         """Read the number after a batch.
 
         Args:
-            trainer: Trainer of the job.
-            outputs: Result of ``training_step``, as ``on_train_batch_end`` gets it: a mapping, or None.
-            accumulated: Factor by which Lightning has divided the loss.
+            outputs: Result of the training step: a mapping whose ``loss`` is read, or None.
+            accumulated: Factor by which the loss has been divided, because gradients are accumulated.
             batches: Batches that are done, this one included.
 
         Returns:
@@ -74,7 +90,7 @@ class TargetReader:
         if self._is_step_loss and (type(outputs) is dict or isinstance(outputs, Mapping)):
             value = outputs.get("loss")
         if value is None and self._has_metric:
-            value, scale = of_batch(trainer, self._metric), 1.0
+            value, scale = self._metrics.of_batch(self._metric), 1.0
         if value is None:
             return None
         self._seen = True
@@ -87,18 +103,19 @@ class TargetReader:
             return self._complain(f"the loss must be a number, got {_describe(value)}")
         return None
 
-    def read_evaluation(self, trainer: pl.Trainer, stage: Stage, batches: int) -> str | None:
+    def read_evaluation(self, stage: Stage, batches: int) -> str | None:
         """Read the number after a validation or an epoch, if it was evaluated there; return a complaint, if any.
 
+        It is to be called once the metrics of the stage have been computed.
+
         Args:
-            trainer: Trainer of the job, in a hook in which Lightning has computed the metrics of the stage.
             stage: Stage that has ended.
             batches: Batches that are done.
         """
         self._validated = self._validated or stage == "validation"
         if not self._has_metric or (self._seen and self.evaluated_in != stage):
             return None
-        value = computed(trainer).get(self._metric)
+        value = self._metrics.computed().get(self._metric)
         if value is None or (isinstance(value, torch.Tensor) and value is self._evaluation):
             return None  # nothing, or what an earlier stage has logged
         self._evaluation = value
@@ -108,18 +125,18 @@ class TargetReader:
         self._meter.add_evaluation(number, batches)
         return None
 
-    def complaint(self, trainer: pl.Trainer) -> str | None:
+    def complaint(self) -> str | None:
         """Return what is wrong after an epoch, once: the number was never logged, or not as the target requires."""
         if self._times > 1 and self._seen and not self.evaluated:
             return self._complain(
                 f"target metric {self._metric!r} is logged with every batch, so for_evaluations: {self._times} has no "
                 "effect: remove it, or name a metric that is logged at the end of a validation or an epoch"
             )
-        if not self._has_metric or self._seen or (trainer.enable_validation and not self._validated):
+        if not self._has_metric or self._seen or (self._metrics.has_validation and not self._validated):
             return None
         if self._is_step_loss:
             return self._complain("training_step returned no loss: return it, or name a logged metric in the target")
-        names = ", ".join(sorted(computed(trainer))) or "nothing"
+        names = ", ".join(sorted(self._metrics.computed())) or "nothing"
         return self._complain(f"target metric {self._metric!r} was never logged; logged so far: {names}")
 
     def _complain(self, words: str) -> str | None:

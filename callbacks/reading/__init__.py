@@ -1,0 +1,1 @@
+"""Reading a Trainer: its end, its learning rates, its logged metrics and its own callbacks."""

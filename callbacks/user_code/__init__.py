@@ -1,1 +1,0 @@
-"""Asking the user's code, and Lightning's, without changing what a training does."""

@@ -1,0 +1,1 @@
+"""Asking the code of others without changing what a training does."""
