@@ -345,7 +345,24 @@ def test_everything_that_a_training_has_is_found() -> None:
     parameters = sum(4 * parameter.numel() for parameter in net.lstm.parameters())
     head = sum(4 * parameter.numel() for parameter in net.head.parameters())
     steps = 4 * len(optimizer.state)
-    assert state.frees() == 4 * parameters + head + steps  # with the gradients and two moments
+    assert state.frees() == 3 * parameters + head + steps  # with two moments
+    state.move_out()
+    assert state.frees() == 4 * parameters + head + steps  # and the gradients
+
+
+class Unread(torch.Tensor):
+    """A tensor whose gradient another thread must not read: autograd replaces it without Python's lock."""
+
+    @property
+    def grad(self) -> Any:  # type: ignore[override]
+        raise AssertionError("a gradient was read")
+
+
+def test_no_gradient_is_read_beside_the_training() -> None:
+    state = moved([torch.ones(4).as_subclass(Unread)])
+    state.frees()
+    with pytest.raises(AssertionError, match="a gradient was read"):
+        state.move_out()  # the training thread itself may
 
 
 def test_without_room_on_the_device_the_state_waits_and_then_gives_up(caplog: pytest.LogCaptureFixture) -> None:

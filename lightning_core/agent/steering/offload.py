@@ -68,10 +68,14 @@ class Offload:
     def frees(self) -> int:
         """Return the bytes that leave the device when the job is held; may be called from another thread.
 
-        With the state leave what torch keeps for later tensors, which is known once the job has been held.
+        With the state leave what torch keeps for later tensors, which is known once the job has been held. Gradients are
+        not counted before: while the training is in a backward pass, autograd replaces them without Python's lock, and
+        reading one would be a race for freed memory.
         """
         away = self._away
-        sizes = [one.host.nbytes() for one in away] if away else [storage.nbytes() for storage, _ in self._storages()]
+        sizes = [one.host.nbytes() for one in away] or [
+            storage.nbytes() for storage, _ in self._storages(with_gradients=False)
+        ]
         return max(sum(sizes), self._left)
 
     def move_out(self) -> None:
@@ -130,10 +134,10 @@ class Offload:
             for away in self._away:
                 _point(away.tensors, away.host)
 
-    def _storages(self) -> list[tuple[torch.UntypedStorage, list[torch.Tensor]]]:
+    def _storages(self, *, with_gradients: bool = True) -> list[tuple[torch.UntypedStorage, list[torch.Tensor]]]:
         """Return each storage of the state on the device, with the tensors found in it."""
         found: dict[int, tuple[torch.UntypedStorage, list[torch.Tensor]]] = {}
-        for tensor in _tensors(self._roots()):
+        for tensor in _tensors(self._roots(), with_gradients=with_gradients):
             if tensor.device != self._device or not _is_plain(tensor):
                 continue
             storage = tensor.untyped_storage()
@@ -165,8 +169,8 @@ class Offload:
             torch.cuda.synchronize(self._device)
 
 
-def _tensors(roots: Iterable[object]) -> Iterator[torch.Tensor]:
-    """Yield the tensors of some objects, of their modules and optimizers, and of containers there; with gradients."""
+def _tensors(roots: Iterable[object], *, with_gradients: bool) -> Iterator[torch.Tensor]:
+    """Yield the tensors of some objects, of their modules and optimizers, and of containers there."""
     waiting = [value for root in roots for value in (root, getattr(root, "__dict__", {}))]
     seen: dict[int, Any] = {}  # keeps what it has seen, so that no number is used twice
     while waiting:
@@ -175,7 +179,7 @@ def _tensors(roots: Iterable[object]) -> Iterator[torch.Tensor]:
             continue
         if isinstance(thing, torch.Tensor):
             yield thing
-            inner: Iterable[object] = [thing.grad] if thing.is_leaf else []
+            inner: Iterable[object] = [thing.grad] if with_gradients and thing.is_leaf else []
         elif isinstance(thing, Mapping):
             inner = thing.values()
         elif isinstance(thing, list | tuple | set | deque):
