@@ -68,9 +68,9 @@ class Offload:
     def frees(self) -> int:
         """Return the bytes that leave the device when the job is held; may be called from another thread.
 
-        With the state leave what torch keeps for later tensors, which is known once the job has been held. Gradients are
-        not counted before: while the training is in a backward pass, autograd replaces them without Python's lock, and
-        reading one would be a race for freed memory.
+        With the state leave what torch keeps for later tensors, which is known once the job has been held. Gradients
+        are not counted before: during a backward pass autograd replaces them without Python's lock, and reading one
+        would be a race for freed memory.
         """
         away = self._away
         sizes = [one.host.nbytes() for one in away] or [
