@@ -53,6 +53,12 @@ def test_a_client_of_a_pool_loads_little() -> None:
     assert not {name for name in modules if name.removeprefix("lightning_core.").startswith(NOT_A_CLIENTS)}
 
 
+def test_a_scheduler_without_a_market_or_a_plan_imports_neither() -> None:
+    modules = loaded("from lightning_core.scheduler.scheduler import Scheduler; Scheduler()")
+    rooms = {name.split(".")[1] for name in modules if name.startswith("lightning_core.")}
+    assert rooms.isdisjoint({"market", "placement", "search", "cloud", "cluster", "web", "callbacks", "agent"})
+
+
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"CoreCallback"}))
 def test_a_name_imports_neither_ray_nor_torch_nor_lightning(name: str) -> None:
     assert not loaded(f"from lightning_core import {name}") & set(HEAVY)

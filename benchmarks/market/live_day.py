@@ -20,7 +20,7 @@ from lightning_core.cloud.machine_notes import MachineNotes  # noqa: E402
 from lightning_core.cloud.provisioner import SPOT  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
-from lightning_core.controllers import MarketController  # noqa: E402
+from lightning_core.controllers.market import MarketController  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
 from lightning_core.core.control import Asker, NodesSeen  # noqa: E402
 from lightning_core.core.events import Checkpoint, ExitCause, Report, WorkerExited  # noqa: E402

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightning_core.cloud.provisioner import LEAVE_SECONDS
-from lightning_core.controllers import MarketController
+from lightning_core.controllers.market import MarketController
 from lightning_core.core.answers import Answer, Grant
 from lightning_core.core.codec import decode_answers, decode_event
 from lightning_core.core.control import Asker, IntervalEnded, NodesSeen, NodesWanted

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -82,6 +83,23 @@ def _to_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+class Later(NamedTuple):
+    """A factory that is imported when it is first asked for."""
+
+    module: str
+    name: str
+
+
+def later(module: str, name: str) -> Any:
+    """Return a member of a family of which nothing is imported before it is asked for.
+
+    Args:
+        module: Its module.
+        name: Its name there.
+    """
+    return Later(module, name)
+
+
 class Family(dict[str, Callable[..., T]], Generic[T]):
     """Factories of the parts of a family, by name; their arguments are keywords.
 
@@ -90,7 +108,7 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
 
     Args:
         kind: Kind of the parts, for messages.
-        members: The library's own factories.
+        members: The library's own factories, or what :func:`later` returns.
         outside: Field of :class:`~lightning_core.core.parts.Part` with those of other packages; empty for none.
         methods: Methods that a class must have to be named by its path.
 
@@ -161,8 +179,10 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
         Raises:
             AbsentPartError: If there is no such part.
         """
-        if (found := self.get(name) or self._given.get(name)) is not None:
-            return found
+        if (own := self.get(name) or self._given.get(name)) is not None:
+            if isinstance(own, Later):
+                self[name] = own = getattr(import_module(own.module), own.name)
+            return own
         if self._outside and (outside := brought(self._outside, name)) is not None:
             return outside[0]  # type: ignore[no-any-return]
         if self._outside and "." in name:

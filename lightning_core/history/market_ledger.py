@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_core.controllers import MarketController
+from lightning_core.controllers.market import MarketController
 from lightning_core.core.codec import decode_answers
 from lightning_core.core.control import Asker, IntervalEnded
 from lightning_core.storage.journals.journal import Journal

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from lightning_core.controllers import Controller, PlacementController
+from lightning_core.controllers import Controller
 from lightning_core.core.control import Asker, PlanEvent, PlanGiven
 from lightning_core.core.limits import shown
 from lightning_core.core.names import listed
 from lightning_core.scheduler.state import SchedulerState
+
+if TYPE_CHECKING:
+    from lightning_core.controllers.placement import PlacementController
 
 
 def check(state: SchedulerState, event: PlanEvent) -> None:
@@ -49,5 +52,4 @@ def describe(controllers: Mapping[Asker, Controller]) -> dict[str, Any] | None:
 
 
 def _controller(controllers: Mapping[Asker, Controller]) -> PlacementController | None:
-    found = controllers.get(Asker.PLAN)
-    return found if isinstance(found, PlacementController) else None
+    return cast("PlacementController | None", controllers.get(Asker.PLAN))

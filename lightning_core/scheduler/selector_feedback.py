@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from lightning_core.core.events import EarlierFeedback, SelectorFeedback
 from lightning_core.core.reasons import Reason
-from lightning_core.market.selector import Selector
 from lightning_core.scheduler.state import SchedulerState
+
+if TYPE_CHECKING:
+    from lightning_core.market.selector import Selector
 
 
 def draw_spot_policy(selector: Selector, number: int) -> Reason:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_core.controllers import CONTROLLERS, Controller
-from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.control import RIGHTS, Asker, Rights, declare_rights, rights_of
 from lightning_core.core.limits import (
     MAX_CELLS,
@@ -29,10 +28,12 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.specs import Family, parse_spec
 from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
-from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.planning.best_effort import TURN
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, owner_terms
+
+if TYPE_CHECKING:
+    from lightning_core.controllers.market_terms import MarketTerms
 
 T = TypeVar("T")
 
@@ -219,7 +220,7 @@ class Settings:
     @property
     def is_market_outside(self) -> bool:
         """Whether a spot policy is from outside the library, so that what the market's controller says is recorded."""
-        return any(part.startswith(f"{SPOT_POLICIES.kind} ") for part in self.packages)
+        return any(part.startswith("spot policy ") for part in self.packages)
 
     def _named(self) -> Iterator[tuple[Family[Any], str]]:
         """Yield each part that is named, with its family."""
@@ -230,7 +231,10 @@ class Settings:
         market = self.controllers.get(Asker.MARKET, {})
         of_jobs = self.market.get("policies") or () if isinstance(self.market, Mapping) else ()
         specs = [*of_jobs, *([market["policy"]] if market.get("policy") else [])]
-        yield from ((SPOT_POLICIES, parse_spec(str(spec)).name) for spec in specs)
+        if specs:
+            from lightning_core.market.spot_policies import SPOT_POLICIES
+
+            yield from ((SPOT_POLICIES, parse_spec(str(spec)).name) for spec in specs)
 
     def allow_classes(self) -> None:
         """Let the classes that are named by their paths be imported, unless only a file names them."""
@@ -250,6 +254,8 @@ class Settings:
         if self.market is None:
             return None
         try:
+            from lightning_core.controllers.market_terms import MarketTerms  # a pool without a market needs none of it
+
             return MarketTerms(**self.market)
         except TypeError as error:
             raise ValueError(f"market: {error}") from None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from heapq import merge
 from math import inf
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from lightning_core.core.saved_state import Saves, StateError, decode, encode
 from lightning_core.core.validation import checked
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.estimators.above_floor import AboveFloor
-from lightning_core.market.selector import Selector
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.allocation import Caps
 from lightning_core.scheduler.cloud_levels import CloudLevels
@@ -37,6 +36,9 @@ from lightning_core.scheduler.sharing.owners import Owners
 from lightning_core.scheduler.status import job_status, unmet_reason, verdict_reason
 from lightning_core.scheduler.tables.saved_table import restore_table, table_to_dict
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
+
+if TYPE_CHECKING:
+    from lightning_core.market.selector import Selector
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
 STATE_VERSION = 21
@@ -80,7 +82,11 @@ class SchedulerState:
         self.controllers = settings.make_controllers()
         self.cloud = CloudLevels()
         terms = settings.market_terms()
-        self.selector = None if terms is None else Selector(terms.policies, seed=terms.seed)
+        self.selector: Selector | None = None
+        if terms is not None:
+            from lightning_core.market.selector import Selector
+
+            self.selector = Selector(terms.policies, seed=terms.seed)
         self.awaiting_feedback: dict[str, float] = {}
         self.unavailable: frozenset[int] = frozenset()
         self.closing = False

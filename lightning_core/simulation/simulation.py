@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lightning_core.controllers import MarketController
+from lightning_core.controllers.market import MarketController
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
 from lightning_core.core.control import Asker, IntervalEnded, NodesWanted, PlanEvent, WallClock
 from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Submit, Tick, WorkerExited

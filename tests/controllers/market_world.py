@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.controllers import MarketController
+from lightning_core.controllers.market import MarketController
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted

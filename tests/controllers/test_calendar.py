@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from lightning_core.bundle.pool_section import PoolSection, pool_to_dict, read_calendar, read_pool, with_pool
 from lightning_core.bundle.problems import Position, Problems
-from lightning_core.controllers import CONTROLLERS, Budget, Calendar, Controller, MarketController, PlacementController
+from lightning_core.controllers import CONTROLLERS, Budget, Calendar, Controller
 from lightning_core.controllers.calendar import WEEK, Closed
+from lightning_core.controllers.market import MarketController
+from lightning_core.controllers.placement import PlacementController
 from lightning_core.core.answers import Answer, End, Grant, Verdict
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Pause, Resume

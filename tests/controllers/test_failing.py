@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lightning_core.controllers import CONTROLLERS, MarketController
+from lightning_core.controllers import CONTROLLERS
+from lightning_core.controllers.market import MarketController
 from lightning_core.core.control import Allowance, Ask, Asker, NodesWanted, PoolAnswer
 from lightning_core.core.events import Event, Submit, Tick
 from lightning_core.core.pool_view import PoolView

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.controllers import MarketController
+from lightning_core.controllers.market import MarketController
 from lightning_core.core.answers import JobStatus, Verdict
 from lightning_core.core.arrays import IntArray
 from lightning_core.core.control import Ask, NodesWanted, Quoted

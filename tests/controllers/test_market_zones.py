@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.controllers import MarketController
+from lightning_core.controllers.market import MarketController
 from lightning_core.core.codec import decode_answers
 from lightning_core.core.control import NodesSeen, NodesWanted, Quoted
 from lightning_core.core.control.offers import Offer, PlacedNodes

@@ -16,7 +16,7 @@ import pytest
 
 from lightning_core.bundle.pool_section import PoolSection, pool_to_dict, read_pool, with_pool
 from lightning_core.bundle.problems import Position, Problems
-from lightning_core.controllers import PlacementController
+from lightning_core.controllers.placement import PlacementController
 from lightning_core.controllers.plan_data import job_name, placement_of, plan_of
 from lightning_core.core.answers import Verdict
 from lightning_core.core.codec import decode_event, encode_event

@@ -11,8 +11,8 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from lightning_core.controllers import MarketController
 from lightning_core.controllers.job_model import sure_work
+from lightning_core.controllers.market import MarketController
 from lightning_core.controllers.market_terms import MarketTerms
 from lightning_core.core.answers import State, Verdict
 from lightning_core.core.control import Asker
