@@ -74,7 +74,7 @@ test-stories: setup
 	$(call run_tests,stories (of 50),-n 2 -m 'stories and not nightly' $(call WITH,stories))
 
 test-ray: setup
-	$(call run_tests,Ray (of 200),-n 2 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
+	$(call run_tests,Ray (of 260),-n 2 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
 
 # Three at once, for these wait more than they compute, and meet no deadline of seconds.
 test-faults: setup
