@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, TypeVar
@@ -94,14 +94,11 @@ class OutsideCalls(Stateful):
         label, told = f"{part} {method}", self._recorded
         if told is not None:
             made = told.popleft() if told and told[0].part == label else PartCall(label, usual)
-            try:
-                call()  # what it remembers stays up to date
-            except ERRORS as error:  # its word is not asked for
-                del error
+            with suppress(*ERRORS):  # its word is not asked for, and what it remembers stays up to date
+                call()
         else:
             try:
                 made = PartCall(label, call())
-                read(made.returned)
             except ERRORS as error:
                 made = PartCall(label, None, f"{type(error).__name__}: {error}"[:MAX_TEXT])
         if made.raised:

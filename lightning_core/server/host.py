@@ -81,9 +81,12 @@ class Host:
             finish(journal)
         if journal is not None and journal.exists():
             self._journal = Journal.open(journal)
-            self._check_parts(self._journal)
             started = time.thread_time()
-            recovered = replay(self._journal)
+            try:
+                recovered = replay(self._journal)
+            except AbsentPartError:  # nothing was written, and its package may be installed
+                self._journal.close()
+                raise
             self._to_replay = time.thread_time() - started
             self.scheduler = recovered.scheduler
             # Deadlines kept running while no scheduler did, since the newest event.
@@ -99,15 +102,6 @@ class Host:
         """Decisions and commits since this process started."""
         self.runs = PoolHistory(history, shared=self.scheduler.settings.share_history)
         self.runs.begin(self.scheduler.ended_runs(), self.now())
-
-    @staticmethod
-    def _check_parts(journal: Journal) -> None:
-        """Check, before anything is written, that all parts from outside the library are installed."""
-        try:
-            Scheduler(journal.settings())
-        except AbsentPartError:
-            journal.close()
-            raise
 
     def now(self) -> float:
         """Return the scheduler time, in seconds."""
