@@ -74,7 +74,7 @@ def cli_page() -> str:
     """Return the reference of ``lightning-core``, written from its argument parsers."""
     from lightning_core.cli import main
 
-    parser = main.make_parser()
+    parser = main.make_parser(with_parts=True)
     lines = ["# Command line", "", f"{_sentence(parser.description or '')}", ""]
     lines += ["Every command takes `--help`, and `--debug` to show tracebacks of errors in the program itself.", ""]
     lines += ["| command | what it does |", "|---|---|"]

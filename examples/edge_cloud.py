@@ -43,11 +43,11 @@ from lightning_core.callbacks import ElasticLoader  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.cluster.device_groups import LOCATION_LABEL  # noqa: E402
-from lightning_core.controllers.plan_data import plan_of  # noqa: E402
 from lightning_core.core.answers import JobStatus  # noqa: E402
 from lightning_core.core.commands import Cancel  # noqa: E402
-from lightning_core.core.control import DemandSeen, PlanGiven  # noqa: E402
-from lightning_core.placement import (  # noqa: E402
+from lightning_core.core.events import PartEvent  # noqa: E402
+from lightning_core.parts.edge_cloud.day_plan import DemandSeen, PlanGiven  # noqa: E402
+from lightning_core.parts.edge_cloud.placement import (  # noqa: E402
     Cloud,
     Demands,
     EdgePrices,
@@ -59,7 +59,8 @@ from lightning_core.placement import (  # noqa: E402
     Weights,
     plan,
 )
-from lightning_core.placement.reconfigurer import ReconfigurationLimits  # noqa: E402
+from lightning_core.parts.edge_cloud.placement.reconfigurer import ReconfigurationLimits  # noqa: E402
+from lightning_core.parts.edge_cloud.plan_data import plan_of  # noqa: E402
 from lightning_core.report.figure_file import save_figure  # noqa: E402
 from lightning_core.report.gantt import colour  # noqa: E402
 from lightning_core.server.clocks import wall_clock  # noqa: E402
@@ -163,11 +164,12 @@ class Story:
         clock = wall_clock()
         begins = clock.seconds + clock.utc_offset - period * PERIOD
         limits = ReconfigurationLimits(cost=2.0)
-        self.cluster.tell(PlanGiven(plan_of(self.placement, PERIOD, begins, on_wall=True, limits=limits)))
+        given = PlanGiven(plan_of(self.placement, PERIOD, begins, on_wall=True, limits=limits))
+        self.cluster.tell(PartEvent.of(given))
 
     def _change(self, words: str, rate: float) -> None:
         _, before, had, _ = self._asked("cameras")
-        self.cluster.tell(DemandSeen((("cameras", rate),)))
+        self.cluster.tell(PartEvent.of(DemandSeen((("cameras", rate),))))
         _, after, has, reason = self._asked("cameras")
         self._say(f"{words}: cameras from {before} ({had}) to {after} ({has}): {reason}")
         self.told.append({"from": before, "to": after, "devices": has, "reason": reason})
@@ -276,7 +278,7 @@ def main(arguments: argparse.Namespace) -> None:
         notes = Path(own) / "notes"
         notes.mkdir()
         bundle = Bundle.from_dict({
-            "pool": {"devices": locations}, "policy": "fifo", "period": "0.5s",
+            "pool": {"devices": locations, "controllers": {"plan": {}}}, "policy": "fifo", "period": "0.5s",
             "jobs": {name: _job(name, notes, first[name]) for name in DEMANDS.jobs},
         }, ROOT)  # fmt: skip
         with Cluster.of(bundle) as cluster:

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.core.codec import job_to_dict
+from lightning_core.core.control import Asker, Rights, declare_rights
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
+
+# A controller that may ask for anything.
+PLANNER = Asker("planner")
+declare_rights(PLANNER, Rights("the planner", holds=True, places=True, sizes=True, rank=80, is_pure=True))
 
 
 def job(

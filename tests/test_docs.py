@@ -236,7 +236,9 @@ LINES = list(commands())
 def test_commands_are_valid(where: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = shlex.split(line, comments=True)
-    arguments: argparse.Namespace = main.make_parser().parse_args(words[words.index("lightning-core") + 1 :])
+    arguments: argparse.Namespace = main.make_parser(with_parts=True).parse_args(
+        words[words.index("lightning-core") + 1 :]
+    )
     assert callable(arguments.run)
 
 
@@ -257,7 +259,7 @@ def test_targets_modules_and_files_that_commands_name_are_there(where: str, line
 
 
 def test_commands_in_running_text_exist() -> None:
-    known = set(main.make_parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr,arg-type]
+    known = set(main.make_parser(with_parts=True)._subparsers._group_actions[0].choices)  # type: ignore[union-attr,arg-type]
     for path in PAGES:
         for command in re.findall(r"`lightning-core ([a-z]+)", path.read_text()):
             assert command in known, (path, command)
@@ -292,9 +294,7 @@ def test_the_backtest_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_day_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    [printed] = re.findall(
-        r"```text\n(forecast +served[^`]*)\n```", (DOCS / "how-to" / "edge-and-cloud.md").read_text()
-    )
+    [printed] = re.findall(r"```text\n(forecast +served[^`]*)\n```", (DOCS / "parts" / "edge-and-cloud.md").read_text())
     assert main.main(["place", "simulate", str(ROOT / "examples" / "day.yaml")]) == 0
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said[-len(printed.splitlines()) :] == printed.splitlines()

@@ -25,7 +25,7 @@ ROOMS = (
     "regular_files",
     "core name_conflict",
     "variables planning estimators search",
-    "policies market placement",
+    "policies market",
     "market.spot_policies",
     "controllers",
     "scheduler",
@@ -48,6 +48,8 @@ ROOMS = (
     "autojoin integrations",
     "testing",
     "cli",
+    "parts.edge_cloud",
+    "parts",
     "__main__",
 )
 PACKAGE = "lightning_core"

@@ -27,9 +27,9 @@ from benchmarks.clusters.placement_scenarios import (
 )
 from benchmarks.clusters.placement_surges import forecast_errors, simulated_day, surge, thousand
 from benchmarks.common import Figures, Size, main, table
-from lightning_core.placement import CLOUD, Demands, EdgePrices, TaskPlacement, Weights, plan
-from lightning_core.placement.baselines import incremental, one_period
-from lightning_core.placement.planner import Solution
+from lightning_core.parts.edge_cloud.placement import CLOUD, Demands, EdgePrices, TaskPlacement, Weights, plan
+from lightning_core.parts.edge_cloud.placement.baselines import incremental, one_period
+from lightning_core.parts.edge_cloud.placement.planner import Solution
 
 PLAN, STAYS, ONE_PERIOD, INCREMENTAL = "plan", "plan, few moves", "one period", "incremental"
 # The paper's savings at a mean accuracy of 0.8, per cent, from its costs of $2.00, $2.27 and $2.60 (scenario A).

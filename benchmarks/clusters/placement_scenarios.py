@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lightning_core.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights
+from lightning_core.parts.edge_cloud.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob, Weights
 
 GPUS = {"v100": Gpu(2.08), "eight_v100": Gpu(16.7)}
 IN_ONE = {"v100": 1, "eight_v100": 8}

@@ -30,8 +30,8 @@ from benchmarks.clusters.placement_scenarios import (
 )
 from benchmarks.common import Figures, table
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.control.day_plan import MOVE_PRICE
-from lightning_core.placement import (
+from lightning_core.parts.edge_cloud.day_plan import MOVE_PRICE
+from lightning_core.parts.edge_cloud.placement import (
     RECONFIGURERS,
     Cloud,
     Demands,
@@ -43,13 +43,13 @@ from lightning_core.placement import (
     TaskPlacement,
     plan,
 )
-from lightning_core.placement.baselines import incremental, only
-from lightning_core.placement.day_simulation import Surges, capacity, simulate_day
-from lightning_core.placement.demands import Choice
-from lightning_core.placement.planner import group_tasks
-from lightning_core.placement.predictor import HORIZON, PREDICTORS, relative_errors
-from lightning_core.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
-from lightning_core.placement.replanner import MAX_OPTIONS, Replanner
+from lightning_core.parts.edge_cloud.placement.baselines import incremental, only
+from lightning_core.parts.edge_cloud.placement.day_simulation import Surges, capacity, simulate_day
+from lightning_core.parts.edge_cloud.placement.demands import Choice
+from lightning_core.parts.edge_cloud.placement.planner import group_tasks
+from lightning_core.parts.edge_cloud.placement.predictor import HORIZON, PREDICTORS, relative_errors
+from lightning_core.parts.edge_cloud.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
+from lightning_core.parts.edge_cloud.placement.replanner import MAX_OPTIONS, Replanner
 from lightning_core.planning.time_series import Perfect
 
 QUARTER = 900.0

@@ -88,7 +88,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
                                 best_effort=pool.best_effort, device_memory=pool.device_memory,
                                 owners=pool.owners or {},
-                                controllers={**controllers_of(pool.calendar, pool.budget, pool.locations),
+                                controllers={**controllers_of(pool.calendar, pool.budget),
                                              **pool.controllers}),
                         pool.kind)  # fmt: skip
 
@@ -231,17 +231,13 @@ def read_part(value: Any) -> float:
     return part
 
 
-def controllers_of(
-    calendar: Sequence[str], budget: float | None, locations: Sequence[str] = ()
-) -> dict[str, dict[str, Any]]:
-    """Return the controllers of settings: for the hours at which nothing trains, the money, and a placement plan."""
+def controllers_of(calendar: Sequence[str], budget: float | None) -> dict[str, dict[str, Any]]:
+    """Return the controllers of settings: for the hours at which nothing trains, and the money."""
     found: dict[str, dict[str, Any]] = {}
     if calendar:
         found[Asker.CALENDAR] = {"closed": list(calendar)}
     if budget is not None:
         found[Asker.BUDGET] = {"money": budget}
-    if locations:  # it asks for nothing before it is given a plan
-        found[Asker.PLAN] = {}
     return {str(name): arguments for name, arguments in found.items()}
 
 

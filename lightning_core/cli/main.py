@@ -23,7 +23,6 @@ from lightning_core.cli import (
     job_commands,
     journals,
     market_commands,
-    place,
     run_bundle,
     search,
     simulate,
@@ -49,7 +48,6 @@ COMMANDS = (
     init,
     simulate,
     market_commands,
-    place,
     up,
     token_commands,
     job_commands,
@@ -71,8 +69,9 @@ EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsona
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = make_parser()
-    own = {word for action in parser._actions for word in (action.choices or ())}
-    if own.isdisjoint(sys.argv[1:] if argv is None else argv):  # a command of a part, or --help
+    core = {word for action in parser._actions for word in (action.choices or ())}
+    words = sys.argv[1:] if argv is None else argv
+    if next((word for word in words if not word.startswith("-")), "") not in core:  # a command of a part, or --help
         parser = make_parser(with_parts=True)
     complete(parser)
     fill_streams()
@@ -139,7 +138,7 @@ def make_parser(*, with_parts: bool = False) -> argparse.ArgumentParser:
     """Return the parser of all commands.
 
     Args:
-        with_parts: Whether to have those of installed parts too, which are imported for that.
+        with_parts: Whether to have those of installed parts too, the library's own among them.
     """
     parser = Parser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"lightning-core {_version()}")

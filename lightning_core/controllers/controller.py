@@ -29,7 +29,7 @@ class Controller(Protocol):
         Returns:
             One :class:`~lightning_core.core.control.Ask` at most for each job. Repeated requests cost nothing. It may
             also return requests for the pool (:data:`~lightning_core.core.control.PoolAnswer`), as far as
-            :data:`~lightning_core.core.control.RIGHTS` permits.
+            its rights permit.
         """
 
     def wakeup(self) -> float | None:
@@ -40,3 +40,27 @@ class Controller(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
+
+
+@runtime_checkable
+class ChecksEvents(Protocol):
+    """A controller that can refuse events of its part before they are journalled, and knows which are no news."""
+
+    def check(self, event: Any, pool: PoolView) -> None:
+        """Check that an event fits the controller and the pool; a ValueError says why not.
+
+        Args:
+            event: Object of one of the classes in :attr:`Part.events <lightning_core.core.parts.Part>`.
+            pool: The pool before the event.
+        """
+
+    def changes(self, event: Any, pool: PoolView) -> bool:
+        """Return whether an event is news; one that is not is neither journalled nor handled."""
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """A controller that tells users what it does now."""
+
+    def describe(self) -> Any:
+        """Return JSON values for ``about()`` of a pool."""

@@ -13,18 +13,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple
+
+import msgspec
 
 from lightning_core.core.commands import Command
-from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, PlanEvent, Quoted, QuotedBefore, WallClock
+from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, Quoted, QuotedBefore, WallClock
 from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check_run
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most, check_length
-from lightning_core.core.parts import event_class
+from lightning_core.core.parts import event_class, event_name
 from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
 from lightning_core.core.targets import Met
-from lightning_core.core.validation import checked
+from lightning_core.core.validation import made
 
+# Characters of the body of a part's event: a plan of a day for a thousand jobs has some hundred thousand.
+MAX_BODY = 2**20
 # Earlier runs of one event: with 128 points each, a line of the journal has some megabytes.
 MAX_RUNS_AT_ONCE = 1000
 
@@ -318,11 +322,11 @@ class EarlierRuns:
 
 @dataclass(frozen=True, slots=True)
 class PartEvent:
-    """An event of a part from outside the library; the scheduler passes it on to the controllers.
+    """An event of a part; the scheduler passes it on to the controllers.
 
     Args:
         name: ``PART.EVENT``, where ``PART`` is the name of the part.
-        body: Its JSON values; at most :data:`~lightning_core.core.limits.MAX_TEXT` characters as text.
+        body: Its JSON values; at most :data:`MAX_BODY` characters as text.
         who: Name of the user who sent it; empty if no user did.
 
     Raises:
@@ -350,7 +354,16 @@ class PartEvent:
             size = len(json.dumps(self.body, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"event {self.name}: its body must be JSON values: {error}") from None
-        check_at_most(f"event {self.name}: characters of its body", size, MAX_TEXT)
+        check_at_most(f"event {self.name}: characters of its body", size, MAX_BODY)
+
+    @classmethod
+    def of(cls, event: Any) -> PartEvent:
+        """Return the event of a part that an object of one of its classes stands for.
+
+        Raises:
+            ValueError: If no registered part brings the class, or a value is none of JSON.
+        """
+        return cls(event_name(type(event)), msgspec.json.decode(msgspec.json.encode(event)))
 
     def decoded(self) -> Any:
         """Return the object that the part makes of it; the event itself where no part knows it.
@@ -361,34 +374,19 @@ class PartEvent:
         kind = event_class(self.name)
         if kind is None:
             return self
+        body = dict(self.body)
         try:
-            return kind(**self.body)
+            try:
+                return made(kind, body)
+            except (NameError, TypeError):  # annotations of code from outside may be anything
+                return kind(**body)
         except (TypeError, ValueError) as error:
             raise ValueError(f"event {self.name}: {error}") from None
-
-    def check_types(self) -> None:
-        """Check the values of the body that the part annotates as a text, a number, a boolean or one of these.
-
-        It is for events that come in: what a journal holds was taken, and is not checked again.
-
-        Raises:
-            ValueError: If one is of another type.
-        """
-        try:
-            hints = get_type_hints(event_class(self.name) or type(self))
-        except Exception:  # annotations of code from outside may be anything
-            return
-        for name in self.body.keys() & hints.keys():
-            if {*(get_args(hints[name]) or (hints[name],))} <= {str, int, float, bool, type(None)}:
-                try:
-                    checked(self.body[name], hints[name])
-                except ValueError as error:
-                    raise ValueError(f"event {self.name}: {name}: {error}") from None
 
 
 Event = (
     Submit | EarlierFeedback | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost
-    | Close | Command | Ask | WallClock | NodesSeen | Quoted | QuotedBefore | CloudTrouble | PlanEvent
+    | Close | Command | Ask | WallClock | NodesSeen | Quoted | QuotedBefore | CloudTrouble
     | SelectorFeedback | PartEvent | Tick
 )  # fmt: skip
 

@@ -14,14 +14,14 @@ library does not have, once in a process: a part that is never named is never im
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_core.errors import LightningCoreError
 
@@ -34,6 +34,27 @@ MAX_CELL = 200
 
 class AbsentPartError(LightningCoreError, ValueError):
     """A part is named that is neither in the library nor in a package that is installed here."""
+
+
+class Later(NamedTuple):
+    """A class or function that is imported when it is first asked for."""
+
+    module: str
+    name: str
+
+    def load(self) -> Any:
+        """Import it."""
+        return getattr(import_module(self.module), self.name)
+
+
+def later(module: str, name: str) -> Any:
+    """Return a class or function that is not imported before it is asked for.
+
+    Args:
+        module: Its module.
+        name: Its name there.
+    """
+    return Later(module, name)
 
 
 @dataclass(frozen=True)
@@ -49,7 +70,8 @@ class Part:
             :class:`~lightning_core.cloud.provisioner.Provisioner`.
         targets: Classes derived from :class:`~lightning_core.core.targets.Target`.
         events: Frozen dataclasses of JSON values by name. An event that is sent to a pool as ``NAME.EVENT``, where
-            ``NAME`` is that of the entry point, reaches all controllers as an object of its class.
+            ``NAME`` is that of the entry point, reaches all controllers as an object of its class. A part with
+            controllers hears of events only in pools that have one of these.
         commands: Function that adds commands to ``lightning-core``, as ``add_commands`` of the modules in
             ``lightning_core.cli`` does.
         columns: Functions of a :class:`~lightning_core.core.answers.JobStatus` that return a text, or an empty one for
@@ -140,7 +162,7 @@ def brought(family: str, name: str) -> tuple[Any, str] | None:
     """
     for one in all_parts():
         if (found := getattr(one.part, family).get(name)) is not None:
-            return found, one.package
+            return (found.load() if isinstance(found, Later) else found), one.package
     return None
 
 
@@ -174,8 +196,30 @@ def columns_of(status: Any) -> dict[str, str]:
 def event_class(name: str) -> type[Any] | None:
     """Return the class of an event of a part by its full name, ``PART.EVENT``; None if no part brings it."""
     part, _, event = name.partition(".")
-    found = next((one for one in all_parts() if one.name == part), None)
-    return None if found is None else found.part.events.get(event)
+    found = _part(part)
+    return None if found is None else found.events.get(event)
+
+
+def event_name(kind: type[Any]) -> str:
+    """Return the full name of a class of events.
+
+    Raises:
+        ValueError: If no part brings it.
+    """
+    names = (f"{one.name}.{name}" for one in all_parts() for name, own in one.part.events.items() if own is kind)
+    if (found := next(names, None)) is None:
+        raise ValueError(f"{kind.__name__} must be an event of a registered part")
+    return found
+
+
+def controllers_hearing(event: str) -> Collection[str]:
+    """Return the names of the controllers that the part of an event brings."""
+    found = _part(event.partition(".")[0])
+    return () if found is None else found.controllers.keys()
+
+
+def _part(name: str) -> Part | None:
+    return next((one.part for one in all_parts() if one.name == name), None)
 
 
 @contextmanager
@@ -243,6 +287,11 @@ def package_of(member: Any) -> str:
         except PackageNotFoundError:  # removed since
             continue
     return module
+
+
+def is_own(package: str) -> bool:
+    """Return whether the name and version of a package are those of the library itself."""
+    return package.partition(" ")[0] == "lightning-core-learning"
 
 
 @cache

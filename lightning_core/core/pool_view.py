@@ -30,6 +30,10 @@ class PoolView(Protocol):
     def closing(self) -> bool:
         """Whether the pool is shutting down."""
 
+    @property
+    def locations(self) -> Sequence[str]:
+        """Location of each device; empty if the pool has no locations."""
+
     def names(self) -> Sequence[str]:
         """Return the names of the jobs that have not ended."""
 

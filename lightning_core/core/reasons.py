@@ -166,9 +166,6 @@ REACHED = {
 WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items() for far, how in REACHED.items()}
 # Reasons of a controller's request for a job.
 WORDS |= {
-    "in_plan": "planned for {text}",
-    "not_in_plan": "not planned for {text}",
-    "plan_changed": "{text}",
     "closed": "{text}",
     "withdrawn": "request withdrawn",
     "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",

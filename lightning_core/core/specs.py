@@ -6,16 +6,17 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lightning_core.core.names import closest, did_you_mean, listed
 from lightning_core.core.parts import (
     AbsentPartError,
+    Later,
     broken_parts,
     brought,
     import_class,
+    is_own,
     names_of,
     package_of,
 )
@@ -81,23 +82,6 @@ def _parse_scalar(text: str) -> int | float | bool | str:
 
 def _to_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-class Later(NamedTuple):
-    """A factory that is imported when it is first asked for."""
-
-    module: str
-    name: str
-
-
-def later(module: str, name: str) -> Any:
-    """Return a member of a family of which nothing is imported before it is asked for.
-
-    Args:
-        module: Its module.
-        name: Its name there.
-    """
-    return Later(module, name)
 
 
 class Family(dict[str, Callable[..., T]], Generic[T]):
@@ -168,7 +152,7 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
             self._check_arguments(name, factory, arguments)
             raise ValueError(f"{self.kind} {name}: {error}") from None
         except Exception as error:
-            if name in self:
+            if not self.package(name):
                 raise
             words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise ValueError(f"{self.kind} {name} of {self.package(name)}: {words}") from error
@@ -181,7 +165,7 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
         """
         if (own := self.get(name) or self._given.get(name)) is not None:
             if isinstance(own, Later):
-                self[name] = own = getattr(import_module(own.module), own.name)
+                self[name] = own = own.load()
             return own
         if self._outside and (outside := brought(self._outside, name)) is not None:
             return outside[0]  # type: ignore[no-any-return]
@@ -207,9 +191,10 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
             return ""
         try:
             found = brought(self._outside, name) if self._outside and name not in self._given else None
-            return package_of(self.factory(name)) if found is None else found[1]
+            package = package_of(self.factory(name)) if found is None else found[1]
         except ValueError:
             return ""
+        return "" if is_own(package) else package
 
     def names(self) -> list[str]:
         """Return the names of the library's own and of those that other packages bring."""

@@ -25,10 +25,7 @@ from lightning_core.core.control import (
     Ask,
     Asker,
     CloudTrouble,
-    DemandSeen,
     NodesSeen,
-    PlanEvent,
-    PlanGiven,
     PoolAnswer,
     Quoted,
     QuotedBefore,
@@ -40,6 +37,7 @@ from lightning_core.core.events import (
     EarlierRuns,
     Event,
     LaunchTimedOut,
+    PartEvent,
     Report,
     SelectorFeedback,
     Submit,
@@ -49,10 +47,11 @@ from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
-from lightning_core.scheduler import asked_levels, given_plans
+from lightning_core.scheduler import asked_levels, part_events
 from lightning_core.scheduler.cloud_levels import CloudEvent
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
+from lightning_core.scheduler.scheduler_view import SchedulerView
 from lightning_core.scheduler.selector_feedback import draw_spot_policy, is_no_news
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import UNKNOWN
@@ -295,8 +294,8 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return not any(_lacks_history(state, name) for name, _ in found)
         case SelectorFeedback() | EarlierFeedback():
             return is_no_news(state, event)
-        case NodesSeen() | CloudTrouble() | Quoted() | QuotedBefore() | PlanGiven() | DemandSeen() | Close():
-            return _is_known(state, event)
+        case NodesSeen() | CloudTrouble() | Quoted() | QuotedBefore() | Close() | PartEvent():
+            return _is_known(state, event, now)
         case Cancel() | Pause():
             return table.find_active(event.job) is None
         case Ask():
@@ -310,12 +309,12 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
     return False
 
 
-def _is_known(state: SchedulerState, event: CloudEvent | QuotedBefore | PlanEvent | Close) -> bool:
+def _is_known(state: SchedulerState, event: CloudEvent | QuotedBefore | Close | PartEvent, now: float) -> bool:
     """Return whether an event about the pool is no news to it."""
+    if isinstance(event, PartEvent):
+        return part_events.is_known(state, event, SchedulerView(state, now))
     if isinstance(event, Close):
         return state.closing
-    if isinstance(event, PlanEvent):
-        return not given_plans.changes(state, event)
     market = state.controllers.get(Asker.MARKET)
     if isinstance(event, QuotedBefore):
         return market is None or not hasattr(market, "knows") or market.knows(event)

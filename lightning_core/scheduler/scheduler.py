@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.controllers import Controller
+from lightning_core.controllers import Controller, Describes
 from lightning_core.core.answers import (
     Accepted,
     Answer,
@@ -42,10 +42,7 @@ from lightning_core.core.control import (
     Ask,
     Asker,
     CloudTrouble,
-    DemandSeen,
     NodesSeen,
-    PlanEvent,
-    PlanGiven,
     Quoted,
     QuotedBefore,
 )
@@ -64,10 +61,10 @@ from lightning_core.core.events import (
 from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets.outside import ERRORS
-from lightning_core.scheduler import given_plans
+from lightning_core.scheduler import part_events
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
-from lightning_core.scheduler.asking.controllers import next_wakeup, tell_controllers
 from lightning_core.scheduler.cloud_levels import CloudLevels
+from lightning_core.scheduler.controller_calls import next_wakeup, tell_controllers
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
 from lightning_core.scheduler.forecasting import forecast, forecast_work
 from lightning_core.scheduler.grants import allocate, grant
@@ -83,6 +80,7 @@ from lightning_core.scheduler.requests import (
 )  # fmt: skip
 from lightning_core.scheduler.retry_budgets import launch_timed_out, placements, pool_changed, worker_exited
 from lightning_core.scheduler.round import Round
+from lightning_core.scheduler.scheduler_view import SchedulerView
 from lightning_core.scheduler.selector_feedback import take_feedback
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
@@ -191,7 +189,7 @@ class Scheduler:
                 return steer(state, event, now)
             case Ask():
                 return take_ask(state, event, is_event=True)
-            case PlanGiven() | DemandSeen() | QuotedBefore() | PartEvent():
+            case QuotedBefore() | PartEvent():
                 state.calls.take(event)
                 return False
             case SelectorFeedback() | EarlierFeedback():
@@ -235,9 +233,9 @@ class Scheduler:
         if isinstance(event, Resume) and event.by == Asker.PERSON and self.answers_to_no_op(event, now) is not None:
             raise ValueError(f"{event.job} is not paused")
 
-    def check_plan(self, event: PlanEvent) -> None:
-        """Check that a plan, or a demand, fits the pool; a ValueError says why not."""
-        given_plans.check(self._state, event)
+    def check_part_event(self, event: PartEvent, now: float) -> None:
+        """Check that an event of a part fits the pool; a ValueError says why not."""
+        part_events.check(self._state, event, SchedulerView(self._state, max(now, self._now)))
 
     # ------------------------------------------------------------------------------------------------ the round
 
@@ -322,6 +320,14 @@ class Scheduler:
     def controllers(self) -> Mapping[Asker, Controller]:
         """What decides beside the policy."""
         return self._state.controllers
+
+    def describe_controllers(self) -> dict[str, Any]:
+        """Return what controllers say of themselves, as JSON values by name; one that says nothing is left out."""
+        return {
+            str(by): controller.describe()
+            for by, controller in self._state.controllers.items()
+            if isinstance(controller, Describes) and by not in self._state.cloud.failed
+        }
 
     def owners(self) -> list[dict[str, Any]]:
         """Return what each owner of jobs has and may have, as JSON values; none if owners are not told apart."""

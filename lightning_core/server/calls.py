@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict
 from lightning_core.core.commands import Command, Pause, Resume
-from lightning_core.core.control import COMMANDING, Asker, PlanEvent
+from lightning_core.core.control import COMMANDING, Asker
 from lightning_core.core.events import Close, Event, PartEvent, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS, shown
@@ -25,7 +25,7 @@ from lightning_core.server.connections import ClientConnection
 from lightning_core.server.load.shared_status import Json, SharedStatus
 
 # Events that clients may send; the scheduler's own events are not among them.
-EVENTS = Report | WorkerExited | Close | Command | PlanEvent | PartEvent
+EVENTS = Report | WorkerExited | Close | Command | PartEvent
 MAX_WAIT = 60.0
 # Maximum characters of an id, and of a refusal, which may repeat its request.
 MAX_ID_LENGTH, MAX_WORDS_LENGTH = 64, 2000
@@ -225,9 +225,8 @@ def _event(text: Any, person: Person) -> Event:
     if isinstance(event, PartEvent):
         if event.decoded() is event:  # that of the packages is the scheduler's own
             raise ValueError(f"no part that is installed with the pool has the event {shown(event.name)}")
-        event.check_types()
         return replace(event, who=person.name)
-    if not isinstance(event, Close | PlanEvent):
+    if not isinstance(event, Close):
         check_name(event.job)
     senders = COMMANDING if isinstance(event, Pause | Resume) else (Asker.PERSON,)
     if isinstance(event, Command) and (by := getattr(event, "by", Asker.PERSON)) not in senders:
@@ -283,5 +282,5 @@ async def _about(pool: ServedScheduler, person: Person) -> dict[str, Any]:
     unavailable = [one | {"why": ""} for one in about["unavailable"]]
     waiting = [one for one in about["waiting"] if person.sees(one["owner"])]
     cloud = about["cloud"] | {"trouble": {}}
-    hidden = {"plan": None, "cloud": cloud, "owners": owners, "unavailable": unavailable, "waiting": waiting}
+    hidden = {"controllers": {}, "cloud": cloud, "owners": owners, "unavailable": unavailable, "waiting": waiting}
     return about | hidden

@@ -23,10 +23,8 @@ from typing import Any
 
 from lightning_core.core.answers import Answer, Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.commands import Command
-from lightning_core.core.control import PlanEvent
-from lightning_core.core.events import Event, Report, Submit, WorkerExited, WorkersLost
+from lightning_core.core.events import Event, PartEvent, Report, Submit, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Job
-from lightning_core.scheduler import given_plans
 from lightning_core.scheduler.reports import unknown_job
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.groups import GroupSocket
@@ -122,8 +120,8 @@ class SchedulerActor(PoolCalls):
             self._host.scheduler.check_command(event, self._host.now())
             self._decide(event)
         else:
-            if isinstance(event, PlanEvent):
-                self._host.scheduler.check_plan(event)
+            if isinstance(event, PartEvent):
+                self._host.scheduler.check_part_event(event, self._host.now())
             self._decide(event)
             if isinstance(event, WorkersLost):
                 self._sessions.await_reconnections()
@@ -239,7 +237,7 @@ class SchedulerActor(PoolCalls):
             "pid": os.getpid(), "folder": str(self._folder), "devices": devices,
             "unavailable": self._unavailable(), "manager_silent": self._manager_silent_for(),
             "settings": scheduler.settings.to_dict(), "cloud": cloud,
-            "plan": given_plans.describe(scheduler.controllers), "owners": scheduler.owners(),
+            "controllers": scheduler.describe_controllers(), "owners": scheduler.owners(),
             "waiting": self._sessions.waiting(),
         }  # fmt: skip
 

@@ -22,8 +22,17 @@ from pathlib import Path
 
 from lightning_core.controllers.market import MarketController
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
-from lightning_core.core.control import Asker, IntervalEnded, NodesWanted, PlanEvent, WallClock
-from lightning_core.core.events import EarlierRuns, Event, Report, SelectorFeedback, Submit, Tick, WorkerExited
+from lightning_core.core.control import Asker, IntervalEnded, NodesWanted, WallClock
+from lightning_core.core.events import (
+    EarlierRuns,
+    Event,
+    PartEvent,
+    Report,
+    SelectorFeedback,
+    Submit,
+    Tick,
+    WorkerExited,
+)
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.selecting.earlier_feedback import known_before
 from lightning_core.scheduler.selecting.market_jobs import CounterfactualReplay
@@ -82,7 +91,7 @@ class Simulation:
         save_every: int = 0,
         wall_clock: WallClock | None = None,
         cloud: VirtualCloud | None = None,
-        events: Sequence[tuple[float, PlanEvent]] = (),
+        events: Sequence[tuple[float, PartEvent]] = (),
     ) -> None:
         names = [given.job.name for given in jobs]
         if not names:
@@ -199,9 +208,9 @@ class Simulation:
             if not worker.launched and not worker.over:  # a script that has joined
                 self._pool.begin(worker)
 
-    def _tell(self, event: PlanEvent) -> None:
+    def _tell(self, event: PartEvent) -> None:
         """Send the controllers an event that must be valid, as in a pool."""
-        self._scheduler.check_plan(event)
+        self._scheduler.check_part_event(event, self._queue.now)
         self._handle(event)
 
     def _give_feedback(self) -> None:

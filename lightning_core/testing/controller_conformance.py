@@ -19,7 +19,7 @@ from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted, WallClock
 from lightning_core.core.control.offers import Offer, PlacedNodes
-from lightning_core.core.events import Close, Event, Submit, Tick, WorkersLost
+from lightning_core.core.events import Close, Event, PartEvent, Submit, Tick, WorkersLost
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
@@ -45,6 +45,7 @@ class MadeUpPool:
         self.since = dict.fromkeys(names, 0.0)
         self.now, self.nodes, self.spent, self.closing = 0.0, NodesSeen(), 0.0, False
         self.money: float | None = None
+        self.locations: Sequence[str] = ()
 
     def take(self, event: Event, now: float) -> None:
         """Handle an event."""
@@ -126,7 +127,8 @@ def _check_sequence(
     require(isinstance(controller, Controller), "a controller must have the methods of Controller")
     for event, now in events:
         pool.take(event, now)
-        answers = list(controller.handle(event, now, pool))
+        told = event.decoded() if isinstance(event, PartEvent) else event
+        answers = list(controller.handle(told, now, pool))
         asked = [answer for answer in answers if isinstance(answer, Ask)]
         require(len({ask.job for ask in asked}) == len(asked), "handle() must ask once at most for each job")
         require({ask.job for ask in asked} <= set(pool.names()), "handle() must ask of jobs that have not ended")
@@ -141,7 +143,7 @@ def _check_sequence(
         require(newer == [version + 1 + k for k in range(len(newer))], "versions of requests must grow by one")
         version += len(newer)
         rule = "requests must depend on earlier calls of handle() alone, and restore() must bring them back"
-        require(answers == list(twin.handle(event, now, pool)), rule)
+        require(answers == list(twin.handle(told, now, pool)), rule)
         wakeup = controller.wakeup()
         require(wakeup is None or wakeup > now, "wakeup() must be later than the last event: the past has been handled")
         controller = saved_and_restored(controller, make(), caches)

@@ -142,7 +142,7 @@ def test_every_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_options_of_a_command_have_different_help() -> None:
-    parsers = [("lightning-core", make_parser())]
+    parsers = [("lightning-core", make_parser(with_parts=True))]
     for name, parser in parsers:
         shown = [action.help for action in parser._actions if action.option_strings]
         assert len(shown) == len(set(shown)), name

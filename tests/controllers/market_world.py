@@ -68,6 +68,7 @@ class World:
     """Jobs whose worker is lost, and the batches that each had saved."""
     paused: set[str] = field(default_factory=set)
     money: float | None = None
+    locations: tuple[str, ...] = ()
     spent: float = 0.0
     closing: bool = False
     needs: dict[str, int] = field(default_factory=dict)

@@ -18,8 +18,9 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.pool_view import PoolView
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
-from lightning_core.scheduler.asking.controllers import check_right
+from lightning_core.scheduler.controller_calls import check_right
 from lightning_core.scheduler.scheduler import Scheduler, Settings
+from tests.builders import PLANNER
 from tests.controllers.market_pool import MARKET, MarketPool
 from tests.controllers.market_world import World, controller, elastic, market
 from tests.examples import examples
@@ -179,7 +180,7 @@ def test_jobs_that_cannot_leave_a_node_are_refused_on_a_market() -> None:
 @pytest.mark.parametrize(
     ("by", "answer"),
     [
-        (Asker.CALENDAR, MONEY), (Asker.CALENDAR, NODES), (Asker.PLAN, NODES), (Asker.PLAN, ROW),
+        (Asker.CALENDAR, MONEY), (Asker.CALENDAR, NODES), (PLANNER, NODES), (PLANNER, ROW),
         (Asker.BUDGET, NODES), (Asker.BUDGET, ROW), (Asker.MARKET, MONEY),
         (Asker.MARKET, Ask("a", Asker.CALENDAR, hold=True)), (Asker.BUDGET, Ask("a", Asker.MARKET, devices=0)),
     ],

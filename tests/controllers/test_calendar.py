@@ -16,7 +16,6 @@ from lightning_core.bundle.problems import Position, Problems
 from lightning_core.controllers import CONTROLLERS, Budget, Calendar, Controller
 from lightning_core.controllers.calendar import WEEK, Closed
 from lightning_core.controllers.market import MarketController
-from lightning_core.controllers.placement import PlacementController
 from lightning_core.core.answers import Answer, End, Grant, Verdict
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Pause, Resume
@@ -25,6 +24,7 @@ from lightning_core.core.events import ExitCause, Report, Submit, Tick, WorkerEx
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
+from lightning_core.parts.edge_cloud.placement_controller import PlacementController
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 from lightning_core.server.clocks import INTERVAL, WallClockWatch, wall_clock
 from lightning_core.server.host import EventNotPersistedError, Host
@@ -34,6 +34,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.testing.controller_conformance import MadeUpPool, check_controller, random_events
 from lightning_core.view.why import why
+from tests.builders import PLANNER
 from tests.controllers.market_world import CACHES
 
 HOUR, DAY = 3600.0, 86400.0
@@ -230,7 +231,7 @@ def test_every_controller_passes_its_suite_and_has_rights() -> None:
     made: dict[str, Callable[[], Controller]] = {
         Asker.CALENDAR: lambda: Calendar([NIGHT, "not between 12:00 and 13:00 on sun"]),
         Asker.BUDGET: lambda: Budget(40.0),
-        Asker.PLAN: PlacementController,
+        PLANNER: PlacementController,
         Asker.MARKET: lambda: MarketController(policy="max-spot"),
     }
     assert made.keys() == CONTROLLERS.keys()

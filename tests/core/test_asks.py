@@ -10,22 +10,22 @@ from lightning_core.core.commands import Pause, Resume, SetDevices, SetLocation,
 from lightning_core.core.control import NOTHING, RIGHTS, Ask, Asked, Asker
 from lightning_core.core.control.asks import WITHDRAWN, check_devices, first
 from lightning_core.core.reasons import Reason
+from tests.builders import PLANNER
 
-WHY = Reason("in_plan", text="the morning")
+WHY = Reason("part", text="planned for the morning")
 ANN = Asked(devices=2, location="cloud", held_by="ann", placed_by="ann", sized_by="ann")
 
 
 def test_the_table_says_who_may_ask_what_and_who_stands_first() -> None:
     # Holds, places, sizes; limits the money; rents nodes; rank.
-    assert [(str(by), *rights[1:]) for by, rights in RIGHTS.items()] == [
+    assert [(str(by), *rights[1:7]) for by, rights in RIGHTS.items()] == [
         ("person", True, True, True, False, False, 0),
         ("calendar", True, False, False, False, False, 20),
         ("budget", False, False, False, True, False, 40),
         ("search", True, False, False, False, False, 60),
-        ("plan", True, True, True, False, False, 80),
         ("market", False, False, True, False, True, 100),
     ]
-    words = ["a person", "the calendar", "the budget", "its search", "the placement plan", "the spot policy"]
+    words = ["a person", "the calendar", "the budget", "its search", "the spot policy"]
     assert [by.words for by in RIGHTS] == words
 
 
@@ -40,8 +40,8 @@ def test_the_table_says_who_may_ask_what_and_who_stands_first() -> None:
         (Asker.BUDGET, {"hold": True}, "a: the budget may not hold a job, got True"),
         (Asker.BUDGET, {"devices": 0}, "a: the budget may not choose the number of devices, got 0"),
         (Asker.PERSON, {"devices": 1}, "a: a person asks by commands, got person"),
-        (Asker.PLAN, {"devices": -1}, "devices must be at least 0, got -1"),
-        (Asker.PLAN, {"devices": 1025}, "devices must be at most 1,024, got 1025"),
+        (PLANNER, {"devices": -1}, "devices must be at least 0, got -1"),
+        (PLANNER, {"devices": 1025}, "devices must be at most 1,024, got 1025"),
     ],
 )
 def test_what_a_controller_may_not_ask_is_refused(by: Asker, asked: dict[str, Any], words: str) -> None:
@@ -51,7 +51,7 @@ def test_what_a_controller_may_not_ask_is_refused(by: Asker, asked: dict[str, An
 
 def test_what_each_may_ask_it_can_ask() -> None:
     assert Ask("a", Asker.CALENDAR, hold=True, release=True, reason=WHY).asked == Asked(True, True, reason=WHY)
-    plan = Ask("a", Asker.PLAN, hold=False, location="", devices=1024, reason=WHY)
+    plan = Ask("a", PLANNER, hold=False, location="", devices=1024, reason=WHY)
     assert plan.asked == Asked(False, False, "", 1024, WHY)
     assert Ask("a", Asker.MARKET, devices=0, reason=WHY).asked == Asked(devices=0, reason=WHY)
     assert Ask("a", Asker.MARKET).asked == NOTHING
@@ -64,21 +64,21 @@ def test_what_is_asked_in_words() -> None:
         "hold, and free its memory: planned for the morning"
     )
     assert Ask("a", Asker.CALENDAR, hold=True, reason=WHY).words == "hold: planned for the morning"
-    assert Ask("a", Asker.PLAN, hold=False, location="", devices=2, reason=WHY).words == (
+    assert Ask("a", PLANNER, hold=False, location="", devices=2, reason=WHY).words == (
         "train, location any, devices 2: planned for the morning"
     )
-    assert Ask("a", Asker.PLAN, location="edge", reason=WHY).words == "location edge: planned for the morning"
-    assert Ask("a", Asker.PLAN).words == str(WITHDRAWN) == "request withdrawn"
+    assert Ask("a", PLANNER, location="edge", reason=WHY).words == "location edge: planned for the morning"
+    assert Ask("a", PLANNER).words == str(WITHDRAWN) == "request withdrawn"
 
 
 def test_the_first_that_asks_has_its_way() -> None:
     levels = {
         Asker.MARKET: Asked(devices=3),
-        Asker.PLAN: Asked(hold=False, location="edge"),
+        PLANNER: Asked(hold=False, location="edge"),
         Asker.CALENDAR: Asked(hold=True),
     }
     assert first(levels, "devices") == (3, Asker.MARKET)
-    assert first(levels, "location") == ("edge", Asker.PLAN)
+    assert first(levels, "location") == ("edge", PLANNER)
     assert first(levels, "hold") == (True, Asker.CALENDAR)
     assert first(levels | {Asker.PERSON: Asked(hold=False)}, "hold") == (False, Asker.PERSON)
     assert first({}, "hold") == (None, None)
@@ -96,7 +96,7 @@ def test_the_first_that_asks_has_its_way() -> None:
         (Asked(hold=True, location="edge", devices=3), SetDevices("a", None), Asked(hold=True)),
         (Asked(devices=3), SetLocation("a", "cloud"), Asked(location="cloud", devices=3)),
         (Asked(devices=3), SetLocation("a", "cloud", 0), Asked(location="cloud", devices=0)),
-        (Asked(hold=True), Ask("a", Asker.PLAN, devices=1, reason=WHY), Asked(devices=1, reason=WHY)),
+        (Asked(hold=True), Ask("a", PLANNER, devices=1, reason=WHY), Asked(devices=1, reason=WHY)),
         # Who asked for what: a word that is taken back is of no person any more.
         (ANN, Pause("a", who="bob"), ANN._replace(hold=True, held_by="bob")),
         (ANN, Pause("a", by=Asker.SEARCH), ANN._replace(hold=True, held_by="")),

@@ -62,6 +62,7 @@ class Recorded:
     nodes: NodesSeen = field(default_factory=NodesSeen)
     spent: float = 0.0
     money: float | None = None
+    locations: tuple[str, ...] = ()
     closing: bool = False
 
     def __post_init__(self) -> None:

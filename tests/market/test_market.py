@@ -46,7 +46,7 @@ from lightning_core.market.spot_policies.chain import transitions
 from lightning_core.market.spot_policies.on_demand import fewest_in_time, on_demand_cost
 from lightning_core.market.spot_policies.paper_pool import PAPER_POOL, pool_of
 from lightning_core.market.spot_policies.semi_markov import _lose
-from lightning_core.placement.predictor import PREDICTORS
+from lightning_core.parts.edge_cloud.placement.predictor import PREDICTORS
 from lightning_core.planning.time_series import LiveForecaster, errors
 from lightning_core.testing.spot_policy_conformance import CHECKS, check_spot_policy
 from tests.examples import examples

@@ -10,20 +10,21 @@ from hypothesis import strategies as st
 from lightning_core.core.answers import Accepted
 from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.commands import Pause, Resume, SetDevices, SetLocation
-from lightning_core.core.control import NOTHING, RIGHTS, Ask, Asked, Asker
+from lightning_core.core.control import NOTHING, Ask, Asked, Asker, rights_of
 from lightning_core.core.events import Event, Submit
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import restored
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
-from lightning_core.scheduler.asking.view import SchedulerView
 from lightning_core.scheduler.scheduler import Scheduler, Settings
+from lightning_core.scheduler.scheduler_view import SchedulerView
+from tests.builders import PLANNER
 
 POOL = Settings(policy="fifo", devices=6, locations=("edge", "edge", "cloud", "cloud", "cloud", "cloud"))
 ALL = frozenset(Capability)
 JOB = Job("a", 600.0, BatchTarget(1000), can=ALL, sizes=(1, 2, 4), max_devices=4)
-WHY = Reason("in_plan", text="the morning")
+WHY = Reason("part", text="planned for the morning")
 
 
 def pool(settings: Settings = POOL, *events: Event) -> Scheduler:
@@ -41,7 +42,7 @@ def holds(scheduler: Scheduler) -> tuple[str, int, bool]:
 
 
 def test_a_person_stands_above_the_plan_and_the_plan_above_the_market_whichever_speaks_last() -> None:
-    market, plan = Ask("a", Asker.MARKET, devices=4), Ask("a", Asker.PLAN, devices=2, reason=WHY)
+    market, plan = Ask("a", Asker.MARKET, devices=4), Ask("a", PLANNER, devices=2, reason=WHY)
     person = SetDevices("a", 1)
     for events in ((market, plan, person), (person, plan, market), (plan, person, market)):
         assert holds(pool(POOL, *events))[1] == 1
@@ -67,11 +68,11 @@ def test_what_is_withdrawn_leaves_what_the_others_ask() -> None:
 
 
 def test_a_level_replaces_all_that_its_asker_asked_before() -> None:
-    held = Ask("a", Asker.PLAN, hold=True, release=True, reason=Reason("not_in_plan", text="the night"))
+    held = Ask("a", PLANNER, hold=True, release=True, reason=Reason("part", text="not planned for the night"))
     scheduler = pool(POOL, held)
     assert holds(scheduler)[2]
-    assert str(scheduler.last("a").grant_reason) == "paused by the placement plan: not planned for the night"
-    scheduler.handle(Ask("a", Asker.PLAN, location="cloud", devices=2, reason=WHY), 5.0)
+    assert str(scheduler.last("a").grant_reason) == "paused by the planner: not planned for the night"
+    scheduler.handle(Ask("a", PLANNER, location="cloud", devices=2, reason=WHY), 5.0)
     assert holds(scheduler) == ("cloud", 2, False)
 
 
@@ -91,14 +92,14 @@ def test_a_size_that_is_withdrawn_is_left_to_a_policy_that_chooses_sizes() -> No
 
 
 def test_a_pause_of_a_person_outlasts_the_plan() -> None:
-    scheduler = pool(POOL, Pause("a"), Ask("a", Asker.PLAN, hold=False, location="cloud", reason=WHY))
+    scheduler = pool(POOL, Pause("a"), Ask("a", PLANNER, hold=False, location="cloud", reason=WHY))
     assert holds(scheduler)[2]
     scheduler.handle(Resume("a"), 5.0)
     assert holds(scheduler)[2] is False
 
 
 def test_a_person_takes_a_pause_back_and_then_overrules_who_holds_the_job() -> None:
-    held = Ask("a", Asker.CALENDAR, hold=True, reason=Reason("not_in_plan", text="the night"))
+    held = Ask("a", Asker.CALENDAR, hold=True, reason=Reason("part", text="not planned for the night"))
     scheduler = pool(POOL, held, Pause("a"))
     scheduler.handle(Resume("a"), 5.0)
     assert str(scheduler.last("a").grant_reason) == "paused by the calendar: not planned for the night"
@@ -112,7 +113,7 @@ def test_a_person_takes_a_pause_back_and_then_overrules_who_holds_the_job() -> N
 
 
 def test_what_changes_nothing_needs_no_place_in_the_journal() -> None:
-    ask = Ask("a", Asker.PLAN, location="cloud", devices=2, reason=WHY)
+    ask = Ask("a", PLANNER, location="cloud", devices=2, reason=WHY)
     scheduler = pool(POOL, ask)
     for event in (ask, replace(ask, job="unknown"), replace(ask, location="moon"), Ask("a", Asker.MARKET)):
         assert scheduler.answers_to_no_op(event, 5.0) == []
@@ -129,13 +130,13 @@ def test_an_ask_goes_through_the_journal_and_its_words_say_who_overruled_it() ->
     history.take(Submit((JOB,)), 0.0, [], [Accepted("a")])
     history.take(ask, 1.0, [], [Accepted("a")])
     history.take(Pause("a"), 2.0, [], [Accepted("a")])
-    history.take(Ask("a", Asker.PLAN, hold=False, reason=WHY), 3.0, [], [Accepted("a")])
-    history.take(Ask("a", Asker.PLAN), 4.0, [], [Accepted("a")])
+    history.take(Ask("a", PLANNER, hold=False, reason=WHY), 3.0, [], [Accepted("a")])
+    history.take(Ask("a", PLANNER), 4.0, [], [Accepted("a")])
     assert [(remark.kind, remark.words) for remark in history.of("a").remarks] == [
         ("market", "devices 3: 2 spot and 1 on-demand nodes are held for it"),
         ("command", "pause"),
-        ("plan", "train: planned for the morning (overruled by a person)"),
-        ("plan", "request withdrawn"),
+        ("planner", "train: planned for the morning (overruled by a person)"),
+        ("planner", "request withdrawn"),
     ]
 
 
@@ -155,12 +156,12 @@ LEVELS = st.builds(
 )  # fmt: skip
 
 
-@given(st.lists(st.tuples(st.sampled_from([Asker.PLAN, Asker.MARKET, Asker.CALENDAR]), LEVELS), max_size=12))
+@given(st.lists(st.tuples(st.sampled_from([PLANNER, Asker.MARKET, Asker.CALENDAR]), LEVELS), max_size=12))
 @settings(max_examples=80, deadline=None)
 def test_in_whatever_order_they_speak_what_counts_is_what_each_said_last(story: list[tuple[Asker, Asked]]) -> None:
     scheduler, last = pool(), dict[Asker, Asked]()
     for now, (by, level) in enumerate(story, start=1):
-        rights = RIGHTS[by]
+        rights = rights_of(by)
         level = Asked(
             level.hold if rights.holds else None, False, level.location if rights.places else None,
             level.devices if rights.sizes else None,
@@ -168,7 +169,7 @@ def test_in_whatever_order_they_speak_what_counts_is_what_each_said_last(story: 
         scheduler.handle(Ask("a", by, level.hold, False, level.location, level.devices), float(now))
         scheduler.check()
         last[by] = level
-    said = [last.get(by, NOTHING) for by in RIGHTS]
+    said = [last.get(by, NOTHING) for by in (Asker.CALENDAR, PLANNER, Asker.MARKET)]
     hold = next((one.hold for one in said if one.hold is not None), False)
     location = next((one.location for one in said if one.location is not None), "")
     devices = next((one.devices for one in said if one.devices is not None), 4)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from lightning_core.core.answers import Answer, End, Grant, Verdict
 from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.commands import SetDevices, SetLocation
-from lightning_core.core.control import Asker
 from lightning_core.core.events import (
     DevicesUnavailable,
     Event,
@@ -28,6 +27,7 @@ from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.builders import PLANNER
 
 EDGE = Settings(policy="fifo", devices=4, stay=10.0, locations=("a", "a", "b", "cloud"))
 
@@ -135,7 +135,7 @@ def test_an_unknown_location_is_reported_at_once() -> None:
 
 
 def test_requests_about_locations_are_journalled() -> None:
-    for said in (SetDevices("one", 2), SetLocation("one", "a", 2, Asker.PLAN), SetLocation("one", "")):
+    for said in (SetDevices("one", 2), SetLocation("one", "a", 2, PLANNER), SetLocation("one", "")):
         assert decode_event(encode_event(said)) == said
     assert Settings(**json.loads(json.dumps(EDGE.to_dict()))).locations == EDGE.locations
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import encode_answers
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetLocation
-from lightning_core.core.control import Asker, DemandSeen, QuotedBefore
+from lightning_core.core.control import QuotedBefore
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
@@ -29,6 +29,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.builders import PLANNER
 from tests.examples import examples
 from tests.scheduler.test_invariants import SECONDS, TOLD, StoryEnds, Teller
 
@@ -69,7 +70,6 @@ def scheduler() -> Scheduler:
         Submit(()),
         SelectorFeedback("over", (0.5,)),
         QuotedBefore((0.3,), (4,)),  # it is on no market
-        DemandSeen((("a", 5.0),)),  # it takes no plan
         EarlierFeedback(((0.5,),)),
         EarlierRuns((), ()),
         EarlierRuns((RUN,), (("over", (0,)), ("stranger", (0,)))),
@@ -84,7 +84,7 @@ def test_an_event_that_changes_nothing_is_known(scheduler: Scheduler, event: Eve
     assert (scheduler.status(), scheduler.wakeup()) == before
 
 
-@pytest.mark.parametrize("event", [SetDeadline("over", 60.0), DemandSeen((("a", 5.0),))])
+@pytest.mark.parametrize("event", [SetDeadline("over", 60.0)])
 def test_what_finds_no_job_or_plan_needs_no_round(scheduler: Scheduler, event: Event) -> None:
     before = scheduler.wakeup()
     assert scheduler.handle(event, 3.5) == []
@@ -161,7 +161,7 @@ def test_to_resume_a_job_that_is_not_paused_is_refused(scheduler: Scheduler) -> 
     with pytest.raises(ValueError, match="a is not paused"):
         scheduler.check_command(Resume("a"), 4.0)
     scheduler.check_command(Resume("paused"), 4.0)
-    scheduler.check_command(Resume("a", Asker.PLAN), 4.0)  # it says what should train, whatever was before
+    scheduler.check_command(Resume("a", PLANNER), 4.0)  # it says what should train, whatever was before
 
 
 def test_a_command_that_does_not_fit_is_refused_and_says_why(scheduler: Scheduler) -> None:

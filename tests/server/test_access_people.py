@@ -28,8 +28,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.control.day_plan import PlanGiven
-from lightning_core.core.events import Close, Report, Submit, WorkerExited
+from lightning_core.core.events import Close, PartEvent, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.protocols import AccessRefusedError, JoinRefusedError, NameTakenError
 from lightning_core.core.reasons import Reason
@@ -127,7 +126,7 @@ def test_one_report_for_a_job_of_another_is_answered_as_for_an_unknown_one(of: M
 
 
 def test_what_the_pool_says_of_itself_names_no_jobs_of_others(of: Make, pool: Pool) -> None:
-    assert of("eve").about()["plan"] is None
+    assert of("eve").about()["controllers"] == {}
     assert of("eve").about()["cloud"]["trouble"] == {}
     assert of("eve").about()["settings"] == of("ann", "see").about()["settings"]
 
@@ -242,7 +241,7 @@ def test_a_refusal_says_which_right_is_missing(of: Make) -> None:
         of("ann").event(Cancel("a"))
 
 
-@pytest.mark.parametrize("event", [Close("eve"), PlanGiven(None)])
+@pytest.mark.parametrize("event", [Close("eve"), PartEvent("edge_cloud.plan_given", {})])
 def test_only_who_may_steer_all_closes_the_pool_or_gives_it_a_plan(of: Make, pool: Pool, event: Any) -> None:
     with pytest.raises(AccessRefusedError, match="eve needs the right steer-all, and has see, submit, steer-own"):
         of("eve", "see", "submit", "steer-own").event(event)

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.core.control import DemandSeen, PlanEvent, PlanGiven, WallClock
+from lightning_core.core.control import WallClock
+from lightning_core.core.events import PartEvent
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.market import Market
 from lightning_core.market.spot_policies import SPOT_POLICIES
+from lightning_core.parts.edge_cloud.day_plan import DemandSeen, PlanGiven
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.simulation.virtual_cloud import VirtualCloud
-from tests.controllers.test_placement import HOUR, NAMES, given
+from tests.parts.edge_cloud.test_placement_controller import HOUR, NAMES, given
 
 INTERVAL = 60.0
 # Spot nodes on offer: some are preempted, and there are none for a while.
@@ -71,5 +73,6 @@ def _play_plan(path: Path, settings: Settings) -> None:
     cells = list(range(2000, 20_001, 2000))
     base = Job("job", 1e6, BatchTarget(20_000), can=frozenset(Capability))
     jobs = [SimulatedJob(replace(base, name=name), cells, [1.0 / cell for cell in cells], 5.0) for name in NAMES]
-    events: list[tuple[float, PlanEvent]] = [(0.0, PlanGiven(given())), (HOUR / 2, DemandSeen((("cars", 18.0),)))]
+    told = [(0.0, PlanGiven(given())), (HOUR / 2, DemandSeen((("cars", 18.0),)))]
+    events = [(at, PartEvent.of(event)) for at, event in told]
     Simulation(settings, jobs, Delays(report_every=60.0), path, events=events).run()

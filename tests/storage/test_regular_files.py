@@ -13,11 +13,11 @@ from typing import cast
 
 import pytest
 
-from lightning_core.bundle.demands_file import read_arrivals
 from lightning_core.bundle.problems import BundleError
 from lightning_core.bundle.yaml_loader import load_yaml
 from lightning_core.market.traces import read_trace
-from lightning_core.placement import Demands
+from lightning_core.parts.edge_cloud.demands_file import read_arrivals
+from lightning_core.parts.edge_cloud.placement import Demands
 from lightning_core.regular_files import open_regular, read_regular, read_text
 from lightning_core.run.bundle_plan import earlier_runs
 from lightning_core.scheduler.settings import Settings

@@ -18,7 +18,7 @@ import pytest
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cli.main import main
 from lightning_core.core.answers import Verdict
-from lightning_core.core.control import PlanGiven
+from lightning_core.core.events import PartEvent
 from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import AccessRefusedError
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -161,8 +161,8 @@ def test_the_end_of_a_log_is_shown_and_not_followed(page: Page) -> None:
             pool.logs("vit", follow=True)
         with pytest.raises(NotOnThisMachineError, match="one person"):
             pool.acting_for(account("eve"))
-        with pytest.raises(NotOnThisMachineError, match="PlanGiven"):
-            pool.client.event(PlanGiven(None))
+        with pytest.raises(NotOnThisMachineError, match="PartEvent"):
+            pool.client.event(PartEvent("edge_cloud.plan_given", {}))
     with pytest.raises(PoolUnavailableError, match="cannot be joined"):
         connect()
 

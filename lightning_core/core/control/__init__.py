@@ -24,7 +24,6 @@ from lightning_core.core.control.cloud import (
     Quoted,
     QuotedBefore,
 )
-from lightning_core.core.control.day_plan import DayPlan, DemandSeen, PlanEvent, PlanGiven
 from lightning_core.core.control.wall_clock import WallClock
 
 __all__ = [
@@ -37,13 +36,9 @@ __all__ = [
     "Asker",
     "CloudPart",
     "CloudTrouble",
-    "DayPlan",
-    "DemandSeen",
     "IntervalEnded",
     "NodesSeen",
     "NodesWanted",
-    "PlanEvent",
-    "PlanGiven",
     "PoolAnswer",
     "Quoted",
     "QuotedBefore",

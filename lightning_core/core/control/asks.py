@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from lightning_core.core.limits import MAX_DEVICES, check_at_most
+from lightning_core.core.parts import brought
 from lightning_core.core.reasons import Reason
 
 
@@ -31,8 +32,6 @@ class Asker(str):
     """The times at which the pool may train."""
     BUDGET: ClassVar[Asker]
     """The money that the pool may spend."""
-    PLAN: ClassVar[Asker]
-    """The placement plan: which job trains where in this period."""
     MARKET: ClassVar[Asker]
     """The spot policy of the job."""
     SEARCH: ClassVar[Asker]
@@ -61,25 +60,27 @@ class Rights(NamedTuple):
     """Whether it may want nodes that are paid for."""
     rank: int = 70
     """Where several ask for something, the lowest rank has its way; 0 is a person's, and all others have at least 1."""
+    is_pure: bool = False
+    """Whether a replay asks the controller again. It then has to answer as it did, with any version that reads the
+    journal; the answers of all others are recorded."""
 
 
 Asker.PERSON, Asker.CALENDAR, Asker.BUDGET = Asker("person"), Asker("calendar"), Asker("budget")
-Asker.SEARCH, Asker.PLAN, Asker.MARKET = Asker("search"), Asker("plan"), Asker("market")
+Asker.SEARCH, Asker.MARKET = Asker("search"), Asker("market")
 
+_DECLARED: dict[Asker, Rights] = {}
 RIGHTS: Mapping[Asker, Rights] = {
     Asker.PERSON: Rights("a person", holds=True, places=True, sizes=True, rank=0),
-    Asker.CALENDAR: Rights("the calendar", holds=True, rank=20),
-    Asker.BUDGET: Rights("the budget", limits=True, rank=40),
+    Asker.CALENDAR: Rights("the calendar", holds=True, rank=20, is_pure=True),
+    Asker.BUDGET: Rights("the budget", limits=True, rank=40, is_pure=True),
     Asker.SEARCH: Rights("its search", holds=True, rank=60),
-    Asker.PLAN: Rights("the placement plan", holds=True, places=True, sizes=True, rank=80),
-    Asker.MARKET: Rights("the spot policy", sizes=True, rents=True, rank=100),
+    Asker.MARKET: Rights("the spot policy", sizes=True, rents=True, rank=100, is_pure=True),
 }
-"""Rights of those that the library knows, in the order of their rank."""
-_DECLARED: dict[Asker, Rights] = {}
+"""Rights of those that the core knows, in the order of their rank."""
 
 
 def declare_rights(by: Asker, rights: Rights) -> None:
-    """Note the rights of a controller from outside the library.
+    """Note the rights of a controller of a part.
 
     Raises:
         ValueError: If the name is one of the library's own, or the rank is that of a person.
@@ -93,8 +94,12 @@ def declare_rights(by: Asker, rights: Rights) -> None:
 
 def rights_of(by: Asker) -> Rights:
     """Return the rights of one who asks. Of a controller that is not known here only its name is."""
-    known = RIGHTS.get(by) or _DECLARED.get(by)
-    return Rights(str(by), holds=True, places=True, sizes=True) if known is None else known
+    if (known := RIGHTS.get(by) or _DECLARED.get(by)) is None:
+        found = brought("controllers", by)
+        known = getattr(found[0], "rights", None) if found is not None else None
+        known = known if isinstance(known, Rights) else Rights(str(by), holds=True, places=True, sizes=True)
+        _DECLARED[by] = known
+    return known
 
 
 COMMANDING = (Asker.PERSON, Asker.SEARCH)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lightning_core.core.commands import Command
-from lightning_core.core.control import PlanEvent
 from lightning_core.core.events import Close, Event, PartEvent
 from lightning_core.core.names import did_you_mean
 from lightning_core.core.protocols import AccessRefusedError, JoinRefusedError
@@ -49,7 +48,7 @@ class Guard:
             JoinRefusedError: If it is about a job that the person does not see.
             AccessRefusedError: If the person has not the right to it.
         """
-        if isinstance(event, Close | PlanEvent | PartEvent):
+        if isinstance(event, Close | PartEvent):
             person.check(Right.STEER_ALL)
         if isinstance(event, Command):
             self.check_known(event.job, person)
