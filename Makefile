@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 BENCH ?= --quick
 # The pure part: what it decides is covered branch by branch.
-CORE := lightning_core/core/*,lightning_core/planning/*,lightning_core/estimators/*,lightning_core/policies/*,lightning_core/market/*,lightning_core/market/spot_policies/*,lightning_core/parts/edge_cloud/placement/*,lightning_core/scheduler/*
+CORE := lightning_core/core/*,lightning_core/planning/*,lightning_core/estimators/*,lightning_core/policies/*,lightning_core/parts/market/spot_policies/*,lightning_core/parts/edge_cloud/placement/*,lightning_core/scheduler/*
 PURE := not (gpu or nightly or cluster or stories or faults)
 # Only the files that use a marker are collected for it: importing all test modules takes longer than some parts.
 # tests/conftest.py fails if a file that is left out has a test of the part.
@@ -87,7 +87,7 @@ test-nightly: setup-lora setup-loggers coverage test-stories
 
 # A module takes minutes, all of them a night. MODULES says which; python -m tests.mutation --help has the OPTIONS, such
 # as --most 0 for all mutants of each, --seed for another sample, and --again for those that survived the last time.
-MODULES ?= $(shell find $(addprefix lightning_core/,core control planning estimators policies market scheduler search parts) -name '*.py')
+MODULES ?= $(shell find $(addprefix lightning_core/,core control planning estimators policies scheduler search parts) -name '*.py')
 mutants: setup
 	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.mutation $(OPTIONS) $(filter-out %/__init__.py lightning_core/testing/%,$(MODULES))

@@ -162,7 +162,7 @@ def measure(size: Size) -> Figures:
     """Measure with each number of pages, then in a browser; print a table."""
     import ray
 
-    from lightning_core.cloud.ray_cluster import start_local_ray
+    from lightning_core.cluster.ray_cluster import start_local_ray
 
     settle, seconds, repeats, times = SECONDS[size]
     parts = [[f"job-{k}" for k in range(JOBS)][part::PROCESSES] for part in range(PROCESSES)]

@@ -249,7 +249,7 @@ def measure(size: Size) -> Figures:
     """Measure with each number of jobs; print a table."""
     import ray
 
-    from lightning_core.cloud.ray_cluster import start_local_ray
+    from lightning_core.cluster.ray_cluster import start_local_ray
 
     header = ["by", "jobs", "reports/s", "answer p50, ms", "p99", "grant p50, ms", "p99", "cores", "of the crowd",
               "most reports/s", "answer p99, ms", "failed", "ms per report"]  # fmt: skip

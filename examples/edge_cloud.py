@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from lightning_core.cloud.simulated_cloud import MEMORY, local_machines, make_token  # noqa: E402
+from lightning_core.cluster.local_machines import MEMORY, local_machines, make_token  # noqa: E402
 
 make_token()  # before Ray is imported, which reads it once
 

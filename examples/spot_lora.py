@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from lightning_core.cloud.simulated_cloud import make_token  # noqa: E402
+from lightning_core.cluster.local_machines import make_token  # noqa: E402
 
 make_token()  # before Ray is imported, which reads it once
 
@@ -34,11 +34,11 @@ import torch  # noqa: E402
 
 from lightning_core.bundle.problems import require  # noqa: E402
 from lightning_core.bundle.yaml_loader import load_yaml  # noqa: E402
-from lightning_core.cli.on_market.ledger_table import draw, print_ledger, write_ledger  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
-from lightning_core.history.market_ledger import read_ledger  # noqa: E402
-from lightning_core.market.traces import shipped_trace  # noqa: E402
 from lightning_core.node.signals import recorded_signals  # noqa: E402
+from lightning_core.parts.market.ledger_table import draw, print_ledger, write_ledger  # noqa: E402
+from lightning_core.parts.market.market_ledger import read_ledger  # noqa: E402
+from lightning_core.parts.market.traces import shipped_trace  # noqa: E402
 from lightning_core.run.run_folder import new_run_dir  # noqa: E402
 from lightning_core.storage.job_checkpoints import FOLDER, find  # noqa: E402
 from lightning_core.view.progress import print_summary, view_for  # noqa: E402
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     job |= {"deadline": f"{INTERVALS * arguments.interval}s", "target": {"batches": arguments.batches}}
     trace, picture = cut(run_dir.parent / f"{run_dir.name}.csv", arguments.start), arguments.picture
     market = {"trace": str(trace), "interval": f"{arguments.interval}s", "policies": [arguments.policy]}
-    bundle = Bundle.from_dict(content | {"market": market}, ROOT).on_market()
+    bundle = Bundle.from_dict(content | {"market": market}, ROOT).supplied()
     settings = bundle.settings
     with recorded_signals(at_once=True):
         summary = bundle.run(run_dir=run_dir, watcher=view_for(sys.stdout, settings.policy, settings.devices))

@@ -12,6 +12,9 @@ from lightning_core.core.targets import BatchTarget
 
 # A controller that may ask for anything.
 PLANNER = Asker("planner")
+# Another one, whose word counts less and which may ask for sizes only.
+SIZER = Asker("sizer")
+declare_rights(SIZER, Rights("the sizer", sizes=True, rank=100, is_pure=True))
 declare_rights(PLANNER, Rights("the planner", holds=True, places=True, sizes=True, rank=80, is_pure=True))
 
 

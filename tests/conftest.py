@@ -92,7 +92,7 @@ def local_ray() -> Iterator[None]:
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     import ray
 
-    from lightning_core.cloud.ray_cluster import start_local_ray
+    from lightning_core.cluster.ray_cluster import start_local_ray
 
     temp = Path(tempfile.mkdtemp(prefix="lc-"))
     start_local_ray(temp, devices=8)

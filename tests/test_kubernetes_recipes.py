@@ -17,7 +17,8 @@ import ray
 import yaml
 
 from lightning_core.cli.main import make_parser
-from lightning_core.cloud.provisioner import MARKET_LABEL, MARKET_TYPES
+from lightning_core.cluster.ray_nodes import MARKET_LABEL
+from lightning_core.parts.market.cloud.provisioner import MARKET_TYPES
 from lightning_core.variables import KNOWN, PREFIX
 from tests.conftest import ROOT
 from tests.kuberay_schema import FILE, MANIFESTS

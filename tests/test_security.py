@@ -419,7 +419,7 @@ except Exception as error:
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("mode", ["disabled", "DISABLED", "none"])
 def test_every_ray_that_is_started_has_a_token(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_core.cloud import ray_cluster
+    from lightning_core.cluster import ray_cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     monkeypatch.setattr("ray.init", lambda **given: pytest.fail("it was started"))
@@ -430,7 +430,7 @@ def test_every_ray_that_is_started_has_a_token(mode: str, tmp_path: Path, monkey
 @pytest.mark.promise("S1")
 def test_a_ray_without_token_authentication_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray reads its mode once, when it is imported."""
-    from lightning_core.cloud import ray_cluster
+    from lightning_core.cluster import ray_cluster
 
     done: list[str] = []
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
@@ -464,7 +464,7 @@ def test_other_users_have_no_access(local_ray: None, record_property: Callable[[
     import psutil
     import ray
 
-    from lightning_core.cloud.ray_cluster import has_token
+    from lightning_core.cluster.ray_cluster import has_token
 
     assert has_token()
     address = ray.get_runtime_context().gcs_address

@@ -72,7 +72,7 @@ def test_the_wheel_has_every_package_and_nothing_else(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     assert {str(Path(name).parent).replace("/", ".") for name in names} == set(listed)
-    assert {"lightning_core/py.typed", "lightning_core/market/data/a100.csv"} <= set(names)
+    assert {"lightning_core/py.typed", "lightning_core/parts/market/data/a100.csv"} <= set(names)
 
 
 # ---------------------------------------------------------------------------------------------------- two Lightnings

@@ -35,7 +35,7 @@ from benchmarks.common import Figures, Size, main, table
 from benchmarks.live.pool import Pool
 from benchmarks.live.workloads import Noise, Regression
 from lightning_core.callbacks import CoreCallback
-from lightning_core.cloud.ray_cluster import start_local_ray
+from lightning_core.cluster.ray_cluster import start_local_ray
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget

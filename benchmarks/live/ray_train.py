@@ -115,7 +115,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of checkpoints and of Ray's files")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    from lightning_core.cloud.simulated_cloud import local_machines
+    from lightning_core.cluster.local_machines import local_machines
 
     with local_machines() as machines:
         print(json.dumps(measure(arguments.folder, machines)), flush=True)

@@ -11,22 +11,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lightning_core.cloud.simulated_cloud import make_token
+from lightning_core.cluster.local_machines import make_token
 
 make_token()  # Ray reads it once, at import
 
-from lightning_core.cloud.cloud_spec import CloudSpec  # noqa: E402
-from lightning_core.cloud.machine_notes import MachineNotes  # noqa: E402
-from lightning_core.cloud.provisioner import SPOT  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
-from lightning_core.controllers.market import MarketController  # noqa: E402
 from lightning_core.core.codec import decode_event  # noqa: E402
-from lightning_core.core.control import Asker, NodesSeen  # noqa: E402
-from lightning_core.core.events import Checkpoint, ExitCause, Report, WorkerExited  # noqa: E402
-from lightning_core.history.market_ledger import MarketLedger, read_ledger  # noqa: E402
-from lightning_core.market import Market, SpotJob  # noqa: E402
-from lightning_core.market.traces import shipped_trace  # noqa: E402
+from lightning_core.core.events import (  # noqa: E402
+    Checkpoint,
+    ExitCause,
+    PartEvent,
+    Report,
+    WorkerExited,
+)
+from lightning_core.parts.market.cloud.cloud_spec import CloudSpec  # noqa: E402
+from lightning_core.parts.market.cloud.machine_notes import MachineNotes  # noqa: E402
+from lightning_core.parts.market.cloud.provisioner import SPOT  # noqa: E402
+from lightning_core.parts.market.cloud_events import NodesSeen  # noqa: E402
+from lightning_core.parts.market.market_controller import MARKET, MarketController  # noqa: E402
+from lightning_core.parts.market.market_ledger import MarketLedger, read_ledger  # noqa: E402
+from lightning_core.parts.market.market_section import MarketSection  # noqa: E402
+from lightning_core.parts.market.spot_job import SpotJob  # noqa: E402
+from lightning_core.parts.market.spot_market import Market  # noqa: E402
+from lightning_core.parts.market.supply import MarketSupply  # noqa: E402
+from lightning_core.parts.market.traces import shipped_trace  # noqa: E402
 from lightning_core.run.follow import Watcher  # noqa: E402
 from lightning_core.scheduler.summary import Summary  # noqa: E402
 from lightning_core.storage.journals.journal import Journal  # noqa: E402
@@ -99,19 +108,20 @@ def run_live(
         rows.writerow(["available", "price"])
         rows.writerows(zip(market.available.tolist(), market.price.tolist(), strict=True))
     terms = {"trace": str(trace), "interval": market.seconds, "policies": (policy,), "kept_fraction": KEPT}
-    placed = replace(bundle, settings=replace(bundle.settings, market=terms)).on_market()
+    placed = replace(bundle, supply=MarketSupply(MarketSection(terms, {}))).supplied()
     with Cluster.of(placed) as cluster:
         cloud = replace(CloudSpec.of(placed.settings, {}, cluster.name, "cpu", simulated=True), notice=notice)
-        return cluster.run(placed, folder / "run", watcher, cloud=cloud)
+        return cluster.run(placed, folder / "run", watcher, nodes=cloud)
 
 
 def seen_live(path: Path, market: Market) -> tuple[MarketLedger, SpotJob, list[float]]:
     """Return the ledger of a journal, its job as the market sees it, and when nodes were preempted."""
     spot, preempted_at = frozenset[str](), list[float]()
     with Journal.open(path) as journal:
-        controller = replay(journal).scheduler.controllers[Asker.MARKET]
+        controller = replay(journal).scheduler.controllers[MARKET]
         for entry in journal.entries():
-            event = decode_event(entry.event)
+            sent = decode_event(entry.event)
+            event = sent.decoded() if isinstance(sent, PartEvent) else sent
             if not isinstance(event, NodesSeen):
                 continue
             gone, spot = spot - set(event.spot), frozenset(event.spot)

@@ -14,7 +14,7 @@ from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.estimators import Posterior
 from lightning_core.estimators.above_floor import give_history
-from lightning_core.market import Market
+from lightning_core.parts.market.spot_market import Market
 
 # Part of the recording up to the target: the training would end by itself with the recording.
 REACH = 0.1, 0.7

@@ -9,17 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.market.loss_jobs import LossJob
-from lightning_core.controllers.job_model import JobModel, JobSpan, sure_work, with_margin
 from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import LossTarget
-from lightning_core.market import JobBatch, Market, SpotJob
-from lightning_core.market.backtest import backtest
-from lightning_core.market.forecasters import make_live_forecaster
-from lightning_core.market.node_counts import NodeCounts
-from lightning_core.market.observation import Observation
-from lightning_core.market.online.online_plan import OnlinePlan
-from lightning_core.market.spot_policies import SPOT_POLICIES
+from lightning_core.parts.market.backtest import backtest
+from lightning_core.parts.market.forecasters import make_live_forecaster
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.job_model import JobModel, JobSpan, sure_work, with_margin
+from lightning_core.parts.market.node_counts import NodeCounts
+from lightning_core.parts.market.observation import Observation
+from lightning_core.parts.market.online.online_plan import OnlinePlan
+from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.spot_policies import SPOT_POLICIES
 
 # Hours of a launch, and between two checkpoints; hours that the work takes on one node.
 LAUNCH, SAVE_EVERY, WORK = 0.2, 0.05, 12.0
@@ -86,7 +88,7 @@ class LossPlanner:
 
     Args:
         job: The job.
-        policy: Spec of a policy in :data:`~lightning_core.market.spot_policies.SPOT_POLICIES`.
+        policy: Spec of a policy in :data:`~lightning_core.parts.market.spot_policies.SPOT_POLICIES`.
         knowledge: Returns the work that the job is planned with at any time, from the little or much that is known.
         as_planned: The job as the market sees it if its work is so much.
     """
@@ -123,7 +125,7 @@ def play(job: LossJob, deadline: float, policy: str, knowledge: Knowledge) -> Pl
     Args:
         job: The job.
         deadline: Hours from its start to its deadline.
-        policy: Spec of a policy in :data:`~lightning_core.market.spot_policies.SPOT_POLICIES`.
+        policy: Spec of a policy in :data:`~lightning_core.parts.market.spot_policies.SPOT_POLICIES`.
         knowledge: Returns the work that the job is planned with at any time, from the little or much that is known.
     """
     market = job.market

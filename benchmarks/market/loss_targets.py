@@ -40,8 +40,8 @@ from benchmarks.market.loss_play import (
 )
 from benchmarks.market.spot_traces import TRACES
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import Market
-from lightning_core.market.traces import shipped_trace
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.traces import shipped_trace
 from lightning_core.simulation.recorded_curves import SHIPPED, load_curves
 
 DEADLINES: Mapping[Size, Sequence[int]] = {"quick": (24,), "default": (18, 24), "full": (18, 24, 36)}

@@ -26,21 +26,23 @@ from benchmarks.market.spot_paper import paper_figures, paper_percentages
 from benchmarks.market.spot_speed import measure_speed
 from benchmarks.market.spot_traces import PRICE, TRACES, Trace, load, paper_jobs
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import (
+from lightning_core.parts.market.backtest import backtest
+from lightning_core.parts.market.forecasters import (
     Arima,
     Autoregressive,
+    Forecaster,
     LastValue,
     MarketForecaster,
     Noisy,
     Perfect,
     Seasonal,
-    backtest,
+    Tails,
+    errors,
 )
-from lightning_core.market.forecasters import Forecaster, Tails, errors
-from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.programs.optimum import optimum
-from lightning_core.market.spot_job import Overhead
-from lightning_core.market.spot_policies import (
+from lightning_core.parts.market.observation import SpotPolicy
+from lightning_core.parts.market.programs.optimum import optimum
+from lightning_core.parts.market.spot_job import Overhead
+from lightning_core.parts.market.spot_policies import (
     Ahanp,
     Ahap,
     AllOrNothing,
@@ -51,7 +53,7 @@ from lightning_core.market.spot_policies import (
     SemiMarkov,
     UniformProgress,
 )
-from lightning_core.market.spot_policies.paper_pool import paper_pool
+from lightning_core.parts.market.spot_policies.paper_pool import paper_pool
 
 STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
 ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: SemiMarkov"

@@ -26,13 +26,13 @@ from benchmarks.market.spot_traces import PRICE, TRACES
 from lightning_core.core.answers import Verdict
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.market import Market
-from lightning_core.market.spot_policies import SPOT_POLICIES, SemiMarkov
-from lightning_core.market.traces import shipped_trace
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.spot_policies import SPOT_POLICIES, SemiMarkov
+from lightning_core.parts.market.traces import shipped_trace
+from lightning_core.parts.market.virtual_cloud import VirtualCloud
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.simulation.virtual_cloud import VirtualCloud
 
 HOUR = 3600.0
 # Hours of work on the most nodes, hours to the deadline, and seconds between two reports.
@@ -127,10 +127,12 @@ def _play(market: Market, interval: float, deadline: float, *, events: bool) -> 
     delays = Delays(start=STARTS, release=LEAVES, report_every=REPORTS)
     with patch.dict(SPOT_POLICIES, {IN_INTERVALS: SemiMarkovInIntervals}):
         settings = Settings("edf", period=HOUR, devices=2 * most, controllers={"market": terms})
-        outcome = Simulation(settings, [given], delays, cloud=cloud).run()
+        outcome = Simulation(settings, [given], delays, nodes=cloud).run()
     alone = market.on_demand * most * (WORK + (COMES + STARTS) / HOUR)
     return Play(
-        outcome.paid / alone, outcome.jobs[0].verdict is not Verdict.MET, sum(row.incarnations for row in outcome.rows)
+        outcome.nodes.cost / alone,
+        outcome.jobs[0].verdict is not Verdict.MET,
+        sum(row.incarnations for row in outcome.nodes.rows),
     )
 
 

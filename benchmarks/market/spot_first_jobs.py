@@ -27,13 +27,17 @@ import numpy as np
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.market.spot import paired, spread
 from benchmarks.market.spot_traces import DEADLINE, INSTANCES, TRACES, Trace, load
-from lightning_core.controllers.market_terms import DEFAULT_POLICIES, MarketTerms
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.selector import Selector, normalised
-from lightning_core.market.spot_policies.on_demand import on_demand_cost
-from lightning_core.market.spot_policies.paper_pool import make_pool
-from lightning_core.scheduler.selecting.earlier_feedback import play
+from lightning_core.parts.market.backtest import backtest
+from lightning_core.parts.market.earlier_feedback import play
+from lightning_core.parts.market.forecasters import LastValue, MarketForecaster
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.market_terms import DEFAULT_POLICIES, MarketTerms
+from lightning_core.parts.market.selector import Selector, normalised
+from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.spot_policies.on_demand import on_demand_cost
+from lightning_core.parts.market.spot_policies.paper_pool import make_pool
 
 SEEDS: Mapping[Size, int] = {"quick": 10, "default": 40, "full": 100}
 JOBS = 10

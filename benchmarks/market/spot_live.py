@@ -41,8 +41,12 @@ from benchmarks.market.live_day import (
 from benchmarks.market.virtual_day import Decision, LiveDay, decisions, differences
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.spot_policies import SPOT_POLICIES
+from lightning_core.parts.market.backtest import backtest
+from lightning_core.parts.market.forecasters import LastValue, MarketForecaster
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.spot_policies import SPOT_POLICIES
 from lightning_core.storage.atomic_files import write_whole
 
 # Seconds of an interval, intervals to the deadline, batches, and seeds. A node and a worker on it start in 6 to 15 s.

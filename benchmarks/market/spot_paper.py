@@ -20,13 +20,17 @@ from benchmarks.common import Figures, Size, table
 from benchmarks.market.spot_selector import SELECTED, figure_9, figure_10, print_claim, selected, utilities_of
 from benchmarks.market.spot_traces import DEADLINE, VALUE, WORK, Trace, scaled
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import JobBatch, LastValue, Ledger, MarketForecaster, Perfect, SpotJob, backtest
-from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.programs.optimum import optimum
-from lightning_core.market.programs.window_planner import WindowPlanner
-from lightning_core.market.spot_policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
-from lightning_core.market.spot_policies.ahap import Mode
-from lightning_core.market.spot_policies.paper_pool import MAX_OMEGA, SIGMAS
+from lightning_core.parts.market.backtest import backtest
+from lightning_core.parts.market.forecasters import LastValue, MarketForecaster, Perfect
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.ledger import Ledger
+from lightning_core.parts.market.observation import SpotPolicy
+from lightning_core.parts.market.programs.optimum import optimum
+from lightning_core.parts.market.programs.window_planner import WindowPlanner
+from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_policies import Ahanp, Ahap, Chain, MaxSpot, OnDemand, UniformProgress
+from lightning_core.parts.market.spot_policies.ahap import Mode
+from lightning_core.parts.market.spot_policies.paper_pool import MAX_OMEGA, SIGMAS
 
 # Utility of AHAP above the others at a deadline of 10 intervals, per cent (section VI-B).
 CLAIMED = {"OD": 49.0, "MSU": 54.8, "UP": 33.4, "AHANP": 23.2}

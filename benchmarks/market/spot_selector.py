@@ -12,11 +12,12 @@ from benchmarks.common import Size, table
 from benchmarks.market.spot_traces import Trace, paper_jobs
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.specs import parse_spec
-from lightning_core.market import JobBatch, LastValue, MarketForecaster, Noisy, backtest
-from lightning_core.market.forecasters import Tails
-from lightning_core.market.selector import Selector, normalised
-from lightning_core.market.spot_policies.ahap import Mode
-from lightning_core.market.spot_policies.paper_pool import distinct, paper_pool
+from lightning_core.parts.market.backtest import backtest
+from lightning_core.parts.market.forecasters import LastValue, MarketForecaster, Noisy, Tails
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.selector import Selector, normalised
+from lightning_core.parts.market.spot_policies.ahap import Mode
+from lightning_core.parts.market.spot_policies.paper_pool import distinct, paper_pool
 
 SELECTED: Mapping[Size, int] = {"quick": 60, "default": 500, "full": 1000}
 # Phases of figure 10: jobs, and the kind and size of forecast errors. Fixed errors are parts of a price of 1 and of 8

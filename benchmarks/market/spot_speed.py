@@ -7,15 +7,12 @@ from pathlib import Path
 
 from benchmarks.common import Figures, table
 from benchmarks.market.spot_traces import load, paper_jobs
-from lightning_core.market import (
-    JobBatch,
-    LastValue,
-    Ledger,
-    MarketForecaster,
-    backtest,
-)
-from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.spot_policies.paper_pool import distinct, paper_pool
+from lightning_core.parts.market.backtest import backtest
+from lightning_core.parts.market.forecasters import LastValue, MarketForecaster
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.ledger import Ledger
+from lightning_core.parts.market.observation import SpotPolicy
+from lightning_core.parts.market.spot_policies.paper_pool import distinct, paper_pool
 
 JOBS = (250, 500, 1000)
 

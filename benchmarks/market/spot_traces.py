@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import JobBatch, Market, SpotJob
-from lightning_core.market.spot_job import Overhead
-from lightning_core.market.traces import PRICES, read_events, read_intervals, read_spot_traces, shipped_trace
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.spot_job import Overhead, SpotJob
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.traces import PRICES, read_events, read_intervals, read_spot_traces, shipped_trace
 
 TRACES = Path(__file__).parents[2] / "../shared/data/spot"
 # Price of a spot instance where none was recorded, relative to on-demand: about that of AWS.

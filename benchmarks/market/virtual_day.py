@@ -20,19 +20,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lightning_core.cloud.provisioner import LEAVE_SECONDS
-from lightning_core.controllers.market import MarketController
-from lightning_core.core.answers import Answer, Grant
+from lightning_core.core.answers import Grant
 from lightning_core.core.codec import decode_answers, decode_event
-from lightning_core.core.control import Asker, IntervalEnded, NodesSeen, NodesWanted
-from lightning_core.core.events import Event, ExitCause, Report, Submit, WorkerExited
+from lightning_core.core.control import part_objects
+from lightning_core.core.events import Event, ExitCause, PartEvent, Report, Submit, WorkerExited
 from lightning_core.core.saved_state import decode
-from lightning_core.market import Market
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.parts.market.cloud.provisioner import LEAVE_SECONDS
+from lightning_core.parts.market.cloud_events import IntervalEnded, NodesSeen, NodesWanted
+from lightning_core.parts.market.market_controller import MARKET, MarketController
+from lightning_core.parts.market.node_counts import NodeCounts
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.virtual_cloud import VirtualCloud
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.simulation.scenario import Delays, Outcome, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 
@@ -40,12 +41,17 @@ from lightning_core.storage.journals.replay import replay
 CELL = 5
 
 
+def event_object(event: Event) -> Any:
+    """Return an event, one of a part as its object."""
+    return event.decoded() if isinstance(event, PartEvent) else event
+
+
 class Entry(NamedTuple):
     """An event of a journal with its answers."""
 
     now: float
-    event: Event
-    answers: list[Answer]
+    event: Any
+    answers: list[Any]
 
 
 class Decision(NamedTuple):
@@ -150,7 +156,10 @@ class LiveDay:
     def __init__(self, journal: Path, market: Market, notice: float) -> None:
         with Journal.open(journal, read_only=True) as other:
             self._settings, [expected] = other.settings(), _controller(replay(other).scheduler).jobs
-            entries = [Entry(one.now, decode_event(one.event), decode_answers(one.answers)) for one in other.entries()]
+            entries = [
+                Entry(one.now, event_object(decode_event(one.event)), part_objects(decode_answers(one.answers)))
+                for one in other.entries()
+            ]
         [self._job] = next(event.jobs for _, event, _ in entries if isinstance(event, Submit))
         self._market, self._notice, self._work = market, notice, int(expected.work)
         self.measured = measure(entries, market)
@@ -165,12 +174,12 @@ class LiveDay:
         given = SimulatedJob(self._job, cells, losses, by_size[-1], submitted, by_size, conditions.start)
         cloud = Cloud(self._market, self._notice, conditions)
         delays = Delays(release=conditions.release, start=conditions.first.start)
-        return Simulation(self._settings, [given], delays, journal, cloud=cloud).run()
+        return Simulation(self._settings, [given], delays, journal, nodes=cloud).run()
 
     def costs(self, days: int) -> list[float]:
         """Return what so many days cost in virtual time whose conditions are drawn from those that were measured."""
         drawn = (self.measured.drawn(np.random.default_rng(seed)) for seed in range(days))
-        return [self.play(conditions).paid for conditions in drawn]
+        return [self.play(conditions).nodes.cost for conditions in drawn]
 
 
 def measure(entries: Sequence[Entry], market: Market) -> Measured:
@@ -190,7 +199,7 @@ def decisions(path: Path) -> list[Decision]:
     with Journal.open(path, read_only=True) as journal:
         scheduler = Scheduler(journal.settings())
         for entry in journal.entries():
-            answers = scheduler.handle(decode_event(entry.event), entry.now)
+            answers = part_objects(scheduler.handle(decode_event(entry.event), entry.now))
             for ended in [answer for answer in answers if isinstance(answer, IntervalEnded)]:
                 nodes, before = NodeCounts(ended.spot, ended.on_demand), found.get(ended.number, NOTHING)
                 found[ended.number] = before._replace(held=nodes, cost=ended.cost, batches=ended.batches)
@@ -224,7 +233,7 @@ def _nodes(nodes: NodeCounts) -> str:
 
 
 def _controller(scheduler: Scheduler) -> MarketController:
-    market = scheduler.controllers[Asker.MARKET]
+    market = scheduler.controllers[MARKET]
     assert isinstance(market, MarketController)
     return market
 

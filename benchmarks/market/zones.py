@@ -23,12 +23,16 @@ from benchmarks.market.late.node_play import SPOT_PRICE
 from benchmarks.market.late.recordings import Recording, load
 from benchmarks.market.spot_traces import TRACES
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import JobBatch, LastValue, Market, MarketForecaster, SpotJob, backtest
-from lightning_core.market.observation import SpotPolicy
-from lightning_core.market.spot_policies import SPOT_POLICIES
-from lightning_core.market.traces import resample
-from lightning_core.market.zones.offer_trace import OfferTrace, any_of
-from lightning_core.market.zones.zone_backtest import backtest_zones
+from lightning_core.parts.market.backtest import backtest
+from lightning_core.parts.market.forecasters import LastValue, MarketForecaster
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.observation import SpotPolicy
+from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.spot_policies import SPOT_POLICIES
+from lightning_core.parts.market.traces import resample
+from lightning_core.parts.market.zones.offer_trace import OfferTrace, any_of
+from lightning_core.parts.market.zones.zone_backtest import backtest_zones
 
 # All times in hours. Prices are relative to an on-demand node, which costs 3.06 $ an hour.
 HOURS, INTERVAL, LAUNCH, TRANSFER = 48.0, 0.5, 0.2, 0.02

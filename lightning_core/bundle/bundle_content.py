@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning_core.bundle.config_section import CONFIG_KEYS
 from lightning_core.bundle.job_section import REQUIRED_TERMS
-from lightning_core.bundle.market_section import read_market
 from lightning_core.bundle.on_verdict import read_on_verdict
 from lightning_core.bundle.pool_section import ExistingPool, Kind, read_pool
 from lightning_core.bundle.problems import BundleError, Problems
 from lightning_core.bundle.settings_section import read_settings
 from lightning_core.core.limits import MAX_JOBS
+from lightning_core.core.parts import brought, names_of
+from lightning_core.core.supplies import Supply
 from lightning_core.scheduler.settings import Settings
 
-BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "market", "on_verdict", "allow_import", "jobs")
+BUNDLE_KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "allow_import", "jobs")
 
 
 class RawJob(NamedTuple):
@@ -40,8 +40,8 @@ class BundleContent(NamedTuple):
     """Settings of the scheduler; None, with the problems added, if they are wrong."""
     on_verdict: dict[str, Any]
     allow_import: tuple[str, ...] | None
-    commands: dict[str, str]
-    """Commands of its market (:data:`~lightning_core.bundle.market_section.COMMANDS`)."""
+    supply: Supply | None
+    """Where its nodes come from; None for devices that stay."""
 
 
 def read_bundle_content(
@@ -74,17 +74,40 @@ def read_bundle_content(
     else:
         jobs = _find_jobs(content, problems)
     pool = read_pool(content.get("pool"), problems.at("pool"), existing)
-    settings, market = read_settings(content, pool, problems, starts_pool=existing is None), None
-    if content.get("market") is not None:
-        market = problems.at("market").read(lambda value: read_market(value, folder), content["market"])
-    if settings is not None and market is not None:
-        settings = replace(settings, market=market.terms)
+    settings = read_settings(content, pool, problems, starts_pool=existing is None)
+    supply = read_supply(content, folder, problems)
+    if supply is not None and existing is not None:
+        name = next(name for name in supply_keys() if name in content)
+        problems.at(name).add("is for a pool of its own, with `run --own` or `up --config`; leave it out")
     on_verdict = read_on_verdict(content.get("on_verdict"), folder, problems.at("on_verdict"))
     allow_import = None
     if content.get("allow_import") is not None:
         allow_import = problems.at("allow_import").read(read_allow_import, content["allow_import"])
-    return BundleContent(jobs, pool.kind, pool.devices, settings, on_verdict, allow_import,
-                         {} if market is None else market.commands)  # fmt: skip
+    return BundleContent(jobs, pool.kind, pool.devices, settings, on_verdict, allow_import, supply)
+
+
+def supply_keys() -> list[str]:
+    """Return the keys of the sections that say where nodes come from."""
+    return names_of("supplies")
+
+
+def read_supply(content: Mapping[Any, Any], folder: Path, problems: Problems) -> Supply | None:
+    """Read the section that says where the nodes of a pool come from; None if there is none, or it is wrong.
+
+    Args:
+        content: Content of the file.
+        folder: Folder to which paths are relative.
+        problems: Collector at the file.
+    """
+    given = [name for name in supply_keys() if content.get(name) is not None]
+    for other in given[1:]:
+        problems.at(other).add(f"nodes come from {given[0]} already; leave one of them out")
+    if not given:
+        return None
+    found = brought("supplies", given[0])
+    assert found is not None  # it is among the names
+    made: Supply | None = problems.at(given[0]).read(lambda value: found[0].read(value, folder), content[given[0]])
+    return made
 
 
 def _lightning_config(content: Mapping[Any, Any], problems: Problems) -> str | None:

@@ -52,13 +52,14 @@ from lightning_core.bundle.config_check import ConfigProblem, ConfigsToCheck, ch
 from lightning_core.bundle.config_section import is_file_name
 from lightning_core.bundle.job_section import read_job
 from lightning_core.bundle.job_spec import JobSpec
-from lightning_core.bundle.market_section import market_to_dict, rented, save_every
 from lightning_core.bundle.pool_section import ExistingPool, Kind, pool_to_dict, with_quantum
 from lightning_core.bundle.preflight import check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.bundle.problems import BundleError, Position, Problems, require
 from lightning_core.bundle.settings_section import with_policy
 from lightning_core.bundle.values import exact_duration
 from lightning_core.core.limits import MAX_DEVICES
+from lightning_core.core.parts import all_of
+from lightning_core.core.supplies import Supply
 from lightning_core.scheduler.settings import Settings
 
 NO_GPUS = "simulated nodes have no GPUs: name a Ray cluster that has with --ray"
@@ -76,7 +77,7 @@ class BundleSpec:
         folder: Folder in which class paths are looked up, besides the current folder.
         on_verdict: What to run when a verdict changes: ``command``, a list of words, and ``webhook``, a URL.
         allow_import: Names that class paths may import; None for all but the standard library and the like.
-        commands: Commands of its market (:data:`~lightning_core.bundle.market_section.COMMANDS`).
+        supply: Where the nodes of its pool come from; None for devices that stay.
 
     Raises:
         BundleError: If there is no job, or two jobs have the same name.
@@ -88,7 +89,7 @@ class BundleSpec:
     folder: Path = Path()
     on_verdict: Mapping[str, Any] = field(default_factory=dict)
     allow_import: tuple[str, ...] | None = None
-    commands: Mapping[str, str] = field(default_factory=dict)
+    supply: Supply | None = None
 
     def __post_init__(self) -> None:
         remember = max(self.settings.remember, len(self.jobs))
@@ -209,7 +210,7 @@ class BundleSpec:
         if problems.messages or shared.settings is None:
             raise BundleError(problems.messages)
         specs = tuple(spec for _, spec in jobs if spec is not None)
-        return cls(specs, shared.settings, shared.kind, folder, shared.on_verdict, shared.allow_import, shared.commands)
+        return cls(specs, shared.settings, shared.kind, folder, shared.on_verdict, shared.allow_import, shared.supply)
 
     def with_policy(self, text: str) -> Self:
         """Return the same jobs under another policy.
@@ -236,30 +237,30 @@ class BundleSpec:
         """
         return replace(self, jobs=tuple(s if s.job.name in except_for else s.submit(now) for s in self.jobs))
 
-    def on_market(self) -> Self:
-        """Return the same jobs on a pool that rents its nodes; without a market, the bundle itself.
+    def supplied(self) -> Self:
+        """Return the same jobs on a pool whose nodes come and go; without a supply, the bundle itself.
 
         The pool has twice as many devices as its jobs can use, so that new nodes are warm before old ones go. A job
-        that does not say how often to save does so several times an interval: the safety net keeps time free for the
-        work that a preemption loses.
+        that does not say how often to save does so as the supply says, for what a lost node would cost it.
 
         Raises:
             BundleError: If a job cannot be there.
         """
-        if (terms := self.settings.market_terms()) is None:
+        if (supply := self.supply) is None:
             return self
         problems = [
-            f"jobs.{spec.job.name}.location: must not be set on a market, whose nodes have none, got "
-            f"{spec.job.location}"
+            f"jobs.{spec.job.name}.location: must not be set where nodes come and go, got {spec.job.location}"
             for spec in self.jobs
             if spec.job.location
         ]
         if (devices := sum(spec.job.max_devices for spec in self.jobs)) > MAX_DEVICES // 2:
-            problems.append(f"jobs: may use at most {MAX_DEVICES // 2} devices together on a market, got {devices}")
+            problems.append(
+                f"jobs: may use at most {MAX_DEVICES // 2} devices together where nodes come and go, got {devices}"
+            )
         if problems:
             raise BundleError(problems)
-        settings = rented(replace(self.settings, devices=2 * devices, resident=None, locations=()))
-        return replace(self, settings=settings).saved_every(save_every(terms))
+        settings = supply.settings(replace(self.settings, devices=2 * devices, resident=None, locations=()))
+        return replace(self, settings=settings).saved_every(supply.save_every)
 
     def saved_every(self, seconds: float | None) -> Self:
         """Return the jobs, saved so often where they do not say; None for the default."""
@@ -297,7 +298,7 @@ class BundleSpec:
         if local and self.settings.locations and not _in_a_ray():
             message = "locations are nodes of a Ray cluster; join one with `lightning-core run --ray ADDRESS`"
             problems.at("pool", "devices").add(message)
-        if local and self.kind == "gpu" and self.settings.market is not None:
+        if local and self.kind == "gpu" and self.supply is not None:
             problems.at("pool", "kind").add(NO_GPUS)
         elif local and self.kind == "gpu":
             check_gpus(self.settings.devices, problems.at("pool", "kind"))
@@ -338,11 +339,16 @@ class BundleSpec:
             "policy": {"name": settings.policy, **settings.policy_args},
             **({"estimator": estimator} if estimator else {}),
             "period": exact_duration(settings.period),
-            **({} if settings.market is None else {"market": market_to_dict(settings.market, self.commands)}),
+            **({} if self.supply is None else {_key_of(self.supply): self.supply.section()}),
             **({"on_verdict": dict(self.on_verdict)} if self.on_verdict else {}),
             **({} if self.allow_import is None else {"allow_import": list(self.allow_import)}),
             "jobs": {spec.job.name: spec.to_dict() for spec in self.jobs},
         }
+
+
+def _key_of(supply: Supply) -> str:
+    """Return the key of the section that a supply is read from."""
+    return next(name for name, kind in all_of("supplies").items() if isinstance(supply, kind))
 
 
 def _in_a_ray() -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
 from lightning_core.bundle.values import exact_duration, parse_bytes, read_bool
-from lightning_core.controllers import CONTROLLERS, Budget, Calendar, Controller
+from lightning_core.controllers import CONTROLLERS, Calendar, Controller
 from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
@@ -23,7 +23,7 @@ from lightning_core.node.cpu_quota import QUANTUM
 from lightning_core.scheduler.owner_terms import OTHERS, OwnerTerms, owner_terms
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
-POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar", "budget",
+POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar",
              "best_effort", "device_memory", "owners", "controllers")  # fmt: skip
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
@@ -64,8 +64,6 @@ class PoolSection(NamedTuple):
     """Whether jobs are given the earlier runs of other users too."""
     calendar: tuple[str, ...] = ()
     """Hours at which nothing trains; see :class:`~lightning_core.controllers.calendar.Calendar`."""
-    budget: float | None = None
-    """Money that the pool may spend on a market; None for any."""
     best_effort: float = 0.0
     """Part of the devices' time that is kept for jobs without a deadline."""
     device_memory: int | None = None
@@ -88,7 +86,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
                                 best_effort=pool.best_effort, device_memory=pool.device_memory,
                                 owners=pool.owners or {},
-                                controllers={**controllers_of(pool.calendar, pool.budget),
+                                controllers={**controllers_of(pool.calendar),
                                              **pool.controllers}),
                         pool.kind)  # fmt: skip
 
@@ -130,7 +128,6 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     keep_ended = problems.at("keep_ended").read(read_keep_ended, section.get("keep_ended", KEEP_ENDED))
     shared = bool("share_history" in section and problems.at("share_history").read(read_bool, section["share_history"]))
     calendar = problems.at("calendar").read(read_calendar, section.get("calendar", ())) or ()
-    budget = problems.at("budget").read(read_budget, section["budget"]) if "budget" in section else None
     best_effort = problems.at("best_effort").read(read_part, section.get("best_effort", 0.0)) or 0.0
     memory = None
     if "device_memory" in section:
@@ -140,7 +137,7 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     if section.get("controllers") is not None and existing is None:
         controllers = read_controllers(section["controllers"], problems.at("controllers"))
     return PoolSection(
-        kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar, budget,
+        kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar,
         best_effort, memory, owners, controllers,
     )  # fmt: skip
 
@@ -231,24 +228,9 @@ def read_part(value: Any) -> float:
     return part
 
 
-def controllers_of(calendar: Sequence[str], budget: float | None) -> dict[str, dict[str, Any]]:
-    """Return the controllers of settings: for the hours at which nothing trains, and the money."""
-    found: dict[str, dict[str, Any]] = {}
-    if calendar:
-        found[Asker.CALENDAR] = {"closed": list(calendar)}
-    if budget is not None:
-        found[Asker.BUDGET] = {"money": budget}
-    return {str(name): arguments for name, arguments in found.items()}
-
-
-def read_budget(value: Any) -> float:
-    """Read how much money may be spent, in the unit of the market's prices.
-
-    Raises:
-        ValueError: If it is not a positive number.
-    """
-    Budget(value)
-    return float(value)
+def controllers_of(calendar: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the controllers of settings: for the hours at which nothing trains."""
+    return {str(Asker.CALENDAR): {"closed": list(calendar)}} if calendar else {}
 
 
 def read_calendar(value: Any) -> tuple[str, ...]:
@@ -315,12 +297,12 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         }  # fmt: skip
     if settings.share_history:
         pool["share_history"] = True
-    if outside := {name: dict(given) for name, given in settings.controllers.items() if name not in RIGHTS}:
+    if outside := {
+        name: dict(given) for name, given in settings.controllers.items() if name not in (*RIGHTS, settings.supply)
+    }:
         pool["controllers"] = outside
     if (calendar := settings.controllers.get(Asker.CALENDAR)) is not None:
         pool["calendar"] = list(calendar["closed"])
-    if (budget := settings.controllers.get(Asker.BUDGET)) is not None:
-        pool["budget"] = budget["money"]
     return pool
 
 

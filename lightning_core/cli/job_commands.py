@@ -130,8 +130,8 @@ def _why(arguments: argparse.Namespace) -> int:
     print("\n".join(why(history, arguments.job)))
     for status in jobs:
         if status.name == job.name and status.submitted_at == job.submitted:
-            if history.settings.market is not None:
-                print(f"spot policy: {clean(str(status.spot_policy))}")
+            for by, note in status.notes.items():
+                print(f"{Asker(by).words}: {clean(str(note))}")
             if status.like is not None:
                 print(f"forecast {clean(str(status.like))}")
     if job is history.of(job.name) and loses_files(history, job.name) and have_aged_out(folder, job.name):

@@ -8,23 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lightning_core.bundle.bundle_content import read_supply, supply_keys
 from lightning_core.bundle.bundle_file import NO_GPUS
-from lightning_core.bundle.market_section import MarketSection, read_market, rented
 from lightning_core.bundle.on_verdict import read_on_verdict
 from lightning_core.bundle.pool_section import Kind, PoolSection, read_pool
 from lightning_core.bundle.preflight import gpus_here
 from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.bundle.settings_section import read_settings
 from lightning_core.bundle.yaml_loader import load_yaml
-from lightning_core.cloud import check_provision
 from lightning_core.core.limits import MAX_DEVICES
+from lightning_core.core.supplies import Supply
 from lightning_core.node.core_claims import free_cores
 from lightning_core.node.device_cores import CORES
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.groups import GroupSocket, group_socket
 from lightning_core.server.access.people import Right, rights_of
 
-KEYS = ("pool", "policy", "estimator", "period", "market", "on_verdict", "group")
+KEYS = ("pool", "policy", "estimator", "period", "on_verdict", "group")
 DEFAULT_RIGHTS = (str(Right.SEE),)
 
 
@@ -34,13 +34,13 @@ class PoolFile(NamedTuple):
     settings: Settings
     kind: Kind
     devices: int
-    """Devices, or nodes held at once on a market, whose settings have twice as many."""
+    """Devices, or nodes held at once where they come and go, for which the settings have twice as many."""
     resident: int
     """Jobs in memory at once."""
     on_verdict: dict[str, Any]
     group: GroupSocket | None
-    commands: dict[str, str]
-    """Commands of its market (:data:`~lightning_core.bundle.market_section.COMMANDS`)."""
+    supply: Supply | None
+    """Where its nodes come from; None for devices that stay."""
     is_all: bool
     """Whether it has all devices of this machine, since neither file nor option says how many."""
 
@@ -49,7 +49,7 @@ def read_pool_file(path: Path | None, devices: int | None, ray: str | None) -> P
     """Read the file.
 
     What neither it nor ``devices`` says is what this machine has: its GPUs if there are any, else the cores that no
-    other pool has. In a Ray cluster and on a market it is one CPU device.
+    other pool has. In a Ray cluster, and where nodes come and go, it is one CPU device.
 
     Args:
         path: The file; None for a pool as the defaults have it.
@@ -60,38 +60,37 @@ def read_pool_file(path: Path | None, devices: int | None, ray: str | None) -> P
         BundleError: With every problem found.
     """
     content, found = ({}, Problems(Position("up"))) if path is None else load_yaml(path, "file is empty")
+    keys = (*KEYS, *supply_keys())
     if not isinstance(content, Mapping):
-        found.add(f"expected a mapping of {', '.join(KEYS)}, got {type(content).__name__}")
+        found.add(f"expected a mapping of {', '.join(keys)}, got {type(content).__name__}")
         raise BundleError(found.messages)
     if "jobs" in content:
         found.at("jobs").add("leave them out, and `submit` them once the pool is up")
-    found.check_keys({key: value for key, value in content.items() if key != "jobs"}, KEYS)
+    found.check_keys({key: value for key, value in content.items() if key != "jobs"}, keys)
     folder = Path() if path is None else path.parent
-    section, rents, is_all = content.get("pool") or {}, content.get("market") is not None, False
+    section, is_all = content.get("pool") or {}, False
+    rents = any(content.get(key) is not None for key in supply_keys())
     if isinstance(section, Mapping):
         section = section if devices is None else {**section, "devices": devices}
         if ray is None and not rents:
             is_all, section = "devices" not in section, _devices_here(section)
     pool = read_pool(section, found.at("pool"))
     if pool.locations and (rents or ray is None):
-        why = "nodes of a market have no locations" if rents else "locations are labels of nodes of a Ray cluster"
+        why = "nodes that come and go have no locations" if rents else "locations are labels of nodes of a Ray cluster"
         found.at("pool", "devices").add(f"{why}: {'give a number' if rents else 'it needs --ray ADDRESS'}")
         pool = pool._replace(locations=())
     resident = pool.resident or 2 * pool.devices
     settings = read_settings(content, pool._replace(resident=resident), found) or Settings()
-    if pool.budget is not None and not rents:
-        found.at("pool", "budget").add("needs a pool on a market: add the section `market`")
-    commands: dict[str, str] = {}
+    supply = read_supply(content, folder, found)
     if rents:
-        market = found.at("market").read(lambda value: _read_market(value, folder, ray), content["market"])
-        settings, commands = _on_market(settings, pool, market, ray, found)
+        settings = _supplied(settings, pool, supply, ray, found)
     on_verdict = read_on_verdict(content.get("on_verdict"), folder, found.at("on_verdict"))
     group = None
     if not found.messages:  # it makes a folder
         group = found.at("group").read(lambda value: _group(value, folder), content.get("group"))
     if found.messages:
         raise BundleError(found.messages)
-    return PoolFile(settings, pool.kind, pool.devices, resident, on_verdict, group, commands, is_all)
+    return PoolFile(settings, pool.kind, pool.devices, resident, on_verdict, group, supply, is_all)
 
 
 def _devices_here(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,24 +107,23 @@ def _devices_here(section: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": kind, "devices": min(max(number, 1), MAX_DEVICES), **section}
 
 
-def _on_market(
-    settings: Settings, pool: PoolSection, market: MarketSection | None, ray: str | None, found: Problems
-) -> tuple[Settings, dict[str, str]]:
-    """Return the settings of a pool on a market and the commands of that; problems are added to those found."""
+def _supplied(
+    settings: Settings, pool: PoolSection, supply: Supply | None, ray: str | None, found: Problems
+) -> Settings:
+    """Return the settings of a pool whose nodes come and go; problems are added to those found."""
     if pool.kind == "gpu" and ray is None:
         found.at("pool", "kind").add(NO_GPUS)
     both = 2 * pool.devices  # new nodes are warm before old ones go
     if both > MAX_DEVICES:
-        found.at("pool", "devices").add(f"must be at most {MAX_DEVICES // 2} on a market, got {pool.devices}")
-    if market is None or both > MAX_DEVICES:
-        return settings, {}
-    return rented(replace(settings, market=market.terms, devices=both, resident=both)), market.commands
-
-
-def _read_market(section: Any, folder: Path, ray: str | None) -> MarketSection:
-    market = read_market(section, folder)
-    check_provision(market.commands.get("provision"), simulated=ray is None)
-    return market
+        message = f"must be at most {MAX_DEVICES // 2} where nodes come and go, got {pool.devices}"
+        found.at("pool", "devices").add(message)
+    if supply is None or both > MAX_DEVICES:
+        return settings
+    try:
+        supply.check(local=ray is None)
+    except ValueError as error:
+        found.add(str(error))
+    return supply.settings(replace(settings, devices=both, resident=both))  # type: ignore[no-any-return]
 
 
 def _group(section: Any, folder: Path) -> GroupSocket | None:

@@ -12,7 +12,6 @@ from lightning_core.bundle.problems import BundleError, require
 from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
 from lightning_core.cli.job_commands import has_job, print_moments, read_bundle
 from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
-from lightning_core.cloud import check_provision
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import PoolReference
@@ -62,28 +61,30 @@ def _run(arguments: argparse.Namespace) -> int:
         return _resume(arguments)
     if arguments.recover:
         raise ValueError("--recover needs --resume DIR: only an interrupted run has a journal to recover")
-    own = arguments.own or arguments.ray or (arguments.pool == AUTO and _names_market(arguments.bundle))
+    own = arguments.own or arguments.ray or (arguments.pool == AUTO and _names_supply(arguments.bundle))
     pool = None if own else Pool.find(arguments.pool)
     bundle = read_bundle(arguments.bundle, pool, arguments.allow_import)
     if arguments.policy:
         bundle = bundle.with_policy(arguments.policy)
     if pool is not None:
         return run_in_pool(pool, bundle, arguments)
-    return _run_here(bundle.on_market(), arguments)
+    return _run_here(bundle.supplied(), arguments)
 
 
-def _names_market(path: Path) -> bool:
-    """Return whether a bundle has a market, and thus a pool of its own."""
+def _names_supply(path: Path) -> bool:
+    """Return whether a bundle says where its nodes come from, and thus has a pool of its own."""
     require("yaml")
+    from lightning_core.bundle.bundle_content import supply_keys
     from lightning_core.bundle.bundle_file import EMPTY
     from lightning_core.bundle.yaml_loader import load_yaml
 
     content, _ = load_yaml(path, EMPTY)
-    return isinstance(content, Mapping) and content.get("market") is not None
+    return isinstance(content, Mapping) and any(content.get(key) is not None for key in supply_keys())
 
 
 def _run_here(bundle: BundleSpec, arguments: argparse.Namespace) -> int:
-    check_provision(bundle.commands.get("provision"), simulated=not arguments.ray)
+    if bundle.supply is not None:
+        bundle.supply.check(local=not arguments.ray)
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
 
@@ -102,32 +103,29 @@ def _say_check(bundle: BundleSpec) -> None:
 
 
 def _run_in(bundle: BundleSpec, run_dir: Path, arguments: argparse.Namespace, before: BundleSpec | None = None) -> int:
-    from lightning_core.cli.on_market.ledger_table import print_ledger, say_market, write_ledger
-    from lightning_core.cloud.ray_cluster import join_ray
     from lightning_core.cluster.cluster import Cluster
-    from lightning_core.history.market_ledger import read_ledger
+    from lightning_core.cluster.ray_cluster import join_ray
     from lightning_core.report.page import write
     from lightning_core.view.progress import print_summary, view_for
     from lightning_core.view.warm_up import WarmingView
 
     for warning in bundle.warnings(run_dir):
         print(f"warning: {warning}", file=sys.stderr)
-    settings, rents = bundle.settings, bundle.settings.market is not None
+    settings, supply = bundle.settings, bundle.supply
     view = view_for(sys.stdout, settings.policy, settings.devices, device_memory=settings.device_memory)
     resume_with = f"resume it with: lightning-core run --resume {run_dir}"
     workers = Cluster.workers_of(bundle)
     print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)
     try:
         with recorded_signals(at_once=True):
-            if rents:
-                say_market(bundle)
+            if supply is not None:
+                print(f"{len(bundle.jobs)} jobs {supply.announce()}", flush=True)
             if arguments.ray:
                 join_ray(arguments.ray)
-            with Cluster.of(bundle, None if rents else WarmingView(sys.stdout)) as cluster:
+            with Cluster.of(bundle, WarmingView(sys.stdout) if supply is None else None) as cluster:
                 summary = cluster.run(bundle, run_dir, view, before)
-            if rents:
-                print_ledger(ledger := read_ledger(run_dir / "journal.db"))
-                write_ledger(ledger, run_dir)
+            if supply is not None:
+                supply.show_run(run_dir)
             print_summary(summary, sys.stdout)
             if summary.lost:
                 raise PoolLostError(
@@ -184,7 +182,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     if _have_ended(run_dir):
         print(f"{run_dir}: all its jobs have ended")
         return EXIT_MET
-    bundle = read_origin(run_dir, before).on_market()
+    bundle = read_origin(run_dir, before).supplied()
     arguments.ray = arguments.ray or read_said(run_dir).get("ray")
     if changes := differences(before, bundle):
         if not arguments.accept_changes:
@@ -193,8 +191,9 @@ def _resume(arguments: argparse.Namespace) -> int:
         for change in changes:
             print(f"changed: {change}")
     else:
-        bundle = before.on_market()  # keep the folders in which class paths are looked up
-    check_provision(bundle.commands.get("provision"), simulated=not arguments.ray)
+        bundle = before.supplied()  # keep the folders in which class paths are looked up
+    if bundle.supply is not None:
+        bundle.supply.check(local=not arguments.ray)
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
     return _run_in(bundle, run_dir, arguments, before)

@@ -17,12 +17,10 @@ from typing import Any
 
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.cli.arguments import new_file
-from lightning_core.cli.on_market.ledger_table import ledger_to_dict, print_ledger
-from lightning_core.cloud.provisioner import LEAVE_SECONDS
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import MAX_DEVICES, check_seconds
 from lightning_core.core.names import did_you_mean
-from lightning_core.history.market_ledger import MarketLedger
+from lightning_core.core.supplies import VirtualNodes
 from lightning_core.report.page import write as write_report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
@@ -34,7 +32,6 @@ from lightning_core.simulation.recorded_curves import SHIPPED
 from lightning_core.simulation.replications import Experiment, print_seeds, sums, to_dict
 from lightning_core.simulation.scenario import Delays, Outcome
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.runs.run_store import FILE, RunStore, RunStoreError
@@ -45,8 +42,9 @@ from lightning_core.view.text import clean
 FOLDER = Path("simulations")
 MAX_SEEDS = 10_000
 DELAYS = tuple(field.name for field in fields(Delays))
-# On a market: seconds until a node is there, from a preemption notice to its end, and to leave one that is given back.
-NODES = {"start_up": 60.0, "notice": 0.0, "leave": LEAVE_SECONDS}
+# Where nodes come and go: seconds until one is there, from a preemption notice to its end, and to leave one that is
+# given back.
+NODES = {"start_up": 60.0, "notice": 0.0, "leave": 10.0}
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -68,7 +66,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
                       "with standard errors, and writes no files but --json")  # fmt: skip
     made.add_argument("--shuffle", action="store_true", help="submit jobs in a random order instead of the file's")
     made.add_argument("--devices", type=int, metavar="N", help="number of devices instead of the bundle's")
-    delays = f"delays to simulate: {', '.join(DELAYS)}; of a node on a market: {', '.join(NODES)}"
+    delays = f"delays to simulate: {', '.join(DELAYS)}; of a node: {', '.join(NODES)}"
     made.add_argument("--delays", default="", metavar="NAME=SECONDS,...", help=delays)
     made.add_argument("--lose", default="", metavar="JOB=TIME,...", help="times at which workers die, such as vit=20m")
     made.add_argument("--save-every", type=int, default=0, metavar="N", help="batches between two checkpoints "
@@ -106,9 +104,11 @@ def _simulate(arguments: argparse.Namespace) -> int:
     bundle = read_bundle(
         arguments.bundle, curves, arguments.seed, arguments.devices, shuffle=arguments.shuffle, kept=kept
     )
-    rents = bundle.settings.market is not None
+    rents = bundle.supply is not None
     if rents and (flags := [flag for flag in ("devices", "seeds") if getattr(arguments, flag) is not None]):
-        raise ValueError(f"--{flags[0]} does not go with a bundle on a market, which says how many nodes there are")
+        raise ValueError(
+            f"--{flags[0]} does not go with a bundle that says where nodes come from, and how many there are"
+        )
     bundle = place(bundle) if rents else bundle
     names = [played.given.job.name for played in bundle.jobs]
     if strangers := [name for name in losses if name not in names]:
@@ -126,16 +126,15 @@ def _simulate(arguments: argparse.Namespace) -> int:
     outcomes = {}
     for name, one in settings.items():
         own = folder if len(settings) == 1 else folder / name.translate(str.maketrans(":,=/", "----"))
-        terms = one.market_terms()
-        cloud = None if terms is None else VirtualCloud(terms.market(), **nodes)
-        outcomes[name] = play(bundle, one, delays, own, losses, arguments.save_every, cloud)
+        of_supply = None if bundle.supply is None else bundle.supply.virtual(one, nodes)
+        outcomes[name] = play(bundle, one, delays, own, losses, arguments.save_every, of_supply)
     print_failures({name: outcome.failed for name, outcome in outcomes.items()})
     if len(outcomes) == 1:
         [outcome] = outcomes.values()
         print_summary(outcome.summary, sys.stdout)
         print(f"switches: {outcome.switches}")
-        if outcome.rows:
-            print_ledger(MarketLedger(list(outcome.rows), outcome.references))
+        if bundle.supply is not None:
+            bundle.supply.show_record(outcome.nodes)
         print(f"journal, summary and report.html: {folder}")
     else:
         print("\n".join(compare(bundle, outcomes)))
@@ -184,24 +183,21 @@ def parse_policies(given: Sequence[str]) -> list[str]:
 
 
 def place(bundle: PlayedBundle) -> PlayedBundle:
-    """Return the same jobs on the market of the bundle, as ``run`` would place them.
+    """Return the same jobs on the nodes of the bundle's supply, as ``run`` would place them.
 
     Raises:
-        ValueError: If the market is not recorded.
         BundleError: If a job cannot be there.
     """
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.job_spec import JobSpec
 
-    if (bundle.settings.market or {}).get("quoted"):
-        raise ValueError("market.quotes: what a command quotes cannot be simulated; give a recording: market.trace")
     specs = tuple(JobSpec(played.given.job, {}) for played in bundle.jobs)
-    placed = BundleSpec(specs, bundle.settings).on_market()
+    placed = BundleSpec(specs, bundle.settings, supply=bundle.supply).supplied()
     jobs = []
     for played, spec in zip(bundle.jobs, placed.jobs, strict=True):
         job = replace(played.given.job, save_every=spec.save_interval)
         jobs.append(replace(played, given=replace(played.given, job=job)))
-    return PlayedBundle(tuple(jobs), placed.settings)
+    return replace(bundle, jobs=tuple(jobs), settings=placed.settings)
 
 
 def parse_delays(text: str) -> tuple[Delays, dict[str, float]]:
@@ -262,14 +258,14 @@ def play(
     folder: Path,
     losses: Mapping[str, Sequence[float]] | None = None,
     save_every: int = 0,
-    cloud: VirtualCloud | None = None,
+    nodes: VirtualNodes | None = None,
 ) -> Outcome:
     """Play a bundle under one policy, with journal, summary and report in a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [job.given for job in bundle.jobs]
     simulation = Simulation(
         settings, jobs, delays, folder / "journal.db", losses=losses, save_every=save_every, wall_clock=wall_clock(),
-        cloud=cloud,
+        nodes=nodes,
     )  # fmt: skip
     outcome = simulation.run()
     write_whole(folder / "summary.json", outcome.summary.to_json())
@@ -341,7 +337,7 @@ def _write(path: Path, bundle: PlayedBundle, outcomes: Mapping[str, Outcome], se
         "policies": {
             name: outcome.summary.to_dict()
             | {"switches": outcome.switches}
-            | (ledger_to_dict(MarketLedger(list(outcome.rows), outcome.references)) if outcome.rows else {})
+            | ({} if bundle.supply is None else bundle.supply.record_to_dict(outcome.nodes))
             for name, outcome in outcomes.items()
         },
     }

@@ -11,14 +11,13 @@ from typing import Any
 
 from lightning_core.cli.arguments import add_pool
 from lightning_core.core.answers import JobStatus
-from lightning_core.core.control import Asker
 from lightning_core.core.durations import format_duration
 from lightning_core.core.names import check_person
+from lightning_core.core.parts import brought
 from lightning_core.pool import Pool
-from lightning_core.scheduler.settings import Settings
+from lightning_core.scheduler.settings import DEFAULT_ESTIMATOR, Settings
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.access.people import Right
-from lightning_core.view.cloud_line import cloud_line, trouble_line
 from lightning_core.view.job_entry import job_entry
 from lightning_core.view.search_lines import is_listed, search_lines, trials_by_search
 from lightning_core.view.silence import silence_line
@@ -108,11 +107,28 @@ def _lines_about(about: Mapping[str, Any], settings: Settings, is_shown: Callabl
     yield from unavailable_lines(about["unavailable"])
     yield from (waiting_line(one) for one in about["waiting"] if is_shown(one["owner"]))
     yield from (owner_line(one) for one in about["owners"] if is_shown(one["owner"]))
-    cloud = about["cloud"]
-    if Asker.MARKET in settings.controllers:
-        yield cloud_line(cloud)
-    elif cloud["trouble"]:
-        yield trouble_line(cloud)
+    for name, said in about["controllers"].items():
+        if (line := brought("lines", name)) is not None and said is not None:
+            yield line[0](said)
+    yield from (failed_line(part, words) for part, words in about["failed"].items())
+
+
+def failed_line(part: str, words: str) -> str:
+    """Return the line about a part that has failed: what it raised, and what stands in its place.
+
+    Example::
+
+        >>> failed_line("policy heaviest", "ValueError: no weights")
+        'policy heaviest has failed (ValueError: no weights); triage plans in its place'
+    """
+    kind = part.partition(" ")[0]
+    instead = {
+        "policy": f"{Settings().policy} plans in its place",
+        "estimator": f"{DEFAULT_ESTIMATOR} forecasts in its place",
+        "controller": "it is told nothing more, and its last requests stay in force",
+        "target": "it counts as not met",
+    }
+    return clean(f"{part} has failed ({words}); {instead.get(kind, 'it is asked no more')}")
 
 
 def owner_line(owner: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from lightning_core.cli.arguments import add_folder, whole_number
 from lightning_core.cli.users.page_process import PageError, end_page, start_page
 from lightning_core.cli.users.serve import PORT
-from lightning_core.core.control import Asker
+from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.run.pool_reference import journal_path
@@ -27,11 +27,11 @@ SERVE = ("starlette", "uvicorn", "prometheus_client")
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``up`` and ``down``."""
     up = command("up", _up, "start a pool that outlives this shell")
-    config = "file with the sections pool, policy, estimator, period, market, on_verdict and group"
+    config = "file with the sections pool, policy, estimator, period, on_verdict, group, and where nodes come from"
     up.add_argument("--config", type=Path, metavar="FILE", help=config)
     devices = (
-        "devices to share, instead of the file's (default: the GPUs of this machine, else its cores; in a cluster and "
-        "on a market 1)"
+        "devices to share, instead of the file's (default: the GPUs of this machine, else its cores; in a cluster, "
+        "and where nodes come and go, 1)"
     )
     up.add_argument("--devices", type=whole_number(1, MAX_DEVICES), metavar="N", help=devices)
     there = "make the pool in this Ray cluster, whose nodes all see its folder (auto: the one on this machine)"
@@ -51,7 +51,6 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.bundle.preflight import check_gpus
     from lightning_core.bundle.problems import BundleError, Position, Problems, require
-    from lightning_core.cloud.cloud_spec import CloudSpec
     from lightning_core.cluster.head import up
     from lightning_core.cluster.joined_head import pool_name
     from lightning_core.server.proxy import POOL
@@ -60,28 +59,27 @@ def _up(arguments: argparse.Namespace) -> int:
     require(*(SERVE if arguments.serve is not None else ()), extra="serve")
     from lightning_core.cli.pool_file import read_pool_file
 
-    settings, kind, devices, resident, on_verdict, group, commands, is_all = read_pool_file(
+    settings, kind, devices, resident, on_verdict, group, supply, is_all = read_pool_file(
         arguments.config, arguments.devices, arguments.ray
     )
-    rents = settings.market is not None
     if kind == "gpu" and not arguments.ray:
         check_gpus(devices, found := Problems(Position("up")))
         if found.messages:
             raise BundleError(found.messages)
     folder = arguments.folder or folder_here()
-    if not rents and not arguments.ray:
+    if supply is None and not arguments.ray:
         _say_busy_cores(kind, devices * settings.cores)
-    plural, cloud = "s" * (devices > 1), None
-    if rents:
+    plural, nodes = "s" * (devices > 1), None
+    if supply is not None:
         name = POOL if not arguments.ray else pool_name(folder.expanduser().resolve())
-        cloud = CloudSpec.of(settings, commands, name, kind, simulated=not arguments.ray)
+        nodes = supply.nodes(settings, name, kind, local=not arguments.ray)
         real = "of the Ray cluster" if arguments.ray else "simulated on this machine"
-        what = f"a pool on a market, of at most {devices} node{plural}, {real}"
+        what = f"a pool of at most {devices} node{plural}, {real}"
     else:
         have = f", all {'GPUs' if kind == 'gpu' else 'free cores'} of this machine," if is_all else ""
         what = f"{devices} {kind} device{plural}{have} with {resident} workers"
     print(f"bringing up {what} ...", flush=True)
-    head = up(folder, settings, kind, on_verdict, cloud, arguments.ray, group, recover_journal=arguments.recover)
+    head = up(folder, settings, kind, on_verdict, nodes, arguments.ray, group, recover_journal=arguments.recover)
     there = settings
     if (path := journal_path(folder)).exists():  # of a pool that resumes, it has the settings from before
         with Journal.open(path, read_only=True) as journal:
@@ -141,6 +139,7 @@ def _in_words(settings: Settings) -> dict[str, str]:
     from lightning_core.bundle.pool_section import FOREVER, KEEP_ALL
 
     args = ",".join(f"{key}={value}" for key, value in settings.policy_args.items())
+    others = {name: dict(args) for name, args in settings.controllers.items() if name not in RIGHTS}
     rules = settings.controllers.get(Asker.CALENDAR, {}).get("closed", ["none"])
     return {
         "devices": str(settings.devices),
@@ -149,8 +148,7 @@ def _in_words(settings: Settings) -> dict[str, str]:
         "keep_ended": FOREVER if settings.keep_ended is None else format_duration(settings.keep_ended),
         "calendar": ", ".join(rules),
         "owners": json.dumps(settings.owners) if settings.owners else "none",
-        "market": str((settings.market or {}).get("trace", "none")),
-        "budget": str(settings.controllers.get(Asker.BUDGET, {}).get("money", "none")),
+        "controllers": json.dumps(others) if others else "none",
     }
 
 

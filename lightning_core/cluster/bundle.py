@@ -10,6 +10,7 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import Kind
 from lightning_core.bundle.python_form import Training, folder_of_script
+from lightning_core.core.supplies import Supply
 from lightning_core.run.follow import Watcher
 from lightning_core.run.run_folder import new_run_dir
 from lightning_core.scheduler.settings import Settings
@@ -30,7 +31,7 @@ class Bundle(BundleSpec):
             runs.
         on_verdict: What to run when a verdict changes, as in a bundle file.
         allow_import: Names that class paths may import; None for all but the standard library and the like.
-        commands: Commands of its market (:data:`~lightning_core.bundle.market_section.COMMANDS`); None for none.
+        supply: Where the nodes of its pool come from; None for devices that stay.
 
     Raises:
         BundleError: With every problem of the first job that has any, or if there is no job, or two have one name.
@@ -53,12 +54,12 @@ class Bundle(BundleSpec):
         folder: Path | str | None = None,
         on_verdict: Mapping[str, Any] | None = None,
         allow_import: tuple[str, ...] | None = None,
-        commands: Mapping[str, str] | None = None,
+        supply: Supply | None = None,
     ) -> None:
         settings = Settings() if settings is None else settings
         folder = folder_of_script() if folder is None else Path(folder)
         specs = (job if isinstance(job, JobSpec) else job.read(settings, folder, allow_import) for job in jobs)
-        super().__init__(tuple(specs), settings, kind, folder, on_verdict or {}, allow_import, commands or {})
+        super().__init__(tuple(specs), settings, kind, folder, on_verdict or {}, allow_import, supply)
 
     def run(
         self,
@@ -74,7 +75,7 @@ class Bundle(BundleSpec):
             policy: Policy to use in place of the bundle's, as in :meth:`with_policy`.
             run_dir: New folder for the journal, the spec, the summary, logs and checkpoints; None for one in ``runs``.
             cluster: Cluster to run on; None to start a local Ray for this run, whose nodes come and go, simulated, if
-                the bundle has a market.
+                the bundle says where nodes come from.
             watcher: Object that is shown the jobs while they run.
 
         Returns:
@@ -84,7 +85,7 @@ class Bundle(BundleSpec):
             BundleError: If a config is wrong; nothing has started then.
         """
         bundle = self if policy is None else self.with_policy(policy)
-        bundle = bundle if cluster is not None else bundle.on_market()
+        bundle = bundle if cluster is not None else bundle.supplied()
         bundle.check(local=cluster is None)
 
         from lightning_core.cluster.cluster import Cluster  # Ray takes seconds to import

@@ -22,17 +22,16 @@ from ray.exceptions import GetTimeoutError, RayError
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.preflight import check_folder
 from lightning_core.bundle.problems import BundleError
-from lightning_core.cloud.cloud_spec import CloudSpec
-from lightning_core.cloud.ray_cluster import has_token, start_local_ray
-from lightning_core.cloud.simulated_cloud import HEALTH
 from lightning_core.cluster.bundle_runner import CLOSE_TIMEOUT, SHUTDOWN_GRACE, BundleRunner
 from lightning_core.cluster.device_groups import LOCATION_LABEL
+from lightning_core.cluster.local_machines import HEALTH
+from lightning_core.cluster.nodes_back import give_nodes_back
 from lightning_core.cluster.pool_manager import start_pool_manager
-from lightning_core.cluster.provisioner_actor import give_nodes_back, start_provisioner
 from lightning_core.cluster.ray_calls import answer, call
+from lightning_core.cluster.ray_cluster import has_token, start_local_ray
 from lightning_core.core.events import Event
+from lightning_core.core.supplies import NodeSource
 from lightning_core.node.signals import descendants, kill_all, recorded_signals
-from lightning_core.run.feedback_folder import leave_feedback
 from lightning_core.run.follow import POLL, Watcher
 from lightning_core.run.run_folder import write_spec
 from lightning_core.scheduler.settings import Settings
@@ -95,16 +94,16 @@ class Cluster:
 
     @staticmethod
     def workers_of(bundle: BundleSpec) -> int:
-        """Return the number of workers that a bundle asks to keep warm; on a market, of each node one."""
-        if bundle.settings.market is not None:
+        """Return the number of workers that a bundle asks to keep warm; where nodes come and go, of each node one."""
+        if bundle.settings.supply is not None:
             return bundle.settings.devices
         return bundle.settings.resident or max(len(bundle.jobs), bundle.settings.devices)
 
     @classmethod
     def of(cls, bundle: BundleSpec, warming: Callable[[int, int], None] | None = None) -> Self:
-        """Return a cluster of the size that a bundle asks for, on a market one that begins without nodes."""
+        """Return a cluster of the size that a bundle asks for, without nodes at first if they come and go."""
         settings, workers = bundle.settings, cls.workers_of(bundle)
-        fewest = None if settings.market is None else 0
+        fewest = None if settings.supply is None else 0
         return cls(workers, bundle.kind, settings.devices, settings.cores, settings.locations, fewest, warming)
 
     def __enter__(self) -> Self:
@@ -220,7 +219,7 @@ class Cluster:
         run_dir: Path,
         watcher: Watcher | None = None,
         before: BundleSpec | None = None,
-        cloud: CloudSpec | None = None,
+        nodes: NodeSource | None = None,
     ) -> Summary:
         """Run a bundle to its end; deadlines count from its submission.
 
@@ -229,21 +228,20 @@ class Cluster:
             run_dir: Empty folder for the journal, spec, summary, logs and checkpoints; or that of a run to resume.
             watcher: Object that is shown the jobs.
             before: Bundle of the run to resume, as it was.
-            cloud: Cloud whose nodes the pool has; None for that of the bundle's market if nodes come and go, else for
-                fixed devices.
+            nodes: Nodes of the pool; None for those of the bundle's supply if they come and go, else for devices that
+                stay.
         """
         settings = self.settings(bundle)
-        if cloud is None and bundle.settings.market is not None and self._min_devices is not None:
-            cloud = CloudSpec.of(settings, bundle.commands, self.name, self._kind, simulated=self._owns_ray)
+        if nodes is None and bundle.supply is not None and self._min_devices is not None:
+            nodes = bundle.supply.nodes(settings, self.name, self._kind, local=self._owns_ray)
         check_folder(run_dir)
         if before is None:  # a resumed run's own is replaced once the changes are in the journal
             write_spec(bundle, run_dir)
         name = f"{self.name}-{uuid.uuid4().hex[:8]}"
         self.scheduler = start_scheduler(name, settings, run_dir, on_verdict=bundle.on_verdict)
         provisioner: Actor | None = None
-        if cloud is not None:
-            cloud.save(run_dir)
-            provisioner = start_provisioner(self.name, name, run_dir)
+        if nodes is not None:
+            provisioner = nodes.start(self.name, name, run_dir)
 
         def give_back() -> None:
             nonlocal provisioner
@@ -261,11 +259,11 @@ class Cluster:
                 watcher.close()
             ray.kill(self.scheduler)
             self.scheduler = None
-            if cloud is not None:
-                leave_feedback(run_dir)
+            if bundle.supply is not None:
+                bundle.supply.left(run_dir)
 
     def _give_back(self, provisioner: Actor) -> None:
-        """Return all nodes to the cloud, and log an error if some remain."""
+        """Give all nodes back, and log an error if some remain."""
         if not give_nodes_back(provisioner):
             log.error("nodes may still be running and billed; check your cloud console")
         ray.kill(provisioner)

@@ -22,8 +22,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lightning_core.cloud.cloud_spec import CloudSpec
-from lightning_core.cloud.ray_head import (
+from lightning_core.cluster.joined_head import join_cluster
+from lightning_core.cluster.ray_head import (
     HeadError,
     RayExitedError,
     await_address,
@@ -33,11 +33,12 @@ from lightning_core.cloud.ray_head import (
     new_head,
     start_ray,
 )
-from lightning_core.cluster.joined_head import join_cluster
 from lightning_core.core.events import Close, WorkersLost
+from lightning_core.core.parts import all_of, brought
+from lightning_core.core.supplies import NodeSource
 from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
-from lightning_core.run.feedback_folder import leave_feedback, with_feedback
+from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.groups import GroupSocket
 from lightning_core.server.clients.socket_client import SocketClient
@@ -63,7 +64,7 @@ def up(
     settings: Settings,
     kind: str = "cpu",
     on_verdict: Mapping[str, Any] | None = None,
-    cloud: CloudSpec | None = None,
+    nodes: NodeSource | None = None,
     ray_address: str | None = None,
     group: GroupSocket | None = None,
     *,
@@ -76,7 +77,7 @@ def up(
         settings: Settings of a new pool; ``resident`` is the number of workers to keep warm.
         kind: Kind of the devices.
         on_verdict: Command that runs when a verdict changes.
-        cloud: Cloud whose nodes the pool has; None for devices of this machine.
+        nodes: Nodes of the pool, if they come and go; None for devices of this machine.
         ray_address: Address of the cluster; None for a head of its own.
         group: Socket for the members of a group; None for none.
         recover_journal: Whether to continue a damaged journal from its last good event.
@@ -102,17 +103,17 @@ def up(
             with Journal.open(folder / "journal.db", read_only=True) as journal:
                 settings = journal.settings()
         else:
-            settings = with_feedback(folder, settings)
+            settings = _as_left(folder, settings)
         with recorded_signals() as received:
             if ray_address is None:
-                head = new_head(settings.devices if cloud is None else 0, kind)
+                head = new_head(settings.devices if nodes is None else 0, kind)
             else:
                 head = join_cluster(folder, ray_address, settings.devices, kind)
             try:
                 if ray_address is None:
                     _start_head(folder, head, received)
                 _write(folder, head)
-                _open_pool(folder, head, settings, on_verdict, cloud, group, resumes, received)
+                _open_pool(folder, head, settings, on_verdict, nodes, group, resumes, received)
             except BaseException:  # also for Ctrl-C: no partial pool is left
                 _end_actors(folder, head)
                 end_ray(head)
@@ -172,9 +173,22 @@ def down(folder: Path, *, now: bool = False) -> None:
             finally:
                 _end_actors(folder, head)
                 end_ray(head)
-            leave_feedback(folder)
+            _leave(folder)
             if received:
                 raise SignalReceivedError(received[0])
+
+
+def _as_left(folder: Path, settings: Settings) -> Settings:
+    """Return the settings of a new pool, which begins with what earlier ones have left in its folder."""
+    found = None if settings.supply is None else brought("supplies", settings.supply)
+    again: Settings = settings if found is None else found[0].again(folder, settings)
+    return again
+
+
+def _leave(folder: Path, scheduler: Scheduler | None = None) -> None:
+    """Leave what later pools of a folder begin with."""
+    for supply in all_of("supplies").values():
+        supply.left(folder, scheduler)
 
 
 @contextmanager
@@ -224,9 +238,9 @@ def _unfinished(folder: Path) -> bool:
     except Exception as error:  # whatever the damage, it must not be overwritten
         problem = str(error) if isinstance(error, JournalError) else f"{path}: damaged journal: {error}"
         raise HeadError(f"{problem}; its jobs cannot resume; {HINT}; or move it away to start a new one") from None
-    if scheduler.names(active=True) or scheduler.cloud.spent:
+    if scheduler.names(active=True) or scheduler.must_continue:
         return True
-    leave_feedback(folder, scheduler)
+    _leave(folder, scheduler)
     old = folder / "old"
     old.mkdir(exist_ok=True)
     path.rename(archived := old / f"journal-{datetime.now():%Y%m%d-%H%M%S-%f}.db")
@@ -240,14 +254,13 @@ def _open_pool(
     head: Mapping[str, Any],
     settings: Settings,
     on_verdict: Mapping[str, Any] | None,
-    cloud: CloudSpec | None,
+    nodes: NodeSource | None,
     group: GroupSocket | None,
     resumes: bool,
     received: list[int],
 ) -> None:
     from lightning_core.cluster import config_checker
     from lightning_core.cluster.pool_manager import start_pool_manager
-    from lightning_core.cluster.provisioner_actor import start_provisioner
     from lightning_core.cluster.ray_calls import answer
     from lightning_core.server.start_scheduler import start_scheduler
 
@@ -257,7 +270,7 @@ def _open_pool(
         temp = Path(head["temp"])
         pool_manager = start_pool_manager(
             name, settings.devices, settings.slots_per_device or 1, head["kind"], settings.cores,
-            temp / "manager.json", settings.locations, None if cloud is None else 0,
+            temp / "manager.json", settings.locations, None if nodes is None else 0,
             checker=temp / config_checker.SOCKET_NAME,
         )  # fmt: skip
         try:
@@ -266,9 +279,8 @@ def _open_pool(
             if resumes:
                 answer(scheduler.event.remote(WorkersLost()), received)
             answer(pool_manager.serve.remote(f"{name}-scheduler", str(folder), warm=False), received)
-            if cloud is not None:
-                cloud.save(folder)
-                answer(start_provisioner(name, f"{name}-scheduler", folder).pid.remote(), received)
+            if nodes is not None:
+                answer(nodes.start(name, f"{name}-scheduler", folder).pid.remote(), received)
         except ray.exceptions.RayError as error:
             raise HeadError(" ".join(str(getattr(error, "cause", None) or error).split())) from None
     client = SocketClient(Path(head["socket"]))
@@ -309,7 +321,7 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
 
 def _give_nodes_back(ray: Any, name: str) -> None:
     """Have the provisioner return all nodes, if the pool has one, and print a warning if some remain."""
-    from lightning_core.cluster.provisioner_actor import give_nodes_back
+    from lightning_core.cluster.nodes_back import give_nodes_back
     from lightning_core.server.ray_settings import NAMESPACE
 
     try:

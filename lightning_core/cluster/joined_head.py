@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from lightning_core.cloud.ray_head import MARK_FILE, HeadError, new_temp_folder
+from lightning_core.cluster.ray_head import MARK_FILE, HeadError, new_temp_folder
 from lightning_core.node.processes import started
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import owner_only
@@ -44,7 +44,7 @@ def join_cluster(folder: Path, address: str, devices: int, kind: str) -> dict[st
     """
     import ray
 
-    from lightning_core.cloud.ray_cluster import has_token, join_ray
+    from lightning_core.cluster.ray_cluster import has_token, join_ray
 
     try:
         join_ray(address)

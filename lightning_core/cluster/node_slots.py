@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from lightning_core.cloud.provisioner import list_nodes
+from lightning_core.cluster.ray_nodes import list_nodes
 from lightning_core.cluster.worker_slot import WorkerSlot
 from lightning_core.cluster.worker_slots import DEVICE_TIMEOUT, POLL_INTERVAL, WorkerSlots
 

@@ -81,7 +81,7 @@ def try_jobs(
         TrialError: If a signal ended a trial.
     """
     settings = replace(
-        bundle.settings, policy="fifo", policy_args={}, estimator=bundle.settings.estimator_used, market=None,
+        bundle.settings, policy="fifo", policy_args={}, estimator=bundle.settings.estimator_used,
         controllers={}, owners={}, resident=None, period=min(bundle.settings.period, PERIOD),
     )  # fmt: skip
     specs = [_for_trial(spec) for spec in bundle.jobs if not spec.job.is_best_effort]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from lightning_core.core.control import Ask, PoolAnswer
+from lightning_core.core.control import Asker, Rights, rights_of
 from lightning_core.core.events import Event
 from lightning_core.core.pool_view import PoolView
 
 
 @runtime_checkable
 class Controller(Protocol):
-    """Decides something beside the policy: about jobs, nodes or money.
+    """Decides something beside the policy.
 
     The scheduler hosts it, and the journal replays it. It has no clock, and its state depends on the events of
     :meth:`handle` alone: the same events give the same answers.
+
+    It may have attributes: ``rights``, the :class:`~lightning_core.core.control.Rights` that it needs; ``kept_jobs``,
+    the names of jobs that it still needs once they have ended; ``is_busy``, whether it is to be woken although no job
+    trains or is held; ``must_continue``, whether a later pool of the folder has to continue its record; and the class
+    method ``named_parts(arguments)``, which yields the family and the name of each part that it chooses by name.
     """
 
-    def handle(self, event: Event, now: float, pool: PoolView) -> Sequence[Ask | PoolAnswer]:
+    def handle(self, event: Event, now: float, pool: PoolView) -> Sequence[Any]:
         """Handle an event, and return the new requests for jobs and for the cloud.
 
         Args:
@@ -27,9 +32,9 @@ class Controller(Protocol):
             pool: The pool after the event.
 
         Returns:
-            One :class:`~lightning_core.core.control.Ask` at most for each job. Repeated requests cost nothing. It may
-            also return requests for the pool (:data:`~lightning_core.core.control.PoolAnswer`), as far as
-            its rights permit.
+            One :class:`~lightning_core.core.control.Ask` at most for each job, as far as its rights permit;
+            repeated requests cost nothing. Besides, a :class:`~lightning_core.core.control.Note` about a job, and
+            objects of the classes in :attr:`Part.answers <lightning_core.core.parts.Part>`.
         """
 
     def wakeup(self) -> float | None:
@@ -64,3 +69,30 @@ class Describes(Protocol):
 
     def describe(self) -> Any:
         """Return JSON values for ``about()`` of a pool."""
+
+
+class Level(NamedTuple):
+    """What a controller wants done outside the scheduler, until it wants something else."""
+
+    version: int
+    """It rises with each change."""
+    body: Any
+
+
+@runtime_checkable
+class Publishes(Protocol):
+    """A controller whose wishes are carried out by an actor of its part, which asks for them."""
+
+    def published(self, *, failed: bool, idle: bool) -> Level:
+        """Return what is wanted now.
+
+        Args:
+            failed: Whether the controller has raised, and is asked no more: what costs money ends then.
+            idle: Whether no job is left that has not ended.
+        """
+
+
+def is_pure(by: Asker, controller: Controller) -> bool:
+    """Return whether a replay asks a controller again."""
+    rights = getattr(controller, "rights", None)
+    return (rights if isinstance(rights, Rights) else rights_of(by)).is_pure

@@ -5,11 +5,12 @@ A grant is a level with a version, not a change: a process that missed one is co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from lightning_core.core.control import Ask, PoolAnswer
+from lightning_core.core.control import Ask, Note, PartAnswer
 from lightning_core.core.limits import Deadline
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import Target
@@ -140,8 +141,8 @@ class PartCall(NamedTuple):
 Directive = Grant | End
 
 
-JobAnswer = Grant | End | VerdictChanged | Alert | Ask
-Answer = JobAnswer | PoolAnswer
+JobAnswer = Grant | End | VerdictChanged | Alert | Ask | Note
+Answer = JobAnswer | PartAnswer
 
 
 class JoinReply(NamedTuple):
@@ -241,8 +242,8 @@ class JobStatus:
     """Newest of its faults."""
     alert: Reason | None
     """Present problem of its training, such as NaN losses; None if there is none."""
-    spot_policy: Reason | None
-    """Spot policy chosen for it, and its weight; None in a pool without a market."""
+    notes: Mapping[str, Reason]
+    """What controllers tell of it, by their names."""
     like: Reason | None = None
     """Earlier runs that its forecast rests on, and which part of the belief in it does; None for none."""
     memory: float | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, astuple, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, TypedDict, get_args, get_type_hints
 
@@ -17,8 +17,7 @@ import msgspec
 
 from lightning_core.core.answers import Accepted, Answer, JobStatus, PartCall
 from lightning_core.core.commands import TERMS, SetTerms
-from lightning_core.core.control import Asker, Quoted
-from lightning_core.core.control.offers import Offer
+from lightning_core.core.control import Asker
 from lightning_core.core.events import Event, Report, Submit
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import shown
@@ -151,21 +150,12 @@ def deadline_from(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-# A field whose parts are not written by their types: jobs, each read with its own errors; offers, which are arrays;
-# and texts that are shortened.
+# A field whose parts are not written by their types: jobs, each read with its own errors; and texts
+# that are shortened.
 _PARTS: dict[type[Any], tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     Submit: ("jobs", lambda jobs: list(map(job_to_dict, jobs)), lambda bodies: tuple(map(_job, bodies))),
-    Quoted: ("offers", lambda offers: list(map(astuple, offers)), lambda rows: tuple(map(_offer, rows))),
     Report: ("hyper_parameters", lambda rows: rows, lambda rows: bounded(rows or ())),
 }
-
-
-def _offer(row: Sequence[Any]) -> Offer:
-    names = [name for name, _ in _defaults_of(Offer)]
-    if len(row) > len(names):
-        raise ValueError(f"offer must have at most {len(names)} values, got {len(row)}")
-    offer: Offer = made(Offer, dict(zip(names, row, strict=False)))
-    return offer
 
 
 def kind_of(event: type[Event]) -> str:

@@ -15,17 +15,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-import msgspec
-
 from lightning_core.core.commands import Command
-from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, Quoted, QuotedBefore, WallClock
+from lightning_core.core.control import Ask, WallClock
 from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check_run
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most, check_length
-from lightning_core.core.parts import event_class, event_name
+from lightning_core.core.parts import message_body, message_name, read_message
 from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
 from lightning_core.core.targets import Met
-from lightning_core.core.validation import made
 
 # Characters of the body of a part's event: a plan of a day for a thousand jobs has some hundred thousand.
 MAX_BODY = 2**20
@@ -255,39 +252,6 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectorFeedback:
-    """Counterfactual utility of each spot policy for a job that has ended.
-
-    Args:
-        job: Name of the job.
-        utilities: Utilities in [0, 1], in the order of the market's policies; empty if the job gives no feedback.
-    """
-
-    job: str
-    utilities: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierFeedback:
-    """Feedback for a selector that has had none: from before the pool began.
-
-    Args:
-        played: Utilities of each spot policy, in [0, 1], in the order of the market's policies, for each job that was
-            played in the past of the market; at most :data:`~lightning_core.core.limits.MAX_ITEMS` numbers.
-        jobs: The same for each job of earlier runs.
-
-    Raises:
-        ValueError: If there are more.
-    """
-
-    played: tuple[tuple[float, ...], ...]
-    jobs: tuple[tuple[float, ...], ...] = ()
-
-    def __post_init__(self) -> None:
-        check_at_most("numbers of earlier feedback", sum(map(len, (*self.played, *self.jobs))), MAX_ITEMS)
-
-
-@dataclass(frozen=True, slots=True)
 class EarlierRuns:
     """Earlier runs of the same tasks that were found for jobs, right after they were submitted.
 
@@ -363,7 +327,7 @@ class PartEvent:
         Raises:
             ValueError: If no registered part brings the class, or a value is none of JSON.
         """
-        return cls(event_name(type(event)), msgspec.json.decode(msgspec.json.encode(event)))
+        return cls(message_name(type(event), "events"), message_body(event))
 
     def decoded(self) -> Any:
         """Return the object that the part makes of it; the event itself where no part knows it.
@@ -371,23 +335,12 @@ class PartEvent:
         Raises:
             ValueError: If the part knows it, and its body is of another form.
         """
-        kind = event_class(self.name)
-        if kind is None:
-            return self
-        body = dict(self.body)
-        try:
-            try:
-                return made(kind, body)
-            except (NameError, TypeError):  # annotations of code from outside may be anything
-                return kind(**body)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"event {self.name}: {error}") from None
+        return read_message(self, "events")
 
 
 Event = (
-    Submit | EarlierFeedback | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost
-    | Close | Command | Ask | WallClock | NodesSeen | Quoted | QuotedBefore | CloudTrouble
-    | SelectorFeedback | PartEvent | Tick
+    Submit | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost
+    | Close | Command | Ask | WallClock | PartEvent | Tick
 )  # fmt: skip
 
 

@@ -23,6 +23,9 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from typing import Any, NamedTuple
 
+import msgspec
+
+from lightning_core.core.validation import made
 from lightning_core.errors import LightningCoreError
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,12 @@ MAX_CELL = 200
 
 class AbsentPartError(LightningCoreError, ValueError):
     """A part is named that is neither in the library nor in a package that is installed here."""
+
+
+class Html(str):
+    """HTML that a panel returns as it is to be shown; any other text is escaped."""
+
+    __slots__ = ()
 
 
 class Later(NamedTuple):
@@ -67,17 +76,30 @@ class Part:
         controllers: Classes of :class:`~lightning_core.controllers.Controller` by name.
         spot_policies: Classes of spot policies by name.
         provisioners: Functions of a pool's name, the resource of a device and further words, by name; each returns a
-            :class:`~lightning_core.cloud.provisioner.Provisioner`.
+            :class:`~lightning_core.parts.market.cloud.provisioner.Provisioner`.
         targets: Classes derived from :class:`~lightning_core.core.targets.Target`.
         events: Frozen dataclasses of JSON values by name. An event that is sent to a pool as ``NAME.EVENT``, where
             ``NAME`` is that of the entry point, reaches all controllers as an object of its class. A part with
-            controllers hears of events only in pools that have one of these.
+            controllers hears of events only in pools that have one of these. Of a class whose ``FROM_CLIENTS`` is
+            False, events come from actors of the pool alone.
+        answers: Classes of what its controllers answer beside :class:`~lightning_core.core.control.Ask`, by name; their
+            objects are journalled (:class:`~lightning_core.core.control.PartAnswer`).
+        supplies: Classes of :class:`~lightning_core.core.supplies.Supply` by the key of their section in a bundle and
+            in the file of ``up --config``, which is the name of their controller.
+        tasks: Factories of :class:`~lightning_core.core.supplies.BesideTask`, by the name of the controller that a task
+            computes for.
+        histories: Functions of settings that return a :class:`~lightning_core.core.supplies.PartHistory` of a pool, or
+            None for a pool that it says nothing of, by name.
+        lines: Functions that return the line of ``status`` for what a controller says of itself, by its name.
+        reasons: Words of its reasons, as in :mod:`lightning_core.core.reasons`, by code; ``Reason("PART.CODE")`` has
+            them.
         commands: Function that adds commands to ``lightning-core``, as ``add_commands`` of the modules in
             ``lightning_core.cli`` does.
         columns: Functions of a :class:`~lightning_core.core.answers.JobStatus` that return a text, or an empty one for
             nothing, by the heading under which ``status``, the page and reports show it.
-        panels: Functions of a :class:`~lightning_core.history.history.History` that return a text, or the rows of a
-            table (a list of lists of texts, the heading first), by the title of the panel that they add to reports.
+        panels: Functions of a :class:`~lightning_core.history.history.History` that return a text (HTML as
+            :class:`Html`), or the rows of a table (a list of lists of texts, the heading first), by the title of the
+            panel that they add to reports; an empty text for no panel.
 
     Example::
 
@@ -93,10 +115,15 @@ class Part:
     policies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     estimators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     controllers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    spot_policies: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    provisioners: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    members: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
     targets: Sequence[type[Any]] = ()
     events: Mapping[str, type[Any]] = field(default_factory=dict)
+    answers: Mapping[str, type[Any]] = field(default_factory=dict)
+    supplies: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    histories: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    lines: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
     commands: Callable[..., None] | None = None
     columns: Mapping[str, Callable[..., str]] = field(default_factory=dict)
     panels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
@@ -157,18 +184,29 @@ def brought(family: str, name: str) -> tuple[Any, str] | None:
     """Return what some part brings under a name, and the part's package; None if no part does.
 
     Args:
-        family: Name of a field of :class:`Part` that is a mapping.
+        family: Name of a field of :class:`Part` that is a mapping, or of a family of another part.
         name: The name.
     """
     for one in all_parts():
-        if (found := getattr(one.part, family).get(name)) is not None:
+        if (found := _brings(one.part, family).get(name)) is not None:
             return (found.load() if isinstance(found, Later) else found), one.package
     return None
 
 
 def names_of(family: str) -> list[str]:
     """Return the names of all that parts bring of a family."""
-    return [name for one in all_parts() for name in getattr(one.part, family)]
+    return [name for one in all_parts() for name in _brings(one.part, family)]
+
+
+def all_of(family: str) -> dict[str, Any]:
+    """Return everything that parts bring of a family, by name."""
+    pairs = ((name, found) for one in all_parts() for name, found in _brings(one.part, family).items())
+    return {name: found.load() if isinstance(found, Later) else found for name, found in pairs}
+
+
+def _brings(part: Part, family: str) -> Mapping[str, Any]:
+    own = getattr(part, family, None)
+    return part.members.get(family, {}) if own is None else own
 
 
 def outside_targets() -> Iterator[type[Any]]:
@@ -193,23 +231,61 @@ def columns_of(status: Any) -> dict[str, str]:
     return {heading: words[:MAX_CELL] for heading, words in said.items() if words}
 
 
-def event_class(name: str) -> type[Any] | None:
-    """Return the class of an event of a part by its full name, ``PART.EVENT``; None if no part brings it."""
-    part, _, event = name.partition(".")
+def message_class(name: str, family: str) -> type[Any] | None:
+    """Return the class of an event or answer of a part by its full name, ``PART.NAME``; None if no part brings it.
+
+    Args:
+        name: The name.
+        family: Field of :class:`Part`: ``"events"`` or ``"answers"``.
+    """
+    part, _, inner = name.partition(".")
     found = _part(part)
-    return None if found is None else found.events.get(event)
+    return None if found is None else getattr(found, family).get(inner)
 
 
-def event_name(kind: type[Any]) -> str:
-    """Return the full name of a class of events.
+def message_name(kind: type[Any], family: str) -> str:
+    """Return the full name of a class of events or answers.
 
     Raises:
         ValueError: If no part brings it.
     """
-    names = (f"{one.name}.{name}" for one in all_parts() for name, own in one.part.events.items() if own is kind)
+    pairs = ((one.name, getattr(one.part, family)) for one in all_parts())
+    names = (f"{part}.{name}" for part, messages in pairs for name, own in messages.items() if own is kind)
     if (found := next(names, None)) is None:
-        raise ValueError(f"{kind.__name__} must be an event of a registered part")
+        raise ValueError(f"{kind.__name__} must be among the {family} of a registered part")
     return found
+
+
+def message_body(message: Any) -> dict[str, Any]:
+    """Return the fields of an event or answer, a dataclass or NamedTuple, as JSON values."""
+    fields = message._asdict() if hasattr(message, "_asdict") else message
+    return msgspec.json.decode(msgspec.json.encode(fields, enc_hook=str))  # type: ignore[no-any-return]
+
+
+def read_message(message: Any, family: str) -> Any:
+    """Return the object that a part makes of a message, with its ``name`` and ``body``; itself where no part knows it.
+
+    Raises:
+        ValueError: If its body is of another form.
+    """
+    kind = message_class(message.name, family)
+    if kind is None:
+        return message
+    body = dict(message.body)
+    try:
+        try:
+            return made(kind, body)
+        except (NameError, TypeError):  # annotations of code from outside may be anything
+            return kind(**body)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{message.name}: {error}") from None
+
+
+def reason_words(code: str) -> str | None:
+    """Return the words of a part's reason, ``PART.CODE``; None if no part brings it."""
+    part, _, inner = code.partition(".")
+    found = _part(part)
+    return None if found is None else found.reasons.get(inner)
 
 
 def controllers_hearing(event: str) -> Collection[str]:
@@ -316,7 +392,7 @@ def _add(name: str, part: Any, package: str) -> None:
     for other in _registered.values():
         for family in (one.name for one in fields(Part) if isinstance(getattr(part, one.name), Mapping)):
             twice = getattr(part, family).keys() & getattr(other.part, family).keys()
-            if other.name != name and family != "events" and twice:
+            if other.name != name and family not in ("events", "answers", "members", "reasons") and twice:
                 raise ValueError(f"part {name}: {other.name} brings {sorted(twice)[0]!r} of {family} too; rename one")
     _registered[name] = Registered(name, part, package)
 

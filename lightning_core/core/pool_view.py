@@ -7,24 +7,11 @@ from typing import Protocol
 
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.control.cloud import NodesSeen
 from lightning_core.core.jobs import Job
 
 
 class PoolView(Protocol):
     """The pool after the event that a controller handles."""
-
-    @property
-    def nodes(self) -> NodesSeen:
-        """Nodes seen last."""
-
-    @property
-    def spent(self) -> float:
-        """Money that the intervals of the market have cost."""
-
-    @property
-    def money(self) -> float | None:
-        """Money that may be spent beyond that; None for any."""
 
     @property
     def closing(self) -> bool:

@@ -9,10 +9,12 @@ forecast has two significant figures: ``{0:ft}`` writes one of seconds, ``{0:fb}
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 from lightning_core.core.durations import FAR, format_duration, format_forecast, rounded
 from lightning_core.core.limits import format_bytes, shown
+from lightning_core.core.parts import reason_words
 
 WORDS = {
     # grants
@@ -117,9 +119,6 @@ WORDS = {
     "stalled": "no batch for {0:t}; one usually takes {1:t}",
     "hung": "no step for {0:t}; the longest took {1:t}{text}",
     "hung_first": "no step for {0:t} since the start{text}",
-    # spot policies
-    "spot_policy": "{text}, with {0:.0%} of the weight after feedback from {1:# job}",
-    "spot_policy_known": "{text}, with {0:.0%} of the weight after feedback from {1:# job} and {2:# earlier one}",
     "launch_timed_out": "its workers were not ready in time ({text}); it is retried",
 }
 WORDS |= {
@@ -168,28 +167,11 @@ WORDS |= {f"{by}_{far}".rstrip("_"): what + how for by, what in ENDED_BY.items()
 WORDS |= {
     "closed": "{text}",
     "withdrawn": "request withdrawn",
-    "nodes_held": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it",
-    "nodes_held_by_forecast": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it, for {2:fb} more batches, "
-    "which are {3:.0%} likely to be enough",
-    "nodes_held_in_doubt": "{0:.0f} spot and {1:.0f} on-demand nodes are held for it: by its forecast too little time "
-    "is left to be {2:.0%} sure",
 }
 WORDS["like"] = "like {text}, {0:.0%}"  # the basis of a forecast
-# Reasons of the requested nodes.
 WORDS |= {
-    "no_nodes": "no job needs a node",
-    "nodes_planned": "the plans of {0:# job}, for {1:.4g} an interval",
-    "nodes_replanned": "the plans of {0:# job} within the interval, for {1:.4g} an interval",
-    "nodes_kept": "the plans of {0:# job}; nodes stay until their replacements are ready",
-    "nodes_elsewhere": "spot nodes preempted; requesting them in another zone",
-    "nodes_replaced": "nodes lost; a job cannot wait for the next interval",
-    "nodes_for_new": "a job cannot wait for the next interval",
-    "pool_closes": "the pool is shutting down",
-    "budget": "{0:.4g} may be spent",
     "part": "{text}",
-    "money_ends": "stopping: the remaining {0:.4g} covers draining the nodes",
-    "no_money": "its nodes would cost more than the remaining {0:.4g}",
-    "needs_launch": "a script cannot leave a node: a pool on a market launches its jobs, with `submit`",
+    "needs_launch": "a script cannot leave a node: a pool whose nodes come and go launches its jobs, with `submit`",
 }
 WORDS["words"] = "{text}"  # a reason that another process sent as text alone
 WORDS |= {
@@ -228,15 +210,24 @@ WITHOUT_FORECAST = {
 }  # fmt: skip
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})
-# Number of numbers in the words of each code.
-_COUNTS = {code: max((int(n) + 1 for n in re.findall(r"\{(\d)", words)), default=0) for code, words in WORDS.items()}
-# Forecasts beside an available amount: number, form, and the number of the available amount.
-_LIMITED = {
-    code: tuple((int(at), form, int(of)) for at, form, of in found)
-    for code, words in WORDS.items()
-    if (found := re.findall(r"\{(\d):(ft|fb)(\d)\}", words))
-}
 _INDEX = {code: index for index, code in enumerate(CODES)}
+
+
+def words_of(code: str) -> str | None:
+    """Return the words of a code, those of a part's (``PART.CODE``) among them; None if it is unknown here."""
+    return WORDS.get(code) or (reason_words(code) if "." in code else None)
+
+
+@cache
+def _count(words: str) -> int:
+    """Return the number of numbers in some words."""
+    return max((int(n) + 1 for n in re.findall(r"\{(\d)", words)), default=0)
+
+
+@cache
+def _limited(words: str) -> tuple[tuple[int, str, int], ...]:
+    """Return the forecasts beside an available amount: number, form, and the number of the available amount."""
+    return tuple((int(at), form, int(of)) for at, form, of in re.findall(r"\{(\d):(ft|fb)(\d)\}", words))
 
 
 class _Number(float):
@@ -278,8 +269,10 @@ class Reason(NamedTuple):
     text: str = ""
 
     def __str__(self) -> str:
-        words, numbers = WORDS[self.code], [_Number(number) for number in self.numbers]
-        for at, form, of in _LIMITED.get(self.code, ()):
+        if (words := words_of(self.code)) is None:  # of a part that is not installed here
+            return " ".join(filter(None, [self.code, *map(str, self.numbers), self.text]))
+        numbers = [_Number(number) for number in self.numbers]
+        for at, form, of in _limited(words):
             forecast, there_is = self.numbers[at], self.numbers[of]
             if rounded(forecast) <= there_is < forecast:  # two figures would say that it is enough
                 words = re.sub(rf"((about|at least) )?\{{{at}:{form}{of}\}}", "more", words)
@@ -305,10 +298,12 @@ def check_reason(reason: Reason) -> Reason:
     Raises:
         ValueError: If its code is unknown, or numbers are missing.
     """
-    if not isinstance(reason.code, str) or reason.code not in _COUNTS:
+    if not isinstance(reason.code, str) or (words := words_of(reason.code)) is None:
+        if isinstance(reason.code, str) and "." in reason.code:
+            return reason  # of a part that is not installed here
         raise ValueError(f"unknown reason {shown(reason.code)}")
-    if len(reason.numbers) < _COUNTS[reason.code]:
-        raise ValueError(f"reason {reason.code} needs {_COUNTS[reason.code]} numbers, got {len(reason.numbers)}")
+    if len(reason.numbers) < (count := _count(words)):
+        raise ValueError(f"reason {reason.code} needs {count} numbers, got {len(reason.numbers)}")
     return reason
 
 

@@ -13,27 +13,28 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightning_core.core.answers import Accepted, Alert, Answer
 from lightning_core.core.codec import accepted_from_dicts, answers_from_dicts, decode_calls, decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
-from lightning_core.core.control import Ask, IntervalEnded, PoolAnswer
+from lightning_core.core.control import Ask, PartAnswer
 from lightning_core.core.events import (
     DevicesUnavailable,
     EarlierRuns,
     Event,
     LaunchTimedOut,
+    PartEvent,
     Report,
     Submit,
     WorkerExited,
     WorkersLost,
 )
 from lightning_core.core.jobs import Job
+from lightning_core.core.parts import all_of
 from lightning_core.core.validation import loads
 from lightning_core.history.faults import DeviceOutage, Gap, down_words, outage_words
 from lightning_core.history.job_history import JobHistory
-from lightning_core.history.market_history import MarketHistory
 from lightning_core.history.moments import Remark
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.downtime import MAX_LATENESS, Down, Downtime
@@ -91,8 +92,7 @@ class History:
         stops: Times between an orderly stop of the run or pool and its resumption.
         part_of: Pool in which the jobs ran beside others; None if the journal has all jobs.
         outages: Times in which devices had no worker.
-        cloud: Nodes requested of the cloud, and costs of its intervals, each with its time.
-        market: Offers, and the cost of each job; None for a pool on no market.
+        parts: What parts read from the journal (:class:`~lightning_core.core.supplies.PartHistory`), by their names.
         failed: Error of each part from outside the library that failed, by what was asked of it.
     """
 
@@ -104,8 +104,8 @@ class History:
         self.gaps: list[Gap] = []
         self.stops: list[Gap] = []
         self.outages: list[DeviceOutage] = []
-        self.cloud: list[tuple[float, PoolAnswer]] = []
-        self.market = MarketHistory.of(settings)
+        made = {name: make(settings) for name, make in all_of("histories").items()}
+        self.parts: dict[str, Any] = {name: one for name, one in made.items() if one is not None}
         self.failed: dict[str, str] = {}
         self.part_of: JournalPart | None = None
         self._newest: dict[str, JobHistory] = {}
@@ -165,8 +165,9 @@ class History:
         """
         down = self.pass_time(now, event)
         now = self.last
-        if self.market is not None:
-            self.market.take(event, now)
+        told = event.decoded() if isinstance(event, PartEvent) and self.parts else event
+        for part in self.parts.values():
+            part.take(told, now)
         if isinstance(event, Submit):
             added = {one.job for one in accepted}
             for job in event.jobs:
@@ -213,14 +214,14 @@ class History:
         return max((end for end in ends if end is not None), default=self.last) if None not in ends else self.last
 
     def _answer(self, answer: Answer, now: float) -> None:
-        if isinstance(answer, PoolAnswer):
-            self.cloud.append((now, answer))
-            if self.market is not None and isinstance(answer, IntervalEnded):
-                self.market.end_interval(answer)
+        if isinstance(answer, PartAnswer):
+            told = answer.decoded()
+            for part in self.parts.values():
+                part.answer(told, now)
         elif job_history := self._newest.get(answer.job):
             job_history.answer(answer, now)
-            if self.market is not None:
-                self.market.hold(job_history)
+            for part in self.parts.values():
+                part.hold(job_history)
 
     def _note_outages(self, event: DevicesUnavailable, now: float) -> None:
         lasting = {outages.device: outages for outages in self.outages if outages.until is None}

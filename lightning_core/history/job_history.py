@@ -21,7 +21,7 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.control import Ask, Asked, Asker
+from lightning_core.core.control import Ask, Asked, Asker, Note
 from lightning_core.core.durations import format_duration
 from lightning_core.core.events import ExitCause, LaunchTimedOut, WorkerExited
 from lightning_core.core.jobs import Job
@@ -193,6 +193,9 @@ class JobHistory:
             return
         if isinstance(answer, Ask):
             self.ask(answer, now)
+            return
+        if isinstance(answer, Note):
+            self.remarks.append(Remark(now, str(answer.by), str(answer.reason)))
             return
         if isinstance(answer, Alert):
             if answer.reason.code != "diverged_back":  # that one is shown as a fault

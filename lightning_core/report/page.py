@@ -17,14 +17,13 @@ from pathlib import Path
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.core.parts import all_parts
+from lightning_core.core.parts import Html, all_parts
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.report.gantt import gantt, swatch
 from lightning_core.report.job_card import job_card
 from lightning_core.report.job_tables import all_faults, all_jobs, outcomes
 from lightning_core.report.lanes import use
-from lightning_core.report.markets.market_tables import money_by_job, offers
 from lightning_core.report.style import STYLE
 from lightning_core.report.svg import escape
 from lightning_core.storage.atomic_files import write_whole
@@ -108,8 +107,7 @@ def page(history: History, title: str = "") -> str:
         f'<p class="soft">{escape(title or "Training jobs with deadlines")}</p><h1>{headline}</h1>'
         f"<p>{_intro(history)}</p>{_failed_parts(history)}{_tiles(history)}"
         f"<h2>Jobs</h2><div class=panel>{all_jobs(history, list(cards))}</div>"
-        f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_market(history)}"
-        f"{_panels(history)}"
+        f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_panels(history)}"
         f"{all_faults(history, cards)}"
         f'<h2>Job by job</h2><div class=panel><ul class="legend">{_legend()}</ul></div>'
         f'<p class="soft">{_about_charts(history, len(cards))}</p>'
@@ -173,16 +171,6 @@ def _intro(history: History) -> str:
     return " ".join([first, *map(escape, [*left, *pool])])
 
 
-def _market(history: History) -> str:
-    """Return the cost of each job, and the last offers, of a pool on a market."""
-    if history.market is None:
-        return ""
-    return (
-        f"<h2>Money by job</h2><div class=panel>{money_by_job(history)}</div>"
-        f"<h2>On offer at the end</h2><div class=panel>{offers(history, history.last)}</div>"
-    )
-
-
 def _failed_parts(history: History) -> str:
     """Return a line about each part from outside the library that failed."""
     lines = (f"a part failed, and was asked no more: {part}: {words}" for part, words in history.failed.items())
@@ -195,7 +183,8 @@ def _panels(history: History) -> str:
     for one in all_parts():
         for title, panel in one.part.panels.items():
             try:
-                drawn.append(f"<h2>{escape(title)}</h2><div class=panel>{_as_html(panel(history))}</div>")
+                if shown := panel(history):
+                    drawn.append(f"<h2>{escape(title)}</h2><div class=panel>{_as_html(shown)}</div>")
             except Exception as error:  # code from outside may raise anything
                 words = f"the panel of {one.package} cannot be drawn: {type(error).__name__}: {error}"
                 drawn.append(f"<h2>{escape(title)}</h2><div class=panel><p>{escape(words)}</p></div>")
@@ -203,7 +192,9 @@ def _panels(history: History) -> str:
 
 
 def _as_html(said: str | Sequence[Sequence[str]]) -> str:
-    """Return a text as a paragraph, or rows, the heading first, as a table."""
+    """Return a text as a paragraph, HTML as it is, or rows, the heading first, as a table."""
+    if isinstance(said, Html):
+        return said
     if isinstance(said, str):
         return f"<p>{escape(said)}</p>"
     first, *rows = [[escape(str(cell)) for cell in row] for row in said]

@@ -22,7 +22,7 @@ def check(state: SchedulerState, event: PartEvent, pool: PoolView) -> None:
         raise ValueError(f"event {event.name}: the pool has no controller that hears it ({listed(hearing)})")
     for by in hearing:
         controller = state.controllers.get(Asker(by))
-        if isinstance(controller, ChecksEvents) and by not in state.cloud.failed:
+        if isinstance(controller, ChecksEvents) and by not in state.failed:
             controller.check(told, pool)
 
 

@@ -21,25 +21,15 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )
-from lightning_core.core.control import (
-    Ask,
-    Asker,
-    CloudTrouble,
-    NodesSeen,
-    PoolAnswer,
-    Quoted,
-    QuotedBefore,
-)
+from lightning_core.core.control import Ask, Note, PartAnswer
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
-    EarlierFeedback,
     EarlierRuns,
     Event,
     LaunchTimedOut,
     PartEvent,
     Report,
-    SelectorFeedback,
     Submit,
     WorkerExited,
 )
@@ -48,11 +38,9 @@ from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
 from lightning_core.scheduler import asked_levels, part_events
-from lightning_core.scheduler.cloud_levels import CloudEvent
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
 from lightning_core.scheduler.scheduler_view import SchedulerView
-from lightning_core.scheduler.selector_feedback import draw_spot_policy, is_no_news
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import UNKNOWN
 
@@ -77,15 +65,12 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
             state.owners.policy_of(job.owner)
             table.owner_cap[row] = state.settings.terms_of(job.owner).cap
         state.accept(row)
-        if state.selector is not None:
-            state.awaiting_feedback.pop(job.name, None)  # the name means another job now
-            table.spot_policies[row] = draw_spot_policy(state.selector, int(table.ordinal[row]))
         refusal = _refusal(state, job, available, size)
         if refusal is None:
             state.set_threshold(row)
         else:
             state.end(row, now, Verdict.CANCELLED, refusal)
-    state.past.forget(now, state.awaiting_feedback, table)
+    state.past.forget(now, state.kept, table)
     state.curves.grow(len(table))
     for bank in state.banks:
         bank.grow(len(table))
@@ -154,7 +139,7 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reas
         return refusal
     if job.device is not None and not 0 <= job.device < settings.devices:
         return Reason("no_such_device", (job.device, settings.devices))
-    if not job.is_launched and Asker.MARKET in state.controllers:
+    if not job.is_launched and settings.supply is not None:
         return Reason("needs_launch")
     return settings.refusal(job.target)
 
@@ -176,12 +161,22 @@ def steer(state: SchedulerState, event: Cancel | Pause | Resume, now: float) -> 
     return True
 
 
-def is_news(state: SchedulerState, answer: Ask | PoolAnswer) -> bool:
+def is_news(state: SchedulerState, answer: Ask | Note | PartAnswer) -> bool:
     """Return whether what a controller answers changes anything."""
-    if not isinstance(answer, Ask):
+    if isinstance(answer, PartAnswer):
         return True
     row = state.table.find_active(answer.job)
-    return row is not None and asked_levels.changes(state, row, answer)
+    if row is None:
+        return False
+    if isinstance(answer, Note):
+        return state.table.notes.get(row, {}).get(answer.by) != answer.reason
+    return asked_levels.changes(state, row, answer)
+
+
+def take_note(state: SchedulerState, note: Note) -> None:
+    """Take in what a controller tells of a job."""
+    if (row := state.table.find_active(note.job)) is not None:
+        state.table.notes.setdefault(row, {})[note.by] = note.reason
 
 
 def take_ask(state: SchedulerState, event: Ask, *, is_event: bool = False) -> bool:
@@ -292,10 +287,10 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return all(table.find_active(job.name) is not None for job in jobs)
         case EarlierRuns(found=found):
             return not any(_lacks_history(state, name) for name, _ in found)
-        case SelectorFeedback() | EarlierFeedback():
-            return is_no_news(state, event)
-        case NodesSeen() | CloudTrouble() | Quoted() | QuotedBefore() | Close() | PartEvent():
-            return _is_known(state, event, now)
+        case Close():
+            return state.closing
+        case PartEvent():
+            return part_events.is_known(state, event, SchedulerView(state, now))
         case Cancel() | Pause():
             return table.find_active(event.job) is None
         case Ask():
@@ -307,18 +302,6 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
         case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
             return not _fits(state, event, now)
     return False
-
-
-def _is_known(state: SchedulerState, event: CloudEvent | QuotedBefore | Close | PartEvent, now: float) -> bool:
-    """Return whether an event about the pool is no news to it."""
-    if isinstance(event, PartEvent):
-        return part_events.is_known(state, event, SchedulerView(state, now))
-    if isinstance(event, Close):
-        return state.closing
-    market = state.controllers.get(Asker.MARKET)
-    if isinstance(event, QuotedBefore):
-        return market is None or not hasattr(market, "knows") or market.knows(event)
-    return market is None or not state.cloud.changes(event)
 
 
 def _fits(state: SchedulerState, event: Change, now: float) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.controllers import Controller, Describes
+from lightning_core.controllers import Controller, Describes, Level, Publishes
 from lightning_core.core.answers import (
     Accepted,
     Answer,
@@ -38,32 +38,22 @@ from lightning_core.core.commands import (
     SetLocation,
     SetTerms,
 )  # fmt: skip
-from lightning_core.core.control import (
-    Ask,
-    Asker,
-    CloudTrouble,
-    NodesSeen,
-    Quoted,
-    QuotedBefore,
-)
+from lightning_core.core.control import Ask, Asker
 from lightning_core.core.events import (
     Checkpoint,
-    EarlierFeedback,
     EarlierRuns,
     Event,
     LaunchTimedOut,
     PartEvent,
     Report,
-    SelectorFeedback,
     Submit,
     WorkerExited,
-)  # fmt: skip
+)
 from lightning_core.core.jobs import Job
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets.outside import ERRORS
 from lightning_core.scheduler import part_events
 from lightning_core.scheduler.alerts import check_stalls, discount_downtime
-from lightning_core.scheduler.cloud_levels import CloudLevels
 from lightning_core.scheduler.controller_calls import next_wakeup, tell_controllers
 from lightning_core.scheduler.ended_runs import EndedRun, ended_runs
 from lightning_core.scheduler.forecasting import forecast, forecast_work
@@ -81,7 +71,6 @@ from lightning_core.scheduler.requests import (
 from lightning_core.scheduler.retry_budgets import launch_timed_out, placements, pool_changed, worker_exited
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.scheduler_view import SchedulerView
-from lightning_core.scheduler.selector_feedback import take_feedback
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
 from lightning_core.scheduler.status import job_forecast, job_status, judge
@@ -170,7 +159,7 @@ class Scheduler:
     @property
     def failed_parts(self) -> Mapping[str, str]:
         """Error of each part that is not asked any more, by its kind and name."""
-        controllers = {f"controller {by}": words for by, words in self._state.cloud.failed.items()}
+        controllers = {f"controller {by}": words for by, words in self._state.failed.items()}
         return self._state.calls.failed | controllers | {f"target {kind}": words for kind, words in ERRORS.items()}
 
     def _take(self, event: Event, now: float) -> bool:
@@ -189,16 +178,11 @@ class Scheduler:
                 return steer(state, event, now)
             case Ask():
                 return take_ask(state, event, is_event=True)
-            case QuotedBefore() | PartEvent():
+            case PartEvent():
                 state.calls.take(event)
                 return False
-            case SelectorFeedback() | EarlierFeedback():
-                return take_feedback(state, event)
             case EarlierRuns():
                 return take_earlier_runs(state, event)
-            case NodesSeen() | CloudTrouble() | Quoted():
-                state.cloud.take(event)
-                return False
             case Submit(jobs):
                 submit(state, jobs, now)
             case _:
@@ -326,7 +310,7 @@ class Scheduler:
         return {
             str(by): controller.describe()
             for by, controller in self._state.controllers.items()
-            if isinstance(controller, Describes) and by not in self._state.cloud.failed
+            if isinstance(controller, Describes) and by not in self._state.failed
         }
 
     def owners(self) -> list[dict[str, Any]]:
@@ -335,11 +319,6 @@ class Scheduler:
         return (
             [] if owners is None else owners.status((table.jobs[row].owner for row in table.active_rows()), self._now)
         )
-
-    @property
-    def cloud(self) -> CloudLevels:
-        """What is known of nodes and money."""
-        return self._state.cloud
 
     @property
     def unavailable_devices(self) -> frozenset[int]:
@@ -352,14 +331,17 @@ class Scheduler:
         return self._now
 
     @property
-    def awaiting_feedback(self) -> Mapping[str, float]:
-        """Jobs that have ended and whose feedback the selector lacks, with the end of each deadline."""
-        return self._state.awaiting_feedback
+    def must_continue(self) -> bool:
+        """Whether a controller has a record that a later pool of the folder has to continue."""
+        return any(getattr(controller, "must_continue", False) for controller in self.controllers.values())
 
-    def selector_feedback(self) -> tuple[tuple[str, ...], FloatArray] | None:
-        """Return the spot policies, and their utilities for each job that gave feedback; None without a market."""
-        selector = self._state.selector
-        return None if selector is None else (selector.names, selector.jobs_seen)
+    def published(self, by: str) -> Level | None:
+        """Return what a controller wants done outside the scheduler, a level; None if it publishes none."""
+        controller, table = self.controllers.get(Asker(by)), self._table
+        if not isinstance(controller, Publishes):
+            return None
+        is_idle = not table.active[: len(table)].any()
+        return controller.published(failed=by in self._state.failed, idle=is_idle)
 
     def placements(self) -> list[Placement]:
         """Return the launched jobs that should have a worker on each of their devices."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.control import NodesSeen
 from lightning_core.core.jobs import Job
 from lightning_core.scheduler.forecasting import forecast_work, resize_seconds
 from lightning_core.scheduler.state import SchedulerState
@@ -23,18 +22,6 @@ class SchedulerView:
 
     def __init__(self, state: SchedulerState, now: float) -> None:
         self._state, self._now = state, now
-
-    @property
-    def nodes(self) -> NodesSeen:
-        return self._state.cloud.nodes
-
-    @property
-    def spent(self) -> float:
-        return self._state.cloud.spent
-
-    @property
-    def money(self) -> float | None:
-        return self._state.cloud.money
 
     @property
     def closing(self) -> bool:

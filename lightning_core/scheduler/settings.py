@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from lightning_core.controllers import CONTROLLERS, Controller
 from lightning_core.core.control import RIGHTS, Asker, Rights, declare_rights, rights_of
@@ -22,18 +22,15 @@ from lightning_core.core.limits import (
     check_seconds,
     shown,
 )
-from lightning_core.core.parts import AbsentPartError, allow_classes
+from lightning_core.core.parts import AbsentPartError, allow_classes, brought
 from lightning_core.core.protocols import Estimator, Policy
 from lightning_core.core.reasons import Reason
-from lightning_core.core.specs import Family, parse_spec
+from lightning_core.core.specs import Family
 from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.planning.best_effort import TURN
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, owner_terms
-
-if TYPE_CHECKING:
-    from lightning_core.controllers.market_terms import MarketTerms
 
 T = TypeVar("T")
 
@@ -77,8 +74,6 @@ class Settings:
         share_history: Whether jobs are given the earlier runs of other users of the pool's machine too.
         controllers: Arguments of each controller, by its name in :data:`lightning_core.controllers.CONTROLLERS`, or of
             one that another package brings, or by the path of a class.
-        market: Arguments of :class:`~lightning_core.controllers.market_terms.MarketTerms`, from which each job gets a
-            spot policy; None without a market.
         remember: Jobs that have ended whose outcome is remembered, beside all of the last day. A run and a simulation
             remember all that are in them.
         owners: Arguments of :class:`~lightning_core.scheduler.owner_terms.OwnerTerms` by the name of each owner
@@ -109,7 +104,6 @@ class Settings:
     stall: float | None = 60.0
     keep_all: bool = False
     keep_ended: float | None = KEEP_ENDED
-    market: Mapping[str, Any] | None = None
     best_effort: float = 0.0
     device_memory: int | None = None
     share_history: bool = False
@@ -148,7 +142,6 @@ class Settings:
             raise ValueError(f"stall must be positive and finite, got {self.stall}")
         self._check_bounds()
         self._check_parts()
-        self.market_terms()
         self.owners_named()
 
     def _check_parts(self) -> None:
@@ -217,24 +210,16 @@ class Settings:
             words = f"the {family.kind} {name} is from {package}, which cannot be loaded here"
             raise AbsentPartError(f"{words}; install it to go on with this journal ({error})") from None
 
-    @property
-    def is_market_outside(self) -> bool:
-        """Whether a spot policy is from outside the library, so that what the market's controller says is recorded."""
-        return any(part.startswith("spot policy ") for part in self.packages)
-
     def _named(self) -> Iterator[tuple[Family[Any], str]]:
         """Yield each part that is named, with its family."""
         yield POLICIES, self.policy
         if self.estimator:
             yield ESTIMATORS, self.estimator
         yield from ((CONTROLLERS, name) for name in self.controllers)
-        market = self.controllers.get(Asker.MARKET, {})
-        of_jobs = self.market.get("policies") or () if isinstance(self.market, Mapping) else ()
-        specs = [*of_jobs, *([market["policy"]] if market.get("policy") else [])]
-        if specs:
-            from lightning_core.market.spot_policies import SPOT_POLICIES
-
-            yield from ((SPOT_POLICIES, parse_spec(str(spec)).name) for spec in specs)
+        for name, arguments in self.controllers.items():
+            # A controller may itself choose among parts by name; it says which.
+            named = getattr(CONTROLLERS.factory(name), "named_parts", None) if CONTROLLERS.has(name) else None
+            yield from () if named is None else named(arguments)
 
     def allow_classes(self) -> None:
         """Let the classes that are named by their paths be imported, unless only a file names them."""
@@ -248,17 +233,6 @@ class Settings:
         """Return the package and version that each part from outside the library has here, by its kind and name."""
         found = {f"{family.kind} {name}": family.package(name) for family, name in self._named()}
         return {part: package for part, package in found.items() if package}
-
-    def market_terms(self) -> MarketTerms | None:
-        """Return the terms of the market; None if there is none."""
-        if self.market is None:
-            return None
-        try:
-            from lightning_core.controllers.market_terms import MarketTerms  # a pool without a market needs none of it
-
-            return MarketTerms(**self.market)
-        except TypeError as error:
-            raise ValueError(f"market: {error}") from None
 
     def owners_named(self) -> dict[str, OwnerTerms]:
         """Return the terms of the owners that are named, and of all others; empty if owners are not told apart."""
@@ -296,8 +270,12 @@ class Settings:
     @property
     def save_every(self) -> float | None:
         """Seconds between two checkpoints of a job that does not say; None for the default."""
-        every: float | None = self.controllers.get(Asker.MARKET, {}).get("save_every")
-        return every
+        return next((args["save_every"] for args in self.controllers.values() if "save_every" in args), None)
+
+    @property
+    def supply(self) -> str | None:
+        """Name of the supply whose nodes the pool has, which come and go; None if its devices stay."""
+        return next((name for name in self.controllers if brought("supplies", name) is not None), None)
 
     @property
     def turn(self) -> float:

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from heapq import merge
 from math import inf
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from lightning_core.controllers import is_pure
 from lightning_core.core.answers import Accepted, Answer, End, JobStatus, Verdict, VerdictChanged
-from lightning_core.core.control import RIGHTS, Asker
+from lightning_core.core.control import Asker
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import ChoosesSizes, Estimator, KeepsRows, KnowsSchedule, LooksAtCurves, Policy
@@ -27,7 +28,6 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.allocation import Caps
-from lightning_core.scheduler.cloud_levels import CloudLevels
 from lightning_core.scheduler.outside_calls import OutsideCalls, guarded_estimator, guarded_policy
 from lightning_core.scheduler.past_jobs import PastJobs
 from lightning_core.scheduler.round import Round
@@ -37,12 +37,9 @@ from lightning_core.scheduler.status import job_status, unmet_reason, verdict_re
 from lightning_core.scheduler.tables.saved_table import restore_table, table_to_dict
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
-if TYPE_CHECKING:
-    from lightning_core.market.selector import Selector
-
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-STATE_VERSION = 21
-_PARTS = ("curves", "policy", "selector")
+STATE_VERSION = 22
+_PARTS = ("curves", "policy")
 
 
 class SchedulerState:
@@ -58,9 +55,7 @@ class SchedulerState:
         curves: Estimator of the loss curves, one row per job.
         owners: What the owners of jobs may have, and a policy for the jobs of each; None if they are not told apart.
         controllers: What decides beside the policy, in order of whose word counts.
-        cloud: What is known of nodes and money.
-        selector: Chooses a spot policy for each job; None without a market.
-        awaiting_feedback: Jobs that have ended and whose feedback the selector lacks, with the end of each deadline.
+        failed: Disabled controllers, which have raised, each with its error.
         unavailable: Devices that cannot have a worker now.
         closing: Whether the pool is being taken down.
         answers: Answers to the event that is being handled.
@@ -80,14 +75,7 @@ class SchedulerState:
         self.past = PastJobs(settings.window, settings.remember)
         self._lets_rows_go = _lets_rows_go(self.policy) and _lets_rows_go(self.curves.bank)
         self.controllers = settings.make_controllers()
-        self.cloud = CloudLevels()
-        terms = settings.market_terms()
-        self.selector: Selector | None = None
-        if terms is not None:
-            from lightning_core.market.selector import Selector
-
-            self.selector = Selector(terms.policies, seed=terms.seed)
-        self.awaiting_feedback: dict[str, float] = {}
+        self.failed: dict[Asker, str] = {}
         self.unavailable: frozenset[int] = frozenset()
         self.closing = False
         self.answers: list[Answer] = []
@@ -122,6 +110,11 @@ class SchedulerState:
         if not self._looks_at_curves:  # asked once: it takes longer than all else here, for each cell
             return ()
         return _banks(self.policy if self.owners is None else self.owners.policy_of(self.table.jobs[row].owner))
+
+    @property
+    def kept(self) -> set[str]:
+        """Names of jobs that controllers still need once they have ended."""
+        return {name for controller in self.controllers.values() for name in getattr(controller, "kept_jobs", ())}
 
     def find(self, name: str) -> tuple[JobTable, int] | None:
         """Return where the newest job of a name is; None if it was never submitted, or is forgotten."""
@@ -186,8 +179,6 @@ class SchedulerState:
         end = End(table.jobs[row].name, table.directives[row].version + 1, verdict, reason)
         table.end(row, now, end)
         self.answers.append(end)
-        if self.selector is not None and table.deadline[row] < inf:
-            self.awaiting_feedback[end.job] = max(float(table.deadline[row]), now)
 
     def end_met(self, row: int, now: float) -> None:
         """End a job whose target is reached, now or while its training had to go on."""
@@ -237,7 +228,7 @@ class SchedulerState:
             AssertionError: If an invariant does not hold.
         """
         table, settings = self.table, self.settings
-        _holds(not self.cloud.failed, f"a controller has failed: {self.cloud.failed}")
+        _holds(not self.failed, f"a controller has failed: {self.failed}")
         _holds(not self.calls.failed, f"a part has failed: {self.calls.failed}")
         load, whole, resident = [0.0] * settings.devices, [0] * settings.devices, [0] * settings.devices
         n = len(table)
@@ -310,12 +301,11 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
         "next_round": next_round,
         "table": table_to_dict(state.table),
         "past": state.past.state(),
-        "awaiting_feedback": encode(state.awaiting_feedback),
         "unavailable": encode(state.unavailable),
         "closing": state.closing,
         "controllers": {str(by): controller_state(state, by) for by in state.controllers},
         "calls": state.calls.state(),
-        "cloud": state.cloud.state(),
+        "failed": {str(by): words for by, words in state.failed.items()},
         **({} if state.owners is None else {"owners": state.owners.state()}),
     }
 
@@ -338,7 +328,6 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
                 part.restore(saved[name])
         restore_table(state.table, saved["table"])
         state.past.restore(saved["past"])
-        state.awaiting_feedback = decode(saved["awaiting_feedback"])
         state.unavailable = decode(saved["unavailable"])
         state.closing = checked(saved["closing"], bool)
         state.calls.restore(saved["calls"])
@@ -346,7 +335,7 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
             raise StateError(f"a saved state must have the controllers {', '.join(state.controllers)}")
         for by in state.controllers:
             restore_controller(state, by, saved["controllers"][by])
-        state.cloud.restore(saved["cloud"])
+        state.failed = {Asker(by): str(words) for by, words in saved["failed"].items()}
         if state.owners is not None:
             state.owners.restore(saved["owners"])
         return checked(saved["now"], float), checked(saved["next_round"], float | None)
@@ -361,7 +350,7 @@ def controller_state(state: SchedulerState, by: Asker) -> dict[str, Any] | None:
     try:
         return state.controllers[by].state()
     except Exception:
-        if by in RIGHTS:
+        if is_pure(by, state.controllers[by]):
             raise
         return None
 
@@ -372,7 +361,7 @@ def restore_controller(state: SchedulerState, by: Asker, saved: dict[str, Any] |
         if saved is not None:
             state.controllers[by].restore(saved)
     except Exception:
-        if by in RIGHTS:
+        if is_pure(by, state.controllers[by]):
             raise
         state.controllers[by] = state.settings.make_controllers()[by]
 

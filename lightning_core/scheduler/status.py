@@ -300,7 +300,7 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         checkpoint_batches=table.checkpoints[row][0].batches if table.checkpoints[row] else None,
         fault=table.faults.get(row),
         alert=next(reversed(table.alerts.get(row, {}).values()), None),
-        spot_policy=table.spot_policies.get(row),
+        notes=dict(table.notes.get(row, {})),
         like=_like(table, row),
         memory=None if isnan(table.memory[row]) else float(table.memory[row]),
         memory_needed=needed(table, row),

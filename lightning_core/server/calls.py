@@ -16,6 +16,7 @@ from lightning_core.core.events import Close, Event, PartEvent, Report, WorkerEx
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS, shown
 from lightning_core.core.names import check_name
+from lightning_core.core.parts import message_class
 from lightning_core.core.protocols import AccessRefusedError, DeviceNotSharedError
 from lightning_core.core.validation import MAX_INTEGER, checked, converted
 from lightning_core.server import json_limits
@@ -225,6 +226,8 @@ def _event(text: Any, person: Person) -> Event:
     if isinstance(event, PartEvent):
         if event.decoded() is event:  # that of the packages is the scheduler's own
             raise ValueError(f"no part that is installed with the pool has the event {shown(event.name)}")
+        if not getattr(message_class(event.name, "events"), "FROM_CLIENTS", True):
+            raise ValueError(f"{event.name} is not for clients to send")
         return replace(event, who=person.name)
     if not isinstance(event, Close):
         check_name(event.job)
@@ -281,6 +284,5 @@ async def _about(pool: ServedScheduler, person: Person) -> dict[str, Any]:
     owners = [owner for owner in about["owners"] if person.sees(owner["owner"])]
     unavailable = [one | {"why": ""} for one in about["unavailable"]]
     waiting = [one for one in about["waiting"] if person.sees(one["owner"])]
-    cloud = about["cloud"] | {"trouble": {}}
-    hidden = {"controllers": {}, "cloud": cloud, "owners": owners, "unavailable": unavailable, "waiting": waiting}
+    hidden = {"controllers": {}, "failed": {}, "owners": owners, "unavailable": unavailable, "waiting": waiting}
     return about | hidden

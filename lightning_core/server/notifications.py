@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from lightning_core.core.answers import Alert, Answer, End, Grant
-from lightning_core.core.control import Ask, PoolAnswer
+from lightning_core.core.control import Ask, Note, PartAnswer
 from lightning_core.server.webhook import Webhook
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,9 @@ class Notifier:
         if not self._ways:
             return
         for answer in answers:
-            if isinstance(answer, Grant | Ask | PoolAnswer) or (isinstance(answer, End) and not self._is_new(answer)):
+            if isinstance(answer, Grant | Ask | Note | PartAnswer) or (
+                isinstance(answer, End) and not self._is_new(answer)
+            ):
                 continue
             if self._is_trial(answer.job):
                 continue

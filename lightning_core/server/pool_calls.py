@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from lightning_core.controllers import Level
 from lightning_core.core.answers import Placement
-from lightning_core.core.control import NodesWanted
 from lightning_core.core.events import Checkpoint, DevicesUnavailable, Event
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
@@ -92,10 +92,10 @@ class PoolCalls:
         await self._ready()
         return await self._long_polling.placements(known, timeout)
 
-    async def nodes_wanted(self, version: int, timeout: float) -> tuple[float, NodesWanted]:
-        """Return the scheduler time, and the nodes that are wanted once they have another version than ``version``."""
+    async def published(self, by: str, version: int, timeout: float) -> tuple[float, Level | None]:
+        """Return the scheduler time and what a controller publishes; see :meth:`.LongPolling.published`."""
         await self._ready()
-        return await self._long_polling.nodes_wanted(version, timeout)
+        return await self._long_polling.published(by, version, timeout)
 
     def _ended(self, incarnations: Sequence[tuple[str, int]]) -> list[bool]:
         scheduler = self._host.scheduler

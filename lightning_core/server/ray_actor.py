@@ -229,14 +229,10 @@ class SchedulerActor(PoolCalls):
         """Return a description of the pool: process id, folder, devices and those lost, settings, owners."""
         await self._ready()
         devices, scheduler = [name for name, _ in self._sessions.devices], self._host.scheduler
-        cloud = scheduler.cloud.to_dict()
-        cloud["trouble"] |= {
-            part: words for part, words in scheduler.failed_parts.items() if not part.startswith("controller ")
-        }
         return {
             "pid": os.getpid(), "folder": str(self._folder), "devices": devices,
             "unavailable": self._unavailable(), "manager_silent": self._manager_silent_for(),
-            "settings": scheduler.settings.to_dict(), "cloud": cloud,
+            "settings": scheduler.settings.to_dict(), "failed": dict(scheduler.failed_parts),
             "controllers": scheduler.describe_controllers(), "owners": scheduler.owners(),
             "waiting": self._sessions.waiting(),
         }  # fmt: skip

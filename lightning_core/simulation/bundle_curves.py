@@ -41,6 +41,7 @@ from lightning_core.bundle.settings_section import with_policy
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.specs import Spec
+from lightning_core.core.supplies import Supply
 from lightning_core.core.validation import read_number
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.scheduler.settings import Settings
@@ -92,10 +93,12 @@ class PlayedBundle:
     Args:
         jobs: Jobs in the order of the file.
         settings: Settings of the scheduler.
+        supply: Where its nodes come from; None for devices that stay.
     """
 
     jobs: tuple[Played, ...]
     settings: Settings
+    supply: Supply | None = None
 
     @property
     def ceiling(self) -> int | None:
@@ -159,7 +162,7 @@ def read_bundle(
     jobs = [job for job in played if job is not None]
     if shuffle:
         jobs = [jobs[at] for at in np.random.default_rng(seed).permutation(len(jobs)).tolist()]
-    return PlayedBundle(tuple(jobs), parts.settings)
+    return PlayedBundle(tuple(jobs), parts.settings, parts.supply)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
@@ -61,12 +62,9 @@ def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:
         "all ended after": lambda outcome: format_duration(outcome.summary.wall),
         "device busy": lambda outcome: f"{100 * outcome.summary.figures['device_use']:.0f} %",
     }
-    if any(outcome.rows for outcome in outcomes.values()):
-        sums |= {
-            "paid": lambda outcome: f"{outcome.paid:.4g}",
-            "on-demand only": lambda outcome: _reference(outcome, 0),
-            "offline optimum": lambda outcome: _reference(outcome, 1),
-        }
+    figures = [outcome.nodes.figures for outcome in outcomes.values() if outcome.nodes is not None]
+    for name in dict.fromkeys(name for one in figures for name in one):
+        sums[name] = partial(_figure, name)
     if len({played.given.job.weight for played in bundle.jobs}) > 1:
         sums = {"met, by weight": lambda outcome: f"{_weight_met(outcome):.4g}", **sums}
     return _table(
@@ -83,8 +81,9 @@ def _weight_met(outcome: Outcome) -> float:
     return sum(job.weight for job in outcome.summary.jobs if job.verdict is Verdict.MET)
 
 
-def _reference(outcome: Outcome, at: int) -> str:
-    return "-" if outcome.references is None else f"{outcome.references[at]:.4g}"
+def _figure(name: str, outcome: Outcome) -> str:
+    """Return a figure of the nodes of a simulation; ``-`` where there is none."""
+    return str(outcome.nodes.figures.get(name, "-"))
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

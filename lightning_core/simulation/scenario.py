@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import FloatArray, IntArray
-from lightning_core.core.control import IntervalEnded
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.jobs import Job
 from lightning_core.core.reported import LearningRates
@@ -153,9 +152,7 @@ class Outcome:
         rounds: Number of events after which it planned.
         deciding: Seconds of real time spent in the scheduler.
         summary: Summary as of a live run.
-        rows: Ledger of the market, interval by interval; empty without one.
-        references: Cost of the jobs on on-demand nodes alone, and at the offline optimum; None without a market, or if
-            the throughput of a job is unknown.
+        nodes: Record of the nodes that came and went; None if all devices stayed.
         failed: Error of each part from outside the library that failed and was replaced, by its kind and name.
     """
 
@@ -165,14 +162,8 @@ class Outcome:
     rounds: int
     deciding: float
     summary: Summary
-    rows: tuple[IntervalEnded, ...] = ()
-    references: tuple[float, float] | None = None
+    nodes: Any = None
     failed: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def paid(self) -> float:
-        """Cost of all intervals of the market."""
-        return sum(row.cost for row in self.rows)
 
     @property
     def met(self) -> int:

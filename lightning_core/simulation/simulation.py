@@ -6,8 +6,8 @@ Rules
    ``wakeup``. It cannot tell the simulation from training, and its journal replays like a live one.
 2. The scheduler hears of everything that has happened by an instant before it is woken at that instant, and of two
    things at one instant in the order in which they were scheduled: a run is the same each time.
-3. In a pool with a market the feedback from an ended job is given as soon as its deadline has passed: before a job that
-   is submitted then gets a spot policy. Feedback of earlier pools comes first of all.
+3. What a supply of nodes has to tell the scheduler comes before the jobs that are submitted then, and what it knows of
+   earlier pools comes first of all.
 
 Workers and devices are in :mod:`~lightning_core.simulation.virtual_pool`.
 """
@@ -20,27 +20,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lightning_core.controllers.market import MarketController
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
-from lightning_core.core.control import Asker, IntervalEnded, NodesWanted, WallClock
-from lightning_core.core.events import (
-    EarlierRuns,
-    Event,
-    PartEvent,
-    Report,
-    SelectorFeedback,
-    Submit,
-    Tick,
-    WorkerExited,
-)
+from lightning_core.core.control import PartAnswer, WallClock
+from lightning_core.core.events import EarlierRuns, Event, PartEvent, Report, Submit, Tick, WorkerExited
+from lightning_core.core.supplies import VirtualNodes
 from lightning_core.scheduler.scheduler import Scheduler
-from lightning_core.scheduler.selecting.earlier_feedback import known_before
-from lightning_core.scheduler.selecting.market_jobs import CounterfactualReplay
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.simulation.event_queue import EventQueue
 from lightning_core.simulation.scenario import Delays, GivenVerdict, JobOutcome, Outcome, SimulatedJob
-from lightning_core.simulation.virtual_cloud import VirtualCloud
 from lightning_core.simulation.virtual_pool import VirtualPool
 from lightning_core.simulation.virtual_workers import VirtualWorker
 from lightning_core.storage.journals.journal import Journal
@@ -59,12 +47,12 @@ class Simulation:
             happens.
         save_every: Batches between two checkpoints; 0 if a job is saved only when it leaves.
         wall_clock: Wall clock at the start, for controllers that use it.
-        cloud: Nodes of a pool on a market, whose devices come and go with them; None if all devices stay.
+        nodes: Nodes of the pool, whose devices come and go with them; None if all devices stay.
         events: Events for controllers, each with its scheduler time, such as a placement plan.
 
     Raises:
-        ValueError: If there is no job, two have the same name, ``losses`` names an unknown one, or there is a cloud and
-            no market in the settings, or the reverse; while it runs, if an event does not fit.
+        ValueError: If there is no job, two have the same name, ``losses`` names an unknown one, or there are nodes
+            and no supply in the settings, or the reverse; while it runs, if an event does not fit.
 
     Example::
 
@@ -90,7 +78,7 @@ class Simulation:
         losses: Mapping[str, Sequence[float]] | None = None,
         save_every: int = 0,
         wall_clock: WallClock | None = None,
-        cloud: VirtualCloud | None = None,
+        nodes: VirtualNodes | None = None,
         events: Sequence[tuple[float, PartEvent]] = (),
     ) -> None:
         names = [given.job.name for given in jobs]
@@ -102,8 +90,8 @@ class Simulation:
             raise ValueError(f"losses: there is no job {min(unknown)!r}")
         if save_every < 0:
             raise ValueError(f"save_every must be at least 0 batches, got {save_every}")
-        if (Asker.MARKET in settings.controllers) != (cloud is not None):
-            raise ValueError("cloud: must be given where the settings have a market as a controller, and only there")
+        if (settings.supply is None) != (nodes is None):
+            raise ValueError("nodes: must be given where the settings have a supply of nodes, and only there")
         # Reports come as cells close, and nothing hangs.
         self._settings = replace(settings, stall=None, remember=max(settings.remember, len(names)))
         self._delays = delays or Delays()
@@ -112,16 +100,14 @@ class Simulation:
         self._journal: Journal | None = None
         self._check = check
         self._scheduler = Scheduler(self._settings)
-        self._replay = CounterfactualReplay.of(self._settings)
-        self._known_before = known_before(self._settings)
         self._queue = EventQueue()
         self._pool = self._make_pool(
             {given.job.name: VirtualWorker(given, reports_memory=settings.device_memory is not None) for given in jobs}
         )
         self._verdicts: dict[str, list[GivenVerdict]] = {name: [] for name in names}
-        self._cloud, self._rows = cloud, list[IntervalEnded]()
-        if cloud is not None:
-            cloud.join(self._pool, self._queue, self._handle)
+        self._nodes = nodes
+        if nodes is not None:
+            nodes.join(self._pool, self._queue, self._handle)
         self._deciding = 0.0
         self._events = self._rounds = 0
         for when in sorted({given.submitted for given in jobs}):
@@ -165,16 +151,16 @@ class Simulation:
     def _play(self, until: float) -> None:
         if self._wall_clock is not None and self._settings.controllers:
             self._handle(self._wall_clock)
-        for event in self._known_before:
+        queue, pool, nodes, wakeup = self._queue, self._pool, self._nodes, self._scheduler.wakeup
+        for event in () if nodes is None else nodes.first_events():
             self._handle(event)
-        queue, pool, cloud, wakeup = self._queue, self._pool, self._cloud, self._scheduler.wakeup
         while True:
             wanted = wakeup()
             woken = math.inf if wanted is None else wanted
             coming = queue.next_at
             begins = math.inf
-            if cloud is not None and not (cloud.is_empty and coming == woken == math.inf):
-                begins = cloud.next_at
+            if nodes is not None and not (nodes.is_empty and coming == woken == math.inf):
+                begins = nodes.next_at
             when = min(coming, woken, begins)
             if when > queue.now and not pool.settled:
                 pool.settle(self._scheduler.placements)
@@ -182,9 +168,9 @@ class Simulation:
                 if until < math.inf:
                     queue.now = max(queue.now, until)
                 return
-            elif cloud is not None and begins == when:
+            elif nodes is not None and begins == when:
                 queue.now = begins
-                cloud.begin_interval()
+                nodes.begin_interval()
             elif coming <= woken:
                 number, action, argument = queue.take()
                 # A report is due only if no later one was scheduled instead.
@@ -197,7 +183,8 @@ class Simulation:
     # ------------------------------------------------------------------------------------------------ the scheduler
 
     def _submit(self, jobs: Sequence[SimulatedJob]) -> None:
-        self._give_feedback()
+        for event in () if self._nodes is None else self._nodes.due_events(self._scheduler, self._queue.now):
+            self._handle(event)
         self._handle(Submit(tuple(given.job for given in jobs)))
         runs = tuple(dict.fromkeys(run for given in jobs for run in given.earlier))
         if runs:
@@ -213,11 +200,6 @@ class Simulation:
         self._scheduler.check_part_event(event, self._queue.now)
         self._handle(event)
 
-    def _give_feedback(self) -> None:
-        if self._replay is not None:
-            for replayable in self._replay.due(self._scheduler, self._queue.now):
-                self._handle(self._replay.feedback(replayable))
-
     def _send(self, event: Event) -> None:
         """Send an event of a worker to the scheduler."""
         self._queue.at(self._queue.now + self._delays.report, self._handle, event)
@@ -232,7 +214,7 @@ class Simulation:
             self._journal.append(event, now, answers, self._scheduler.accepted, self._scheduler.calls)
         if self._check:
             self._scheduler.check()
-        if not isinstance(event, Report | SelectorFeedback) or any(isinstance(answer, End) for answer in answers):
+        if not isinstance(event, Report | PartEvent) or any(isinstance(answer, End) for answer in answers):
             self._rounds += 1
         if isinstance(event, WorkerExited):  # its job may come back
             self._queue.at(now + delay, self._pool.look_at_placements, None)
@@ -249,10 +231,8 @@ class Simulation:
                     self._pool.end(self._pool.workers[answer.job])
                 case Grant():
                     self._pool.obey(answer)
-                case NodesWanted() if self._cloud is not None:
-                    self._queue.at(self._queue.now, self._cloud.want, answer)
-                case IntervalEnded():
-                    self._rows.append(answer)
+                case PartAnswer() if self._nodes is not None:
+                    self._nodes.hear(answer.decoded())
                 case VerdictChanged(name, verdict):
                     worker = self._pool.workers[name]
                     worker.advance(self._queue.now)
@@ -284,13 +264,6 @@ class Simulation:
             self._rounds,
             self._deciding,
             Summary.of(self._settings, self._queue.now, list(status.values()), folder),
-            tuple(self._rows),
-            self._references(),
+            None if self._nodes is None else self._nodes.record(self._scheduler),
             self._scheduler.failed_parts,
         )
-
-    def _references(self) -> tuple[float, float] | None:
-        market = self._scheduler.controllers.get(Asker.MARKET)
-        if self._cloud is None or not isinstance(market, MarketController):
-            return None
-        return market.reference_costs(self._cloud.recording)

@@ -17,8 +17,7 @@ from lightning_core.controllers.controller import Controller
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
-from lightning_core.core.control import Ask, IntervalEnded, NodesSeen, NodesWanted, Quoted, WallClock
-from lightning_core.core.control.offers import Offer, PlacedNodes
+from lightning_core.core.control import Ask, Note, PartAnswer, WallClock
 from lightning_core.core.events import Close, Event, PartEvent, Submit, Tick, WorkersLost
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
@@ -27,8 +26,6 @@ from lightning_core.testing.checks import require, saved_and_restored
 
 # Default number of random sequences of events, and their length.
 SEQUENCES, EVENTS = 20, 60
-# Zones of the offers and nodes in them.
-ZONES = ("east-1a", "east-1b", "west-1a")
 
 
 class MadeUpPool:
@@ -43,8 +40,7 @@ class MadeUpPool:
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.jobs = {name: Job(name, 1e6, BatchTarget(1000)) for name in names}
         self.since = dict.fromkeys(names, 0.0)
-        self.now, self.nodes, self.spent, self.closing = 0.0, NodesSeen(), 0.0, False
-        self.money: float | None = None
+        self.now, self.closing = 0.0, False
         self.locations: Sequence[str] = ()
 
     def take(self, event: Event, now: float) -> None:
@@ -54,8 +50,6 @@ class MadeUpPool:
             case Submit(jobs):
                 self.jobs |= {job.name: job for job in jobs}
                 self.since |= dict.fromkeys((job.name for job in jobs), now)
-            case NodesSeen():
-                self.nodes = event
             case Close():
                 self.closing = True
             case WorkersLost():
@@ -123,7 +117,7 @@ def check_controller(
 def _check_sequence(
     make: Callable[[], Controller], events: Iterable[tuple[Event, float]], caches: Collection[str]
 ) -> None:
-    controller, twin, pool, version = make(), make(), MadeUpPool(), 0
+    controller, twin, pool = make(), make(), MadeUpPool()
     require(isinstance(controller, Controller), "a controller must have the methods of Controller")
     for event, now in events:
         pool.take(event, now)
@@ -135,13 +129,8 @@ def _check_sequence(
         require(len({ask.by for ask in asked}) <= 1, "a controller must ask in its own name alone")
         for ask in asked:
             require(decode_event(encode_event(ask)) == ask, "an ask must go through the journal")
-        require(decode_answers(encode_answers(answers)) == answers, "an answer must go through the journal")
-        for answer in answers:
-            if isinstance(answer, IntervalEnded):
-                pool.spent += answer.cost
-        newer = [answer.version for answer in answers if isinstance(answer, NodesWanted)]
-        require(newer == [version + 1 + k for k in range(len(newer))], "versions of requests must grow by one")
-        version += len(newer)
+        told_of = [one if isinstance(one, Ask | Note | PartAnswer) else PartAnswer.of(one) for one in answers]
+        require(decode_answers(encode_answers(told_of)) == told_of, "an answer must go through the journal")
         rule = "requests must depend on earlier calls of handle() alone, and restore() must bring them back"
         require(answers == list(twin.handle(told, now, pool)), rule)
         wakeup = controller.wakeup()
@@ -150,7 +139,7 @@ def _check_sequence(
 
 
 def random_events(seed: int) -> Iterator[tuple[Event, float]]:
-    """Yield events of some days: jobs, ticks, nodes and quotes, and a wall clock that is set now and then."""
+    """Yield events of some days: jobs, ticks, and a wall clock that is set now and then."""
     draw, now = np.random.default_rng(seed), 0.0
     for number in range(EVENTS):
         kind = draw.random()
@@ -159,17 +148,7 @@ def random_events(seed: int) -> Iterator[tuple[Event, float]]:
             yield Submit((Job(f"job-{number}", 1e6, BatchTarget(batches), can=frozenset(Capability)),)), now
         elif kind < 0.35:
             yield WallClock(float(draw.uniform(1.7e9, 1.8e9)), 3600.0 * int(draw.integers(-12, 13))), now
-        elif kind < 0.5:
-            nodes = tuple(f"node-{k}" for k in draw.choice(9, int(draw.integers(0, 9)), replace=False))
-            spot = int(draw.integers(0, len(nodes) + 1))
-            places = PlacedNodes(ZONES[draw.integers(3)], "", int(draw.integers(0, spot + 1)), 0)
-            yield NodesSeen(nodes[:spot], nodes[spot:], int(draw.integers(0, 9)), (places,)), now
-        elif kind < 0.6:
-            offers = [Offer(zone, "", float(draw.uniform(0.1, 1.2)), int(draw.integers(0, 9))) for zone in ZONES]
-            yield Quoted.of(offers, egress=0.1, transfer=60.0), now
-        elif kind < 0.65:
-            yield Quoted(float(draw.uniform(0.1, 1.2)), int(draw.integers(0, 9)), float(draw.choice((1.0, 2.0)))), now
-        elif kind < 0.7:
+        elif kind < 0.4:
             yield Close() if draw.random() < 0.5 else WorkersLost(), now
         else:
             yield Tick(), now

@@ -19,7 +19,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.summary import best_model
 from lightning_core.view.text import clean
 
-REASONS = ("reason", "grant_reason", "fault", "alert", "like", "spot_policy")
+REASONS = ("reason", "grant_reason", "fault", "alert", "like")
 
 
 class JobEntry(TypedDict):
@@ -56,7 +56,7 @@ class JobEntry(TypedDict):
     checkpoint_batches: Annotated[int | None, "Batches done at its last checkpoint; null for a script."]
     fault: Annotated[str | None, "Newest of its faults."]
     alert: Annotated[str | None, "Present problem of its training, such as NaN losses."]
-    spot_policy: Annotated[str | None, "Spot policy chosen for it; null in a pool without a market."]
+    notes: Annotated[dict[str, str], "What controllers tell of it, by their names."]
     like: Annotated[str | None, "Earlier runs that its forecast rests on."]
     memory: Annotated[float | None, "Bytes of a device's memory that its process had at its peak."]
     memory_needed: Annotated[float | None, "Bytes of each of its devices' memory that count as its need."]

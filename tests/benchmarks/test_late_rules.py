@@ -18,8 +18,8 @@ from benchmarks.market.late.late_baselines import (
 )
 from benchmarks.market.late.node_play import Job, Kind, Policy, State, on_demand_cost, play
 from lightning_core.core.arrays import IntArray
-from lightning_core.market.observation import Observation
-from lightning_core.market.spot_policies import MaxSpot
+from lightning_core.parts.market.observation import Observation
+from lightning_core.parts.market.spot_policies import MaxSpot
 from tests.benchmarks.test_late_play import market
 
 HOUR = 3600.0

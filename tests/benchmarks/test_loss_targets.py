@@ -21,7 +21,7 @@ from benchmarks.market.loss_play import (
     play,
 )
 from lightning_core.core.arrays import LEVELS
-from lightning_core.market import Market
+from lightning_core.parts.market.spot_market import Market
 from lightning_core.simulation.recorded_curves import SHIPPED, load_curves
 
 CELLS, NEEDS, BOUND = 12, 1200.0, 6000.0

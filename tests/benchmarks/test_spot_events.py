@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.market import spot_events
 from benchmarks.market.spot_traces import PRICE
-from lightning_core.market import Market
+from lightning_core.parts.market.spot_market import Market
 
 
 @pytest.mark.nightly

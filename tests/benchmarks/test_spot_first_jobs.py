@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.market import spot_first_jobs
-from lightning_core.controllers.market_terms import MarketTerms
-from lightning_core.market.selector import Selector
+from lightning_core.parts.market.market_terms import MarketTerms
+from lightning_core.parts.market.selector import Selector
 
 
 def test_jobs_earn_by_the_weights_before_their_feedback() -> None:

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.market import spot_paper
 from benchmarks.market.spot_traces import Trace
 from lightning_core.core.arrays import FloatArray
-from lightning_core.market import JobBatch
-from lightning_core.market.traces import shipped_trace
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.traces import shipped_trace
 
 
 def test_percentages_are_those_of_the_best_of_each_pool(

@@ -23,7 +23,7 @@ from lightning_core.core.events import Checkpoint, ExitCause, Report, Tick, Work
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
-from lightning_core.market import Market
+from lightning_core.parts.market.spot_market import Market
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
@@ -44,7 +44,7 @@ def write_day(path: Path, notice: float, warm_up: float = WARM_UP, first: Start 
     settings = Settings("fifo", period=0.5, devices=4, controllers={"market": terms})
     conditions = Conditions(first, START_UP, warm_up, START, RELEASE, HEARD, dict(zip(SIZES, THROUGHPUT, strict=True)))
     delays = Delays(release=RELEASE, start=first.start)
-    Simulation(settings, [given], delays, path, cloud=Cloud(market, notice, conditions)).run()
+    Simulation(settings, [given], delays, path, nodes=Cloud(market, notice, conditions)).run()
     return market
 
 
@@ -63,8 +63,8 @@ def test_a_day_is_measured_and_played_again_as_it_was(notice: float, tmp_path: P
     assert list(differences(one, other, WORK)) == []
     # Nodes are billed by the second, and delays are measured to a hundredth of one.
     costs = [decision.cost for decision in one]
-    assert sum(costs) == pytest.approx(again.paid, rel=0.001)
-    assert costs == pytest.approx([row.cost for row in again.rows], rel=0.01, abs=0.01)
+    assert sum(costs) == pytest.approx(again.nodes.cost, rel=0.001)
+    assert costs == pytest.approx([row.cost for row in again.nodes.rows], rel=0.01, abs=0.01)
     assert one[0].planned == (0, 1)
     assert {decision.planned for decision in one} > {(0, 1), (2, 0)}
     assert day.costs(1) == day.costs(1)

@@ -11,7 +11,7 @@ from benchmarks.labels import LABELS
 from benchmarks.market import zones
 from benchmarks.market.late.node_play import SPOT_PRICE
 from benchmarks.market.late.recordings import Recording
-from lightning_core.market.spot_policies import MaxSpot
+from lightning_core.parts.market.spot_policies import MaxSpot
 
 
 def test_a_zone_that_is_always_up_is_as_good_as_all_and_the_figures_have_labels() -> None:

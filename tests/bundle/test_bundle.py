@@ -17,7 +17,7 @@ from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.market.traces import read_intervals
+from lightning_core.parts.market.traces import read_intervals
 from lightning_core.run.differences import differences
 from lightning_core.simulation.recorded_curves import read_recording
 

@@ -23,8 +23,8 @@ from lightning_core.cli import pool_file
 from lightning_core.cli.job_commands import launch
 from lightning_core.cli.main import main, make_parser
 from lightning_core.cli.pool_file import PoolFile, read_pool_file
-from lightning_core.cloud.ray_head import MARK
 from lightning_core.cluster import head as heads
+from lightning_core.cluster.ray_head import MARK
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.commands import Cancel, Pause
 from lightning_core.core.control import Asker
@@ -259,7 +259,7 @@ def configured(content: str, *words: str) -> PoolFile:
         ("pool: {devices: {edge: 0}}", "pool.devices.edge: must be a whole number from 1 to 1024, got 0"),
         ("pool: {resident: 0}", "pool.resident"),
         ("pool: {keep: most}", "pool.keep: must be all"),
-        ("pool: {budget: 3}", "pool.budget: needs a pool on a market: add the section `market`"),
+        ("pool: {budget: 3}", "pool: unknown key 'budget'"),
         ("policy: magic", "magic"),
         ("colour: red", "unknown key 'colour'"),
         ("on_verdict: {webhook: 'ftp://x'}", "must be an http or https address, got 'ftp://x'"),
@@ -309,17 +309,16 @@ def test_up_takes_what_the_machine_has(
 def test_a_pool_on_a_market_has_twice_the_devices() -> None:
     """New nodes are warm before old ones go."""
     Path("m.csv").write_text("available,price\n4,0.3\n")
-    recorded = configured("{market: {trace: m.csv, interval: 20s}, pool: {devices: 3, budget: 20}}")
+    recorded = configured("{market: {trace: m.csv, interval: 20s, budget: 20}, pool: {devices: 3}}")
     assert (recorded.devices, recorded.settings.devices, recorded.settings.resident) == (3, 6, 6)
     assert recorded.settings.controllers["market"]["interval"] == 20.0
-    assert recorded.settings.controllers["budget"] == {"money": 20.0}
-    assert recorded.commands == {}
+    assert recorded.settings.controllers["market"]["budget"] == 20.0
     quoted = configured("market: {quotes: ./now.sh, interval: 30m, policies: [max-spot], minimum_charge: 60s}")
     assert quoted.settings.controllers["market"]["minimum_charge"] == 60.0
-    assert quoted.commands == {"quotes": "./now.sh"}
-    terms = quoted.settings.market_terms()
-    assert terms is not None
-    assert (terms.policies, terms.quoted) == (("max-spot",), True)
+    assert quoted.supply is not None
+    assert quoted.supply.section()["quotes"] == "./now.sh"
+    terms = quoted.settings.controllers["market"]["terms"]
+    assert (terms["policies"], terms["quoted"]) == (["max-spot"], True)
 
 
 @pytest.mark.parametrize(

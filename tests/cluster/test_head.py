@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cloud import ray_head
-from lightning_core.cloud.ray_cluster import join_ray
-from lightning_core.cloud.ray_head import MARK, MARK_FILE, HeadError, await_address, end_ray, joined, new_head
 from lightning_core.cluster import head as heads
+from lightning_core.cluster import ray_head
 from lightning_core.cluster.head import down
+from lightning_core.cluster.ray_cluster import join_ray
+from lightning_core.cluster.ray_head import MARK, MARK_FILE, HeadError, await_address, end_ray, joined, new_head
 from lightning_core.node import processes
 from lightning_core.node.processes import is_alive, started
 from lightning_core.server.discovery import read_head

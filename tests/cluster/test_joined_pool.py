@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lightning_core.cloud.simulated_cloud import MEMORY
+from lightning_core.cluster.local_machines import MEMORY
 from tests.conftest import ROOT
 from tests.waiting import until
 

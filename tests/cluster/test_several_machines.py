@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cloud.simulated_cloud import MEMORY
+from lightning_core.cluster.local_machines import MEMORY
 from tests.conftest import ROOT
 from tests.machines import NETWORK, Machine, network, why_not
 from tests.waiting import until

@@ -10,35 +10,31 @@ from lightning_core.core.commands import Pause, Resume, SetDevices, SetLocation,
 from lightning_core.core.control import NOTHING, RIGHTS, Ask, Asked, Asker
 from lightning_core.core.control.asks import WITHDRAWN, check_devices, first
 from lightning_core.core.reasons import Reason
-from tests.builders import PLANNER
+from tests.builders import PLANNER, SIZER
 
 WHY = Reason("part", text="planned for the morning")
 ANN = Asked(devices=2, location="cloud", held_by="ann", placed_by="ann", sized_by="ann")
 
 
 def test_the_table_says_who_may_ask_what_and_who_stands_first() -> None:
-    # Holds, places, sizes; limits the money; rents nodes; rank.
-    assert [(str(by), *rights[1:7]) for by, rights in RIGHTS.items()] == [
-        ("person", True, True, True, False, False, 0),
-        ("calendar", True, False, False, False, False, 20),
-        ("budget", False, False, False, True, False, 40),
-        ("search", True, False, False, False, False, 60),
-        ("market", False, False, True, False, True, 100),
+    # Holds, places, sizes; rank.
+    assert [(str(by), *rights[1:5]) for by, rights in RIGHTS.items()] == [
+        ("person", True, True, True, 0),
+        ("calendar", True, False, False, 20),
+        ("search", True, False, False, 60),
     ]
-    words = ["a person", "the calendar", "the budget", "its search", "the spot policy"]
+    words = ["a person", "the calendar", "its search"]
     assert [by.words for by in RIGHTS] == words
 
 
 @pytest.mark.parametrize(
     ("by", "asked", "words"),
     [
-        (Asker.MARKET, {"hold": True}, "a: the spot policy may not hold a job, got True"),
-        (Asker.MARKET, {"hold": False}, "a: the spot policy may not hold a job, got False"),
-        (Asker.MARKET, {"location": ""}, "a: the spot policy may not choose its location, got "),
+        (SIZER, {"hold": True}, "a: the sizer may not hold a job, got True"),
+        (SIZER, {"hold": False}, "a: the sizer may not hold a job, got False"),
+        (SIZER, {"location": ""}, "a: the sizer may not choose its location, got "),
         (Asker.CALENDAR, {"location": "edge"}, "a: the calendar may not choose its location, got edge"),
         (Asker.CALENDAR, {"devices": 0}, "a: the calendar may not choose the number of devices, got 0"),
-        (Asker.BUDGET, {"hold": True}, "a: the budget may not hold a job, got True"),
-        (Asker.BUDGET, {"devices": 0}, "a: the budget may not choose the number of devices, got 0"),
         (Asker.PERSON, {"devices": 1}, "a: a person asks by commands, got person"),
         (PLANNER, {"devices": -1}, "devices must be at least 0, got -1"),
         (PLANNER, {"devices": 1025}, "devices must be at most 1,024, got 1025"),
@@ -53,8 +49,8 @@ def test_what_each_may_ask_it_can_ask() -> None:
     assert Ask("a", Asker.CALENDAR, hold=True, release=True, reason=WHY).asked == Asked(True, True, reason=WHY)
     plan = Ask("a", PLANNER, hold=False, location="", devices=1024, reason=WHY)
     assert plan.asked == Asked(False, False, "", 1024, WHY)
-    assert Ask("a", Asker.MARKET, devices=0, reason=WHY).asked == Asked(devices=0, reason=WHY)
-    assert Ask("a", Asker.MARKET).asked == NOTHING
+    assert Ask("a", SIZER, devices=0, reason=WHY).asked == Asked(devices=0, reason=WHY)
+    assert Ask("a", SIZER).asked == NOTHING
     check_devices(0)
     check_devices(1024)
 
@@ -73,11 +69,11 @@ def test_what_is_asked_in_words() -> None:
 
 def test_the_first_that_asks_has_its_way() -> None:
     levels = {
-        Asker.MARKET: Asked(devices=3),
+        SIZER: Asked(devices=3),
         PLANNER: Asked(hold=False, location="edge"),
         Asker.CALENDAR: Asked(hold=True),
     }
-    assert first(levels, "devices") == (3, Asker.MARKET)
+    assert first(levels, "devices") == (3, SIZER)
     assert first(levels, "location") == ("edge", PLANNER)
     assert first(levels, "hold") == (True, Asker.CALENDAR)
     assert first(levels | {Asker.PERSON: Asked(hold=False)}, "hold") == (False, Asker.PERSON)

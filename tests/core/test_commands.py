@@ -29,7 +29,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from tests.builders import PLANNER
+from tests.builders import PLANNER, SIZER
 
 CAN = frozenset(Capability)
 POOL = Settings(policy="fifo", devices=2, locations=("edge", "cloud"))
@@ -47,7 +47,7 @@ def submitted(job: Job = JOB) -> Scheduler:
     [
         SetTerms("a", weight=2.0),
         SetTerms("a", target=BatchTarget(50)),
-        SetDevices("a", 1, Asker.MARKET),
+        SetDevices("a", 1, SIZER),
         SetLocation("a", "cloud", 1, PLANNER),
         Pause("a"),
     ],
@@ -88,8 +88,8 @@ def test_the_command_between_two_versions_of_a_job_names_what_differs() -> None:
     [
         (Pause("a"), "paused by a person"),
         (Pause("a", release=True, by=PLANNER), "paused by the planner"),
-        (Pause("a", by=Asker.MARKET), "paused by the spot policy"),
-        (SetDevices("a", 0, Asker.MARKET), "holds no devices at the request of the spot policy"),
+        (Pause("a", by=SIZER), "paused by the sizer"),
+        (SetDevices("a", 0, SIZER), "holds no devices at the request of the sizer"),
         (SetDevices("a", 0), "holds no devices at the request of a person"),
         (Pause("a", who="ann"), "paused by ann"),
         (SetDevices("a", 0, who="ann"), "holds no devices at the request of ann"),
@@ -169,7 +169,7 @@ def test_a_deadline_is_positive(deadline: float) -> None:
 
 def test_every_command_goes_through_the_journal() -> None:
     commands: list[Command] = [
-        SetDeadline("a", 9.0, Asker.MARKET, from_submission=True),
+        SetDeadline("a", 9.0, SIZER, from_submission=True),
         SetDevices("a", 0, PLANNER),
         SetLocation("a", "edge", None, PLANNER),
         SetTerms("a", target=LossTarget("loss", 0.5), on_nan=OnNan.STOP, restarts=None, by=PLANNER),
@@ -193,7 +193,7 @@ def test_a_history_names_who_asked() -> None:
     history.take(Pause("a", release=True, by=PLANNER), 1.0, [], [Accepted("a")])
     history.take(SetLocation("a", "cloud", 1, PLANNER), 2.0, [], [Accepted("a")])
     history.take(SetDeadline("a", 90.0), 3.0, [], [Accepted("a")])
-    history.take(SetDevices("a", 2, Asker.MARKET), 4.0, [], [Accepted("a")])
+    history.take(SetDevices("a", 2, SIZER), 4.0, [], [Accepted("a")])
     history.take(Resume("a", who="ann"), 5.0, [], [Accepted("a")])
     history.take(SetTerms("a", weight=2.0, who="bob"), 6.0, [], [Accepted("a")])
     history.take(Cancel("a", "ann"), 7.0, [], [Accepted("a")])
@@ -201,7 +201,7 @@ def test_a_history_names_who_asked() -> None:
         ("planner", "pause, and free its memory"),
         ("planner", "location any to cloud, devices: 1"),
         ("person", "deadline 60.0s to 93.0s"),
-        ("market", "number of devices: 2 (overruled by the planner)"),
+        ("sizer", "number of devices: 2 (overruled by the planner)"),
         ("person", "ann: resume"),
         ("person", "bob: new terms: weight 1 to 2"),
         ("person", "ann: cancel"),

@@ -18,7 +18,6 @@ from lightning_core.core.earlier_runs import EarlierRun, check_run
 from lightning_core.core.events import (
     MAX_RUNS_AT_ONCE,
     Close,
-    EarlierFeedback,
     EarlierRuns,
     Event,
     LaunchTimedOut,
@@ -40,6 +39,7 @@ from lightning_core.core.limits import (
 )
 from lightning_core.core.targets import BatchTarget, LossTarget, parse_target
 from lightning_core.core.validation import positive_int
+from lightning_core.parts.market.cloud_events import EarlierFeedback
 from lightning_core.scheduler.settings import Settings
 
 JOB = Job("a", 60.0, BatchTarget(9))

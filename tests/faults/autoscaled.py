@@ -20,15 +20,16 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from lightning_core.cloud.autoscaler_provisioner import AutoscalerProvisioner
-from lightning_core.cloud.provisioner import MARKET_LABEL, MARKET_TYPES, POOL_LABEL, count_nodes, list_nodes
-from lightning_core.cloud.ray_cluster import join_ray
-from lightning_core.cloud.simulated_cloud import HEALTH, MEMORY
 from lightning_core.cluster.cluster import Cluster
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.cluster.local_machines import HEALTH, MEMORY
+from lightning_core.cluster.ray_cluster import join_ray
+from lightning_core.cluster.ray_nodes import MARKET_LABEL, POOL_LABEL, list_nodes
 from lightning_core.node.signals import descendants, kill_all
+from lightning_core.parts.market.cloud.autoscaler_provisioner import AutoscalerProvisioner
+from lightning_core.parts.market.cloud.provisioner import MARKET_TYPES, count_nodes
+from lightning_core.parts.market.node_counts import NodeCounts
+from lightning_core.parts.market.provisioner_conformance import check_provisioner
 from lightning_core.server.ray_settings import NAMESPACE
-from lightning_core.testing.provisioner_conformance import check_provisioner
 from lightning_core.worker.process_group import free_port
 from tests.conftest import ROOT
 

@@ -144,7 +144,7 @@ MUTANTS = (
         "tests/storage/test_golden.py::test_the_events_of_a_golden_journal_lead_to_the_same_decisions", "edf",
     ),
     Mutant(
-        "S1", "lightning_core/cloud/ray_cluster.py",
+        "S1", "lightning_core/cluster/ray_cluster.py",
         "if not has_token():  # Ray was imported", "if False:  # Ray was imported",
         "tests/test_security.py::test_a_ray_without_token_authentication_is_stopped",
     ),
@@ -199,7 +199,7 @@ MUTANTS = (
         "tests/storage/test_ownership.py::test_an_entry_of_another_user_is_refused",
     ),
     Mutant(
-        "S14", "lightning_core/cloud/ray_head.py",
+        "S14", "lightning_core/cluster/ray_head.py",
         "if not (mark := _mark_of(head)) or not is_marked(head[\"pid\"], MARK, mark):", "if False:",
         "tests/cluster/test_head.py::test_a_process_without_the_mark_is_not_ended",
     ),
@@ -224,38 +224,38 @@ MUTANTS = (
         "tests/view/test_report.py::test_text_from_outside_is_escaped",
     ),
     Mutant(
-        "R24", "lightning_core/cloud/machine_notes.py",
+        "R24", "lightning_core/parts/market/cloud/machine_notes.py",
         "machine.pid = next((pid for pid in _processes() if is_marked(pid, MARK, machine.mark)), 0)", "pass",
-        "tests/market/test_provisioners.py::test_a_provisioner_killed_while_a_node_begins_leaves_none_behind",
+        "tests/parts/market/test_provisioners.py::test_a_provisioner_killed_while_a_node_begins_leaves_none_behind",
         "process and after",
     ),
     Mutant(
-        "R25", "lightning_core/cluster/provisioner_actor.py",
+        "R25", "lightning_core/parts/market/cloud/provisioner_actor.py",
         "if self._closed or self._lease.is_over(time.monotonic()):", "if self._closed:",
-        "tests/cluster/test_provisioner_actor.py"
+        "tests/parts/market/test_provisioner_actor.py"
         "::test_without_an_answer_within_the_lease_all_nodes_are_given_back_and_then_asked_for_anew",
     ),
     Mutant(
-        "R26", "lightning_core/market/online/online_plan.py",
+        "R26", "lightning_core/parts/market/online/online_plan.py",
         "constrain(spot, on_demand, guarded=True)", "constrain(spot, on_demand, guarded=False)",
-        "tests/market/test_spot_live.py::test_on_demand_nodes_meet_the_deadline_after_any_preemptions",
+        "tests/parts/market/test_spot_live.py::test_on_demand_nodes_meet_the_deadline_after_any_preemptions",
     ),
     Mutant(
-        "R27", "lightning_core/controllers/market.py",
+        "R27", "lightning_core/parts/market/market_controller.py",
         "if left is None or not wanted.all:", "if True:",
-        "tests/controllers/test_budget.py::test_no_more_is_spent_than_may_be",
+        "tests/parts/market/test_budget.py::test_no_more_is_spent_than_may_be",
     ),
     Mutant(
-        "R28", "lightning_core/market/online/quote_history.py",
+        "R28", "lightning_core/parts/market/online/quote_history.py",
         "np.searchsorted(numbers, np.arange(number + 1), side=\"right\")",
         "np.searchsorted(numbers, np.arange(number + 1), side=\"left\")",
-        "tests/market/test_controller_on_recording.py"
+        "tests/parts/market/test_controller_on_recording.py"
         "::test_the_controller_holds_and_pays_on_a_recording_what_a_backtest_does",
     ),
     Mutant(
-        "R29", "lightning_core/market/online/node_bill.py",
+        "R29", "lightning_core/parts/market/online/node_bill.py",
         "at = now / self._seconds if quote.interval is None", "at = now // self._seconds + 1 if quote.interval is None",
-        "tests/market/test_node_bill.py::test_a_price_holds_from_when_it_is_quoted",
+        "tests/parts/market/test_node_bill.py::test_a_price_holds_from_when_it_is_quoted",
     ),
     Mutant(
         "R30", "callbacks/checkpointing/job_writer.py",

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import ray
 from ray.cluster_utils import Cluster as Nodes
 
-from lightning_core.cloud.provisioner import drain
 from lightning_core.cluster import cluster as clusters
 from lightning_core.cluster.pool_manager import start_pool_manager
+from lightning_core.parts.market.cloud.provisioner import drain
 from lightning_core.server.ray_settings import NAMESPACE
 from tests.faults.test_workers import Story, Told, job, process_of, story_free, told
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from lightning_core.core.answers import Answer, End, Grant, JobStatus, State
 from lightning_core.core.codec import decode_event
-from lightning_core.core.control import IntervalEnded
+from lightning_core.core.control import PartAnswer
 from lightning_core.core.events import Checkpoint, Event, Report, WorkerExited
 from lightning_core.core.jobs import Capability
 from lightning_core.scheduler.retry_budgets import JITTER, MAX_DELAY
@@ -78,7 +78,7 @@ class Witness:
             AssertionError: If a device is oversold, has two owners, or a version of a grant went back.
         """
         for answer in answers:
-            assert isinstance(answer, IntervalEnded) or str(answer.reason), f"{answer.job}: told without a reason"
+            assert isinstance(answer, PartAnswer) or str(answer.reason), f"{answer.job}: told without a reason"
             if not isinstance(answer, Grant | End) or not answer.version:
                 continue
             assert answer.version >= self._versions.get(answer.job, 0), f"{answer.job}: its version went back"

@@ -20,16 +20,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lightning_core.bundle.market_section import read_market
-from lightning_core.cloud.cloud_spec import SIMULATED, CloudSpec
-from lightning_core.cloud.machine_notes import MARK, Machine, MachineNotes
-from lightning_core.cloud.provisioner import SPOT, list_nodes, list_zones
-from lightning_core.cloud.ray_head import MARK as HEAD_MARK
-from lightning_core.cloud.ray_head import HeadError, joined
 from lightning_core.cluster.head import down, up
+from lightning_core.cluster.ray_head import MARK as HEAD_MARK
+from lightning_core.cluster.ray_head import HeadError, joined
+from lightning_core.cluster.ray_nodes import list_nodes
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import decode_answers
-from lightning_core.core.control import Asker, NodesWanted
+from lightning_core.parts.market.cloud.cloud_spec import SIMULATED, CloudSpec
+from lightning_core.parts.market.cloud.machine_notes import MARK, Machine, MachineNotes
+from lightning_core.parts.market.cloud.provisioner import SPOT, list_zones
+from lightning_core.parts.market.cloud_events import NodesWanted
+from lightning_core.parts.market.market_section import read_market
 from lightning_core.pool.pool import Pool
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.discovery import read_head
@@ -61,8 +62,10 @@ def bring_up(folder: Path) -> None:
         offer(folder, OFFERS)
     terms = None if quotes.exists() else read_market(section, folder).terms
     command = f"cat {quotes}" if terms is None else None
-    settings = Settings("fifo", period=0.5, devices=2 * MOST, resident=2 * MOST, keep_all=True, market=terms,
-                        controllers={str(Asker.MARKET): market})  # fmt: skip
+    if terms is not None:
+        market["terms"] = terms
+    settings = Settings("fifo", period=0.5, devices=2 * MOST, resident=2 * MOST, keep_all=True,
+                        controllers={"market": market})  # fmt: skip
     told = None if terms is None else dict(terms)
     cloud = CloudSpec("pool", "device", SIMULATED, INTERVAL, told, command, NOTICE, LEAVE, LEASE)
     up(folder / "pool", settings, "cpu", None, cloud)

@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks.live.numbered_training import seen_samples as seen
 from benchmarks.market.live_day import moments, run_live, seen_live
-from lightning_core.cloud.provisioner import SPOT
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import JobStatus, State
-from lightning_core.market import Market
+from lightning_core.parts.market.cloud.provisioner import SPOT
+from lightning_core.parts.market.spot_market import Market
 from tests.builders import numbered
 from tests.conftest import ROOT
 

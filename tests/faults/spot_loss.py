@@ -18,10 +18,11 @@ from benchmarks.market.live_day import run_live
 from examples.digits import Cnn
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.codec import decode_answers
-from lightning_core.core.control import Ask, NodesWanted
+from lightning_core.core.control import Ask, part_objects
 from lightning_core.history.history import History
-from lightning_core.history.market_ledger import read_ledger
-from lightning_core.market import Market
+from lightning_core.parts.market.cloud_events import NodesWanted
+from lightning_core.parts.market.market_ledger import read_ledger
+from lightning_core.parts.market.spot_market import Market
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.why import why
 from tests.conftest import ROOT
@@ -60,7 +61,7 @@ def main(folder: Path) -> None:
     found = {
         "verdict": str(ended.verdict), "at": ended.finished_at, "batches": ended.batches,
         "codes": [answer.reason.code for answer in answers if isinstance(answer, Ask)],
-        "wanted": [answer[1:3] for answer in answers if isinstance(answer, NodesWanted)],
+        "wanted": [answer[1:3] for answer in part_objects(answers) if isinstance(answer, NodesWanted)],
         "rows": [row._asdict() for row in read_ledger(path).rows], "why": words,
     }  # fmt: skip
     (folder / "found.json").write_text(json.dumps(found))

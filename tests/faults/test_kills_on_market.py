@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lightning_core.cloud.simulated_provisioner import HEAD_TIMEOUT
+from lightning_core.parts.market.cloud.simulated_provisioner import HEAD_TIMEOUT
 from tests.faults.rented import ALL, LEASE, LEAVE, MOMENTS, MOST, SAVE_EVERY, Look
 from tests.faults.test_nodes import run_story
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.cloud.machine_notes import MachineNotes
 from lightning_core.core.codec import decode_answers
-from lightning_core.core.control import IntervalEnded
+from lightning_core.core.control import part_objects
+from lightning_core.parts.market.cloud.machine_notes import MachineNotes
+from lightning_core.parts.market.cloud_events import IntervalEnded
 from lightning_core.pool.pool import Pool
 from lightning_core.storage.journals.journal import Journal
 from tests.conftest import ROOT
@@ -38,7 +39,7 @@ def ended(folder: Path) -> list[IntervalEnded]:
     """Return the intervals that the pool has billed."""
     with Journal.open(folder / "pool" / "journal.db", read_only=True) as journal:
         answers = [answer for entry in journal.entries() for answer in decode_answers(entry.answers)]
-    return [answer for answer in answers if isinstance(answer, IntervalEnded)]
+    return [answer for answer in part_objects(answers) if isinstance(answer, IntervalEnded)]
 
 
 @pytest.mark.promise("R24")
@@ -49,7 +50,7 @@ def test_a_pool_that_was_down_goes_on_with_what_it_had_learned_and_billed(folder
     with submitted(Rented(folder, None), "a") as kill_command:
         kill_command()
     with Pool.connect(str(folder / "pool")) as pool:
-        until(lambda: pool.status("a").batches > 40 and pool.about()["cloud"]["spent"] > 0, 120.0)
+        until(lambda: pool.status("a").batches > 40 and pool.about()["controllers"]["market"]["spent"] > 0, 120.0)
     command(folder, "down")
     assert MachineNotes(folder / "pool" / "nodes").find() == []
     rows = ended(folder)
@@ -59,15 +60,15 @@ def test_a_pool_that_was_down_goes_on_with_what_it_had_learned_and_billed(folder
     command(folder, "up")
     with Pool.connect(str(folder / "pool")) as pool:
         before = pool.status("a")
-        assert pool.about()["cloud"]["spent"] >= spent - 1e-9
+        assert pool.about()["controllers"]["market"]["spent"] >= spent - 1e-9
         # It is known how fast it trains and by which policy, and it goes on from its checkpoint.
         assert before.batches > 0
         assert before.throughput is not None
-        assert before.spot_policy is not None
+        assert "market" in before.notes
         until(lambda: pool.status("a").batches > before.batches + 20, 120.0)
         assert pool.status("a").incarnation > 1
-        until(lambda: pool.about()["cloud"]["spent"] > spent, 60.0)
-        known = pool.about()["cloud"]["spent"]
+        until(lambda: pool.about()["controllers"]["market"]["spent"] > spent, 60.0)
+        known = pool.about()["controllers"]["market"]["spent"]
     command(folder, "down")
     both = ended(folder)
     assert both[: len(rows)] == rows

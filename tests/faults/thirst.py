@@ -105,8 +105,8 @@ def main(folder: Path, group: Path) -> None:
     """Run both jobs in a cluster whose processes are all in one cgroup, which is limited once they are up."""
     import ray
 
-    from lightning_core.cloud.ray_cluster import start_local_ray
     from lightning_core.cluster.cluster import Cluster
+    from lightning_core.cluster.ray_cluster import start_local_ray
 
     with tempfile.TemporaryDirectory(prefix="lc-") as temp:
         start_local_ray(Path(temp), devices=1)

@@ -15,11 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lightning_core.cloud.machine_notes import Machine, MachineNotes
-from lightning_core.cloud.provisioner import SPOT, drain_node
 from lightning_core.core.codec import decode_answers, decode_event
-from lightning_core.core.control import NodesWanted, Quoted
 from lightning_core.core.events import Report, WorkerExited
+from lightning_core.parts.market.cloud.machine_notes import Machine, MachineNotes
+from lightning_core.parts.market.cloud.provisioner import SPOT, drain_node
+from lightning_core.parts.market.cloud_events import NodesWanted, Quoted
 from lightning_core.pool.pool import Pool
 from lightning_core.storage.journals.journal import Journal
 from tests.conftest import ROOT

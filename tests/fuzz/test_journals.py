@@ -16,12 +16,12 @@ import pytest
 from hypothesis import strategies as st
 
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetTerms
-from lightning_core.core.control import CloudPart, CloudTrouble
 from lightning_core.core.events import Close, DevicesUnavailable, Event, WorkersLost
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
+from lightning_core.parts.market.cloud_events import CloudPart, CloudTrouble
 from lightning_core.report.page import page
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.anchor import anchor_path
@@ -30,10 +30,10 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import rows
-from tests.controllers.market_pool import MARKET, MarketPool
-from tests.controllers.market_world import elastic
 from tests.driven import Curve, drive
 from tests.fuzz.fuzzing import Target, fuzz, fuzz_for_long
+from tests.parts.market.market_pool import MARKET, MarketPool
+from tests.parts.market.market_world import elastic
 from tests.storage.test_hostile_journal import seal
 
 ON_MARKET: dict[str, dict[str, Any]] = {

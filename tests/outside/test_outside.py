@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from lightning_core.bundle.bundle_file import BundleSpec
-from lightning_core.cloud import make_provisioner, parse_provision
 from lightning_core.core import parts
 from lightning_core.core.answers import Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
@@ -25,6 +24,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.parts import AbsentPartError, Part, register, unregister
 from lightning_core.core.targets import as_target, target_from_dict
 from lightning_core.history.history import History
+from lightning_core.parts.market.cloud import make_provisioner, parse_provision
 from lightning_core.report.page import page
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.host import Host

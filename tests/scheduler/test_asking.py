@@ -19,7 +19,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 from lightning_core.scheduler.scheduler_view import SchedulerView
-from tests.builders import PLANNER
+from tests.builders import PLANNER, SIZER
 
 POOL = Settings(policy="fifo", devices=6, locations=("edge", "edge", "cloud", "cloud", "cloud", "cloud"))
 ALL = frozenset(Capability)
@@ -42,7 +42,7 @@ def holds(scheduler: Scheduler) -> tuple[str, int, bool]:
 
 
 def test_a_person_stands_above_the_plan_and_the_plan_above_the_market_whichever_speaks_last() -> None:
-    market, plan = Ask("a", Asker.MARKET, devices=4), Ask("a", PLANNER, devices=2, reason=WHY)
+    market, plan = Ask("a", SIZER, devices=4), Ask("a", PLANNER, devices=2, reason=WHY)
     person = SetDevices("a", 1)
     for events in ((market, plan, person), (person, plan, market), (plan, person, market)):
         assert holds(pool(POOL, *events))[1] == 1
@@ -59,11 +59,11 @@ def test_controllers_see_the_throughputs_that_are_known() -> None:
 
 
 def test_what_is_withdrawn_leaves_what_the_others_ask() -> None:
-    scheduler = pool(POOL, Ask("a", Asker.MARKET, devices=1), SetLocation("a", "edge", 2))
+    scheduler = pool(POOL, Ask("a", SIZER, devices=1), SetLocation("a", "edge", 2))
     assert holds(scheduler) == ("edge", 2, False)
     scheduler.handle(SetDevices("a", None), 10.0)  # the person leaves it to the market, and the location too
     assert holds(scheduler) == ("", 1, False)
-    scheduler.handle(Ask("a", Asker.MARKET), 11.0)
+    scheduler.handle(Ask("a", SIZER), 11.0)
     assert holds(scheduler) == ("", 4, False)  # as it was submitted
 
 
@@ -84,9 +84,9 @@ def test_a_job_that_is_held_keeps_its_devices_unless_its_memory_is_freed_too() -
 
 def test_a_size_that_is_withdrawn_is_left_to_a_policy_that_chooses_sizes() -> None:
     decor = Settings(policy="decor", devices=4)
-    scheduler = pool(decor, Ask("a", Asker.MARKET, devices=1, reason=WHY))
+    scheduler = pool(decor, Ask("a", SIZER, devices=1, reason=WHY))
     assert scheduler._table.told_size[0] == 1
-    scheduler.handle(Ask("a", Asker.MARKET), 5.0)
+    scheduler.handle(Ask("a", SIZER), 5.0)
     assert scheduler._table.told_size[0] == 0
     scheduler.check()
 
@@ -115,7 +115,7 @@ def test_a_person_takes_a_pause_back_and_then_overrules_who_holds_the_job() -> N
 def test_what_changes_nothing_needs_no_place_in_the_journal() -> None:
     ask = Ask("a", PLANNER, location="cloud", devices=2, reason=WHY)
     scheduler = pool(POOL, ask)
-    for event in (ask, replace(ask, job="unknown"), replace(ask, location="moon"), Ask("a", Asker.MARKET)):
+    for event in (ask, replace(ask, job="unknown"), replace(ask, location="moon"), Ask("a", SIZER)):
         assert scheduler.answers_to_no_op(event, 5.0) == []
         before = scheduler.state()["table"]
         assert scheduler.handle(event, 5.0) == []
@@ -124,7 +124,7 @@ def test_what_changes_nothing_needs_no_place_in_the_journal() -> None:
 
 
 def test_an_ask_goes_through_the_journal_and_its_words_say_who_overruled_it() -> None:
-    ask = Ask("a", Asker.MARKET, devices=3, reason=Reason("nodes_held", (2.0, 1.0)))
+    ask = Ask("a", SIZER, devices=3, reason=Reason("part", text="2 and 1 nodes"))
     assert decode_event(encode_event(ask)) == ask
     history = History(POOL)
     history.take(Submit((JOB,)), 0.0, [], [Accepted("a")])
@@ -133,7 +133,7 @@ def test_an_ask_goes_through_the_journal_and_its_words_say_who_overruled_it() ->
     history.take(Ask("a", PLANNER, hold=False, reason=WHY), 3.0, [], [Accepted("a")])
     history.take(Ask("a", PLANNER), 4.0, [], [Accepted("a")])
     assert [(remark.kind, remark.words) for remark in history.of("a").remarks] == [
-        ("market", "devices 3: 2 spot and 1 on-demand nodes are held for it"),
+        ("sizer", "devices 3: 2 spot and 1 on-demand nodes are held for it"),
         ("command", "pause"),
         ("planner", "train: planned for the morning (overruled by a person)"),
         ("planner", "request withdrawn"),
@@ -141,7 +141,7 @@ def test_an_ask_goes_through_the_journal_and_its_words_say_who_overruled_it() ->
 
 
 def test_levels_are_saved() -> None:
-    events = Pause("a", release=True), Ask("a", Asker.MARKET, devices=2, reason=Reason("nodes_held", (2.0, 0.0)))
+    events = Pause("a", release=True), Ask("a", SIZER, devices=2, reason=Reason("part", text="2 and 0 nodes"))
     scheduler = pool(POOL, *events)
     state = scheduler.state()
     again = restored(Scheduler(POOL), state)
@@ -156,7 +156,7 @@ LEVELS = st.builds(
 )  # fmt: skip
 
 
-@given(st.lists(st.tuples(st.sampled_from([PLANNER, Asker.MARKET, Asker.CALENDAR]), LEVELS), max_size=12))
+@given(st.lists(st.tuples(st.sampled_from([PLANNER, SIZER, Asker.CALENDAR]), LEVELS), max_size=12))
 @settings(max_examples=80, deadline=None)
 def test_in_whatever_order_they_speak_what_counts_is_what_each_said_last(story: list[tuple[Asker, Asked]]) -> None:
     scheduler, last = pool(), dict[Asker, Asked]()
@@ -169,7 +169,7 @@ def test_in_whatever_order_they_speak_what_counts_is_what_each_said_last(story: 
         scheduler.handle(Ask("a", by, level.hold, False, level.location, level.devices), float(now))
         scheduler.check()
         last[by] = level
-    said = [last.get(by, NOTHING) for by in (Asker.CALENDAR, PLANNER, Asker.MARKET)]
+    said = [last.get(by, NOTHING) for by in (Asker.CALENDAR, PLANNER, SIZER)]
     hold = next((one.hold for one in said if one.hold is not None), False)
     location = next((one.location for one in said if one.location is not None), "")
     devices = next((one.devices for one in said if one.devices is not None), 4)

@@ -9,17 +9,14 @@ from hypothesis import strategies as st
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import encode_answers
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetLocation
-from lightning_core.core.control import QuotedBefore
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
     DevicesUnavailable,
-    EarlierFeedback,
     EarlierRuns,
     Event,
     LaunchTimedOut,
     Report,
-    SelectorFeedback,
     Submit,
     Tick,
     WorkerExited,
@@ -27,6 +24,7 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
+from lightning_core.parts.market.cloud_events import EarlierFeedback, QuotedBefore, SelectorFeedback
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.builders import PLANNER

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_core.core.answers import End, Grant, Placement, State, Verdict
-from lightning_core.core.control import Ask, Asker
+from lightning_core.core.control import Ask
 from lightning_core.core.events import (
     Checkpoint,
     DevicesUnavailable,
@@ -24,7 +24,7 @@ from lightning_core.core.jobs import Capability
 from lightning_core.scheduler.retry_budgets import MAX_DELAY, MAX_HANGS, MAX_LAUNCH_TIMEOUTS, restart_delay
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from tests.builders import job
+from tests.builders import SIZER, job
 
 TRACE = "Traceback ...\nValueError: no"
 
@@ -245,10 +245,10 @@ def test_only_a_loss_on_the_new_size_is_a_failed_resize(dies: str) -> None:
     scheduler = Scheduler(Settings(policy="fifo", devices=2))
     elastic = frozenset(Capability)
     scheduler.handle(Submit((job(deadline=9000.0, max_devices=2, sizes=(1, 2), can=elastic),)), 0.0)
-    scheduler.handle(Ask("a", Asker.MARKET, devices=1), 0.0)
+    scheduler.handle(Ask("a", SIZER, devices=1), 0.0)
     scheduler.handle(report(0), 1.0)
     scheduler.handle(report(40, 2, checkpoint=save(30)), 4.0)
-    scheduler.handle(Ask("a", Asker.MARKET, devices=2), 5.0)
+    scheduler.handle(Ask("a", SIZER, devices=2), 5.0)
     if dies == "on the new size":
         scheduler.handle(lost(1, ExitCause.RELEASED, checkpoint=save(40)), 5.1)
         scheduler.handle(lost(2), 6.0)

@@ -127,7 +127,7 @@ def test_one_report_for_a_job_of_another_is_answered_as_for_an_unknown_one(of: M
 
 def test_what_the_pool_says_of_itself_names_no_jobs_of_others(of: Make, pool: Pool) -> None:
     assert of("eve").about()["controllers"] == {}
-    assert of("eve").about()["cloud"]["trouble"] == {}
+    assert of("eve").about()["controllers"]["market"]["trouble"] == {}
     assert of("eve").about()["settings"] == of("ann", "see").about()["settings"]
 
 

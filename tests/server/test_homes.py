@@ -34,7 +34,7 @@ def test_an_empty_variable_names_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_
 
 TOKEN = """
 import os, ray
-from lightning_core.cloud import ray_cluster
+from lightning_core.cluster import ray_cluster
 ray_cluster._ensure_token()
 print(len(os.environ.get("RAY_AUTH_TOKEN", "")))
 """

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
 from lightning_core.core.codec import decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetTerms
-from lightning_core.core.control import Allowance, Ask, IntervalEnded, NodesWanted
+from lightning_core.core.control import Ask, PartAnswer
 from lightning_core.core.events import DevicesUnavailable, Event
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -106,6 +106,9 @@ def decisions(answers: Sequence[Answer]) -> list[list[Any]]:
 
 
 def _decision(answer: Answer) -> Iterator[Any]:
+    if isinstance(answer, PartAnswer):
+        yield from (answer.name, dict(answer.body))
+        return
     yield type(answer).__name__
     yield answer.job
     match answer:
@@ -115,13 +118,6 @@ def _decision(answer: Answer) -> Iterator[Any]:
             yield None if answer.verdict is None else str(answer.verdict)
         case Ask():
             yield from (answer.by, answer.hold, answer.release, answer.location, answer.devices)
-        case NodesWanted():
-            yield from (answer.version, answer.spot, answer.on_demand)
-        case Allowance():
-            yield answer.money
-        case IntervalEnded():
-            yield from answer
-            return
     yield answer.reason.code
     yield list(answer.reason.numbers)
 

@@ -12,13 +12,13 @@ from lightning_core.core.control import WallClock
 from lightning_core.core.events import PartEvent
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.market import Market
-from lightning_core.market.spot_policies import SPOT_POLICIES
 from lightning_core.parts.edge_cloud.day_plan import DemandSeen, PlanGiven
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.spot_policies import SPOT_POLICIES
+from lightning_core.parts.market.virtual_cloud import VirtualCloud
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from lightning_core.simulation.virtual_cloud import VirtualCloud
 from tests.parts.edge_cloud.test_placement_controller import HOUR, NAMES, given
 
 INTERVAL = 60.0
@@ -41,8 +41,8 @@ def controlled() -> dict[str, Settings]:
 def on_market(policy: str) -> Settings:
     """Return the settings of a pool on a market."""
     controllers: dict[str, dict[str, Any]] = {
-        "calendar": {"closed": [CLOSED]}, "budget": {"money": 22.0},
-        "market": {"interval": INTERVAL, "policy": policy, "save_every": 10.0},
+        "calendar": {"closed": [CLOSED]},
+        "market": {"interval": INTERVAL, "policy": policy, "save_every": 10.0, "budget": 22.0},
     }  # fmt: skip
     return Settings("edf", period=20.0, devices=12, controllers=controllers)
 
@@ -65,7 +65,7 @@ def _play_market(path: Path, settings: Settings) -> None:
     prices = np.array(PRICES * (len(COUNTS) // len(PRICES)))
     cloud = VirtualCloud(Market(prices, np.array(COUNTS), seconds=INTERVAL), 4.0, 0.0, 5.0, 3.0, 1.0)
     delays = Delays(start=2.0, release=1.0, report_every=10.0)
-    Simulation(settings, jobs, delays, path, cloud=cloud, wall_clock=WallClock(CLOCK)).run()
+    Simulation(settings, jobs, delays, path, nodes=cloud, wall_clock=WallClock(CLOCK)).run()
 
 
 def _play_plan(path: Path, settings: Settings) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightning_core.core.saved_state import StateError
-from lightning_core.market.online.start_up_times import StartUpTimes
+from lightning_core.parts.market.online.start_up_times import StartUpTimes
 from lightning_core.policies.classic import Edf, Fifo
 from tests.storage.golden import FOLDER, Golden, are_same, every, owned, record
 from tests.storage.golden_controllers import controlled

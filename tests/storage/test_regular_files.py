@@ -15,9 +15,9 @@ import pytest
 
 from lightning_core.bundle.problems import BundleError
 from lightning_core.bundle.yaml_loader import load_yaml
-from lightning_core.market.traces import read_trace
 from lightning_core.parts.edge_cloud.demands_file import read_arrivals
 from lightning_core.parts.edge_cloud.placement import Demands
+from lightning_core.parts.market.traces import read_trace
 from lightning_core.regular_files import open_regular, read_regular, read_text
 from lightning_core.run.bundle_plan import earlier_runs
 from lightning_core.scheduler.settings import Settings
@@ -182,11 +182,11 @@ def test_a_table_that_is_small_until_it_is_decompressed_is_refused(
     import gzip
 
     (tmp_path / "market.csv.gz").write_bytes(gzip.compress(b"available\n" + b"1\n" * 2**20))
-    monkeypatch.setattr("lightning_core.market.traces.MAX_TABLE_BYTES", 2**20)
+    monkeypatch.setattr("lightning_core.parts.market.traces.MAX_TABLE_BYTES", 2**20)
     with pytest.raises(ValueError, match=r"larger than 1,048,576 bytes when it is decompressed"):
         read_trace(tmp_path / "market.csv.gz", 0.3)
     monkeypatch.undo()
-    monkeypatch.setattr("lightning_core.market.traces.MAX_ROWS", 1000)
+    monkeypatch.setattr("lightning_core.parts.market.traces.MAX_ROWS", 1000)
     with pytest.raises(ValueError, match="must have at most 1,000 rows"):
         read_trace(tmp_path / "market.csv.gz", 0.3)
 

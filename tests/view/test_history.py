@@ -11,7 +11,6 @@ import pytest
 from lightning_core.core.answers import Accepted, End, Grant, Verdict, VerdictChanged
 from lightning_core.core.codec import decode_event
 from lightning_core.core.commands import SetDeadline, SetDevices, SetLocation
-from lightning_core.core.control import Asker
 from lightning_core.core.events import Cell, Checkpoint, Event, ExitCause, Report, Submit, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
@@ -24,6 +23,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import why
+from tests.builders import SIZER
 from tests.driven import HOSTILE, drive_sample, grant
 
 
@@ -207,7 +207,7 @@ def test_why_lists_every_grant_verdict_and_command(history: History) -> None:
 def test_remarks_name_who_asked() -> None:
     history, job = History(Settings()), Job("a", 50.0, BatchTarget(9))
     history.take(Submit((job,)), 0.0, [grant(1, 1.0)], [Accepted("a")])
-    history.take(SetDevices("a", 0, Asker.MARKET), 20.0, [], [Accepted("a")])
+    history.take(SetDevices("a", 0, SIZER), 20.0, [], [Accepted("a")])
     assert history.of("a").remarks[-1] == (20.0, "market", "number of devices: 0")
 
 

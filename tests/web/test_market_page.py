@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lightning_core.core.control import IntervalEnded, NodesWanted, Quoted
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
+from lightning_core.parts.market.cloud_events import IntervalEnded, NodesWanted, Quoted
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.people import Person, Right
 from lightning_core.web.pages.market_page import body

@@ -12,11 +12,13 @@ import numpy as np
 
 from benchmarks.market.late.node_play import EXACT, Kind, State
 from lightning_core.core.arrays import BoolArray
-from lightning_core.market import JobBatch, Market, SpotJob
-from lightning_core.market.forecasters import LastValue, LiveMarketForecaster
-from lightning_core.market.observation import Observation, SpotPolicy
-from lightning_core.market.safety_net import SafetyNet
-from lightning_core.market.spot_policies import SPOT_POLICIES, SemiMarkov
+from lightning_core.parts.market.forecasters import LastValue, LiveMarketForecaster
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.observation import Observation, SpotPolicy
+from lightning_core.parts.market.safety_net import SafetyNet
+from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.spot_policies import SPOT_POLICIES, SemiMarkov
 
 
 class TickSlots:

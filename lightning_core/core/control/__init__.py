@@ -13,37 +13,21 @@ from lightning_core.core.control.asks import (
     declare_rights,
     rights_of,
 )
-from lightning_core.core.control.cloud import (
-    Allowance,
-    CloudPart,
-    CloudTrouble,
-    IntervalEnded,
-    NodesSeen,
-    NodesWanted,
-    PoolAnswer,
-    Quoted,
-    QuotedBefore,
-)
+from lightning_core.core.control.part_answers import Note, PartAnswer, part_objects
 from lightning_core.core.control.wall_clock import WallClock
 
 __all__ = [
     "COMMANDING",
     "NOTHING",
     "RIGHTS",
-    "Allowance",
     "Ask",
     "Asked",
     "Asker",
-    "CloudPart",
-    "CloudTrouble",
-    "IntervalEnded",
-    "NodesSeen",
-    "NodesWanted",
-    "PoolAnswer",
-    "Quoted",
-    "QuotedBefore",
+    "Note",
+    "PartAnswer",
     "Rights",
     "WallClock",
     "declare_rights",
+    "part_objects",
     "rights_of",
 ]

@@ -30,10 +30,6 @@ class Asker(str):
     PERSON: ClassVar[Asker]
     CALENDAR: ClassVar[Asker]
     """The times at which the pool may train."""
-    BUDGET: ClassVar[Asker]
-    """The money that the pool may spend."""
-    MARKET: ClassVar[Asker]
-    """The spot policy of the job."""
     SEARCH: ClassVar[Asker]
     """The search of which the job is a trial."""
 
@@ -54,10 +50,6 @@ class Rights(NamedTuple):
     """Whether it may choose the location of a job."""
     sizes: bool = False
     """Whether it may choose the number of devices of a job."""
-    limits: bool = False
-    """Whether it may say how much money those after it may spend."""
-    rents: bool = False
-    """Whether it may want nodes that are paid for."""
     rank: int = 70
     """Where several ask for something, the lowest rank has its way; 0 is a person's, and all others have at least 1."""
     is_pure: bool = False
@@ -65,16 +57,13 @@ class Rights(NamedTuple):
     journal; the answers of all others are recorded."""
 
 
-Asker.PERSON, Asker.CALENDAR, Asker.BUDGET = Asker("person"), Asker("calendar"), Asker("budget")
-Asker.SEARCH, Asker.MARKET = Asker("search"), Asker("market")
+Asker.PERSON, Asker.CALENDAR, Asker.SEARCH = Asker("person"), Asker("calendar"), Asker("search")
 
 _DECLARED: dict[Asker, Rights] = {}
 RIGHTS: Mapping[Asker, Rights] = {
     Asker.PERSON: Rights("a person", holds=True, places=True, sizes=True, rank=0),
     Asker.CALENDAR: Rights("the calendar", holds=True, rank=20, is_pure=True),
-    Asker.BUDGET: Rights("the budget", limits=True, rank=40, is_pure=True),
     Asker.SEARCH: Rights("its search", holds=True, rank=60),
-    Asker.MARKET: Rights("the spot policy", sizes=True, rents=True, rank=100, is_pure=True),
 }
 """Rights of those that the core knows, in the order of their rank."""
 
@@ -224,7 +213,7 @@ def first(levels: Mapping[Asker, Asked], name: str) -> tuple[Any, Asker | None]:
 
     Example::
 
-        >>> levels = {Asker.MARKET: Asked(devices=3), Asker.PERSON: Asked(devices=1, hold=True)}
+        >>> levels = {Asker.CALENDAR: Asked(devices=3), Asker.PERSON: Asked(devices=1, hold=True)}
         >>> first(levels, "devices"), first(levels, "location")
         ((1, 'person'), (None, None))
     """

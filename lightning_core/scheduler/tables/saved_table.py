@@ -29,7 +29,7 @@ LISTS: dict[str, Callable[[Any], Any]] = {
 BY_ROW: dict[str, Callable[[Any], Any]] = {
     "details": str,
     "faults": lambda parts: Reason(*parts),
-    "spot_policies": lambda parts: Reason(*parts),
+    "notes": lambda notes: {by: Reason(*parts) for by, parts in notes.items()},
     "bad_losses": lambda parts: BadLosses(*parts),
     "alerted": int,
     "alerts": lambda alerts: {code: Reason(*parts) for code, parts in alerts.items()},

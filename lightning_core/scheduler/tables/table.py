@@ -140,7 +140,7 @@ class JobTable:
         self.waiting: list[dict[int, tuple[int, float]]] = []
         self.details: dict[int, str] = {}
         self.faults: dict[int, Reason] = {}
-        self.spot_policies: dict[int, Reason] = {}
+        self.notes: dict[int, dict[str, Reason]] = {}  # what controllers tell of a job
         self.bad_losses: dict[int, BadLosses] = {}  # the newest run of losses that are NaN or infinite
         self.alerted: dict[int, int] = {}  # first batch of the run of bad losses that was alerted
         self.alerts: dict[int, dict[str, Reason]] = {}  # what is wrong now, by code, the newest last

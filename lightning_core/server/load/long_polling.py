@@ -1,4 +1,4 @@
-"""Calls that wait for news: the next directive of a job, or a change of the placements or of the nodes wanted."""
+"""Calls that wait for news: the next directive of a job, other placements, or what a controller wants."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
+from lightning_core.controllers import Level
 from lightning_core.core.answers import Alert, Answer, Directive, Placement, VerdictChanged
-from lightning_core.core.control import NodesWanted, PoolAnswer
+from lightning_core.core.control import Note, PartAnswer
 from lightning_core.core.events import Event, WorkerExited, WorkersLost
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
@@ -25,13 +26,13 @@ class LongPolling:
         self._host = host
         self._commits = commits
         self._directives: dict[str, asyncio.Event] = {}
-        self._placements, self._nodes = asyncio.Event(), asyncio.Event()
+        self._placements, self._levels = asyncio.Event(), asyncio.Event()
 
     def notify(self, answers: Sequence[Answer], event: Event | None = None) -> None:
         """Wake the callers that wait for one of the answers to ``event``."""
-        changes = [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert | PoolAnswer)]
-        if any(isinstance(answer, NodesWanted) for answer in answers):
-            self._nodes.set()
+        changes = [answer for answer in answers if not isinstance(answer, VerdictChanged | Alert | Note | PartAnswer)]
+        if any(isinstance(answer, PartAnswer) for answer in answers):
+            self._levels.set()
         if changes or isinstance(event, WorkerExited | WorkersLost):
             self._placements.set()
         for answer in changes:
@@ -64,18 +65,18 @@ class LongPolling:
             if self._host.scheduler.placements() == known:
                 await _happens(self._placements, left)
 
-    async def nodes_wanted(self, version: int, timeout: float) -> tuple[float, NodesWanted]:
-        """Return the scheduler time and the nodes that are wanted, once another version is than ``version``.
+    async def published(self, by: str, version: int, timeout: float) -> tuple[float, Level | None]:
+        """Return the scheduler time and what a controller publishes, once it has another version than ``version``.
 
         Or after ``timeout`` seconds: the answer says in any case that the pool is there.
         """
         until = self._host.now() + timeout
         while True:
-            wanted = await self._commits.read(lambda: self._host.scheduler.cloud.wanted)
-            if wanted.version != version or (left := until - self._host.now()) <= 0:
-                return self._host.now(), wanted
-            if self._host.scheduler.cloud.wanted.version == version:
-                await _happens(self._nodes, left)
+            level = await self._commits.read(lambda: self._host.scheduler.published(by))
+            if level is None or level.version != version or (left := until - self._host.now()) <= 0:
+                return self._host.now(), level
+            if (now := self._host.scheduler.published(by)) is not None and now.version == version:
+                await _happens(self._levels, left)
 
 
 async def _happens(event: asyncio.Event, timeout: float) -> None:

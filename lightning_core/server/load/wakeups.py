@@ -1,4 +1,4 @@
-"""Wakes the scheduler when it asked to be woken, and feeds the selector of spot policies when that is due."""
+"""Wakes the scheduler when it asked to be woken, and starts what tasks of parts have to compute when that is due."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from lightning_core.core.events import Event
-from lightning_core.server.feedback_task import FeedbackTask
+from lightning_core.core.parts import brought
+from lightning_core.core.supplies import BesideTask
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
 
@@ -34,17 +35,22 @@ class Wakeups:
         self._commits = commits
         self._changed = asyncio.Event()
         self._wakes_at: float | None = None
-        self._feedback = FeedbackTask(host, handle, self._changed.set)
+        tasks = (brought("tasks", name) for name in host.scheduler.settings.controllers)
+        self._beside: list[BesideTask] = [
+            task[0](host, handle, self._changed.set) for task in tasks if task is not None
+        ]
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start the timer."""
-        self._feedback.begin()
+        for task in self._beside:
+            task.begin()
         self._task = asyncio.get_running_loop().create_task(self._keep_time())
 
     async def begun(self) -> None:
-        """Return once jobs can be submitted: the selector of spot policies has the feedback of earlier pools."""
-        await self._feedback.begun()
+        """Return once jobs can be submitted: the tasks of parts have begun."""
+        for task in self._beside:
+            await task.begun()
 
     def look(self) -> None:
         """Look whether the scheduler wants to be woken at another time; few events change that."""
@@ -61,7 +67,8 @@ class Wakeups:
             try:
                 if answers := self._host.decide_time():
                     self._commits.add(answers)
-                self._feedback.start_if_due()
+                for task in self._beside:
+                    task.start_if_due()
             except Exception:  # a full disk, for example: try again
                 log.exception("cannot wake the scheduler")
                 await asyncio.sleep(RETRY_INTERVAL)
@@ -74,5 +81,5 @@ class Wakeups:
     def _seconds_left(self) -> float | None:
         # The wall clock may be set meanwhile, or the machine suspended.
         look = MAX_SLEEP if self._host.scheduler.settings.controllers else None
-        times = (self._host.seconds_to_wakeup(), self._feedback.seconds_to_next(), look)
+        times = (self._host.seconds_to_wakeup(), *(task.seconds_to_next() for task in self._beside), look)
         return min((seconds for seconds in times if seconds is not None), default=None)

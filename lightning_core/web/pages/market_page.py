@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_core.core.control import IntervalEnded, NodesWanted
 from lightning_core.core.durations import format_duration
 from lightning_core.history.history import History
+from lightning_core.parts.market.cloud_events import IntervalEnded, NodesWanted
+from lightning_core.parts.market.cloud_line import trouble_line
+from lightning_core.parts.market.market_tables import money_by_job, offers, table
 from lightning_core.report.job_card import shortened
-from lightning_core.report.markets.market_tables import money_by_job, offers, table
 from lightning_core.report.svg import Scale, boxes, escape, line, number
-from lightning_core.view.cloud_line import trouble_line
 from lightning_core.view.text import clean
 from lightning_core.web.pool_watch import PoolSnapshot
 

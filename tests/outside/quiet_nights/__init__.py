@@ -18,7 +18,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import Stateful
 from lightning_core.core.targets import Target
 from lightning_core.history.history import History
-from lightning_core.market.node_counts import NodeCounts
+from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.planning.sequencing import one_by_one
 
 
@@ -203,7 +203,7 @@ part = Part(
     policies={"heaviest_first": HeaviestFirst},
     estimators={"straight_line": StraightLine},
     controllers={"quiet": Quiet},
-    provisioners={"shelf": Shelf},
+    members={"provisioners": {"shelf": Shelf}},
     targets=[Halving],
     events={"night_began": NightBegan},
     commands=_add_commands,

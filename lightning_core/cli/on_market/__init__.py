@@ -1,1 +1,0 @@
-"""Runs of bundles on a spot market: the options, and the run with its ledger."""

@@ -1,0 +1,64 @@
+"""Pools of policies that are played side by side, the paper's among them, and how many of a pool differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_core.parts.market.ledger import Ledger
+from lightning_core.parts.market.observation import SpotPolicy
+from lightning_core.parts.market.programs.window_planner import End, WindowPlanner
+from lightning_core.parts.market.spot_policies import SPOT_POLICIES, Ahap
+from lightning_core.parts.market.spot_policies.ahap import Mode
+
+SIGMAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+MAX_OMEGA = 5
+
+
+# Word that stands for the paper's pool where policies are listed.
+PAPER = "paper"
+PAPER_POOL = (
+    *(
+        f"ahap:omega={omega},commitment={commitment},sigma={sigma}"
+        for omega in range(1, MAX_OMEGA + 1)
+        for commitment in range(1, omega + 1)
+        for sigma in SIGMAS
+    ),
+    *(f"ahanp:sigma={sigma}" for sigma in SIGMAS),
+)
+"""Specs of the paper's 112 policies: 105 of AHAP, by window, commitment and price, and 7 of AHANP."""
+
+
+def pool_of(specs: Sequence[str]) -> tuple[str, ...]:
+    """Return the specs of a pool's policies, with those of the paper in place of ``"paper"``."""
+    return tuple(one for spec in specs for one in (PAPER_POOL if spec == PAPER else (spec,)))
+
+
+def make_pool(specs: Sequence[str]) -> dict[str, SpotPolicy]:
+    """Return new policies by their specs.
+
+    Those of AHAP share the tables of planners, so they must be backtested together or one after another, not
+    concurrently.
+
+    Raises:
+        ValueError: If a spec is unknown or wrong.
+    """
+    pool, planners = {spec: SPOT_POLICIES.make(spec) for spec in specs}, dict[End, WindowPlanner]()
+    for policy in pool.values():
+        if isinstance(policy, Ahap):
+            policy.planner = planners.setdefault(policy.planner.end, policy.planner)
+    return pool
+
+
+def paper_pool(mode: Mode = "default") -> dict[str, SpotPolicy]:
+    """Return new policies of the paper's pool, by their specs without the mode (:func:`make_pool`).
+
+    Args:
+        mode: ``"paper"`` for the algorithms as printed.
+    """
+    made = make_pool([f"{spec},mode={mode}" for spec in PAPER_POOL])
+    return dict(zip(PAPER_POOL, made.values(), strict=True))
+
+
+def distinct(ledgers: Sequence[Ledger]) -> int:
+    """Return the number of different decisions among the policies that left these ledgers."""
+    return len({(ledger.spot.tobytes(), ledger.on_demand.tobytes()) for ledger in ledgers})

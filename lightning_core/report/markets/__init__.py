@@ -1,1 +1,0 @@
-"""Plots and tables of a market, for the report and the page."""

@@ -1,0 +1,89 @@
+"""Plans of a few intervals, and the grid of progress that they are made on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightning_core.core.arrays import IntArray
+from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.observation import Observation, SpotForecast
+from lightning_core.parts.market.programs.progress_grid import exact_grid, group_of, groups_of
+from lightning_core.parts.market.programs.window_planner import Table, WindowPlanner
+from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_market import Market
+
+
+def seen(job: SpotJob, interval: int, done: float, counts: int, price: float = 0.4, ahead: int = 4) -> Observation:
+    batch = JobBatch([job], Market(np.full(job.deadline, price), np.full(job.deadline, counts)), [0])
+    progress, none = np.array([done]), np.zeros(1, np.int64)
+    forecast = SpotForecast(np.full((1, ahead + 1), price), np.full((1, ahead + 1), counts))
+    return Observation(batch, interval, progress, none, none, forecast, progress, progress)
+
+
+def test_a_table_knows_which_progress_it_covers_and_stops_at_its_last_cell() -> None:
+    group = group_of(SpotJob(8.0, 4, max_nodes=2, growth_fraction=1.0, shrink_fraction=1.0))
+    assert group.unit == 1.0
+    worth = np.zeros((3, 1, 5))
+    table = Table(group, np.array([2]), np.array([4]), [worth], np.zeros((1, 1, 3)))
+
+    def cell(progress: float) -> IntArray:
+        return table.cell(np.array([progress]))
+
+    assert [cell(progress).tolist() for progress in (2.0, 3.5, 6.0, 60.0)] == [[0], [1], [4], [4]]
+    assert [table.has(np.array([progress])) for progress in (1.9, 2.0, 4.9, 5.0)] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("interval", [2, 3])
+def test_the_worth_of_a_plan_counts_the_last_interval_and_is_unknown_after_it(interval: int) -> None:
+    job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=1.0, shrink_fraction=1.0, launch_time=0.0)
+    planner = WindowPlanner("literal")
+    # Two nodes do what is left in the intervals that are left, each for 0.4.
+    left = 2.0 * (4 - interval)
+    assert planner.worth(seen(job, interval, 8.0 - left, 2), 9) == pytest.approx([20.0 - 0.4 * left])
+    assert np.isnan(planner.worth(seen(job, 4, 6.0, 2), 9)).all()
+
+
+def test_numbers_of_nodes_that_the_job_cannot_use_are_not_planned() -> None:
+    job = SpotJob(8.0, 4, min_nodes=2, max_nodes=3, value=20.0)
+    planner = WindowPlanner()
+    [table] = planner._tables_of(seen(job, 0, 0.0, 3), 2)
+    assert np.isinf(table.cost[..., 1]).all()
+    assert np.isfinite(table.cost[..., [0, 2, 3]]).all()
+
+
+@pytest.mark.parametrize(
+    ("throughput", "fractions", "unit"),
+    [
+        ((0.0, 1.0, 2.0), (), 1.0),
+        ((0.0, 0.5, 1.5), (), 0.5),
+        ((0.0, 1.0, 2.0), (0.9,), 0.1),
+        ((0.0, 1.0, 2.0), (0.75, 0.5), 0.25),
+        ((0.0, 1.0, 2**0.5), (), None),
+        ((0.0, 4000.0), (), 1.0),
+        ((0.0, 4001.0), (), None),
+    ],
+)
+def test_a_grid_is_exact_if_the_work_of_every_interval_is_a_multiple_of_its_unit(
+    throughput: tuple[float, ...], fractions: tuple[float, ...], unit: float | None
+) -> None:
+    assert exact_grid(np.array(throughput), *fractions) == unit
+
+
+def sizes(count: int, **terms: Any) -> list[int]:
+    """Return the numbers of jobs in the groups of so many equal jobs."""
+    job = SpotJob(growth_fraction=0.99, shrink_fraction=1.0, **terms)
+    batch = JobBatch([job] * count, Market(np.ones(job.deadline), np.ones(job.deadline, np.int64)), [0] * count)
+    groups = groups_of(batch)
+    assert np.concatenate([group.rows for group in groups]).tolist() == list(range(count))
+    return [len(group.rows) for group in groups]
+
+
+def test_jobs_that_are_alike_share_tables_of_a_bounded_size() -> None:
+    assert sizes(70, work=10.0, deadline=20, max_nodes=1) == [64, 6]
+    # 100,000 cells of a hundredth, by 0 to 4 nodes: two jobs have a million entries together.
+    assert sizes(5, work=1000.0, deadline=2000, max_nodes=4) == [2, 2, 1]
+    # Its deadline comes before it could be done: no more cells than can be reached.
+    assert sizes(5, work=1000.0, deadline=50, max_nodes=4) == [5]
