@@ -123,7 +123,7 @@ def _lightning_config(content: Mapping[Any, Any], problems: Problems) -> str | N
 
 
 def _find_jobs(content: Mapping[str, Any], problems: Problems) -> list[RawJob]:
-    problems.check_keys(content, BUNDLE_KEYS)
+    problems.check_keys(content, (*BUNDLE_KEYS, *supply_keys()))
     jobs = content.get("jobs")
     if not isinstance(jobs, Mapping) or not jobs:
         problems.at("jobs").add(f"expected a mapping of at least one job, got {jobs!r}")

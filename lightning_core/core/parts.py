@@ -13,6 +13,7 @@ library does not have, once in a process: a part that is never named is never im
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -257,9 +258,15 @@ def message_name(kind: type[Any], family: str) -> str:
 
 
 def message_body(message: Any) -> dict[str, Any]:
-    """Return the fields of an event or answer, a dataclass or NamedTuple, as JSON values."""
+    """Return the fields of an event or answer, a dataclass or NamedTuple, as JSON values.
+
+    Raises:
+        ValueError: If a number is not finite.
+    """
     fields = message._asdict() if hasattr(message, "_asdict") else message
-    return msgspec.json.decode(msgspec.json.encode(fields, enc_hook=str))  # type: ignore[no-any-return]
+    # Not by msgspec alone, which writes null for a number that is not finite.
+    body: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(fields, enc_hook=str), allow_nan=False))
+    return body
 
 
 def read_message(message: Any, family: str) -> Any:

@@ -7,7 +7,7 @@ Rules
 2. Devices change hands once an instant, when everything that happens at that instant is known.
 3. A training ends when its deadline has passed and its recording is over.
 4. A lost process loses its unsaved progress. Its job restarts as the scheduler decides.
-5. A device may come and go with its node (:class:`~lightning_core.core.supplies.VirtualNodes`): nothing is launched on a closed one, and one that
+5. A device may come and go with its node: nothing is launched on a closed one, and one that
    ends takes its worker with it.
 """
 

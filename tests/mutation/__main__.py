@@ -154,7 +154,9 @@ def survivors_of(module: str, tried: Sequence[Mutant]) -> Iterator[Survivor]:
 def main() -> None:
     """Measure the modules of the command line, room by room."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="path such as lightning_core/parts/market/selector.py")
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="path such as lightning_core/parts/market/selector.py"
+    )
     parser.add_argument("--most", type=int, default=60, metavar="N", help="mutants of a module, 0: all (default: 60)")
     parser.add_argument("--seed", default="", metavar="TEXT", help="try another sample")
     parser.add_argument("--again", action="store_true", help="only those that survived the last time")

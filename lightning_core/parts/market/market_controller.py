@@ -143,7 +143,7 @@ class MarketController:
             save_every,
             initial_throughput,
             minimum_charge,
-            lambda job: "" if self.choice is None else self.choice.drawn.get(job, ""),
+            {} if self.choice is None else self.choice.drawn,
         )
         self._quotes = QuoteHistory(interval, AHEAD)
         self._places = NodePlaces()

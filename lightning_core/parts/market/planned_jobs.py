@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,12 +68,12 @@ class PlannedJobs:
         initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
             few on-demand nodes as it can train on.
         minimum_charge: Seconds for which a node is billed at least.
-        drawn: Function that returns the policy that was drawn for a job; empty for none.
+        drawn: Policy that was drawn for each job.
     """
 
     def __init__(
         self, seconds: float, policy: str, forecaster: str, kept_fraction: float, save_every: float,
-        initial_throughput: float | None, minimum_charge: float, drawn: Callable[[str], str] = lambda job: "",
+        initial_throughput: float | None, minimum_charge: float, drawn: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self._seconds, self._policy = seconds, policy
         self._forecasts = make_live_forecaster(forecaster, seconds)
@@ -333,7 +334,7 @@ class PlannedJobs:
         is_best_effort = status.deadline == math.inf
         last = number + AHEAD if is_best_effort else min(int(status.deadline // self._seconds), number + AHEAD)
         span = span._replace(deadline=max(last - span.start, 1))
-        drawn = self._policy or self._drawn(status.name)
+        drawn = self._policy or self._drawn.get(status.name, "")
         policy = BEST_EFFORT_POLICY if is_best_effort else drawn
         if known is None:
             known = self._jobs[name] = MarketJob(policy, self._forecasts, status.submitted_at, span)

@@ -51,7 +51,9 @@ class SpotChoice:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
         self.selector.restore(state["selector"])
-        self.drawn, self._submitted = dict(state["drawn"]), dict(state["submitted"])
+        self.drawn.clear()  # the plans look there
+        self.drawn |= state["drawn"]
+        self._submitted = dict(state["submitted"])
         self._jobs = int(state["jobs"])
 
     def draw(self, event: Submit, now: float, pool: PoolView) -> Iterator[tuple[str, Reason]]:

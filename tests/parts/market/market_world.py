@@ -131,6 +131,7 @@ class World:
 
     def tell(self, run: MarketController, event: Event | CloudEvent) -> list[Any]:
         """Tell an event, and obey."""
+        run.nodes = self.nodes  # it hears of all nodes at once
         answers = run.handle(event, self.now, self)
         for answer in answers:
             match answer:

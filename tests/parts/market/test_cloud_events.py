@@ -107,15 +107,15 @@ def test_the_bounds_themselves_are_taken(event: Any) -> None:
         ({"of": "quoted", "price": 0.4, "available": 1, "egress": -1}, "egress must be 0 to 1,000,000,000, got -1"),
         ({"of": "quoted", "price": 0.4, "available": 1, "transfer": -1}, "transfer must be 0 to"),
         (
-            {"of": "quoted", "price": 0.4, "available": 1, "offers": [["a", "", 0.5, 1]]},
+            {"of": "quoted", "price": 0.4, "available": 1, "offers": [{"zone": "a", "price": 0.5, "available": 1}]},
             "those of the offers together",
         ),
         (
-            {"of": "quoted", "price": 0.4, "available": 2, "offers": [["a", "", 0.4, 1]] * 2},
+            {"of": "quoted", "price": 0.4, "available": 2, "offers": [{"zone": "a", "price": 0.4, "available": 1}] * 2},
             "offers must be there once",
         ),
         (
-            {"of": "quoted", "price": 0.4, "available": 1, "offers": [["a"]] * 101},
+            {"of": "quoted", "price": 0.4, "available": 1, "offers": [{"zone": "a"}] * 101},
             "offers must be at most 100, got 101",
         ),
         (
@@ -142,6 +142,11 @@ def test_numbers_that_are_none_are_refused(number: str) -> None:
         text = ",".join(f'"{one}":{value}' for one, value in fields.items())
         with pytest.raises(ValueError, match=r"\S"):
             decode_event(f'{{"kind":"part_event","name":"market.quoted","body":{{{text}}}}}')
+
+
+def test_an_event_with_a_number_that_is_none_is_not_sent() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        PartEvent.of(SelectorFeedback("a", (float("nan"),)))
 
 
 COUNTS = st.integers(0, 2000)

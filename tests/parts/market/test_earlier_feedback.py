@@ -35,7 +35,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from tests.parts.market.market_world import World, controller
 from tests.parts.market.messages import event_of, seen
-from tests.parts.market.test_market_jobs import ended, job
+from tests.parts.market.test_market_jobs import ended, job, launched
 from tests.parts.market.test_simulated_market import DELAYS, HOUR, Watched, drawn, elastic
 
 POLICIES = ("on-demand", "max-spot", "uniform-progress")
@@ -221,7 +221,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_simulated_pool_begins_with_it_and_leaves_its_own(trace: Path, tmp_path: Path) -> None:
-    jobs = [SimulatedJob(job(f"j{k}", 50.0, 100), [10, 100], [0.9, 0.4], 10.0, submitted=60.0 * k) for k in range(3)]
+    jobs = [SimulatedJob(launched(f"j{k}"), [10, 100], [0.9, 0.4], 10.0, submitted=60.0 * k) for k in range(3)]
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()

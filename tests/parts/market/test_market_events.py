@@ -10,7 +10,7 @@ import pytest
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.arrays import IntArray
-from lightning_core.core.control import Ask
+from lightning_core.core.control import Ask, part_objects
 from lightning_core.core.events import Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
@@ -56,7 +56,7 @@ class Watched(Simulation):
         super().__init__(*arguments, **more)
 
     def _hear(self, answers: Any) -> None:
-        wanted = [one for one in answers if isinstance(one, NodesWanted)]
+        wanted = [one for one in part_objects(answers) if isinstance(one, NodesWanted)]
         self.wanted += [(self._queue.now, one.spot, one.on_demand, one.reason.code) for one in wanted]
         super()._hear(answers)
 
@@ -153,7 +153,7 @@ class Mixed(World):
     """A world in which the job ``b`` keeps its intervals."""
 
     def tell(self, run: MarketController, event: Any) -> list[Any]:
-        run._plans._drawn = lambda name: "keeps" if name == "b" else "follows"
+        run._plans._drawn = {"a": "follows", "b": "keeps"}
         return super().tell(run, event)
 
 
@@ -198,7 +198,7 @@ def test_decisions_within_intervals_are_made_again_from_the_journal(tmp_path: Pa
     terms = {"interval": 3600.0, "policy": "semi-markov", "initial_throughput": 0.5}
     settings = Settings("edf", period=300.0, devices=2, controllers={"market": terms})
     path = tmp_path / "journal.db"
-    simulation = Watched(settings, [simulated], Delays(report_every=300.0), path, check=True, cloud=cloud)
+    simulation = Watched(settings, [simulated], Delays(report_every=300.0), path, check=True, nodes=cloud)
     [ended] = simulation.run().jobs
     assert ended.verdict is Verdict.MET
     first = [

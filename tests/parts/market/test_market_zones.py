@@ -113,8 +113,8 @@ def test_a_move_to_another_region_pays_its_egress_once() -> None:
 def test_money_for_a_move_to_another_region_is_kept_back() -> None:
     """The nodes of an interval cost 1.6: they are lost after three of them, when 1.2 of 6 are left."""
     for egress, intervals in ((0.0, 3), (1.0, 3), (2.0, 2)):
-        world = zones(300, 200.0, [4] * 3 + [0] * 9, [0] * 3 + [2] * 9, egress=egress, money=6.0)
-        run = fixed()
+        world = zones(300, 200.0, [4] * 3 + [0] * 9, [0] * 3 + [2] * 9, egress=egress)
+        run = fixed(budget=6.0)
         world.live(run, 29.0)
         assert sum(nodes.all for nodes in world.held) + world.present.all == 4 * intervals
         world.live(run, 60.0)
@@ -161,7 +161,7 @@ def test_nodes_move_to_a_cheaper_zone_if_that_pays_and_there_is_time(
 def test_no_more_is_spent_than_there_is_wherever_the_nodes_are() -> None:
     """Nodes for 0.8 at most in an interval: two in the cheap zone, but it has one, so that the other costs more."""
     prices = {EAST: [0.2] * 40, WEST: [0.7] * 40}
-    world, run = zones(100, 300.0, [1] * 40, [4] * 40, prices=prices, money=0.8), fixed()
+    world, run = zones(100, 300.0, [1] * 40, [4] * 40, prices=prices), fixed(budget=0.8)
     world.live(run, 9.0)
     assert not world.present.all
 

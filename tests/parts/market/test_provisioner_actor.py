@@ -17,6 +17,8 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 
 from lightning_core.cluster import nodes_back
+from lightning_core.controllers import Level
+from lightning_core.core.parts import message_body
 from lightning_core.core.reasons import Reason
 from lightning_core.parts.market.cloud import asked_provisioner, provisioner_actor, quotes
 from lightning_core.parts.market.cloud.cloud_spec import SIMULATED, CloudSpec
@@ -75,7 +77,7 @@ class World:
         self.leaving: dict[str, str] = {}
         self.warm = 0
         self.provisioner = Provisioner(self.there)
-        self.scheduler = SimpleNamespace(nodes_wanted=Method(self._want), event=Method(self._hear))
+        self.scheduler = SimpleNamespace(published=Method(self._want), event=Method(self._hear))
         for name, seconds in (
             ("NEWS_TIMEOUT", 0.02), ("REPLY_TIMEOUT", 0.3), ("AWAY_PAUSE", 0.01), ("ERROR_PAUSE", 0.01),
             ("LOOK_PAUSE", 0.01), ("GIVE_BACK_TIMEOUT", 1.0), ("CLOSE_TIMEOUT", 0.3),
@@ -94,16 +96,17 @@ class World:
 
         monkeypatch.setattr(ProvisionerActor, "_warm", warm)
 
-    def _want(self, version: int, timeout: float) -> Any:
+    def _want(self, by: str, version: int, timeout: float) -> Any:
+        assert by == "market"
         if self.away:
             return ActorUnavailableError("cut off", None)
-        answer = time.monotonic() - self.began, self.wanted
+        answer = time.monotonic() - self.began, Level(self.wanted.version, message_body(self.wanted))
         return _later(answer, timeout) if version == self.wanted.version else answer
 
     def _hear(self, event: Any) -> Any:
         if self.away:
             return ActorUnavailableError("cut off", None)
-        self.heard.append(event)
+        self.heard.append(event.decoded())
         return None
 
     def want(self, spot: int, on_demand: int = 0) -> None:
