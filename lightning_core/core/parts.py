@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning_core.errors import LightningCoreError
@@ -46,15 +47,56 @@ class Later(NamedTuple):
         """Import it."""
         return getattr(import_module(self.module), self.name)
 
+    def __call__(self, *arguments: Any) -> Any:
+        return self.load()(*arguments)
+
 
 def later(module: str, name: str) -> Any:
-    """Return a class or function that is not imported before it is asked for.
+    """Return a class or function that is not imported before it is asked for or called.
 
     Args:
         module: Its module.
         name: Its name there.
     """
     return Later(module, name)
+
+
+class Html(str):
+    """A text that is HTML already: it is shown as it stands, where any other text is escaped."""
+
+
+class Companion(NamedTuple):
+    """A process that stands beside a pool: ``up --NAME [VALUE]`` starts it, and ``down`` ends it.
+
+    Args:
+        start: Function of the pool's folder and of what ``read`` returned. It starts the process, in place of one that
+            runs, and returns a text for the user. If it raises, the pool is up all the same.
+        end: Function of the pool's folder that ends the process if it runs.
+        read: Function of the text VALUE, called before the pool is started. If it raises, nothing is started.
+        default: VALUE if none is given.
+        help: Line about the option for ``up --help``.
+        metavar: Word for VALUE there.
+    """
+
+    start: Callable[[Path, Any], str]
+    end: Callable[[Path], None]
+    read: Callable[[str], Any] = str
+    default: str = ""
+    help: str = ""
+    metavar: str = "VALUE"
+
+
+class LivePage(NamedTuple):
+    """A page about a pool that is drawn again while it is open, where pools are shown live.
+
+    Args:
+        draw: Function of a :class:`~lightning_core.history.pool_scene.PoolScene`. It returns what a panel does, or
+            :class:`Html`.
+        fits: Function of the description of a pool (``Pool.about()``) that returns whether it has this page.
+    """
+
+    draw: Callable[[Any], Any]
+    fits: Callable[[Mapping[str, Any]], bool] = lambda about: True
 
 
 @dataclass(frozen=True)
@@ -76,8 +118,11 @@ class Part:
             ``lightning_core.cli`` does.
         columns: Functions of a :class:`~lightning_core.core.answers.JobStatus` that return a text, or an empty one for
             nothing, by the heading under which ``status``, the page and reports show it.
-        panels: Functions of a :class:`~lightning_core.history.history.History` that return a text, or the rows of a
-            table (a list of lists of texts, the heading first), by the title of the panel that they add to reports.
+        panels: Functions of a :class:`~lightning_core.history.history.History` that return a text, the rows of a table
+            (a list of lists of texts, the heading first) or :class:`Html`, by the title of the panel that they add to
+            reports and to the timeline of a live pool.
+        pages: A :class:`LivePage` by its title, for users who may see all jobs.
+        companions: A :class:`Companion` by the name of its option.
 
     Example::
 
@@ -100,6 +145,8 @@ class Part:
     commands: Callable[..., None] | None = None
     columns: Mapping[str, Callable[..., str]] = field(default_factory=dict)
     panels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    pages: Mapping[str, LivePage] = field(default_factory=dict)
+    companions: Mapping[str, Companion] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The client of a pool's API over HTTP (:mod:`lightning_core.web.api`), for a pool on another machine."""
+"""The client of a pool's API over HTTP (:mod:`lightning_core.parts.web.api`), for a pool on another machine."""
 
 from __future__ import annotations
 

@@ -1,0 +1,25 @@
+"""The web page of a pool, its API over HTTP, and its metrics.
+
+The command ``serve`` watches a pool, shows it in browsers and lets users steer it; ``up --serve`` keeps the page beside
+a pool. In :mod:`.pages` is what is shown, as HTML, in :mod:`.api` the same as JSON for programs.
+"""
+
+from __future__ import annotations
+
+from lightning_core.core.parts import Companion, Part, later
+from lightning_core.parts.web.page_process import PORT, end_page, read_port, start_page
+
+part = Part(
+    commands=later("lightning_core.parts.web.serve_command", "add_commands"),
+    companions={
+        "serve": Companion(
+            start_page,
+            end_page,
+            read_port,
+            str(PORT),
+            f"also serve the pool as a page in a browser (port {PORT} by default), until `down`",
+            "PORT",
+        )
+    },
+)
+"""What ``lightning_core`` registers as the part ``web``."""
