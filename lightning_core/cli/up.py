@@ -168,7 +168,7 @@ def _down(arguments: argparse.Namespace) -> int:
         try:
             one.end(folder)
         except Exception as error:  # code from outside may raise anything
-            print(f"{name} could not be ended: {error}", file=sys.stderr)
+            print(f"{name} did not end: {error}", file=sys.stderr)
     down(folder, now=arguments.now)
     print("the pool is down; checkpoints are kept, and `up` resumes the jobs that have not ended")
     return EXIT_MET

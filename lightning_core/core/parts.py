@@ -117,7 +117,7 @@ class Part:
         commands: Function that adds commands to ``lightning-core``, as ``add_commands`` of the modules in
             ``lightning_core.cli`` does.
         columns: Functions of a :class:`~lightning_core.core.answers.JobStatus` that return a text, or an empty one for
-            nothing, by the heading under which ``status``, the page and reports show it.
+            nothing, by the heading under which ``status``, reports and live pools show it.
         panels: Functions of a :class:`~lightning_core.history.history.History` that return a text, the rows of a table
             (a list of lists of texts, the heading first) or :class:`Html`, by the title of the panel that they add to
             reports and to the timeline of a live pool.

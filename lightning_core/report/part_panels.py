@@ -40,9 +40,13 @@ def drawn(what: str, draw: Callable[[Any], str | Sequence[Sequence[str]]], sourc
 def _as_html(said: str | Sequence[Sequence[str]]) -> str:
     if isinstance(said, Html):
         return said
-    if isinstance(said, str):
-        return f"<p>{escape(said)}</p>"
-    first, *rows = [[escape(str(cell)) for cell in row] for row in said]
+    return f"<p>{escape(said)}</p>" if isinstance(said, str) else as_table(said)
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> Html:
+    """Return rows of text, the heading first, as a table."""
+    first, *rest = [[escape(str(cell)) for cell in row] for row in rows]
     heading = "".join(f"<th>{cell}</th>" for cell in first)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows[:MAX_ROWS])
-    return f"<table><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rest[:MAX_ROWS])
+    more = f'<p class="soft">And {len(rest) - MAX_ROWS:,} more.</p>' if len(rest) > MAX_ROWS else ""
+    return Html(f"<table><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table>{more}")

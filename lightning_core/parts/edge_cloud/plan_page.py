@@ -8,7 +8,7 @@ from typing import Any
 from lightning_core.core.durations import format_duration
 from lightning_core.core.parts import Html
 from lightning_core.history.pool_scene import PoolScene
-from lightning_core.report.markets.market_tables import table
+from lightning_core.report.part_panels import as_table
 from lightning_core.report.svg import escape
 from lightning_core.view.text import clean
 
@@ -25,5 +25,5 @@ def draw(scene: PoolScene) -> Html:
         [clean(name), "held" if hold else f"{clean(location)}, {devices} devices", clean(str(reason))]
         for name, (hold, location, devices, reason) in plan["asked"].items()
     ] + [[clean(name), "no more", clean(why)] for name, why in plan["short"].items()]
-    asked = table(("job", "planned", "why"), rows) if rows else ""
+    asked = as_table([["job", "planned", "why"], *rows]) if rows else ""
     return Html(f'<section class="panel"><p>{escape(words)}</p>{asked}</section>')

@@ -45,7 +45,7 @@ class Entrance:
         """Return the user of a request.
 
         Raises:
-            HTTPException: If no user does.
+            HTTPException: If it has none.
         """
         person = self.find(request)
         if person is None:
@@ -64,10 +64,10 @@ class Entrance:
         return lambda job: person.sees(job.owner)
 
     def known(self, request: Request, person: Person) -> str:
-        """Return the name of the job that a request is about, if its person may see that.
+        """Return the name of the job that a request is about, if its user may see that.
 
         Raises:
-            HTTPException: If there is no such job, for this person.
+            HTTPException: If there is no such job, or the user may not see it.
         """
         name = str(request.path_params["name"])
         if not is_name(name):
@@ -100,7 +100,7 @@ class Entrance:
         # Not a redirect: a browser that comes from another site would not send the cookie with it.
         response = HTMLResponse(
             '<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content="0;url=/">'
-            '<title>lightning_core</title><p><a href="/">Go on</a></p></html>'
+            '<title>lightning_core</title><p><a href="/">Continue</a></p></html>'
         )
         response.set_cookie(
             self._cookie,
@@ -115,7 +115,7 @@ class Entrance:
 
     async def _leave(self, request: Request) -> Response:
         self._visitors.leave(request.cookies.get(self._cookie, ""))
-        response = HTMLResponse(self._door("You have left."))
+        response = HTMLResponse(self._door("You have signed out."))
         response.delete_cookie(self._cookie, path="/")
         return response
 

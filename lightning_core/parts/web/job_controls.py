@@ -74,7 +74,7 @@ class JobControls:
         """Carry out an action on a job, and return the text that confirms it.
 
         Raises:
-            HTTPException: If there is no such action, a value is invalid, or the person or the pool does not allow it.
+            HTTPException: If there is no such action, a value is invalid, or the user or the pool does not allow it.
         """
         if action not in ACTIONS:
             raise HTTPException(404, f"There is no action {action[:40]!r}.")

@@ -1,8 +1,8 @@
-"""Guards the page beside a pool: starts it, starts it again when it dies, and ends it when told to.
+"""The guard of the page beside a pool: starts the page, restarts it when it dies, and ends it when terminated.
 
-It is a small process of its own, so that a fault of the page does not end it too. A page that dies again and again is
-started after growing pauses, and given up after :data:`MAX_STARTS` starts in a row. It starts on the port that it had,
-with a new link, which is in the log; users sign in again by it.
+The guard is a small process of its own, so that a fault of the page does not end it too. A page that dies repeatedly
+is restarted after growing pauses, and given up after :data:`MAX_STARTS` starts in a row. It restarts on the same port,
+with a new link, which is in the log; users sign in again by that link.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lightning_core.core.durations import format_duration
 from lightning_core.node.processes import started
 from lightning_core.storage.atomic_files import write_whole
 
-# Ids of both processes, and their log: it holds the link that works once, so it is private to the user.
+# File with the ids of both processes, and their log, which is private: it has the link that works once.
 FILE, LOG = "page.json", "page.log"
 LINK = re.compile(r":(?P<port>[0-9]+)/enter\?key=")
 # Seconds before a page that has died is started again: the first pause, which doubles up to the longest.
@@ -63,7 +63,7 @@ def guard(
         began, starts = clock(), starts + 1
         code = _serve(folder, command(folder, port))
         link = LINK.search((folder / LOG).read_text(errors="replace"))
-        if link is None:  # it has never been there, and has said why
+        if link is None:  # it never started, and has said why
             return code
         port = port or int(link["port"])
         starts = 1 if clock() - began >= STEADY else starts

@@ -1,9 +1,8 @@
 """The page beside a pool, which ``up --serve`` starts and ``down`` ends.
 
-It is a process of its own, as is that of ``lightning-core serve``: its fate does not matter to the pool. It
-outlives the shell, and a restart of the scheduler. A second process, its guard, starts it again when it dies
-(:mod:`lightning_core.parts.web.page_guard`). Both are known by their ids and start times, in a file of the pool's
-folder.
+The page is a process of its own, as with ``lightning-core serve``, so no fault of it reaches the pool. It outlives the
+shell and restarts of the scheduler. A second process, its guard, restarts it when it dies
+(:mod:`lightning_core.parts.web.page_guard`). A file in the pool's folder has the ids and start times of both.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ NEEDS = ("starlette", "uvicorn", "prometheus_client")
 PORT, MAX_PORT = 8710, 65535
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_BYTES = 2**16
-# Seconds until its link is there, and that it has to end.
+# Seconds that it has to print its link, and to end.
 START_TIMEOUT, END_TIMEOUT = 60.0, 5.0
 
 
@@ -54,7 +53,7 @@ def read_port(text: str) -> int:
 
 
 def start_page(folder: Path, port: int) -> str:
-    """Start the page of a pool, after ending the one that an earlier ``up`` has left.
+    """Start the page of a pool, after ending one that an earlier ``up`` left.
 
     Args:
         folder: Folder of the pool.
@@ -86,7 +85,7 @@ def start_page(folder: Path, port: int) -> str:
 
 
 def end_page(folder: Path) -> None:
-    """End the page that :func:`start_page` started and its guard, those of them that run."""
+    """End the page that :func:`start_page` started, and its guard, if they run."""
     folder = folder.expanduser().resolve()
     try:
         noted = json.loads(read_own(folder, FILE, MAX_BYTES))

@@ -46,10 +46,10 @@ class Submission:
         return self._allowed and person.may(Right.SUBMIT)
 
     def check(self, person: Person, text: str) -> list[Problem]:
-        """Return all that is wrong with a bundle as it stands there. Nothing that it names is imported.
+        """Return all problems of a bundle. Nothing that it names is imported.
 
         Raises:
-            AccessRefusedError: If the person may not submit.
+            AccessRefusedError: If the user may not submit.
             ConnectionError: If the pool does not answer.
         """
         self._check_right(person)
@@ -61,12 +61,10 @@ class Submission:
         return []
 
     def submit(self, person: Person, text: str) -> list[str]:
-        """Submit a bundle, and return the names of its jobs.
-
-        The check imports the classes that its configs name.
+        """Submit a bundle and return the names of its jobs; imports the classes that its configs name.
 
         Raises:
-            AccessRefusedError: If the person may not submit.
+            AccessRefusedError: If the user may not submit.
             BundleError: With every problem found; then nothing is submitted.
             ValueError: If the pool refuses a job; then nothing is submitted.
             ConnectionError: If the pool does not answer.

@@ -25,7 +25,7 @@ LINK_SECONDS, SESSION_SECONDS = 3600.0, 7 * 86400.0
 MAX_SESSIONS, MAX_LINKS = 1000, 100
 
 TokenHolder = Callable[[str], Person | None]
-"""Returns the person whom a token belongs to; None for none."""
+"""Returns the user of a token; None if it is not valid."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Visitors:
     """Links and sessions of the page.
 
     Args:
-        holder_of: Function that returns whose token a text is.
+        holder_of: Function that returns the user of a token.
         clock: Monotonic clock, in seconds.
     """
 
@@ -60,7 +60,7 @@ class Visitors:
         """Return the secret of a new link.
 
         Args:
-            person: Person as whom it lets a browser in.
+            person: User as whom it signs a browser in.
             seconds: Seconds for which it works.
             once: Whether it works once.
 
@@ -92,7 +92,7 @@ class Visitors:
         return None if person is None else self._begin(person, lambda: self._holder_of(secret) == person)
 
     def of_cookie(self, secret: str) -> Person | None:
-        """Return the person of a session; None if there is no such session, or it has ended."""
+        """Return the user of a session; None if there is no such session, or it has ended."""
         session = self._sessions.get(digest := _digest(secret))
         if session is None:
             return None
@@ -104,7 +104,7 @@ class Visitors:
         return session.person
 
     def of_token(self, token: str) -> Person | None:
-        """Return the person whom a token belongs to; None for none."""
+        """Return the user of a token; None if it is not valid."""
         return self._holder_of(token)
 
     def leave(self, secret: str) -> None:

@@ -15,13 +15,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from lightning_core.bundle.problems import BundleError
+from lightning_core.core.limits import shown
 from lightning_core.core.names import is_name
+from lightning_core.core.validation import check_bounds, converted
 from lightning_core.parts.web.api.endpoints import ENDPOINTS, VERSION, CheckedRequest, Endpoint, Sources
 from lightning_core.parts.web.api.error_answers import PREFIX, error_answer
 from lightning_core.parts.web.api.openapi import document
-from lightning_core.parts.web.api.reading import read_body, read_query
 from lightning_core.parts.web.api.repeats import HEADER, Repeats
-from lightning_core.parts.web.api.shapes import VersionsAnswer
+from lightning_core.parts.web.api.shapes import BundleText
 from lightning_core.parts.web.drawing import Drawing
 from lightning_core.parts.web.entrance import Entrance
 from lightning_core.parts.web.refusals import REFUSALS, refusal
@@ -32,7 +33,7 @@ from lightning_core.server.access.people import Person
 
 log = logging.getLogger(__name__)
 
-VERSIONS: VersionsAnswer = {"versions": [{"version": VERSION, "openapi": f"{PREFIX}/{VERSION}/openapi.json"}]}
+VERSIONS = {"versions": [{"version": VERSION, "openapi": f"{PREFIX}/{VERSION}/openapi.json"}]}
 
 
 class ApiRoutes:
@@ -67,7 +68,7 @@ class ApiRoutes:
         ]
 
     def _guarded(self, answer: Callable[[Request, Person], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
-        """Return an answer as JSON, errors included; a person must ask."""
+        """Return an answer as JSON, errors included; only signed-in users get one."""
 
         async def respond(request: Request) -> Response:
             try:
@@ -80,7 +81,7 @@ class ApiRoutes:
 
         return respond
 
-    async def _versions(self, _: Request, __: Person) -> VersionsAnswer:
+    async def _versions(self, _: Request, __: Person) -> dict[str, Any]:
         return VERSIONS
 
     async def _openapi(self, _: Request, __: Person) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class ApiRoutes:
         name = request.path_params.get("name", "")
         if "{name}" in endpoint.path and not is_name(name):
             raise HTTPException(404, "there is no job of that name")
-        query = read_query(endpoint.query, dict(request.query_params))
+        query = converted(dict(request.query_params), endpoint.query, texts=True)
         body = read_body(endpoint.body, await _json_of(request))
 
         def run() -> Any:
@@ -110,6 +111,25 @@ class ApiRoutes:
         content = json.dumps([endpoint.path, name, body])
         do = partial(self._changing.draw, run)
         return await self._repeats.once(person.name, request.headers.get(HEADER), content, do)
+
+
+def read_body(kind: type, given: Any) -> dict[str, Any]:
+    """Return the body of a request.
+
+    Args:
+        kind: Dataclass whose fields it must or may give.
+        given: The body, read from JSON; None if it is empty.
+
+    Raises:
+        ValueError: If it is no object, a key is unknown or missing, or a value is of another type.
+    """
+    body = {} if given is None else given
+    if not isinstance(body, dict):
+        raise ValueError(f"a request must be a JSON object, got {shown(body)}")
+    if kind is not BundleText:  # it may be longer than other texts, and the request is bounded
+        check_bounds(body)
+    converted(body, kind)
+    return body
 
 
 async def _json_of(request: Request) -> Any:

@@ -6,16 +6,20 @@ user's rights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from lightning_core.core.answers import JobStatus
+from lightning_core.core.limits import shown
 from lightning_core.history.job_history import JobHistory
 from lightning_core.parts.web.api import shapes
 from lightning_core.parts.web.pages.job_pages import log_tail
+from lightning_core.parts.web.status_rows import key_of
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import UnknownJobError
 from lightning_core.server.access.people import Person, Right
@@ -27,14 +31,6 @@ if TYPE_CHECKING:
     from lightning_core.parts.web.job_controls import JobControls
     from lightning_core.parts.web.live_history import LiveHistory
     from lightning_core.parts.web.submission import Submission
-
-
-from bisect import bisect_left
-from collections.abc import Sequence
-
-from lightning_core.core.answers import JobStatus
-from lightning_core.core.limits import shown
-from lightning_core.parts.web.status_rows import key_of
 
 VERSION = "v1"
 T = TypeVar("T")

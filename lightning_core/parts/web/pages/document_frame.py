@@ -106,5 +106,5 @@ class Frame:
         note = "" if acts else ' <span class="soft">read-only</span>'
         return (
             f'<form class="who" method="post" action="/leave"><span>{escape(person.name)}{note}</span> '
-            '<button class="plain">leave</button></form>'
+            '<button class="plain">sign out</button></form>'
         )
