@@ -7,18 +7,16 @@ a pool. In :mod:`.pages` is what is shown, as HTML, in :mod:`.api` the same as J
 from __future__ import annotations
 
 from lightning_core.core.parts import Companion, Part, later
-from lightning_core.parts.web.page_process import PORT, end_page, read_port, start_page
 
 part = Part(
     commands=later("lightning_core.parts.web.serve_command", "add_commands"),
     companions={
         "serve": Companion(
-            start_page,
-            end_page,
-            read_port,
-            str(PORT),
-            f"also serve the pool as a page in a browser (port {PORT} by default), until `down`",
-            "PORT",
+            later("lightning_core.parts.web.page_process", "start_page"),
+            later("lightning_core.parts.web.page_process", "end_page"),
+            later("lightning_core.parts.web.page_process", "read_port"),
+            help="also serve the pool as a page in a browser, until `down`, as `serve` does",
+            metavar="PORT",
         )
     },
 )

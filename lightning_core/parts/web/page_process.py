@@ -40,13 +40,15 @@ class PageError(LightningCoreError, RuntimeError):
 
 
 def read_port(text: str) -> int:
-    """Read the port of a page that can be served here.
+    """Read the port of a page that can be served here; an empty text is the default one.
 
     Raises:
         ValueError: If it is no port.
         BundleError: If a package that the page needs is not installed.
     """
     require(*NEEDS, extra="serve")
+    if not text:
+        return PORT
     if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) > MAX_PORT:
         raise ValueError(f"--serve must be a port from 0 to {MAX_PORT}, got {shown(text)}")
     return int(text)

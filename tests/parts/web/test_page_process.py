@@ -39,6 +39,7 @@ def test_the_page_starts_says_its_link_and_ends(pool: Pool) -> None:
     told = start_page(pool.folder, 0)
     link = re.search(r"http://\S+/enter\?key=\S+", told)
     assert link is not None, told
+    assert told.startswith("the pool at "), told
     with urllib.request.urlopen(link[0], timeout=30) as answer:
         assert answer.status == 200
     noted = json.loads((pool.folder / FILE).read_text())
