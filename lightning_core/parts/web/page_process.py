@@ -76,10 +76,10 @@ def start_page(folder: Path, port: int) -> str:
         )
     until = time.monotonic() + START_TIMEOUT
     while guard.poll() is None and time.monotonic() < until:
-        if LINK.search(told := _told(folder)) and told.endswith("\n"):
-            return told.rstrip()
+        if LINK.search(output := _output(folder)) and output.endswith("\n"):
+            return output.rstrip()
         time.sleep(0.1)
-    why = _told(folder).strip().rpartition("\n")[2] or f"it said nothing within {START_TIMEOUT:.0f} s"
+    why = _output(folder).strip().rpartition("\n")[2] or f"no output within {START_TIMEOUT:.0f} s"
     guard.terminate()
     guard.wait()
     end_page(folder)
@@ -112,7 +112,7 @@ def _end(process: Mapping[str, int]) -> None:
             os.kill(process["pid"], signal.SIGKILL)
 
 
-def _told(folder: Path) -> str:
+def _output(folder: Path) -> str:
     try:
         return read_own(folder, LOG, MAX_BYTES).decode(errors="replace")
     except OSError:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
@@ -12,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from lightning_core.core.parts import LivePage, all_parts
+from lightning_core.core.parts import all_parts
 from lightning_core.history.pool_scene import PoolScene
 from lightning_core.parts.web.drawing import Drawing
 from lightning_core.parts.web.entrance import Entrance
@@ -28,18 +29,28 @@ from lightning_core.server.access.people import Right
 WIDTH, MIN_WIDTH, MAX_WIDTH = 900, 340, 2000
 
 
-def links(about: Mapping[str, Any]) -> list[PageLink]:
-    """Return the pages that parts bring for a pool, by title.
+class FoundPage(NamedTuple):
+    """A page that a part brings."""
 
-    Args:
-        about: Description of the pool.
-    """
-    found = []
+    title: str
+    address: str
+    package: str
+    draw: Callable[[PoolScene], Any]
+
+
+def found_pages(about: Mapping[str, Any]) -> Iterator[FoundPage]:
+    """Yield the pages that parts bring for a pool, by its description."""
     for one in all_parts():
         for title, page in one.part.pages.items():
-            if _fits(page, about):
-                found.append(PageLink(f"/pages/{quote(_slug(title))}", escape(title), Right.SEE))
-    return found
+            with suppress(Exception):  # code from outside may raise anything, and the pool may not have answered yet
+                if page.fits(about):
+                    slug = re.sub(r"\W+", "-", title.lower()).strip("-")
+                    yield FoundPage(title, f"/pages/{quote(slug)}", one.package, page.draw)
+
+
+def links(about: Mapping[str, Any]) -> list[PageLink]:
+    """Return the links to the pages that parts bring for a pool, by its description."""
+    return [PageLink(page.address, escape(page.title), Right.SEE) for page in found_pages(about)]
 
 
 class PartRoutes:
@@ -63,43 +74,33 @@ class PartRoutes:
         return [Route("/pages/{name}", self._page), Route("/pages/{name}/body", self._body)]
 
     async def _page(self, request: Request) -> Response:
-        person = self._entrance.who_sees_all(request)
-        title, html = await self._draw(request)
-        body = f'<h1>{escape(title)}</h1><div id="part" aria-live="off">{html}</div>'
-        return HTMLResponse(self._frame.page(title, body, person, f"/pages/{quote(_slug(title))}", "part.js"))
+        person, page = self._entrance.who_sees_all(request), self._found(request)
+        body = f'<h1>{escape(page.title)}</h1><div id="part" aria-live="off">{await self._draw(request, page)}</div>'
+        return HTMLResponse(self._frame.page(page.title, body, person, page.address, "part.js"))
 
     async def _body(self, request: Request) -> Response:
         self._entrance.who_sees_all(request)
-        return HTMLResponse((await self._draw(request))[1])
+        return HTMLResponse(await self._draw(request, self._found(request)))
 
-    async def _draw(self, request: Request) -> tuple[str, str]:
-        """Return the title of a page and what its part draws.
+    def _found(self, request: Request) -> FoundPage:
+        """Return the page that a request is about.
 
         Raises:
             HTTPException: If the pool has no such page.
         """
-        view, name = self._watch.view, request.path_params["name"]
-        width = min(max(whole_number(request, "width") or WIDTH, MIN_WIDTH), MAX_WIDTH)
-        for one in all_parts():
-            for title, page in one.part.pages.items():
-                if _slug(title) == name and _fits(page, view.about):
-                    what = f"the page of {one.package}"
-
-                    def draw(page: LivePage = page, what: str = what) -> str:
-                        with self._history.reading() as history:
-                            scene = PoolScene(history, view.now, view.about, list(view.statuses()), width)
-                            return drawn(what, page.draw, scene)
-
-                    return title, await self._drawing.draw(draw)
+        address = f"/pages/{quote(request.path_params['name'])}"
+        for page in found_pages(self._watch.view.about):
+            if page.address == address:
+                return page
         raise HTTPException(404, "There is no such page.")
 
+    async def _draw(self, request: Request, page: FoundPage) -> str:
+        view = self._watch.view
+        width = min(max(whole_number(request, "width") or WIDTH, MIN_WIDTH), MAX_WIDTH)
 
-def _slug(title: str) -> str:
-    return re.sub(r"\W+", "-", title.lower()).strip("-")
+        def draw() -> str:
+            with self._history.reading() as history:
+                scene = PoolScene(history, view.now, view.about, list(view.statuses()), width)
+                return drawn(f"the page of {page.package}", page.draw, scene)
 
-
-def _fits(page: LivePage, about: Mapping[str, Any]) -> bool:
-    try:
-        return page.fits(about)
-    except Exception:  # code from outside may raise anything; the pool may not have answered yet
-        return False
+        return await self._drawing.draw(draw)

@@ -1,4 +1,4 @@
-"""Serves the page of a pool: one process beside the scheduler, on this machine's own address unless told otherwise."""
+"""The server of the page of a pool: a process beside the scheduler, which only this machine reaches by default."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_CONNECTIONS, KEEP_ALIVE, SHUTDOWN = 1000, 20, 2
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it is ready."""
+    """A server that calls a function once it is ready."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-// One job: its chart follows it, can be zoomed, and it can be steered.
+// The page of a job: a chart that follows it and can be zoomed, and the buttons that steer it.
 
 import { $, badge, clock, dateOf, duration, first, follow, oneAtATime, pool, post, say, wholeDate } from "./stream.js";
 
@@ -84,7 +84,7 @@ window.addEventListener("pointerup", (event) => {
 
 // ---------------------------------------------------------------------------------------------------- following
 
-/** Put dates where the server left moments of scheduler time. */
+/** Replace scheduler times from the server by dates. */
 function dates() {
   for (const place of document.querySelectorAll("[data-at]")) {
     const at = Number(place.dataset.at);
@@ -149,8 +149,8 @@ new ResizeObserver(() => {
 
 const ASKS = {
   pause: { words: () => `Pause ${name}? It keeps its memory.`, body: () => ({ release: false }) },
-  resume: { words: () => `Let ${name} go on?`, body: () => ({}) },
-  cancel: { words: () => `Cancel ${name}? It is saved first, and does not go on.`, body: () => ({}) },
+  resume: { words: () => `Resume ${name}?`, body: () => ({}) },
+  cancel: { words: () => `Cancel ${name}? It is saved first, and cannot be resumed.`, body: () => ({}) },
   deadline: {
     words: () => {
       const row = mine();

@@ -5,12 +5,12 @@ import { $, SYMBOLS, badge, clock, dateOf, duration, first, follow, html, now, p
 const body = document.querySelector("#jobs tbody");
 const shown = new Map(); // key -> {row, element}
 const STEP = 200;
-// The deadline stands at the same place on every bar, so that one look down the column shows which jobs are late.
+// The deadline is at the same place on every bar, so late jobs stand out in the column.
 const DEADLINE = 0.78;
 const WIDTH = 180;
 const RANKS = { crashed: 5, missed: 5, infeasible: 1, "at risk": 0, feasible: 2, met: 6, cancelled: 7 };
 const OUTCOMES = ["feasible", "at risk", "infeasible", "none", "met", "missed", "crashed", "cancelled"];
-// Searches that are shown although all of their trials have ended, the newest first.
+// Ended searches that are still shown, newest first.
 const MAX_ENDED = 5;
 const choice = { search: "", order: "urgent", outcomes: new Set(), searches: new Set(), limit: STEP };
 
@@ -98,7 +98,7 @@ function bar(row) {
   return svg("svg", { class: "bar", viewBox: `0 0 ${WIDTH} 16`, "aria-hidden": "true" }, ...parts);
 }
 
-/** A forecast has two figures: seconds below which it is rounded to so many. */
+/** Forecasts have two figures: below these seconds, they are rounded to so many. */
 const STEPS = [[100, 1], [600, 10], [3600, 60], [36000, 600], [172800, 3600], [864000, 7200], [Infinity, 86400]];
 
 function roughly(seconds) {
@@ -339,7 +339,7 @@ document.addEventListener("keydown", (event) => {
     $("search").focus();
   }
 });
-// Times that are relative go on by themselves.
+// Relative times advance between updates.
 setInterval(() => {
   if (document.hidden) return;
   tiles();

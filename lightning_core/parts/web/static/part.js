@@ -1,4 +1,4 @@
-// A page that a part brings, drawn again while it is open, as wide as the window.
+// The page of a part: redrawn while it is open, as wide as the window.
 
 import { $, keepDrawn } from "./stream.js";
 

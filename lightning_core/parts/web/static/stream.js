@@ -15,7 +15,7 @@ export function take(update) {
   if (update.trouble !== undefined) pool.trouble = update.trouble;
 }
 
-/** Scheduler time now: it goes on between two updates. */
+/** Scheduler time now; it advances between updates. */
 export const now = () => pool.now + (performance.now() - pool.at) / 1000;
 
 export function first() {
@@ -151,7 +151,7 @@ export function oneAtATime(draw) {
   };
 }
 
-/** Draw a place anew while the page is seen, and whenever its width changes: charts are as wide as the page. */
+/** Redraw an element while the page is visible, and when its width changes: charts are as wide as the page. */
 export function keepDrawn(place, drawOnce) {
   const draw = oneAtATime(drawOnce);
   let width = 0;

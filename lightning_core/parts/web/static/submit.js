@@ -16,7 +16,7 @@ async function send(address) {
   throw new Error(body.error?.words ?? `refused (${answer.status})`);
 }
 
-/** Lead to the line of a problem. */
+/** Move to the line of a problem. */
 function lead(line) {
   const lines = text.value.split("\n");
   const start = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);

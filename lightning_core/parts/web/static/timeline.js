@@ -1,4 +1,4 @@
-// The lanes of the devices, for the time that is chosen.
+// The lanes of the devices over the chosen time, and the panels of parts.
 
 import { $, oneAtATime, say } from "./stream.js";
 
