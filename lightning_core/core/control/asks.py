@@ -21,7 +21,7 @@ class Asker(str):
 
     Example::
 
-        >>> Asker.CALENDAR, Asker("quiet").words
+        >>> Asker.CALENDAR, Asker("mine").words
         ('calendar', 'quiet')
     """
 

@@ -1,4 +1,4 @@
-"""Routes of the pages of a job, and of the actions on them."""
+"""Routes of the pages of a job; their scripts change it through the API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JobRoutes:
         entrance: Identifies users and applies their rights.
         watch: Watcher of the pool.
         history: History of the pool.
-        steering: Passes on requests.
+        steering: Says whom a job may be steered by.
         drawing: Draws in threads.
         frame: The frame of every page.
         folder: Folder of the pool, with the logs of its jobs.
@@ -54,7 +54,6 @@ class JobRoutes:
             Route("/jobs/{name}/story", self._story),
             Route("/jobs/{name}/facts", self._facts),
             Route("/jobs/{name}/log", self._log),
-            Route("/jobs/{name}/{action}", self._act, methods=["POST"]),
         ]
 
     async def _page(self, request: Request) -> Response:
@@ -88,15 +87,6 @@ class JobRoutes:
         except OSError as error:
             text = str(error)
         return PlainTextResponse(text)
-
-    async def _act(self, request: Request) -> Response:
-        person = self._entrance.person(request)
-        name = self._entrance.known(request, person)
-        try:
-            body = await request.json()
-        except ValueError:
-            raise HTTPException(400, "a request must be JSON") from None
-        return PlainTextResponse(await self._steering.act(person, name, request.path_params["action"], body))
 
     async def _part(self, request: Request, draw: DrawJob) -> Response:
         return HTMLResponse(await self._draw(request, draw))

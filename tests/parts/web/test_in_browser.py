@@ -15,7 +15,9 @@ from playwright.sync_api import expect
 
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.parts import LivePage, Part, register, unregister
 from lightning_core.core.targets import BatchTarget, LossTarget
+from lightning_core.parts.market import part as market
 from lightning_core.parts.web.visitors import account, reader
 from tests.parts.web.browsing import Browsing, browsing
 
@@ -43,7 +45,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsing]:
         for number in range(1, 4):
             page.report("vit", number, [2.0 / number, 1.9 / number, 1.8 / number])
         page.watch.start()
+        register("every", Part(pages={"Every market": LivePage(market.pages["Market"].draw)}))
         yield found
+        unregister("every")
 
 
 @pytest.fixture
@@ -126,7 +130,7 @@ def test_cancelling_asks_once_and_no_means_no(site: Browsing) -> None:
 @pytest.mark.parametrize("width", [390, pytest.param(900, marks=pytest.mark.nightly), 1440])
 def test_nothing_is_wider_than_the_page(site: Browsing, width: int) -> None:
     tab = site.enter(ANN, viewport={"width": width, "height": 900})
-    for path in ("/", f"/jobs/{LONG}", "/timeline", "/market"):
+    for path in ("/", f"/jobs/{LONG}", "/timeline", "/pages/every-market"):
         tab.goto(site.base + path)
         expect(tab.locator("main")).to_be_visible()
         if path == "/":
@@ -199,7 +203,7 @@ def test_pages_are_accessible(site: Browsing, scheme: str, width: int) -> None:
     expect(tab.locator("#jobs tbody tr")).to_have_count(4)
     problems = violations(tab)
     for path, content in (
-        ("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart"),
+        ("/timeline", "#lanes svg"), ("/jobs/vit", "#chart svg.chart"), ("/pages/every-market", "dl.tiles"),
     ):  # fmt: skip
         tab.goto(site.base + path)
         expect(tab.locator(content).first).to_be_visible()

@@ -50,7 +50,7 @@ def test_no_person_comes_in_without_a_link_or_a_token(page: Page) -> None:
         answer = browser.get(path)
         assert answer.status_code == 401, path
         assert "vit" not in answer.text
-    assert browser.post("/jobs/vit/cancel", json={}, headers=ORIGIN).status_code == 401
+    assert browser.post("/api/v1/jobs/vit/cancel", json={}, headers=ORIGIN).status_code == 401
     assert browser.get("/enter", params={"key": "wrong"}).status_code == 401
     assert browser.get("/", headers={"accept": "text/html"}).text.count("Sign in") == 1
 
@@ -166,7 +166,7 @@ def test_what_is_asked_reaches_the_pool(
     page: Page, action: str, body: dict[str, object], row: dict[str, object]
 ) -> None:
     browser = page.of(ANN)
-    answer = browser.post(f"/jobs/vit/{action}", json=body, headers=ORIGIN)
+    answer = browser.post(f"/api/v1/jobs/vit/{action}", json=body, headers=ORIGIN)
     assert (answer.status_code, "vit" in answer.text) == (200, True), answer.text
     page.look()
     state = json.loads(state_of(browser.get("/").text))
@@ -186,7 +186,7 @@ def test_what_is_asked_reaches_the_pool(
     ],
 )
 def test_a_value_that_is_invalid_is_refused(page: Page, action: str, body: object, words: str) -> None:
-    answer = page.of(ANN).post(f"/jobs/vit/{action}", json=body, headers=ORIGIN)
+    answer = page.of(ANN).post(f"/api/v1/jobs/vit/{action}", json=body, headers=ORIGIN)
     assert (answer.status_code, words in answer.text) == (400, True), answer.text
 
 
@@ -195,7 +195,7 @@ def test_a_reader_changes_nothing(page: Page) -> None:
     assert "data-ask" not in browser.get("/jobs/vit").text
     assert "data-ask" in page.of(ANN).get("/jobs/vit").text
     for action in ("pause", "resume", "cancel", "deadline", "devices"):
-        assert browser.post(f"/jobs/vit/{action}", json={"deadline": "9h"}, headers=ORIGIN).status_code == 403
+        assert browser.post(f"/api/v1/jobs/vit/{action}", json={"deadline": "9h"}, headers=ORIGIN).status_code == 403
     assert page.watch.view.newest("vit") is not None
     page.look()
     assert not page.watch.view.newest("vit").paused  # type: ignore[union-attr]
@@ -207,7 +207,7 @@ def test_who_may_see_their_own_jobs_alone_sees_no_other(page: Page) -> None:
     assert json.loads(state_of(browser.get("/").text))["rows"] == []
     for path in OF_A_JOB:
         assert browser.get(path).status_code == 404, path
-    assert browser.post("/jobs/vit/cancel", json={}, headers=ORIGIN).status_code == 404
+    assert browser.post("/api/v1/jobs/vit/cancel", json={}, headers=ORIGIN).status_code == 404
     for path in ("/timeline", "/timeline/lanes", "/metrics"):
         assert browser.get(path).status_code == 403, path
 
@@ -273,8 +273,10 @@ def test_other_names_other_sites_and_huge_bodies_are_refused(page: Page) -> None
         {"origin": "https://evil.example"}, {"origin": "null"}, {},
         ORIGIN | {"sec-fetch-site": "cross-site"}, {"origin": f"http://{HOST}.evil.example"},
     ):  # fmt: skip
-        assert browser.post("/jobs/vit/cancel", json={}, headers=headers).status_code == 403, headers
-    assert browser.post("/jobs/vit/pause", content=b" " * (MAX_BODY_BYTES + 1), headers=ORIGIN).status_code == 413
+        assert browser.post("/api/v1/jobs/vit/cancel", json={}, headers=headers).status_code == 403, headers
+    assert (
+        browser.post("/api/v1/jobs/vit/pause", content=b" " * (MAX_BODY_BYTES + 1), headers=ORIGIN).status_code == 413
+    )
     page.look()
     assert page.watch.view.newest("vit").finished_at is None  # type: ignore[union-attr]
 
@@ -283,7 +285,7 @@ def test_a_program_with_a_token_needs_no_origin(page: Page) -> None:
     page.people["t0ken"] = ANN
     browser = page.browser()
     headers = {"authorization": "Bearer t0ken"}
-    assert browser.post("/jobs/vit/pause", json={}, headers=headers).status_code == 200
+    assert browser.post("/api/v1/jobs/vit/pause", json={}, headers=headers).status_code == 200
 
 
 def test_hostile_words_stay_words(page: Page, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ for (const button of document.querySelectorAll("[data-ask]")) {
     dialog.onclose = async () => {
       if (dialog.returnValue !== "yes") return;
       try {
-        say(await post(`${address}/${action}`, ask.body($("ask-value").value)));
+        say((await post(`${address}/${action}`, ask.body($("ask-value").value))).words);
         soon();
       } catch (error) {
         say(error.message, true);

@@ -116,15 +116,16 @@ export function say(words, bad = false) {
   say.timer = setTimeout(() => (said.textContent = ""), bad ? 12000 : 6000);
 }
 
-export async function post(address, body) {
-  const answer = await fetch(address, {
+/** Change something through the API; return its answer. */
+export async function post(path, body) {
+  const answer = await fetch(`/api/v1${path}`, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body),
   });
-  const words = (await answer.text()).trim();
-  if (!answer.ok) throw new Error(words || `refused (${answer.status})`);
-  return words;
+  const said = await answer.json();
+  if (answer.ok) return said;
+  throw Object.assign(new Error(said.error?.words ?? `refused (${answer.status})`), said.error);
 }
 
 export { $ };

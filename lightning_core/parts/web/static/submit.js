@@ -1,19 +1,16 @@
 // A bundle's text: its problems at their lines, and its submission.
 
-import { $, html, say } from "./stream.js";
+import { $, html, post, say } from "./stream.js";
 
 const text = $("bundle");
 
-async function send(address) {
-  const answer = await fetch(`/api/v1/bundles${address}`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ bundle: text.value }),
-  });
-  const body = await answer.json();
-  if (answer.ok) return body;
-  if (answer.status === 422 && body.error?.problems) return { problems: body.error.problems };
-  throw new Error(body.error?.words ?? `refused (${answer.status})`);
+async function send(path) {
+  try {
+    return await post(`/bundles${path}`, { bundle: text.value });
+  } catch (error) {
+    if (error.problems) return { problems: error.problems };
+    throw error;
+  }
 }
 
 /** Move to the line of a problem. */
