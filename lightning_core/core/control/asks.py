@@ -22,7 +22,7 @@ class Asker(str):
     Example::
 
         >>> Asker.CALENDAR, Asker("mine").words
-        ('calendar', 'quiet')
+        ('calendar', 'mine')
     """
 
     __slots__ = ()

@@ -194,8 +194,10 @@ def test_a_reader_changes_nothing(page: Page) -> None:
     browser = page.of(READER)
     assert "data-ask" not in browser.get("/jobs/vit").text
     assert "data-ask" in page.of(ANN).get("/jobs/vit").text
+    bodies: dict[str, object] = {"deadline": {"deadline": "9h"}, "devices": {"devices": 1}}
     for action in ("pause", "resume", "cancel", "deadline", "devices"):
-        assert browser.post(f"/api/v1/jobs/vit/{action}", json={"deadline": "9h"}, headers=ORIGIN).status_code == 403
+        body = bodies.get(action, {})
+        assert browser.post(f"/api/v1/jobs/vit/{action}", json=body, headers=ORIGIN).status_code == 403
     assert page.watch.view.newest("vit") is not None
     page.look()
     assert not page.watch.view.newest("vit").paused  # type: ignore[union-attr]
