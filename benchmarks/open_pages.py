@@ -105,9 +105,9 @@ async def keep_open(link: str, number: int) -> Read:
 
 def serve_page(socket: str) -> None:
     """Serve the page of a pool; print the link for many."""
+    from lightning_core.parts.web.web_server import listen, serve
     from lightning_core.pool import Pool
     from lightning_core.server.clients.socket_client import SocketClient
-    from lightning_core.web.web_server import listen, serve
 
     with Pool(SocketClient(Path(socket))) as pool:
         serve(pool, listen("127.0.0.1", 0), [], readers=1, ready=lambda _, others: print(others[0], flush=True))

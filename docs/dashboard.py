@@ -1,4 +1,4 @@
-"""Makes the Grafana dashboard of a pool, lightning_core/web/monitoring/dashboard.json.
+"""Makes the Grafana dashboard of a pool, lightning_core/parts/web/monitoring/dashboard.json.
 
     pip install grafana-foundation-sdk==1769699998!10.1.0
     python docs/dashboard.py
@@ -17,7 +17,7 @@ from grafana_foundation_sdk.models.common import GraphDrawStyle
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-PATH = Path(__file__).parents[1] / "lightning_core" / "web" / "monitoring" / "dashboard.json"
+PATH = Path(__file__).parents[1] / "lightning_core" / "parts" / "web" / "monitoring" / "dashboard.json"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${source}")
 # The pool that is chosen above, by the address that Prometheus scrapes.
 POOL = '{instance=~"$pool"}'

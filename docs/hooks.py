@@ -168,10 +168,10 @@ RAY = (
 
 def http_page() -> str:
     """Return the reference of the API over HTTP, written from its own description by OpenAPI."""
-    from lightning_core.web.api.openapi import document
+    from lightning_core.parts.web.api.openapi import document
 
     described = document()
-    guide = "[Watch a pool in a browser](../how-to/serve.md#from-programs-and-from-afar)"
+    guide = "[Watch a pool in a browser](../parts/serve.md#from-programs-and-from-afar)"
     lines = ["# API over HTTP", "", described["info"]["description"], "",
              f"A pool that is served says this by OpenAPI 3.1, at `/api/v1/openapi.json`. How to use it: {guide}.",
              ""]  # fmt: skip

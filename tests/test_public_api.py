@@ -56,7 +56,7 @@ def test_a_client_of_a_pool_loads_little() -> None:
 def test_a_scheduler_without_a_market_or_a_plan_imports_neither() -> None:
     modules = loaded("from lightning_core.scheduler.scheduler import Scheduler; Scheduler()")
     rooms = {name.split(".")[1] for name in modules if name.startswith("lightning_core.")}
-    assert rooms.isdisjoint({"market", "placement", "search", "cloud", "cluster", "web", "callbacks", "agent"})
+    assert rooms.isdisjoint({"market", "search", "cloud", "cluster", "parts", "callbacks", "agent"})
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"CoreCallback"}))

@@ -89,7 +89,7 @@ def _shown(text: str) -> str:
 
 def add_pool(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the pool."""
-    where = "folder of a pool, host:port of its Ray, or https:// address of its page, which takes LIGHTNING_CORE_TOKEN"
+    where = "folder of a pool, host:port of its Ray, or its https:// address, which takes LIGHTNING_CORE_TOKEN"
     parser.add_argument("--pool", default=AUTO, metavar="WHERE", help=where)
 
 

@@ -121,7 +121,7 @@ def _why(arguments: argparse.Namespace) -> int:
             if not os.access(folder / JOURNAL, os.R_OK):
                 print("\n".join(why_now(pool.status(arguments.job))))
                 print("this is the current state; the history is in the pool's journal, which this account "
-                      "cannot read here, and on its page (`lightning-core serve`)", file=sys.stderr)  # fmt: skip
+                      "cannot read here; the pool's https:// address shows it", file=sys.stderr)  # fmt: skip
                 return EXIT_MET
     with Journal.open(journal_path(folder), read_only=True) as journal:
         history = History.read(journal, arguments.job)

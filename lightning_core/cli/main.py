@@ -26,10 +26,10 @@ from lightning_core.cli import (
     search,
     simulate,
     status_command,
+    token_commands,
     up,
 )
 from lightning_core.cli.arguments import Parser, complete
-from lightning_core.cli.users import serve, token_commands
 from lightning_core.core.parts import all_parts
 from lightning_core.errors import LightningCoreError
 from lightning_core.name_conflict import describe_namesake
@@ -51,30 +51,31 @@ COMMANDS = (
     job_commands,
     search,
     status_command,
-    serve,
     history_commands,
     journals,
 )
-# Commands that continue although their output cannot be read; the others, which only show something, end.
-ACTING = ("run", "search", "serve", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
+# Commands that continue although their output cannot be read; the others, which only show something, end. A part's
+# command continues if its parser has the default `acts=True`.
+ACTING = ("run", "search", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",
-          "tensorboard": "tensorboardX", "optuna": "optuna",
-          "serve": "starlette uvicorn prometheus_client"}  # fmt: skip
+          "tensorboard": "tensorboardX", "optuna": "optuna"}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = make_parser()
-    core = {word for action in parser._actions for word in (action.choices or ())}
+    core = {word for action in parser._actions for word in (action.choices or ())} - {"up"}
     words = sys.argv[1:] if argv is None else argv
-    if next((word for word in words if not word.startswith("-")), "") not in core:  # a command of a part, or --help
+    # A command of a part, --help, or one to which parts add options.
+    if next((word for word in words if not word.startswith("-")), "") not in core:
         parser = make_parser(with_parts=True)
     complete(parser)
     fill_streams()
     arguments = parser.parse_args(argv)
-    with lossy_output() if arguments.command in ACTING else nullcontext():
+    acts = arguments.command in ACTING or getattr(arguments, "acts", False)
+    with lossy_output() if acts else nullcontext():
         return _run(arguments)
 
 
@@ -154,6 +155,7 @@ def make_parser(*, with_parts: bool = False) -> argparse.ArgumentParser:
         try:
             if one.part.commands is not None:
                 one.part.commands(command)
+            up.add_companions(commands.choices["up"], one.part)
         except Exception as error:  # code from outside may raise anything
             print(f"warning: the commands of {one.package} are left out: {clean(str(error))}", file=sys.stderr)
     return parser

@@ -9,19 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightning_core.cli.arguments import add_folder, whole_number
-from lightning_core.cli.users.page_process import PageError, end_page, start_page
-from lightning_core.cli.users.serve import PORT
 from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import MAX_DEVICES
+from lightning_core.core.parts import Companion, Part, all_parts
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.discovery import folder_here
 from lightning_core.storage.journals.journal import Journal
-
-# Needs of the page beside those of the pool.
-SERVE = ("starlette", "uvicorn", "prometheus_client")
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -37,8 +33,6 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     there = "make the pool in this Ray cluster, whose nodes all see its folder (auto: the one on this machine)"
     up.add_argument("--ray", metavar="ADDRESS", help=there)
     add_folder(up)
-    serve = f"also serve the pool as a page in a browser (port {PORT} by default), until `down`"
-    up.add_argument("--serve", type=whole_number(0, 65535), nargs="?", const=PORT, metavar="PORT", help=serve)
     recover = "continue a damaged journal from its last good event; the damaged files are kept beside it"
     up.add_argument("--recover", action="store_true", help=recover)
     down = command("down", _down, "shut down the pool; its jobs are saved, and resume with the next `up`")
@@ -46,6 +40,20 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     down.add_argument(
         "--now", action="store_true", help="do not wait for jobs that can save only at the end of an epoch"
     )
+
+
+def add_companions(up: argparse.ArgumentParser, part: Part) -> None:
+    """Add the options of ``up`` that start the companions of a part."""
+    for name, one in part.companions.items():
+        up.add_argument(f"--{name}", dest=_dest(name), nargs="?", const=one.default, metavar=one.metavar, help=one.help)
+
+
+def _dest(name: str) -> str:
+    return f"companion {name}"
+
+
+def _companions() -> dict[str, Companion]:
+    return {name: one for part in all_parts() for name, one in part.part.companions.items()}
 
 
 def _up(arguments: argparse.Namespace) -> int:
@@ -56,7 +64,11 @@ def _up(arguments: argparse.Namespace) -> int:
     from lightning_core.server.proxy import POOL
 
     require("torch", "lightning", "ray", "jsonargparse")
-    require(*(SERVE if arguments.serve is not None else ()), extra="serve")
+    beside = [
+        (one, one.read(value))
+        for name, one in _companions().items()
+        if (value := getattr(arguments, _dest(name), None)) is not None
+    ]
     from lightning_core.cli.pool_file import read_pool_file
 
     settings, kind, devices, resident, on_verdict, group, supply, is_all = read_pool_file(
@@ -95,18 +107,12 @@ def _up(arguments: argparse.Namespace) -> int:
         where = group.path.parent
         print(f"  members of its group reach it with --pool {where}, or LIGHTNING_CORE_POOL={where}")
     print("  its workers are importing torch and Lightning; a job that is submitted now waits some seconds for them")
-    _serve_page(folder, arguments.serve)
+    for one, value in beside:
+        try:
+            print(one.start(folder, value))
+        except Exception as error:  # code from outside may raise anything, and the pool is up
+            print(f"{error}; the pool is up all the same", file=sys.stderr)
     return EXIT_MET
-
-
-def _serve_page(folder: Path, port: int | None) -> None:
-    """Start the page beside the pool, if a port is given; the pool is up, whether the page is or not."""
-    if port is None:
-        return
-    try:
-        print(start_page(folder, port))
-    except PageError as error:
-        print(f"{error}; the pool is up, and `lightning-core serve` tries again", file=sys.stderr)
 
 
 def _say_busy_cores(kind: str, wanted: int) -> None:
@@ -156,7 +162,11 @@ def _down(arguments: argparse.Namespace) -> int:
     from lightning_core.cluster.head import down
 
     folder = arguments.folder or folder_here()
-    end_page(folder)
+    for name, one in _companions().items():
+        try:
+            one.end(folder)
+        except Exception as error:  # code from outside may raise anything
+            print(f"{name} did not end: {error}", file=sys.stderr)
     down(folder, now=arguments.now)
     print("the pool is down; checkpoints are kept, and `up` resumes the jobs that have not ended")
     return EXIT_MET

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -56,15 +57,70 @@ class Later(NamedTuple):
         """Import it."""
         return getattr(import_module(self.module), self.name)
 
+    def __call__(self, *arguments: Any) -> Any:
+        return self.load()(*arguments)
+
 
 def later(module: str, name: str) -> Any:
-    """Return a class or function that is not imported before it is asked for.
+    """Return a class or function that is not imported before it is asked for or called.
 
     Args:
         module: Its module.
         name: Its name there.
     """
     return Later(module, name)
+
+
+class Companion(NamedTuple):
+    """A process that stands beside a pool: ``up --NAME [VALUE]`` starts it, and ``down`` ends it.
+
+    Args:
+        start: Function of the pool's folder and of what ``read`` returned. It starts the process, in place of one that
+            runs, and returns a text for the user. If it raises, the pool is up all the same.
+        end: Function of the pool's folder that ends the process if it runs.
+        read: Function of the text VALUE, called before the pool is started. If it raises, nothing is started.
+        default: VALUE if none is given.
+        help: Line about the option for ``up --help``.
+        metavar: Word for VALUE there.
+    """
+
+    start: Callable[[Path, Any], str]
+    end: Callable[[Path], None]
+    read: Callable[[str], Any] = str
+    default: str = ""
+    help: str = ""
+    metavar: str = "VALUE"
+
+
+class LivePage(NamedTuple):
+    """A page about a pool that is drawn again while it is open, where pools are shown live.
+
+    Args:
+        draw: Function of a :class:`~lightning_core.history.pool_scene.PoolScene`. It returns what a panel does, or
+            :class:`Html`.
+        fits: Function of the description of a pool (``Pool.about()``) that returns whether it has this page.
+    """
+
+    draw: Callable[[Any], Any]
+    fits: Callable[[Mapping[str, Any]], bool] = lambda about: True
+
+
+class Figure(NamedTuple):
+    """A number that a part gives to monitoring, or several by a label.
+
+    Args:
+        name: Name, in lower case with underscores.
+        about: What it is.
+        value: The number, or numbers by the value of the label.
+        label: Name of the label; empty for a single number.
+        counts: Whether it only grows.
+    """
+
+    name: str
+    about: str
+    value: float | Mapping[str, float]
+    label: str = ""
+    counts: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,9 +131,8 @@ class Part:
         policies: Classes of :class:`~lightning_core.core.protocols.Policy` by name.
         estimators: Classes of :class:`~lightning_core.core.protocols.Estimator` by name.
         controllers: Classes of :class:`~lightning_core.controllers.Controller` by name.
-        spot_policies: Classes of spot policies by name.
-        provisioners: Functions of a pool's name, the resource of a device and further words, by name; each returns a
-            :class:`~lightning_core.parts.market.cloud.provisioner.Provisioner`.
+        members: Classes or functions of families that another part has, by family and by name; that part's
+            documentation says which.
         targets: Classes derived from :class:`~lightning_core.core.targets.Target`.
         events: Frozen dataclasses of JSON values by name. An event that is sent to a pool as ``NAME.EVENT``, where
             ``NAME`` is that of the entry point, reaches all controllers as an object of its class. A part with
@@ -92,15 +147,18 @@ class Part:
         histories: Functions of settings that return a :class:`~lightning_core.core.supplies.PartHistory` of a pool, or
             None for a pool that it says nothing of, by name.
         lines: Functions that return the line of ``status`` for what a controller says of itself, by its name.
+        figures: Functions that return a list of :class:`Figure` for the same, by its name.
         reasons: Words of its reasons, as in :mod:`lightning_core.core.reasons`, by code; ``Reason("PART.CODE")`` has
             them.
         commands: Function that adds commands to ``lightning-core``, as ``add_commands`` of the modules in
             ``lightning_core.cli`` does.
         columns: Functions of a :class:`~lightning_core.core.answers.JobStatus` that return a text, or an empty one for
-            nothing, by the heading under which ``status``, the page and reports show it.
-        panels: Functions of a :class:`~lightning_core.history.history.History` that return a text (HTML as
-            :class:`Html`), or the rows of a table (a list of lists of texts, the heading first), by the title of the
-            panel that they add to reports; an empty text for no panel.
+            nothing, by the heading under which ``status``, reports and live pools show it.
+        panels: Functions of a :class:`~lightning_core.history.history.History` that return a text, the rows of a table
+            (a list of lists of texts, the heading first) or :class:`Html`, by the title of the panel that they add to
+            reports and to the timeline of a live pool; an empty text for no panel.
+        pages: A :class:`LivePage` by its title, for users who may see all jobs.
+        companions: A :class:`Companion` by the name of its option.
 
     Example::
 
@@ -124,10 +182,13 @@ class Part:
     tasks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     histories: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     lines: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    figures: Mapping[str, Callable[[Any], Sequence[Figure]]] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     commands: Callable[..., None] | None = None
     columns: Mapping[str, Callable[..., str]] = field(default_factory=dict)
     panels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    pages: Mapping[str, LivePage] = field(default_factory=dict)
+    companions: Mapping[str, Companion] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -57,14 +57,21 @@ def checked(value: Any, kind: Any, hook: Hook | None = None) -> Any:
     return converted(value, kind, hook)
 
 
-def converted(value: Any, kind: Any, hook: Hook | None = None) -> Any:
-    """Return values whose bounds were checked as a value of a type; see :func:`checked`."""
+def converted(value: Any, kind: Any, hook: Hook | None = None, *, texts: bool = False) -> Any:
+    """Return values whose bounds were checked as a value of a type; see :func:`checked`.
+
+    Args:
+        value: The values.
+        kind: The type.
+        hook: Makes values of other types.
+        texts: Whether the values are texts, of which numbers are read too.
+    """
     names = _names_of(kind)
     if names is not None and isinstance(value, dict) and not value.keys() <= names:
         unknown = next(name for name in value if name not in names)
         raise ValueError(f"unknown field {shown(unknown)}{did_you_mean(str(unknown), sorted(names))}")
     try:
-        return msgspec.convert(value, kind, dec_hook=hook)
+        return msgspec.convert(value, kind, dec_hook=hook, strict=not texts)
     except msgspec.ValidationError as error:
         raise ValueError(_in_words(error, value)) from None
 

@@ -41,7 +41,7 @@ def take_level(levels: dict[Asker, Asked], event: Asking) -> str:
     Example::
 
         >>> levels = {Asker.PERSON: Asked(hold=True)}
-        >>> take_level(levels, Resume("vit", Asker.PLAN))
+        >>> take_level(levels, Resume("vit", Asker.CALENDAR))
         ' (overruled by a person)'
     """
     after = levels[event.by] = level_after(event, levels.get(event.by, NOTHING))

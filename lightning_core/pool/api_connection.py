@@ -46,7 +46,7 @@ class ApiConnection:
     """A connection to the API of a pool, which is made anew where the server has closed it.
 
     Args:
-        url: Address of the page of the pool, such as ``https://pool.example.org``.
+        url: Address of the pool over HTTP, such as ``https://pool.example.org``.
         token: Token of a person (``lightning-core token new``).
         allow_http: Whether another machine may be spoken to without TLS: all on the way can then read the token.
 

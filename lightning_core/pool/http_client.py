@@ -1,4 +1,4 @@
-"""The client of a pool's API over HTTP (:mod:`lightning_core.web.api`), for a pool on another machine."""
+"""The client of a pool's API over HTTP, for a pool on another machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HttpClient:
     """Speaks with a pool over HTTP.
 
     Args:
-        url: Address of the page of the pool, such as ``https://pool.example.org``.
+        url: Address of the pool over HTTP, such as ``https://pool.example.org``.
         token: Token of a person (``lightning-core token new``).
         allow_http: Whether another machine may be spoken to without TLS: all on the way can then read the token.
 

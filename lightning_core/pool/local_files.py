@@ -81,8 +81,8 @@ def is_there(path: Path) -> bool:
         path.stat()
     except PermissionError:
         raise NotOnThisMachineError(
-            f"{path}: only the pool's own account can read its files; ask its owner for a token for its page "
-            "(`lightning-core serve`), which shows curves, reasons and logs"
+            f"{path}: only the pool's own account can read its files; ask its owner for a token and for "
+            "the https:// address of the pool, which shows curves, reasons and logs"
         ) from None
     except OSError:
         return False

@@ -73,7 +73,7 @@ class Pool:
         """Connect to a pool.
 
         Args:
-            where: Folder of the pool, ``host:port`` of its Ray, or address of its page such as
+            where: Folder of the pool, ``host:port`` of its Ray, or its address over HTTP such as
                 ``https://pool.example.org``, from anywhere. By default the pool that ``LIGHTNING_CORE_POOL`` names,
                 else the one of this account on this machine.
             patience: Seconds to wait for a scheduler that does not answer; by default 20.

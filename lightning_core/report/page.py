@@ -12,18 +12,17 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
-from lightning_core.core.parts import Html, all_parts
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
 from lightning_core.report.gantt import gantt, swatch
 from lightning_core.report.job_card import job_card
 from lightning_core.report.job_tables import all_faults, all_jobs, outcomes
 from lightning_core.report.lanes import use
+from lightning_core.report.part_panels import panels
 from lightning_core.report.style import STYLE
 from lightning_core.report.svg import escape
 from lightning_core.storage.atomic_files import write_whole
@@ -107,7 +106,7 @@ def page(history: History, title: str = "") -> str:
         f'<p class="soft">{escape(title or "Training jobs with deadlines")}</p><h1>{headline}</h1>'
         f"<p>{_intro(history)}</p>{_failed_parts(history)}{_tiles(history)}"
         f"<h2>Jobs</h2><div class=panel>{all_jobs(history, list(cards))}</div>"
-        f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{_panels(history)}"
+        f"<h2>Devices</h2><div class=panel>{gantt(history)}{_who(history)}</div>{panels(history)}"
         f"{all_faults(history, cards)}"
         f'<h2>Job by job</h2><div class=panel><ul class="legend">{_legend()}</ul></div>'
         f'<p class="soft">{_about_charts(history, len(cards))}</p>'
@@ -175,32 +174,6 @@ def _failed_parts(history: History) -> str:
     """Return a line about each part from outside the library that failed."""
     lines = (f"a part failed, and was asked no more: {part}: {words}" for part, words in history.failed.items())
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
-
-
-def _panels(history: History) -> str:
-    """Return the panels of installed parts; one that raises says so."""
-    drawn = []
-    for one in all_parts():
-        for title, panel in one.part.panels.items():
-            try:
-                if shown := panel(history):
-                    drawn.append(f"<h2>{escape(title)}</h2><div class=panel>{_as_html(shown)}</div>")
-            except Exception as error:  # code from outside may raise anything
-                words = f"the panel of {one.package} cannot be drawn: {type(error).__name__}: {error}"
-                drawn.append(f"<h2>{escape(title)}</h2><div class=panel><p>{escape(words)}</p></div>")
-    return "".join(drawn)
-
-
-def _as_html(said: str | Sequence[Sequence[str]]) -> str:
-    """Return a text as a paragraph, HTML as it is, or rows, the heading first, as a table."""
-    if isinstance(said, Html):
-        return said
-    if isinstance(said, str):
-        return f"<p>{escape(said)}</p>"
-    first, *rows = [[escape(str(cell)) for cell in row] for row in said]
-    heading = "".join(f"<th>{cell}</th>" for cell in first)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows[:MAX_ROWS])
-    return f"<table><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _tiles(history: History) -> str:

@@ -153,7 +153,7 @@ def is_address(pool: str) -> bool:
 
 
 def is_url(pool: str) -> bool:
-    """Return whether a pool is named by the address of its page: it is watched and steered so, and not joined."""
+    """Return whether a pool is named by its address over HTTP: it is watched and steered so, and not joined."""
     return pool.startswith(("http://", "https://"))
 
 

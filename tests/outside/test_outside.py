@@ -575,3 +575,25 @@ def test_a_job_whose_target_is_of_a_missing_part_can_be_shown(quiet: Path, tmp_p
     assert [status.target.to_dict() for status in shown] == [one["target"] for one in told]
     with pytest.raises(ValueError, match="it may be of a part that is not installed here"):
         target_from_dict(told[0]["target"])
+
+
+def test_its_page_is_beside_those_of_the_library(quiet: Path, tmp_path: Path) -> None:
+    from lightning_core.parts.web.visitors import account
+    from tests.parts.web.pages import page_of
+
+    with page_of(tmp_path / "pool") as page:
+        page.submit(Job("a", 600.0, as_target("loss<=0.5")))
+        ann = page.of(account("ann"))
+        assert '<a href="/pages/nights">Nights</a>' in ann.get("/").text
+        assert "<p>1 jobs sleep &lt;well&gt;</p>" in ann.get("/pages/nights").text
+
+
+def test_its_companion_stands_beside_a_pool(quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning_core.cli.main import main
+
+    monkeypatch.setattr("lightning_core.cluster.head.up", lambda *_, **__: {"token": "", "address": "here"})
+    monkeypatch.setattr("lightning_core.cluster.head.down", lambda *_, **__: None)
+    assert main(["up", "--folder", str(tmp_path), "--devices", "1", "--owl"]) == 0
+    assert (tmp_path / "owl").read_text() == "awake"
+    assert main(["down", "--folder", str(tmp_path)]) == 0
+    assert not (tmp_path / "owl").exists()

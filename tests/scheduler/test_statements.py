@@ -17,6 +17,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
+from lightning_core.parts.web.status_rows import row_of
 from lightning_core.report.card import card
 from lightning_core.report.page import page
 from lightning_core.scheduler.scheduler import Scheduler
@@ -24,7 +25,6 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.view.job_line import COLUMNS, line
 from lightning_core.view.why import rows
-from lightning_core.web.status_rows import row_of
 from tests.driven import Curve, drive
 
 IN_TIME = ("on time", "to spare", "in time with", "early")

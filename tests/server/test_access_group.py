@@ -211,7 +211,7 @@ def test_members_are_told_why_by_the_pool_whose_files_are_closed_to_them(opened:
 @as_root
 def test_what_reads_files_of_the_pool_says_that_they_are_closed(opened: Open) -> None:
     """Before anything is submitted, or listens."""
-    from lightning_core.web.web_server import serve
+    from lightning_core.parts.web.web_server import serve
 
     pool, none = opened(*Right), cast(Any, None)
     for act in (

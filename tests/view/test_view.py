@@ -19,6 +19,7 @@ from lightning_core.core.events import Cell, ExitCause, Report, Submit, Tick, Wo
 from lightning_core.core.jobs import Job
 from lightning_core.core.reasons import WORDS, Reason
 from lightning_core.core.targets import BatchTarget, EpochTarget, LossTarget
+from lightning_core.parts.web.status_rows import row_of
 from lightning_core.run.follow import remembering
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -26,7 +27,6 @@ from lightning_core.scheduler.summary import Summary
 from lightning_core.view.board import Board, bar_of
 from lightning_core.view.job_line import COLUMNS, line
 from lightning_core.view.progress import LiveView, PlainView, print_summary, view_for
-from lightning_core.web.status_rows import row_of
 
 
 def some_jobs() -> list[JobStatus]:

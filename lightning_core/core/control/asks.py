@@ -21,8 +21,8 @@ class Asker(str):
 
     Example::
 
-        >>> Asker.CALENDAR, Asker("quiet").words
-        ('calendar', 'quiet')
+        >>> Asker.CALENDAR, Asker("mine").words
+        ('calendar', 'mine')
     """
 
     __slots__ = ()

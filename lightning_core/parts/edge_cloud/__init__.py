@@ -7,22 +7,18 @@ Source: the paper on edge and cloud (``docs/parts/edge-and-cloud.md``).
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-
-from lightning_core.core.parts import Part, later
+from lightning_core.core.parts import LivePage, Part, later
 from lightning_core.parts.edge_cloud.day_plan import DemandSeen, PlanGiven
-
-
-def _add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    from lightning_core.parts.edge_cloud.place_commands import add_commands
-
-    add_commands(command)
-
 
 part = Part(
     controllers={"plan": later("lightning_core.parts.edge_cloud.placement_controller", "PlacementController")},
     events={"plan_given": PlanGiven, "demand_seen": DemandSeen},
-    commands=_add_commands,
+    commands=later("lightning_core.parts.edge_cloud.place_commands", "add_commands"),
+    pages={
+        "Plan": LivePage(
+            later("lightning_core.parts.edge_cloud.plan_page", "draw"),
+            lambda about: about["controllers"].get("plan") is not None,
+        )
+    },
 )
 """What ``lightning_core`` registers as the part ``edge_cloud``."""

@@ -50,6 +50,7 @@ class PlacementController:
         >>> demands = Demands(("night", "day"), {"gpu": Gpu(2.0)}, {"fp32": Level(0.9, {"gpu": 1500.0})},
         ...                   {"harbour": Node({"gpu": 1})}, {"cars": PlacedJob((0, 1), rate=15.0, sample=0.4)})
         >>> controller, pool = PlacementController(), MadeUpPool(["cars"])
+        >>> pool.locations = ("harbour", "cloud")
         >>> given = PlanGiven(plan_of(plan(demands).placement, 28800.0, 0.0))
         >>> [ask.words for ask in controller.handle(given, 60.0, pool)], controller.wakeup()
         (['hold, and free its memory: not planned for night'], 28800.0)

@@ -8,11 +8,10 @@ the paper on spot markets (``docs/parts/spot.md``).
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
-from lightning_core.core.parts import Html, Part, later
+from lightning_core.core.parts import Html, LivePage, Part, later
 from lightning_core.parts.market.cloud_events import (
     CloudTrouble,
     EarlierFeedback,
@@ -25,12 +24,6 @@ from lightning_core.parts.market.cloud_events import (
 )
 
 _HERE = "lightning_core.parts.market"
-
-
-def _add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    from lightning_core.parts.market.market_commands import add_commands
-
-    add_commands(command)
 
 
 def _history(settings: Any) -> Any:
@@ -57,10 +50,9 @@ def _offers(history: Any) -> str:
     return Html(offers(history, history.last))
 
 
-def _line(cloud: Any) -> str:
-    from lightning_core.parts.market.cloud_line import cloud_line
-
-    return cloud_line(cloud)
+def _rents(about: Mapping[str, Any]) -> bool:
+    """Return whether a pool rents its nodes on a market, by its description."""
+    return "market" in about["settings"]["controllers"]
 
 
 part = Part(
@@ -77,7 +69,8 @@ part = Part(
     supplies={"market": later(f"{_HERE}.supply", "MarketSupply")},
     tasks={"market": later(f"{_HERE}.feedback_task", "FeedbackTask")},
     histories={"market": _history},
-    lines={"market": _line},
+    lines={"market": later(f"{_HERE}.cloud_line", "cloud_line")},
+    figures={"market": later(f"{_HERE}.cloud_line", "figures")},
     panels={"Money by job": _money, "On offer at the end": _offers},
     reasons={
         "spot_policy": "{text}, with {0:.0%} of the weight after feedback from {1:# job}",
@@ -98,6 +91,7 @@ part = Part(
         "money_ends": "stopping: the remaining {0:.4g} covers draining the nodes",
         "no_money": "its nodes would cost more than the remaining {0:.4g}",
     },
-    commands=_add_commands,
+    commands=later(f"{_HERE}.market_commands", "add_commands"),
+    pages={"Market": LivePage(later(f"{_HERE}.market_page", "draw"), _rents)},
 )
 """What ``lightning_core`` registers as the part ``market``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_core.core.parts import Figure
 from lightning_core.view.text import clean
 
 
@@ -12,7 +13,7 @@ def cloud_line(cloud: Mapping[str, Any]) -> str:
     """Return the line about a pool's cloud.
 
     Args:
-        cloud: Result of :meth:`lightning_core.scheduler.cloud_levels.CloudLevels.to_dict`.
+        cloud: Result of :meth:`.MarketController.describe`.
 
     Example::
 
@@ -45,3 +46,19 @@ def trouble_line(cloud: Mapping[str, Any]) -> str:
         'quotes: now.sh: exit code 7'
     """
     return "; ".join(f"{part}: {clean(words)}" for part, words in cloud["trouble"].items())
+
+
+def figures(cloud: Mapping[str, Any]) -> list[Figure]:
+    """Return the numbers of a pool's cloud for monitoring."""
+    there = {"spot": cloud["spot"], "on-demand": cloud["on_demand"]}
+    wanted = {"spot": cloud["wanted_spot"], "on-demand": cloud["wanted_on_demand"]}
+    spent = cloud["spent"]
+    found = [
+        Figure("nodes", "Rented nodes that are up.", there, "kind"),
+        Figure("nodes_wanted", "Nodes that are wanted on the market.", wanted, "kind"),
+        Figure("spent", "Money that was spent on the market, in the unit of its prices.", spent, counts=True),
+        Figure("cloud_trouble", "Parts of the cloud that are in trouble.", len(cloud["trouble"])),
+    ]
+    if cloud["money"] is not None:
+        found.append(Figure("budget", "Money that may be spent in all.", spent + cloud["money"]))
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,11 +14,13 @@ from lightning_core import Part, Pool
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
 from lightning_core.core.control import Ask, Asker, Rights
+from lightning_core.core.parts import Companion, LivePage
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import Stateful
 from lightning_core.core.targets import Target
 from lightning_core.history.history import History
+from lightning_core.history.pool_scene import PoolScene
 from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.planning.sequencing import one_by_one
 
@@ -199,6 +202,19 @@ def _panel(history: History) -> list[list[str]]:
     return [["job", "came to"], *([job.name, str(job.verdict)] for job in history.jobs)]
 
 
+def _nights(scene: PoolScene) -> str:
+    return f"{len(scene.jobs)} jobs sleep <well>"
+
+
+def _start_owl(folder: Path, mood: str) -> str:
+    (folder / "owl").write_text(mood)
+    return f"an owl is {mood}"
+
+
+def _end_owl(folder: Path) -> None:
+    (folder / "owl").unlink(missing_ok=True)
+
+
 part = Part(
     policies={"heaviest_first": HeaviestFirst},
     estimators={"straight_line": StraightLine},
@@ -209,4 +225,6 @@ part = Part(
     commands=_add_commands,
     columns={"halvings": _halves},
     panels={"What became of them": _panel},
+    pages={"Nights": LivePage(_nights)},
+    companions={"owl": Companion(_start_owl, _end_owl, default="awake", help="keep an owl beside the pool")},
 )

@@ -1,1 +1,0 @@
-"""Access of users to a pool."""

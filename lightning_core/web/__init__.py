@@ -1,1 +1,0 @@
-"""The pool's web page: watch the jobs of a pool in a browser, and steer them."""
