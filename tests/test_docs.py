@@ -23,14 +23,14 @@ from lightning_core.bundle.config_section import CONFIG_KEYS
 from lightning_core.bundle.job_section import JOB_KEYS
 from lightning_core.bundle.market_section import MARKET_KEYS
 from lightning_core.bundle.pool_section import POOL_KEYS, ExistingPool
-from lightning_core.bundle.searches.search_file import KEYS as SEARCH_KEYS
-from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli import main
 from lightning_core.cli.on_market.study import read_study
 from lightning_core.cli.pool_file import read_pool_file
 from lightning_core.core.targets import BatchTarget, LossTarget, as_target, parse_target, target_keys
 from lightning_core.estimators import ESTIMATORS
+from lightning_core.parts.search.search_file import KEYS as SEARCH_KEYS
+from lightning_core.parts.search.search_file import SearchSpec
 from lightning_core.policies import POLICIES
 from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from benchmarks.searches.play import NEW, Action, Terms
-from lightning_core.search.deadline_search import DeadlineSearch
+from lightning_core.parts.search.decision.deadline_search import DeadlineSearch
 
 
 class Ours:

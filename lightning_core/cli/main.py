@@ -24,7 +24,6 @@ from lightning_core.cli import (
     journals,
     market_commands,
     run_bundle,
-    search,
     simulate,
     status_command,
     up,
@@ -51,14 +50,13 @@ COMMANDS = (
     up,
     token_commands,
     job_commands,
-    search,
     status_command,
     serve,
     history_commands,
     journals,
 )
 # Commands that continue although their output cannot be read; the others, which only show something, end.
-ACTING = ("run", "search", "serve", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
+ACTING = ("run", "serve", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",
@@ -71,12 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     core = {word for action in parser._actions for word in (action.choices or ())}
     words = sys.argv[1:] if argv is None else argv
-    if next((word for word in words if not word.startswith("-")), "") not in core:  # a command of a part, or --help
+    first = next((word for word in words if not word.startswith("-")), "")
+    if first not in core or first == "status":  # a command of a part, --help, or a command with options of parts
         parser = make_parser(with_parts=True)
     complete(parser)
     fill_streams()
     arguments = parser.parse_args(argv)
-    with lossy_output() if arguments.command in ACTING else nullcontext():
+    with lossy_output() if arguments.acts else nullcontext():
         return _run(arguments)
 
 
@@ -142,18 +141,22 @@ def make_parser(*, with_parts: bool = False) -> argparse.ArgumentParser:
     """
     parser = Parser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"lightning-core {_version()}")
-    parser.set_defaults(debug=False)
+    parser.set_defaults(debug=False, acts=False)
     commands = parser.add_subparsers(metavar="COMMAND", dest="command")
 
-    def command(name: str, run: Command, description: str) -> argparse.ArgumentParser:
+    def command(name: str, run: Command, description: str, *, acts: bool = False) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=description, description=description)
-        made.set_defaults(run=run)
+        made.set_defaults(run=run, acts=acts or name in ACTING)
         return made
 
     for module in COMMANDS:
         module.add_commands(command)
-    for one in all_parts() if with_parts else ():
+    if not with_parts:
+        return parser
+    for one in all_parts():
         try:
+            if one.part.group is not None:
+                status_command.add_group(commands.choices["status"], one.name)
             if one.part.commands is not None:
                 one.part.commands(command)
         except Exception as error:  # code from outside may raise anything

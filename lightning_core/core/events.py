@@ -22,10 +22,9 @@ from lightning_core.core.control import Ask, CloudTrouble, NodesSeen, Quoted, Qu
 from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check_run
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most, check_length
-from lightning_core.core.parts import event_class, event_name
+from lightning_core.core.parts import event_class, event_name, read
 from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
 from lightning_core.core.targets import Met
-from lightning_core.core.validation import made
 
 # Characters of the body of a part's event: a plan of a day for a thousand jobs has some hundred thousand.
 MAX_BODY = 2**20
@@ -374,12 +373,8 @@ class PartEvent:
         kind = event_class(self.name)
         if kind is None:
             return self
-        body = dict(self.body)
         try:
-            try:
-                return made(kind, body)
-            except (NameError, TypeError):  # annotations of code from outside may be anything
-                return kind(**body)
+            return read(kind, self.body)
         except (TypeError, ValueError) as error:
             raise ValueError(f"event {self.name}: {error}") from None
 

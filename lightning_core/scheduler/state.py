@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lightning_core.market.selector import Selector
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-STATE_VERSION = 21
+STATE_VERSION = 22
 _PARTS = ("curves", "policy", "selector")
 
 

@@ -63,7 +63,7 @@ class JobEntry(TypedDict):
     watched: Annotated[
         list[float] | None, "Metric that its target watches: batches done at its newest value, that value, its best."
     ]
-    trial_of: Annotated[str, "Name of its search if it is a trial; empty otherwise."]
+    parts: Annotated[dict[str, dict[str, Any]], "Data that parts keep with it, by the name of the part."]
     columns: NotRequired[Annotated[dict[str, str], "What installed parts add to it, by heading."]]
     best_model: NotRequired[Annotated[str, "Path of its best model, on the pool's machine, if it is kept."]]
 

@@ -22,10 +22,9 @@ def test_the_table_says_who_may_ask_what_and_who_stands_first() -> None:
         ("person", True, True, True, False, False, 0),
         ("calendar", True, False, False, False, False, 20),
         ("budget", False, False, False, True, False, 40),
-        ("search", True, False, False, False, False, 60),
         ("market", False, False, True, False, True, 100),
     ]
-    words = ["a person", "the calendar", "the budget", "its search", "the spot policy"]
+    words = ["a person", "the calendar", "the budget", "the spot policy"]
     assert [by.words for by in RIGHTS] == words
 
 
@@ -99,7 +98,7 @@ def test_the_first_that_asks_has_its_way() -> None:
         (Asked(hold=True), Ask("a", PLANNER, devices=1, reason=WHY), Asked(devices=1, reason=WHY)),
         # Who asked for what: a word that is taken back is of no person any more.
         (ANN, Pause("a", who="bob"), ANN._replace(hold=True, held_by="bob")),
-        (ANN, Pause("a", by=Asker.SEARCH), ANN._replace(hold=True, held_by="")),
+        (ANN, Pause("a", by=Asker("search")), ANN._replace(hold=True, held_by="")),
         (ANN._replace(hold=True), Resume("a", who="bob"), ANN._replace(hold=None, held_by="")),
         (ANN, Resume("a", who="bob"), ANN._replace(hold=False, held_by="bob")),
         (ANN, SetDevices("a", 3, who="bob"), ANN._replace(devices=3, sized_by="bob")),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from lightning_core.core.control.asks import (
-    COMMANDING,
     NOTHING,
     RIGHTS,
     Ask,
     Asked,
     Asker,
     Rights,
+    check_commands,
     declare_rights,
     rights_of,
 )
@@ -27,7 +27,6 @@ from lightning_core.core.control.cloud import (
 from lightning_core.core.control.wall_clock import WallClock
 
 __all__ = [
-    "COMMANDING",
     "NOTHING",
     "RIGHTS",
     "Allowance",
@@ -44,6 +43,7 @@ __all__ = [
     "QuotedBefore",
     "Rights",
     "WallClock",
+    "check_commands",
     "declare_rights",
     "rights_of",
 ]

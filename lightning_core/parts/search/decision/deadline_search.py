@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.search.beliefs import Beliefs
-from lightning_core.search.knowledge_gradient import gains_of_slices
-from lightning_core.search.metric_scale import Mode
-from lightning_core.search.trials import Trial, usual_pace
+from lightning_core.parts.search.decision.beliefs import Beliefs
+from lightning_core.parts.search.decision.knowledge_gradient import gains_of_slices
+from lightning_core.parts.search.decision.metric_scale import Mode
+from lightning_core.parts.search.decision.trials import Trial, usual_pace
 
 # Number of the trial that has not begun.
 NEW = -1

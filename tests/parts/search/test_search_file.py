@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import pytest
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError
-from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.core.jobs import OnMiss, OnNan
 from lightning_core.core.targets import EpochTarget
+from lightning_core.parts.search.search_file import SearchSpec
 
 POOL = ExistingPool(4, "cpu", "the pool")
 FILE = """\
@@ -74,7 +73,7 @@ def test_a_trial_is_a_job_with_other_hyper_parameters(tmp_path: Path) -> None:
     }
     job = trial.job
     assert (job.name, job.deadline, job.weight, job.min_devices) == ("night-3", 600.0, 1.5, 2)
-    assert job.trial_of == "night"
+    assert job.parts == {"search": {"trial_of": "night"}}
     assert job.target == EpochTarget(20, metric="val_acc", mode="max")
     assert (job.on_miss, job.on_nan, trial.keep_best) == (OnMiss.STOP, OnNan.STOP, True)
     # Trials do not change each other, or the template.
@@ -184,13 +183,6 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, before: str, after
 def test_a_file_without_a_search_is_refused(tmp_path: Path, text: str) -> None:
     [line] = problems(tmp_path, text)
     assert "expected a job with the key search; `lightning-core run` takes files without it" in line
-
-
-def test_other_commands_name_the_one_for_searches(tmp_path: Path) -> None:
-    path = tmp_path / "night.yaml"
-    path.write_text(FILE)
-    with pytest.raises(BundleError, match=re.escape("night.yaml:6:1: search: is for `lightning-core search FILE`")):
-        BundleSpec.from_file(path)
 
 
 def test_what_may_be_imported_is_read(tmp_path: Path) -> None:

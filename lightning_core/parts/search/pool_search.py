@@ -26,18 +26,20 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from lightning_core.bundle.searches.search_file import SearchSpec
-from lightning_core.bundle.searches.search_space import Parameter
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.commands import Cancel, Command, Pause, Resume
 from lightning_core.core.control import Asker
 from lightning_core.errors import LightningCoreError
+from lightning_core.parts.search.decision.deadline_search import NEW, DeadlineSearch
+from lightning_core.parts.search.search_file import SearchSpec
+from lightning_core.parts.search.search_space import Parameter
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import JobEndedError, UnknownJobError
-from lightning_core.search.deadline_search import NEW, DeadlineSearch
 
 # Attributes of the study: when the search ends; value, trial and job that were the best. Of a trial: seconds trained.
 END, BEST, SECONDS = "lightning_core:end", "lightning_core:best", "lightning_core:seconds"
+# The name under which it pauses its trials and resumes them.
+SEARCH = Asker("search")
 # Seconds between two looks at the pool.
 POLL = 0.5
 # Seconds after the end of a search for which its trials are not late: it cancels them. If it is gone, they end then.
@@ -223,7 +225,7 @@ class PoolSearch:
             if chosen == NEW:
                 self._begin(search)
             else:
-                self._send(Resume(self._name(self._trials[chosen]), Asker.SEARCH))
+                self._send(Resume(self._name(self._trials[chosen]), SEARCH))
                 search.resume(chosen)
                 self._trials[chosen].called_at = now
         return any(not one.over for one in search.trials)
@@ -333,7 +335,7 @@ class PoolSearch:
         self._trials[number].told = True
 
     def _pause(self, number: int) -> None:
-        self._send(Pause(self._name(self._trials[number]), release=True, by=Asker.SEARCH))
+        self._send(Pause(self._name(self._trials[number]), release=True, by=SEARCH))
 
     def _send(self, command: Command) -> None:
         """Send a command about the job of a trial, unless it has just ended."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lightning_core.search.metric_scale import MetricScale
+from lightning_core.parts.search.decision.metric_scale import MetricScale
 
 
 @pytest.mark.parametrize(

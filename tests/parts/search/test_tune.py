@@ -15,8 +15,8 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from benchmarks.searches.play import Action, Played, Terms, play
 from benchmarks.searches.tune_contender import TuneContender
-from lightning_core.integrations.tune import DeadlineScheduler
-from tests.integrations.trials import table
+from lightning_core.parts.search.tune import DeadlineScheduler
+from tests.parts.search.trials import table
 
 NOW = datetime(2026, 11, 26, 17, 0).timestamp()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.search.growth_curves import KNOTS, GrowthCurves
+from lightning_core.parts.search.decision.growth_curves import KNOTS, GrowthCurves
 
 STEPS = np.arange(1.0, 65.0)
 

@@ -12,8 +12,8 @@ import torch
 from optuna.trial import TrialState
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_core.integrations import lightning_search
-from lightning_core.integrations.lightning_search import Search
+from lightning_core.parts.search import lightning_search
+from lightning_core.parts.search.lightning_search import Search
 
 EPOCHS = 6
 

@@ -11,7 +11,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from lightning_core.core.durations import parse_deadline, refuse_base_60, seconds_until
-from lightning_core.search.deadline_search import DeadlineSearch
+from lightning_core.parts.search.decision.deadline_search import DeadlineSearch
 
 _BEGUN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 

@@ -14,8 +14,8 @@ from ray.tune.result import DEFAULT_METRIC
 from ray.tune.schedulers import TrialScheduler
 
 from lightning_core.core.durations import parse_deadline, refuse_base_60, seconds_until
-from lightning_core.search.deadline_search import NEW, DeadlineSearch
-from lightning_core.search.trials import usual_pace
+from lightning_core.parts.search.decision.deadline_search import NEW, DeadlineSearch
+from lightning_core.parts.search.decision.trials import usual_pace
 
 
 class DeadlineScheduler(TrialScheduler):

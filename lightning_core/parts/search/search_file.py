@@ -30,11 +30,11 @@ from lightning_core.bundle.job_section import JOB_KEYS, read_job
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError, Problems, require
-from lightning_core.bundle.searches.search_space import MAX_VALUES, Parameter, finite, read_space
 from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES, shown
 from lightning_core.core.names import MAX_NAME_LENGTH, did_you_mean
 from lightning_core.core.targets import STEP_LOSS
 from lightning_core.core.validation import positive_int
+from lightning_core.parts.search.search_space import MAX_VALUES, Parameter, finite, read_space
 
 SEARCH = "search"
 SAMPLERS = ("tpe", "random", "grid")
@@ -45,7 +45,6 @@ REFUSED = {
     "target": "is for a job; the goal of a search is search.metric, and what is enough search.target",
     "begin": "is for a job; trials begin when the search says",
     "on_miss": "is for a job; trials end with the search",
-    "trial_of": "is for a job; the trials of this search are its own",
     "curve": "is for simulate, which plays no searches",
     "throughput": "is for simulate, which plays no searches",
 }
@@ -115,7 +114,7 @@ class SearchSpec:
             section[last] = values[parameter.name]
         job = self.template.job
         job = replace(job, name=f"{self.name}-{number}", deadline=seconds, weight=job.weight * weight,
-                      trial_of=self.name)  # fmt: skip
+                      parts={**job.parts, "search": {"trial_of": self.name}})  # fmt: skip
         return replace(self.template, job=job, config=config, clock={})
 
     def samples(self) -> list[JobSpec]:

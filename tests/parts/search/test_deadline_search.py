@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_core.search.deadline_search import NEW, DeadlineSearch
+from lightning_core.parts.search.decision.deadline_search import NEW, DeadlineSearch
 
 Curve = Callable[[int], float]
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lightning_core.search.beliefs import CELLS, Beliefs, TrialForecasts
-from lightning_core.search.growth_curves import KNOTS, GrowthCurves
-from lightning_core.search.trials import Trial
+from lightning_core.parts.search.decision.beliefs import CELLS, Beliefs, TrialForecasts
+from lightning_core.parts.search.decision.growth_curves import KNOTS, GrowthCurves
+from lightning_core.parts.search.decision.trials import Trial
 
 MEAN = np.linspace(0.0, -1.0, KNOTS)[None]
 ONE = np.zeros(1)

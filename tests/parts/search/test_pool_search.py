@@ -12,15 +12,15 @@ import pytest
 from optuna.trial import TrialState
 
 from lightning_core.bundle.pool_section import ExistingPool
-from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.core.answers import State, Verdict
 from lightning_core.core.commands import Cancel, Pause, Resume
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.integrations import pool_search
-from lightning_core.integrations.pool_search import Best, PoolSearch, SearchFailedError, study_of
+from lightning_core.parts.search import pool_search
+from lightning_core.parts.search.pool_search import Best, PoolSearch, SearchFailedError, study_of
+from lightning_core.parts.search.search_file import SearchSpec
 from lightning_core.pool.pool import Pool
-from tests.integrations.made_up_pool import RATE, MadeUpPool
+from tests.parts.search.made_up_pool import RATE, MadeUpPool
 
 EPOCHS = 10
 

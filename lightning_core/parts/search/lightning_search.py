@@ -18,7 +18,7 @@ import optuna
 from optuna.trial import TrialState
 
 from lightning_core.core.durations import parse_deadline, refuse_base_60, seconds_until
-from lightning_core.search.deadline_search import NEW, DeadlineSearch
+from lightning_core.parts.search.decision.deadline_search import NEW, DeadlineSearch
 from lightning_core.storage.atomic_files import sync_file, sync_folder, unfinished_file
 from lightning_core.view.console_lines import inform
 

@@ -12,7 +12,8 @@ import pytest
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.events import Cell, Report
-from lightning_core.integrations.pool_search import Best, PoolSearch, study_of
+from lightning_core.parts.search.pool_search import Best, PoolSearch, study_of
+from lightning_core.parts.search.search_file import SearchSpec
 from lightning_core.pool import Pool
 from lightning_core.web.visitors import account
 from tests.waiting import until
@@ -66,7 +67,7 @@ def test_a_search_runs_from_afar(page: Page, tmp_path: Path) -> None:
         return "paused" if job.paused else "granted" if job.share else "waits"
 
     with Pool.connect(patience=5.0) as pool:
-        spec = pool.read_search(path)
+        spec = SearchSpec.from_file(path, pool.as_existing())
         search, found = PoolSearch(pool, spec, study_of(spec, tmp_path / "study.db"), poll=0.02), list[Best]()
         search.check()
         thread = threading.Thread(target=lambda: found.append(search.run()))
@@ -75,7 +76,8 @@ def test_a_search_runs_from_afar(page: Page, tmp_path: Path) -> None:
             until(lambda: state("night-0") == "granted")
             first = seen("night-0")
             assert first is not None
-            assert (first.owner, first.trial_of, str(first.target)) == ("ann", "night", "4 epochs, lowest val_loss")
+            assert (first.owner, str(first.target)) == ("ann", "4 epochs, lowest val_loss")
+            assert first.parts == {"search": {"trial_of": "night"}}
             epoch(page, "night-0", 1, 9.0)
             until(lambda: state("night-0") == "paused" and state("night-1") == "granted")
             for number in range(1, 5):

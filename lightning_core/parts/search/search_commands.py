@@ -24,8 +24,8 @@ from lightning_core.view.text import clean
 if TYPE_CHECKING:
     import optuna
 
-    from lightning_core.bundle.searches.search_file import SearchSpec
-    from lightning_core.integrations.pool_search import Best, PoolSearch
+    from lightning_core.parts.search.pool_search import Best, PoolSearch
+    from lightning_core.parts.search.search_file import SearchSpec
 
 STUDY = "study.db"
 # Attribute of the study: the search as it was when it began.
@@ -34,7 +34,7 @@ SPEC = "lightning_core:search"
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``search``."""
-    search = command("search", _search, "search hyper-parameters in the pool until a deadline; its trials are jobs")
+    search = command("search", _search, "search hyper-parameters in a pool until a deadline", acts=True)
     search.add_argument("search", type=Path, metavar="SEARCH.yaml", help="a job with the key search")
     folder = "folder of the study; the search that is there continues (default: searches/NAME)"
     search.add_argument("--run-dir", type=Path, metavar="DIR", help=folder)
@@ -47,10 +47,11 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _search(arguments: argparse.Namespace) -> int:
     require("optuna", extra="optuna")
-    from lightning_core.integrations.pool_search import PoolSearch, study_of
+    from lightning_core.parts.search.pool_search import PoolSearch, study_of
+    from lightning_core.parts.search.search_file import SearchSpec
 
     with Pool.connect(arguments.pool) as pool:
-        spec = pool.read_search(arguments.search, arguments.allow_import)
+        spec = SearchSpec.from_file(arguments.search, pool.as_existing(), arguments.allow_import)
         place = arguments.storage or (arguments.run_dir or Path("searches") / spec.name) / STUDY
         if isinstance(place, Path):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +117,7 @@ def _finish(
     json_file: Path | None,
 ) -> int:  # fmt: skip
     """Print and write the result."""
-    from lightning_core.integrations.pool_search import SECONDS
+    from lightning_core.parts.search.pool_search import SECONDS
 
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.intermediate_values]
     whole = sum(max(trial.intermediate_values) + 1 >= spec.epochs for trial in trials)

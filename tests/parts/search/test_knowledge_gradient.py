@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.search.beliefs import TrialForecasts
-from lightning_core.search.growth_curves import KNOTS, GrowthCurves
-from lightning_core.search.knowledge_gradient import gains_of_slices
+from lightning_core.parts.search.decision.beliefs import TrialForecasts
+from lightning_core.parts.search.decision.growth_curves import KNOTS, GrowthCurves
+from lightning_core.parts.search.decision.knowledge_gradient import gains_of_slices
 
 
 def forecasts(

@@ -10,12 +10,11 @@ import optuna
 import pytest
 
 from lightning_core.bundle.pool_section import ExistingPool
-from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.cli.main import main
 from lightning_core.core.answers import State
-from lightning_core.integrations import pool_search
+from lightning_core.parts.search import pool_search
 from lightning_core.pool.pool import Pool
-from tests.integrations.made_up_pool import RATE, MadeUpPool
+from tests.parts.search.made_up_pool import RATE, MadeUpPool
 
 SEARCH: dict[str, Any] = {"metric": "val_loss", "epochs": 10, "seed": 1, "space": {RATE: {"float": [0.05, 1.0]}}}
 
@@ -31,8 +30,8 @@ class Connected(MadeUpPool):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def read_search(self, path: Path, allow_import: list[str]) -> SearchSpec:
-        return SearchSpec.from_file(path, ExistingPool(2, "cpu", "the pool"), allow_import)
+    def as_existing(self) -> ExistingPool:
+        return ExistingPool(2, "cpu", "the pool")
 
     def describe(self) -> str:
         return "the pool at /pool (2 cpu devices, triage)"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.search.growth_curves import KNOTS, Curves, GrowthCurves
-from lightning_core.search.metric_scale import MetricScale, Mode
-from lightning_core.search.trials import Trial
+from lightning_core.parts.search.decision.growth_curves import KNOTS, Curves, GrowthCurves
+from lightning_core.parts.search.decision.metric_scale import MetricScale, Mode
+from lightning_core.parts.search.decision.trials import Trial
 
 # The model is fitted again when the number of values has grown by this part.
 MORE = 1.1

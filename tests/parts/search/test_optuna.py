@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.searches.optuna_contender import BEGINNING, OptunaContender
 from benchmarks.searches.play import Action, Played, Terms, play
-from lightning_core.integrations.optuna import ForecastPruner
-from lightning_core.testing.pruner_conformance import check_pruner
-from tests.integrations.trials import table
+from lightning_core.parts.search.optuna import ForecastPruner
+from tests.parts.search.pruner_conformance import check_pruner
+from tests.parts.search.trials import table
 
 Pruner = Callable[[], optuna.pruners.BasePruner]
 PRUNERS: dict[str, Pruner] = {

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from lightning_core.core.arrays import BoolArray, FloatArray
-from lightning_core.search.beliefs import TrialForecasts
+from lightning_core.parts.search.decision.beliefs import TrialForecasts
 
 
 def gains_of_slices(
