@@ -318,11 +318,14 @@ def test_every_policy_and_every_estimator_is_named() -> None:
         ("A job", set(JOB_KEYS) - set(CONFIG_KEYS)),
         ("target", target_keys()),
         ("market", MARKET_KEYS),
-        ("search", SEARCH_KEYS),
     ],
 )
 def test_every_key_of_a_bundle_is_in_the_reference(heading: str, keys: set[str]) -> None:
     assert set(first_column(section("reference/bundle.md", heading))) == set(keys)
+
+
+def test_every_key_of_a_search_is_on_its_page() -> None:
+    assert set(first_column(section("parts/search.md", "The file of a search"))) == set(SEARCH_KEYS)
 
 
 def test_the_config_s_keys_are_in_the_reference() -> None:

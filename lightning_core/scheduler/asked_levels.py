@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lightning_core.core.commands import Asking, SetDevices, SetLocation, level_after
-from lightning_core.core.control import NOTHING, Ask, Asked, check_commands
+from lightning_core.core.control import NOTHING, Ask, Asked, check_known
 from lightning_core.core.control.asks import first, first_words, settled
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.state import SchedulerState
@@ -45,7 +45,7 @@ def changes(state: SchedulerState, row: int, event: Asking) -> bool:
 def take(state: SchedulerState, row: int, event: Asking) -> None:
     """Record what is asked of a job; it is possible."""
     if not isinstance(event, Ask):
-        check_commands(event.by)
+        check_known(event.by)
     table = state.table
     _, after = _levels(table, row, event)
     table.asked[row] = settled({**table.asked.get(row, {}), event.by: after})

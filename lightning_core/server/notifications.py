@@ -41,7 +41,7 @@ class Notifier:
             ``_REASON`` in its environment; ``webhook``, an http(s) address that gets the same as a JSON body by POST,
             signed with the secret in ``secret_file``. The event is ``verdict``; or ``alert``, without a verdict: losses
             are NaN, or no batch comes.
-        is_left_out: Function that returns whether nobody is notified of the job of a name.
+        is_left_out: Function that returns whether the job of a name sends no notifications.
     """
 
     def __init__(self, on_verdict: Mapping[str, Any], is_left_out: Callable[[str], bool] = lambda job: False) -> None:

@@ -9,7 +9,7 @@ from lightning_core.core.control.asks import (
     Asked,
     Asker,
     Rights,
-    check_commands,
+    check_known,
     declare_rights,
     rights_of,
 )
@@ -43,7 +43,7 @@ __all__ = [
     "QuotedBefore",
     "Rights",
     "WallClock",
-    "check_commands",
+    "check_known",
     "declare_rights",
     "rights_of",
 ]

@@ -99,6 +99,20 @@ def declare_rights(by: Asker, rights: Rights) -> None:
 
 def rights_of(by: Asker) -> Rights:
     """Return the rights of one who asks. Of a controller that is not known here only its name is."""
+    return _known(by) or Rights(str(by), holds=True, places=True, sizes=True)
+
+
+def check_known(by: Asker) -> None:
+    """Check that the rights of one who has asked are known: what it asked cannot be weighed without them.
+
+    Raises:
+        AbsentPartError: If the part that brings it is not installed.
+    """
+    if _known(by) is None:
+        raise AbsentPartError(f"no part that is installed here asks under the name {shown(str(by))}")
+
+
+def _known(by: Asker) -> Rights | None:
     if (known := RIGHTS.get(by) or _DECLARED.get(by)) is not None:
         return known
     if (found := brought("askers", by)) is not None and isinstance(found[0], Rights):
@@ -106,19 +120,9 @@ def rights_of(by: Asker) -> Rights:
     found = brought("controllers", by)
     known = getattr(found[0], "rights", None) if found is not None else None
     if not isinstance(known, Rights):  # not noted: anyone may send any name
-        return Rights(str(by), holds=True, places=True, sizes=True)
+        return None
     _DECLARED[by] = known
     return known
-
-
-def check_commands(by: Asker) -> None:
-    """Check that one asks by commands; a replay needs its rights too.
-
-    Raises:
-        AbsentPartError: If no part that is installed says so.
-    """
-    if by not in RIGHTS and not rights_of(by).commands:
-        raise AbsentPartError(f"no part that is installed here asks by commands under the name {shown(str(by))}")
 
 
 class Asked(NamedTuple):

@@ -13,6 +13,7 @@ from lightning_core import Part, Pool
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
 from lightning_core.core.control import Ask, Asker, Rights
+from lightning_core.core.parts import Group
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import Stateful
@@ -199,6 +200,26 @@ def _panel(history: History) -> list[list[str]]:
     return [["job", "came to"], *([job.name, str(job.verdict)] for job in history.jobs)]
 
 
+@dataclass(frozen=True)
+class Noise:
+    """What the package keeps with a job: the room in which it is heard, and how loud it is."""
+
+    room: str
+    decibels: int = 30
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decibels <= 120:
+            raise ValueError(f"decibels must be from 0 to 120, got {self.decibels}")
+
+
+def _room(data: Mapping[str, Any]) -> str:
+    return str(data["room"])
+
+
+def _loudness(jobs: Sequence[JobStatus]) -> str:
+    return f"{len(jobs)} jobs, up to {max(job.parts['quiet'].get('decibels', 30) for job in jobs)} dB"
+
+
 part = Part(
     policies={"heaviest_first": HeaviestFirst},
     estimators={"straight_line": StraightLine},
@@ -209,4 +230,7 @@ part = Part(
     commands=_add_commands,
     columns={"halvings": _halves},
     panels={"What became of them": _panel},
+    job_data=Noise,
+    group=Group(_room, _loudness),
+    askers={"neighbour": Rights("the neighbour", holds=True, sizes=True, rank=30)},
 )

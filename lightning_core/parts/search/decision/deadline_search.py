@@ -151,7 +151,7 @@ class DeadlineSearch:
             return None
         return next((number for number in self._compared(now).ranked() if self._waits(number)), None)
 
-    # How.
+    # Promises.
 
     def _planned(self, now: float, period: float) -> float:
         """Return the seconds until the end of the period, or until the deadline if that is sooner."""

@@ -35,7 +35,7 @@ class Trial:
         return max(self.seconds / self.step, 1e-6) if self.steps else math.nan
 
     def report(self, step: int, value: float, seconds: float) -> None:
-        """Take a value in.
+        """Record a value.
 
         Args:
             step: Steps trained so far, above that of the last report.
