@@ -60,7 +60,7 @@ ACTING = ("run", "serve", "up", "down", "submit", "deadline", "devices", "pause"
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",
-          "tensorboard": "tensorboardX", "optuna": "optuna",
+          "tensorboard": "tensorboardX",
           "serve": "starlette uvicorn prometheus_client"}  # fmt: skip
 
 

@@ -37,8 +37,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     status = command("status", _status, "show the pool and its jobs")
     status.add_argument("--watch", action="store_true", help="keep the view open until all jobs have ended, or Ctrl-C")
     more = (
-        "include jobs that ended long ago, earlier ones of a name, those of groups (such as the trials of a search) "
-        "that are paused or have ended, and more than ten"
+        "include jobs that ended long ago, earlier ones of a name, those of groups that are paused or have ended, "
+        "and more than ten"
     )
     status.add_argument("--all", action="store_true", help=more)
     whose = status.add_mutually_exclusive_group()

@@ -102,7 +102,7 @@ class Search:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._end = time.monotonic() + seconds_until(self._when, datetime.now())
-        self._take_up()
+        self._restore_trials()
         while (chosen := self._choose()) is not None:
             self._train(chosen)
         for number, trial in enumerate(self._trials):
@@ -187,7 +187,7 @@ class Search:
             target=self._target,
         )
 
-    def _take_up(self) -> None:
+    def _restore_trials(self) -> None:
         """Resume the trials that an earlier run of the search has left in the study with a checkpoint."""
         epochs = self._study.user_attrs.get(EPOCHS)
         if epochs is None or self._search is not None:
@@ -257,7 +257,7 @@ class _Watch(pl.Callback):
         now = time.monotonic()
         self._search.report(self._number, trainer.current_epoch + 1, trainer, now - self._since)
         over = self._trials.trials[self._number].over
-        if over or not self._trials.goes_on(self._number, now):
+        if over or not self._trials.continues(self._number, now):
             trainer.should_stop = True
             self.saved = not over
             if self.saved:

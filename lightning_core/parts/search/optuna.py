@@ -65,15 +65,15 @@ class ForecastPruner(optuna.pruners.BasePruner):
             self._study, self._numbers = study.study_name, {}
             self._search = self._new_search(study.direction)
         for seen in study.get_trials(deepcopy=False, states=_BEGUN):
-            self._take_in(seen if seen.number != trial.number else trial, now)
+            self._record(seen if seen.number != trial.number else trial, now)
         if self._search.is_over(now):
             with suppress(RuntimeError):  # a study that asks and tells has no loop to stop
                 study.stop()
         if trial.last_step is None or trial.last_step + 1 >= self._max_resource:
             return False
-        return not self._search.goes_on(self._numbers[trial.number], now)
+        return not self._search.continues(self._numbers[trial.number], now)
 
-    def _take_in(self, seen: FrozenTrial, now: float) -> None:
+    def _record(self, seen: FrozenTrial, now: float) -> None:
         """Update the record of a trial."""
         if seen.number not in self._numbers:
             self._numbers[seen.number] = self._search.begin()

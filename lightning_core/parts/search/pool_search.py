@@ -171,9 +171,9 @@ class PoolSearch:
             deadline=self.end.timestamp(), max_steps=spec.epochs, max_trials=spec.max_trials,
             mode="min" if spec.mode == "min" else "max", target=spec.target,
         )  # fmt: skip
-        self._take_up(search)
+        self._restore_trials(search)
         try:
-            while self._goes_on(search):
+            while self._continues(search):
                 time.sleep(min(self._poll, max(self.seconds_left, 0.0)))
         except BaseException:
             self._pause_all(search)
@@ -186,10 +186,10 @@ class PoolSearch:
 
     # ---------------------------------------------------------------------------------------------- looking and acting
 
-    def _goes_on(self, search: DeadlineSearch) -> bool:
+    def _continues(self, search: DeadlineSearch) -> bool:
         """Do a step, and return whether the search continues; it does while the pool does not answer."""
         try:
-            goes_on = self._step(search)
+            continues = self._step(search)
         except ConnectionError as error:
             if not self._away:
                 log.warning("%s: the search waits for the pool: %s", self._spec.name, error)
@@ -203,18 +203,18 @@ class PoolSearch:
                     self._pool = pool
             return True
         self._away = False
-        return goes_on
+        return continues
 
     def _step(self, search: DeadlineSearch) -> bool:
         """Process the status of the pool, and return whether the search continues."""
-        self._take_in(search)
+        self._record(search)
         now = time.time()
         hopeless = search.best is None and self._failures >= HOPELESS
         enough = self._spec.target is not None and self.has_reached  # if only between two looks
         if search.is_over(now) or enough or hopeless:
             return False
         for number, one in enumerate(search.trials):
-            if one.running and not one.over and one.compared_at <= one.step and not search.goes_on(number, now):
+            if one.running and not one.over and one.compared_at <= one.step and not search.continues(number, now):
                 self._pause(number)
                 search.pause(number)
         if self._starts:
@@ -241,7 +241,7 @@ class PoolSearch:
         search.begin()
         self._pool.submit(self._spec.bundle([job]), checked=True)
 
-    def _take_in(self, search: DeadlineSearch) -> None:
+    def _record(self, search: DeadlineSearch) -> None:
         """Record the status of the trials."""
         _, jobs = self._pool.look()
         newest, now = {job.name: job for job in jobs}, time.time()
@@ -252,11 +252,11 @@ class PoolSearch:
                 continue
             status = newest.get(self._name(one))
             if status is not None:
-                self._take_values(search, number, status, now, since)
+                self._record_values(search, number, status, now, since)
             if status is None or status.state is State.ENDED:
                 self._ended(search, number, status)
 
-    def _take_values(self, search: DeadlineSearch, number: int, status: JobStatus, now: float, since: float) -> None:
+    def _record_values(self, search: DeadlineSearch, number: int, status: JobStatus, now: float, since: float) -> None:
         """Record the newest value of a trial, and its training time since the last look."""
         one, seen = self._trials[number], search.trials[number]
         trains = status.state is State.RUNNING and seen.running
@@ -299,7 +299,7 @@ class PoolSearch:
 
     # ------------------------------------------------------------------------------------------------ ends and returns
 
-    def _take_up(self, search: DeadlineSearch) -> None:
+    def _restore_trials(self, search: DeadlineSearch) -> None:
         """Restore the trials that an earlier run of the search has left in the study and in the pool."""
         paused = {job.name for job in self._pool.jobs() if job.paused}
         for seen in self._study.get_trials(deepcopy=False):

@@ -35,10 +35,10 @@ SPEC = "lightning_core:search"
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``search``."""
     search = command("search", _search, "search hyper-parameters in a pool until a deadline", acts=True)
-    search.add_argument("search", type=Path, metavar="SEARCH.yaml", help="a job with the key search")
-    folder = "folder of the study; the search that is there continues (default: searches/NAME)"
+    search.add_argument("search", type=Path, metavar="SEARCH.yaml", help="file of a job with the key search")
+    folder = "folder of the study; a search that is there continues (default: searches/NAME)"
     search.add_argument("--run-dir", type=Path, metavar="DIR", help=folder)
-    storage = "storage of Optuna for the study of that name, as sqlite:///FILE (default: study.db in the folder)"
+    storage = "Optuna storage for the study, such as sqlite:///FILE (default: study.db in that folder)"
     search.add_argument("--storage", metavar="URL", help=storage)
     search.add_argument("--json", type=new_file, metavar="FILE", help="also write the result to this file")
     add_allow_import(search)

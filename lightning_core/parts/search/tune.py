@@ -109,7 +109,7 @@ class DeadlineScheduler(TrialScheduler):
         known.running = True
         if known.over or self._search.is_over(now):
             return str(TrialScheduler.STOP)
-        if self._search.goes_on(number, now):
+        if self._search.continues(number, now):
             return str(TrialScheduler.CONTINUE)
         if trial.checkpoint is None:
             return str(TrialScheduler.STOP)

@@ -32,7 +32,7 @@ def play(
         for number in list(running):
             step = search.trials[number].step + 1
             search.report(number, step, curve_of(number)(step), float(step))
-            if not search.goes_on(number, now):
+            if not search.continues(number, now):
                 running.remove(number)
                 (search.end if search.trials[number].over else search.pause)(number)
     return [trial.step for trial in search.trials]
@@ -91,7 +91,7 @@ def test_a_search_ends_at_its_target() -> None:
     assert search.best <= 0.5
     assert sum(steps) < 200
     assert search.choose(now[0]) is None
-    assert not search.goes_on(0, now[0])
+    assert not search.continues(0, now[0])
 
 
 def play_until_over(search: DeadlineSearch, curve_of: Callable[[int], Curve], now: list[float]) -> list[int]:
@@ -109,7 +109,7 @@ def play_until_over(search: DeadlineSearch, curve_of: Callable[[int], Curve], no
             now[0] += 1.0
             step = search.trials[chosen].step + 1
             search.report(chosen, step, curves[chosen](step), float(step))
-            if not search.goes_on(chosen, now[0]):
+            if not search.continues(chosen, now[0]):
                 break
         (search.end if search.trials[chosen].over else search.pause)(chosen)
     return [trial.step for trial in search.trials]
@@ -119,7 +119,7 @@ def test_a_trial_that_has_diverged_is_over() -> None:
     search = DeadlineSearch(deadline=100.0, max_steps=10)
     number = search.begin()
     search.report(number, 1, math.nan, 1.0)
-    assert not search.goes_on(number, 1.0)
+    assert not search.continues(number, 1.0)
     assert search.best is None
     search.end(number)
     assert search.choose(1.0) == NEW
@@ -130,7 +130,7 @@ def test_no_more_trials_begin_than_there_are() -> None:
     number = search.begin()
     search.report(number, 1, 1.0, 1.0)
     assert search.choose(1.0) is None
-    assert search.goes_on(number, 1.0)
+    assert search.continues(number, 1.0)
 
 
 def test_at_the_end_of_a_period_there_is_a_trial_to_train() -> None:
@@ -163,13 +163,13 @@ def test_the_better_of_two_trials_is_chosen() -> None:
 
 def test_a_trial_makes_room_for_a_better_one_and_stays_beside_a_worse_one() -> None:
     good, bad = [1.0, 0.7, 0.5, 0.4], [1.0, 1.0, 0.99, 0.99]
-    assert not with_trials(good, bad, running=1, max_trials=2, deadline=20.0).goes_on(1, 8.0)
-    assert with_trials(good, bad, running=0, max_trials=2, deadline=20.0).goes_on(0, 8.0)
+    assert not with_trials(good, bad, running=1, max_trials=2, deadline=20.0).continues(1, 8.0)
+    assert with_trials(good, bad, running=0, max_trials=2, deadline=20.0).continues(0, 8.0)
 
 
 def test_a_trial_that_has_nearly_ended_ends() -> None:
     search = with_trials([0.5] * 4, [1.0] * 15, running=1, max_trials=2)
-    assert search.goes_on(1, 20.0)
+    assert search.continues(1, 20.0)
 
 
 def test_towards_a_target_what_counts_is_gain_per_second() -> None:
@@ -187,8 +187,8 @@ def test_after_the_deadline_nothing_goes_on() -> None:
     search = DeadlineSearch(deadline=10.0, max_steps=10)
     number = search.begin()
     search.report(number, 1, 1.0, 1.0)
-    assert search.goes_on(number, 9.0)
-    assert not search.goes_on(number, 10.0)
+    assert search.continues(number, 9.0)
+    assert not search.continues(number, 10.0)
     assert search.choose(10.0) is None
 
 

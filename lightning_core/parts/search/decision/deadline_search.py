@@ -134,7 +134,7 @@ class DeadlineSearch:
             return False
         return best <= self.target if self.mode == "min" else best >= self.target
 
-    def goes_on(self, number: int, now: float) -> bool:
+    def continues(self, number: int, now: float) -> bool:
         """Return whether a running trial continues; if not, its device is worth more elsewhere."""
         trial = self.trials[number]
         if trial.over or self.is_over(now):
