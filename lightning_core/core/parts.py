@@ -94,8 +94,8 @@ class Part:
             table (a list of lists of texts, the heading first), by the title of the panel that they add to reports.
         job_data: Frozen dataclass of JSON values: the form of a job's data of the part, ``Job.parts[NAME]``. Data of
             another form are refused when the job is submitted.
-        group: Groups of jobs by their data of the part, such as the folds of a cross-validation. Views fold a group into one
-            line, and notifications and alerts leave out its jobs; ``status --NAME GROUP`` lists them.
+        group: Groups of jobs by their data of the part, such as the folds of a cross-validation. Views show a
+            group as one line, and notifications and alerts leave out its jobs; ``status --NAME GROUP`` lists them.
         askers: :class:`~lightning_core.core.control.Rights` of those who ask by commands, such as a program that
             pauses jobs and resumes them, by the name that the commands have as ``by``.
 
