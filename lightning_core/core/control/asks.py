@@ -21,8 +21,8 @@ class Asker(str):
 
     Example::
 
-        >>> Asker.CALENDAR, Asker("quiet").words
-        ('calendar', 'quiet')
+        >>> Asker.CALENDAR, Asker("lamp").words
+        ('calendar', 'lamp')
     """
 
     __slots__ = ()
