@@ -29,7 +29,7 @@ from benchmarks.searches.optuna_contender import OptunaContender
 from benchmarks.searches.play import Contender, Played, Terms, play, table_of
 from benchmarks.searches.record_trials import read
 from benchmarks.searches.tune_contender import TuneContender
-from lightning_core.integrations.optuna import ForecastPruner
+from lightning_core.parts.search.optuna import ForecastPruner
 
 RECORDED = Path(__file__).parent / "searches" / "digits.json.xz"
 # Seconds from one trial to the next on a device: the median of what training took beside its epochs.

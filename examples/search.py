@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_core.integrations.lightning_search import Found, Search
+from lightning_core.parts.search.lightning_search import Found, Search
 
 EPOCHS = 30
 

@@ -8,6 +8,7 @@ from typing import Any
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.control import Asker, Rights, declare_rights
 from lightning_core.core.jobs import Job
+from lightning_core.core.parts import Part, register
 from lightning_core.core.targets import BatchTarget
 
 # A controller that may ask for anything.
@@ -16,6 +17,11 @@ PLANNER = Asker("planner")
 SIZER = Asker("sizer")
 declare_rights(SIZER, Rights("the sizer", sizes=True, rank=100, is_pure=True))
 declare_rights(PLANNER, Rights("the planner", holds=True, places=True, sizes=True, rank=80, is_pure=True))
+
+# One who may ask for anything by commands, of a part.
+OPERATOR = Asker("operator")
+_RIGHTS = Rights("the operator", holds=True, places=True, sizes=True, rank=80)
+register("tests", Part(askers={"operator": _RIGHTS}))
 
 
 def job(

@@ -22,8 +22,6 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.config_section import CONFIG_KEYS
 from lightning_core.bundle.job_section import JOB_KEYS
 from lightning_core.bundle.pool_section import POOL_KEYS, ExistingPool
-from lightning_core.bundle.searches.search_file import KEYS as SEARCH_KEYS
-from lightning_core.bundle.searches.search_file import SearchSpec
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli import main
 from lightning_core.cli.pool_file import read_pool_file
@@ -31,6 +29,8 @@ from lightning_core.core.targets import BatchTarget, LossTarget, as_target, pars
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.parts.market.market_section import MARKET_KEYS
 from lightning_core.parts.market.study import read_study
+from lightning_core.parts.search.search_file import KEYS as SEARCH_KEYS
+from lightning_core.parts.search.search_file import SearchSpec
 from lightning_core.policies import POLICIES
 from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import Settings
@@ -318,11 +318,14 @@ def test_every_policy_and_every_estimator_is_named() -> None:
         ("A job", set(JOB_KEYS) - set(CONFIG_KEYS)),
         ("target", target_keys()),
         ("market", MARKET_KEYS),
-        ("search", SEARCH_KEYS),
     ],
 )
 def test_every_key_of_a_bundle_is_in_the_reference(heading: str, keys: set[str]) -> None:
     assert set(first_column(section("reference/bundle.md", heading))) == set(keys)
+
+
+def test_every_key_of_a_search_is_on_its_page() -> None:
+    assert set(first_column(section("parts/search.md", "The file of a search"))) == set(SEARCH_KEYS)
 
 
 def test_the_config_s_keys_are_in_the_reference() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from benchmarks.searches.play import NEW, Action, Terms
-from lightning_core.search.deadline_search import DeadlineSearch
+from lightning_core.parts.search.decision.deadline_search import DeadlineSearch
 
 
 class Ours:
@@ -35,7 +35,7 @@ class Ours:
         self._seconds[trial] = self._seconds.get(trial, 0.0) + now - self._since[trial]
         self._since[trial] = now
         self.search.report(trial, epoch, value, self._seconds[trial])
-        if self.search.goes_on(trial, now):
+        if self.search.continues(trial, now):
             return Action.GO_ON
         if self.search.trials[trial].over:
             self.search.end(trial)
@@ -103,10 +103,10 @@ class HyperSched:
         leader = min(self._best, key=lambda other: self._best[other])
         if self._terms.deadline - now <= self._seconds[leader]:
             better = sum(self._best[other] < self._best[trial] for other in self._paused)
-            goes_on = better == 0
+            continues = better == 0
         else:
-            goes_on = epoch not in self._scores or self._promoted(trial)
-        if goes_on:
+            continues = epoch not in self._scores or self._promoted(trial)
+        if continues:
             return Action.GO_ON
         self._paused.add(trial)
         return Action.PAUSE

@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.common import Figures, Size, main, table
 from examples.search import EPOCHS, make_trainer
-from lightning_core.integrations.lightning_search import Search
-from lightning_core.integrations.optuna import ForecastPruner
+from lightning_core.parts.search.lightning_search import Search
+from lightning_core.parts.search.optuna import ForecastPruner
 
 # Seconds of a search, and searches of each rule.
 SIZES: dict[Size, tuple[float, int]] = {"quick": (10.0, 1), "default": (30.0, 5), "full": (60.0, 10)}

@@ -64,9 +64,6 @@ def read_bundle_content(
     if (config := _lightning_config(content, problems)) is not None:
         problems.add(config)
         raise BundleError(problems.messages)
-    if "search" in content:
-        problems.at("search").add("is for `lightning-core search FILE`, which takes a file of one job")
-        raise BundleError(problems.messages)
     if "jobs" not in content and content.keys() & {"deadline", "target"}:
         section = {key: value for key, value in content.items() if key != "name"}
         jobs = [RawJob(content.get("name", Path(problems.position.name).stem), section, problems)]

@@ -25,13 +25,14 @@ from lightning_core.core.durations import WallTime, parse_duration, parse_limit,
 from lightning_core.core.jobs import Capability, Job, OnHold, OnMiss, OnNan, check_term
 from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES, check_length, shown
 from lightning_core.core.names import NAME_RULE, is_name
+from lightning_core.core.parts import check_job_data
 from lightning_core.core.targets import as_target
 from lightning_core.core.validation import positive_int
 from lightning_core.storage.job_specs import HANG
 
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
          "cell", "restarts", "retries", "location", "save_every", "keep_best", "hang", "like",
-         "memory", "on_hold", "trial_of")  # fmt: skip
+         "memory", "on_hold", "parts")  # fmt: skip
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
@@ -76,8 +77,8 @@ class _JobTermsReader:
             "work": self.read("work", parse_duration),
             "restarts": self.read("restarts", _within("restarts", non_negative_int)),
             "retries": self.read("retries", _within("retries", non_negative_int), 0),
-            "like": self.read("like", _read_tag("like", "a tag or the name of a job"), ""),
-            "trial_of": self.read("trial_of", _read_tag("trial_of", "the name of a search"), ""),
+            "like": self.read("like", _read_like, ""),
+            "parts": self.read("parts", _read_parts, {}),
             "memory": self.read("memory", parse_bytes),
             "on_hold": self.read("on_hold", partial(read_choice, OnHold), OnHold.KEEP),
         }
@@ -141,16 +142,19 @@ class _JobTermsReader:
             )
 
 
-def _read_tag(key: str, words: str) -> Callable[[Any], str]:
-    """Return a parser of a text that is not empty."""
+def _read_like(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"must be a tag or the name of a job, got {shown(value)}")
+    check_length("like", value)
+    return value
 
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"must be {words}, got {shown(value)}")
-        check_length(key, value)
-        return value
 
-    return read
+def _read_parts(value: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Read the data that parts keep with a job."""
+    if not isinstance(value, Mapping) or not all(isinstance(one, Mapping) for one in value.values()):
+        raise ValueError(f"must be a mapping of values for each part, got {shown(value)}")
+    check_job_data(value)
+    return value
 
 
 def _within(term: str, parse: Callable[[Any], Any]) -> Callable[[Any], Any]:

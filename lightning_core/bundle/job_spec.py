@@ -125,8 +125,8 @@ class JobSpec:
             terms["location"] = job.location
         if job.like:
             terms["like"] = job.like
-        if job.trial_of:
-            terms["trial_of"] = job.trial_of
+        if job.parts:
+            terms["parts"] = job.parts
         if job.memory is not None:
             terms["memory"] = job.memory
         if job.on_hold is not OnHold.KEEP:

@@ -23,7 +23,6 @@ from lightning_core.cli import (
     job_commands,
     journals,
     run_bundle,
-    search,
     simulate,
     status_command,
     token_commands,
@@ -49,18 +48,17 @@ COMMANDS = (
     up,
     token_commands,
     job_commands,
-    search,
     status_command,
     history_commands,
     journals,
 )
 # Commands that continue although their output cannot be read; the others, which only show something, end. A part's
 # command continues if its parser has the default `acts=True`.
-ACTING = ("run", "search", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
+ACTING = ("run", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",
-          "tensorboard": "tensorboardX", "optuna": "optuna"}  # fmt: skip
+          "tensorboard": "tensorboardX"}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     core = {word for action in parser._actions for word in (action.choices or ())} - {"up"}
     words = sys.argv[1:] if argv is None else argv
-    # A command of a part, --help, or one to which parts add options.
-    if next((word for word in words if not word.startswith("-")), "") not in core:
+    first = next((word for word in words if not word.startswith("-")), "")
+    if first not in core or first == "status":  # a command of a part, --help, or a command with options of parts
         parser = make_parser(with_parts=True)
     complete(parser)
     fill_streams()
@@ -141,18 +139,22 @@ def make_parser(*, with_parts: bool = False) -> argparse.ArgumentParser:
     """
     parser = Parser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"lightning-core {_version()}")
-    parser.set_defaults(debug=False)
+    parser.set_defaults(debug=False, acts=False)
     commands = parser.add_subparsers(metavar="COMMAND", dest="command")
 
-    def command(name: str, run: Command, description: str) -> argparse.ArgumentParser:
+    def command(name: str, run: Command, description: str, *, acts: bool = False) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=description, description=description)
-        made.set_defaults(run=run)
+        made.set_defaults(run=run, acts=acts or name in ACTING)
         return made
 
     for module in COMMANDS:
         module.add_commands(command)
-    for one in all_parts() if with_parts else ():
+    if not with_parts:
+        return parser
+    for one in all_parts():
         try:
+            if one.part.group is not None:
+                status_command.add_group(commands.choices["status"], one.name)
             if one.part.commands is not None:
                 one.part.commands(command)
             up.add_companions(commands.choices["up"], one.part)

@@ -7,19 +7,20 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lightning_core.cli.arguments import add_pool
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.durations import format_duration
 from lightning_core.core.names import check_person
-from lightning_core.core.parts import brought
+from lightning_core.core.parts import brought, group_of
 from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import DEFAULT_ESTIMATOR, Settings
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.access.people import Right
+from lightning_core.view.group_lines import group_lines, is_listed, jobs_by_group
 from lightning_core.view.job_entry import job_entry
-from lightning_core.view.search_lines import is_listed, search_lines, trials_by_search
 from lightning_core.view.silence import silence_line
 from lightning_core.view.text import clean
 
@@ -34,16 +35,27 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     status = command("status", _status, "show the pool and its jobs")
     status.add_argument("--watch", action="store_true", help="keep the view open until all jobs have ended, or Ctrl-C")
     more = (
-        "include jobs that ended long ago, earlier ones of a name, trials that are paused or have ended, "
+        "include jobs that ended long ago, earlier ones of a name, those of groups that are paused or have ended, "
         "and more than ten"
     )
     status.add_argument("--all", action="store_true", help=more)
-    status.add_argument("--search", metavar="NAME", help="show only the trials of one search")
     whose = status.add_mutually_exclusive_group()
     whose.add_argument("--mine", action="store_true", help="show only your own jobs")
     whose.add_argument("--owner", metavar="NAME", help="show only the jobs of one owner")
     status.add_argument("--json", action="store_true", help="print JSON")
     add_pool(status)
+    status.set_defaults(group=None)
+
+
+def add_group(status: argparse.ArgumentParser, part: str) -> None:
+    """Add the option ``--PART NAME`` of a part that groups jobs to ``status``."""
+    option = f"--{part.replace('_', '-')}"
+    words = f"show only the jobs of one {part}"
+    status.add_argument(option, dest="group", metavar="NAME", type=partial(_group, part), help=words)
+
+
+def _group(part: str, name: str) -> tuple[str, str]:
+    return part, name
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -58,14 +70,14 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
     if arguments.owner is not None:
         owner = check_person(arguments.owner)
 
-    every = arguments.all or arguments.search is not None
+    every = arguments.all or arguments.group is not None
 
     def is_shown(name: str) -> bool:
         return owner in (None, name)
 
     def look() -> tuple[float, list[JobStatus]]:
         now, jobs = pool.look()
-        jobs = [job for job in jobs if is_shown(job.owner) and arguments.search in (None, job.trial_of)]
+        jobs = [job for job in jobs if is_shown(job.owner) and arguments.group in (None, group_of(job.parts))]
         recent = jobs if arguments.all else recent_of(jobs if arguments.json else newest_of(jobs), now)
         return now, recent if arguments.json else live_first(recent)
 
@@ -84,17 +96,17 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         from lightning_core.view.progress import view_for
 
         watcher = view_for(sys.stdout, settings.policy, settings.devices, owner, lambda: _lost(pool.about()),
-                           settings.device_memory, arguments.search, every)  # fmt: skip
+                           settings.device_memory, arguments.group, every)  # fmt: skip
         try:
             with recorded_signals() as received:
                 now, jobs = follow(look, lambda: received, watcher, waits=True)
         finally:
             watcher.close()
-        _show(now, jobs, settings, _lost(pool.about()), owner, arguments.search, every)
+        _show(now, jobs, settings, _lost(pool.about()), owner, arguments.group, every)
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
         about = pool.about()
-        _show(*look(), settings, _lost(about), owner, arguments.search, every)
+        _show(*look(), settings, _lost(about), owner, arguments.group, every)
         for text in _lines_about(about, settings, is_shown):
             print(text)
     return EXIT_MET
@@ -185,13 +197,12 @@ def unavailable_lines(unavailable: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def recent_of(jobs: Sequence[JobStatus], now: float) -> list[JobStatus]:
-    """Return the jobs that have not ended, or not long ago, with all trials of searches that have such a trial."""
+    """Return the jobs that have not ended, or not long ago, with all jobs of groups that have such a job."""
 
     def is_recent(job: JobStatus) -> bool:
         return job.finished_at is None or now - job.finished_at < RECENT_SECONDS
 
-    searches = filter(lambda trials: any(map(is_recent, trials)), trials_by_search(jobs))
-    kept = {id(job) for trials in searches for job in trials}
+    kept = {id(job) for group in jobs_by_group(jobs).values() if any(map(is_recent, group)) for job in group}
     return [job for job in jobs if id(job) in kept or is_recent(job)]
 
 
@@ -220,11 +231,11 @@ def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
 
 
 def _show(
-    now: float, jobs: list[JobStatus], settings: Settings, lost: set[int], owner: str | None, search: str | None,
-    every: bool,
+    now: float, jobs: list[JobStatus], settings: Settings, lost: set[int], owner: str | None,
+    group: tuple[str, str] | None, every: bool,
 ) -> None:  # fmt: skip
-    if not jobs and search is not None:
-        print(f"no trials of {clean(search)}")
+    if not jobs and group is not None:
+        print(f"no jobs of {clean(' '.join(group))}")
         return
     if not jobs and owner is not None:
         print(f"no jobs of {clean(owner)}")
@@ -241,11 +252,11 @@ def _show(
         from lightning_core.view.progress import PlainView
 
         PlainView(sys.stdout).update(now, shown)
-        for text in search_lines(jobs):
+        for text in group_lines(jobs):
             print(text)
     else:
         board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner,
-                      search=search, unavailable=lost, device_memory=settings.device_memory)  # fmt: skip
+                      group=group, unavailable=lost, device_memory=settings.device_memory)  # fmt: skip
         Console(width=None if sys.stdout.isatty() else 160).print(board)
     if note:
         print(note)

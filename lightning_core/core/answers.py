@@ -6,7 +6,7 @@ A grant is a level with a version, not a change: a process that missed one is co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -254,5 +254,5 @@ class JobStatus:
     """Name of the person to whom it belongs; empty if unknown."""
     watched: Watched | None = None
     """Metric that its target watches; None before the first value, and for a target that watches none."""
-    trial_of: str = ""
-    """Name of its search if it is a trial; empty otherwise."""
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Data that parts keep with it, by the name of the part."""

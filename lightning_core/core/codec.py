@@ -42,7 +42,8 @@ _NAME = {kind: name for name, kind in (EVENTS | ANSWERS).items()}
 def _defaults_of(kind: Any) -> tuple[tuple[str, Any], ...]:
     """Return the names of the fields of a dataclass or NamedTuple, each with its default."""
     if is_dataclass(kind):
-        return tuple((field.name, field.default) for field in fields(kind))
+        return tuple((one.name, one.default if one.default_factory is MISSING else one.default_factory())
+                     for one in fields(kind))  # fmt: skip
     return tuple((name, kind._field_defaults.get(name, MISSING)) for name in kind._fields)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
-from lightning_core.core.control.asks import Ask, Asked, Asker, check_devices
+from lightning_core.core.control.asks import Ask, Asked, Asker, check_devices, rights_of
 from lightning_core.core.jobs import Job, OnMiss, OnNan, check_term
 from lightning_core.core.limits import Deadline
 from lightning_core.core.names import check_person
@@ -272,6 +272,22 @@ Asking = Ask | Pause | Resume | SetDevices | SetLocation
 """Events that set the level of their sender (:mod:`lightning_core.core.control.asks`)."""
 
 
+_NEEDED = {Pause: "holds", Resume: "holds", SetDevices: "sizes", SetLocation: "places"}
+
+
+def check_sender(command: Command) -> None:
+    """Check that a command is one that its sender may send: all are a person's.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if (by := getattr(command, "by", Asker.PERSON)) == Asker.PERSON:
+        return
+    rights, kind = rights_of(by), type(command)
+    if not rights.commands or kind not in _NEEDED or not getattr(rights, _NEEDED[kind]):
+        raise ValueError(f"{command.job}: {kind.__name__} is no command that {by} may send")
+
+
 def level_after(event: Asking, before: Asked) -> Asked:
     """Return the sender's new requests for a job, given its earlier ones.
 
@@ -280,21 +296,22 @@ def level_after(event: Asking, before: Asked) -> Asked:
         >>> level_after(Pause("vit", release=True), Asked(devices=2))
         Asked(hold=True, release=True, location=None, devices=2, reason=None, held_by='', placed_by='', sized_by='')
     """
+    if isinstance(event, Ask):
+        return event.asked
+    who = event.who if event.by == Asker.PERSON else ""
     match event:
-        case Ask():
-            return event.asked
         case Pause(_, release):
-            return before._replace(hold=True, release=release, held_by=event.who if event.by == Asker.PERSON else "")
+            return before._replace(hold=True, release=release, held_by=who)
         case Resume():
             # Its own pause is revoked. Other holds on the job are overruled.
             if before.hold:
                 return before._replace(hold=None, release=False, held_by="")
-            return before._replace(hold=False, release=False, held_by=event.who)
+            return before._replace(hold=False, release=False, held_by=who)
         case SetDevices(_, None):
             return before._replace(devices=None, location=None, sized_by="", placed_by="")
         case SetDevices(_, devices):
-            return before._replace(devices=devices, sized_by=event.who)
+            return before._replace(devices=devices, sized_by=who)
         case SetLocation(_, location, None):
-            return before._replace(location=location, placed_by=event.who)
+            return before._replace(location=location, placed_by=who)
         case SetLocation(_, location, devices):
-            return before._replace(location=location, placed_by=event.who, devices=devices, sized_by=event.who)
+            return before._replace(location=location, placed_by=who, devices=devices, sized_by=who)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -17,12 +18,14 @@ from lightning_core.core.limits import (
     MAX_DEVICES,
     MAX_MEMORY,
     MAX_NAME,
+    MAX_TEXT,
     MIN_SECONDS,
     Deadline,
     check_at_most,
     check_factor,
     check_length,
     check_seconds,
+    shown,
 )
 from lightning_core.core.names import check_person
 from lightning_core.core.targets import Target, as_target
@@ -115,7 +118,8 @@ class Job:
         memory: Bytes that it needs at least of each device's memory; None to estimate and measure it.
         on_hold: Treatment of its GPU memory while it is held.
         owner: Name of the person to whom it belongs, set by the server; empty if unknown.
-        trial_of: Name of its search if it is a trial; empty otherwise.
+        parts: Data that parts keep with it, by the name of the part; at most
+            :data:`~lightning_core.core.limits.MAX_TEXT` characters as JSON.
 
     Raises:
         ValueError: If the name is empty, the target or a time cannot be read, or a number is out of its range.
@@ -153,16 +157,18 @@ class Job:
     memory: int | None = None
     on_hold: OnHold = OnHold.KEEP
     owner: str = ""
-    trial_of: str = ""
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("job must have a name, got ''")
         check_length("job name", self.name, MAX_NAME)
-        for name in ("location", "like", "model", "trial_of"):
+        for name in ("location", "like", "model"):
             check_length(name, getattr(self, name))
         if self.owner:
             check_person(self.owner)
+        if self.parts:
+            object.__setattr__(self, "parts", _data_of_parts(self.parts))
         object.__setattr__(self, "target", as_target(self.target))
         for name in _TIMES:
             if isinstance(value := getattr(self, name), str | timedelta):
@@ -214,6 +220,18 @@ class Job:
             )
         if self.location:
             raise ValueError(f"location is for a job that can be released on any device, got {self.location!r}")
+
+
+def _data_of_parts(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return data of parts as the JSON values that a journal holds."""
+    if not isinstance(parts, Mapping) or not all(isinstance(one, Mapping) for one in parts.values()):
+        raise ValueError(f"parts must be a mapping of values for each part, got {shown(parts)}")
+    try:
+        text = json.dumps(parts, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"parts must be JSON values: {error}") from None
+    check_at_most("characters of parts", len(text), MAX_TEXT)
+    return json.loads(text)  # type: ignore[no-any-return]
 
 
 # Terms that are seconds.

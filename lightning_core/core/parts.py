@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from lightning_core.core.names import did_you_mean
 from lightning_core.core.validation import made
 from lightning_core.errors import LightningCoreError
 
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 GROUP = "lightning_core.parts"
 # Characters of what a column says of a job.
 MAX_CELL = 200
+# Characters of what a part says of a group of jobs.
+MAX_LINE = 500
 
 
 class AbsentPartError(LightningCoreError, ValueError):
@@ -123,6 +126,16 @@ class Figure(NamedTuple):
     counts: bool = False
 
 
+class Group(NamedTuple):
+    """How jobs of a part belong together; see the argument ``group`` of :class:`Part`."""
+
+    name: Callable[[Mapping[str, Any]], str]
+    """Function of a job's data of the part that returns the name of its group, or an empty one for none."""
+    describe: Callable[[Sequence[Any]], str]
+    """Function of the :class:`~lightning_core.core.answers.JobStatus` of a group's jobs, in the order of submission,
+    that returns what views say of the group."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Everything that one package brings; a package brings any of it.
@@ -159,6 +172,12 @@ class Part:
             reports and to the timeline of a live pool; an empty text for no panel.
         pages: A :class:`LivePage` by its title, for users who may see all jobs.
         companions: A :class:`Companion` by the name of its option.
+        job_data: Frozen dataclass of JSON values: the form of a job's data of the part, ``Job.parts[NAME]``. Data of
+            another form are refused when the job is submitted.
+        group: Groups of jobs by their data of the part, such as the folds of a cross-validation. Views show a
+            group as one line, and notifications and alerts leave out its jobs; ``status --NAME GROUP`` lists them.
+        askers: :class:`~lightning_core.core.control.Rights` of those who ask by commands, such as a program that
+            pauses jobs and resumes them, by the name that the commands have as ``by``.
 
     Example::
 
@@ -189,6 +208,9 @@ class Part:
     panels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     pages: Mapping[str, LivePage] = field(default_factory=dict)
     companions: Mapping[str, Companion] = field(default_factory=dict)
+    job_data: type[Any] | None = None
+    group: Group | None = None
+    askers: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -293,6 +315,71 @@ def columns_of(status: Any) -> dict[str, str]:
     return {heading: words[:MAX_CELL] for heading, words in said.items() if words}
 
 
+def check_job_data(data: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check the data that a new job has of parts.
+
+    Args:
+        data: Its ``parts``.
+
+    Raises:
+        ValueError: If no part of a name is installed, or its data have another form than the part's.
+    """
+    for name, values in data.items():
+        if (found := _part(name)) is None:
+            raise ValueError(f"no part {name!r} is installed{did_you_mean(name, [one.name for one in all_parts()])}")
+        if found.job_data is None:
+            raise ValueError(f"part {name} keeps no data of jobs")
+        try:
+            read(found.job_data, values)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {error}") from None
+
+
+def read(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """Return an object of a part's class, made of JSON values.
+
+    Raises:
+        TypeError: If a value is missing.
+        ValueError: If one is unknown, or of another type or out of its range.
+    """
+    try:
+        return made(kind, dict(values))
+    except (NameError, TypeError):  # annotations of code from outside may be anything
+        return kind(**values)
+
+
+def group_of(data: Mapping[str, Mapping[str, Any]]) -> tuple[str, str] | None:
+    """Return the part and the name of the group to which a job belongs; None if it stands for itself.
+
+    Args:
+        data: ``parts`` of the job.
+    """
+    for name in sorted(data):
+        found = _part(name)
+        if found is None or found.group is None:
+            continue
+        try:
+            if group := str(found.group.name(data[name]) or ""):
+                return name, group
+        except Exception as error:  # code from outside may raise anything
+            log.warning("part %s cannot name the group of a job: %s: %s", name, type(error).__name__, error)
+    return None
+
+
+def group_words(part: str, jobs: Sequence[Any]) -> str:
+    """Return what a part says of a group; one that raises says so itself.
+
+    Args:
+        part: Name of the part.
+        jobs: Status of each job of the group, in the order of submission.
+    """
+    found = _part(part)
+    try:
+        return "" if found is None or found.group is None else str(found.group.describe(jobs))[:MAX_LINE]
+    except Exception as error:  # code from outside may raise anything
+        return f"{type(error).__name__}: {error}"[:MAX_LINE]
+
+
 def message_class(name: str, family: str) -> type[Any] | None:
     """Return the class of an event or answer of a part by its full name, ``PART.NAME``; None if no part brings it.
 
@@ -339,12 +426,8 @@ def read_message(message: Any, family: str) -> Any:
     kind = message_class(message.name, family)
     if kind is None:
         return message
-    body = dict(message.body)
     try:
-        try:
-            return made(kind, body)
-        except (NameError, TypeError):  # annotations of code from outside may be anything
-            return kind(**body)
+        return read(kind, message.body)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{message.name}: {error}") from None
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.python_form import Training
-    from lightning_core.bundle.searches.search_file import SearchSpec
     from lightning_core.scheduler.settings import Settings
 
 T = TypeVar("T")
@@ -185,7 +184,7 @@ class Pool:
         """
         from lightning_core.bundle.bundle_file import BundleSpec
 
-        bundle = BundleSpec.from_file(path, self._as_existing())
+        bundle = BundleSpec.from_file(path, self.as_existing())
         bundle.check_targets(self.settings)
         return bundle.importing_only(allow_import) if allow_import else bundle
 
@@ -197,26 +196,12 @@ class Pool:
         """
         from lightning_core.bundle.bundle_file import BundleSpec
 
-        bundle = BundleSpec.from_text(text, Path.cwd(), self._as_existing())
+        bundle = BundleSpec.from_text(text, Path.cwd(), self.as_existing())
         bundle.check_targets(self.settings)
         return bundle
 
-    def read_search(self, path: Path | str, allow_import: Sequence[str] = ()) -> SearchSpec:
-        """Read the file of a search for this pool.
-
-        Args:
-            path: Of the file.
-            allow_import: Modules and packages that class paths may name; empty for all that the file allows.
-
-        Raises:
-            BundleError: With every problem found.
-        """
-        from lightning_core.bundle.searches.search_file import SearchSpec
-
-        return SearchSpec.from_file(path, self._as_existing(), allow_import)
-
-    def _as_existing(self) -> ExistingPool:
-        """Return the pool as a bundle that is read for it knows it."""
+    def as_existing(self) -> ExistingPool:
+        """Return the pool as a file of jobs that is read for it knows it."""
         from lightning_core.bundle.pool_section import ExistingPool
 
         settings = self.settings

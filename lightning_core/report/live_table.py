@@ -9,9 +9,9 @@ from typing import TypeVar
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.report.card import COLOURS
 from lightning_core.report.svg import Scale, escape, line, number, value_scale
+from lightning_core.view.group_lines import group_lines, is_listed
 from lightning_core.view.job_line import COLUMNS, SYMBOLS, telling
 from lightning_core.view.job_line import line as cells_of
-from lightning_core.view.search_lines import is_listed, search_lines
 
 WIDTH, HEIGHT, EDGE = 220, 52, 4
 # Jobs that are shown, those in trouble first; the others are counted. Points of a curve.
@@ -47,7 +47,7 @@ def live_table(now: float, jobs: Sequence[JobStatus], seen: Mapping[Key, Points]
     head = "".join(f'<th style="text-align:left;padding:2px 10px 2px 0;opacity:.65">{name}</th>' for name in names)
     rows = "".join(_row(now, job, seen.get(key_of(job), ()), cells) for job in shown)
     more = f"<div>and {len(listed) - len(shown):,} more</div>" if len(listed) > len(shown) else ""
-    more += "".join(f"<div>{escape(words)}</div>" for words in search_lines(jobs))
+    more += "".join(f"<div>{escape(words)}</div>" for words in group_lines(jobs))
     return (
         f'<div style="font:13px/1.4 system-ui,sans-serif"><div><b>{len(jobs):,} jobs</b>, {running:,} not over</div>'
         f'<table style="border-collapse:collapse;font:inherit;color:inherit"><thead><tr>{head}</tr></thead>'

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lightning_core.core.commands import Asking, SetDevices, SetLocation, level_after
-from lightning_core.core.control import NOTHING, Asked, Asker
+from lightning_core.core.control import NOTHING, Ask, Asked, check_known
 from lightning_core.core.control.asks import first, first_words, settled
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.state import SchedulerState
@@ -24,7 +24,7 @@ def check(state: SchedulerState, row: int, event: Asking) -> None:
         if not _sizes_at(state, row, location):
             raise ValueError(str(Reason("no_such_location", text=location)))
         job = replace(job, location=location)
-    if isinstance(event, SetDevices | SetLocation) and event.by == Asker.PERSON:
+    if isinstance(event, SetDevices | SetLocation):
         available, where = len(state.settings.devices_at(job.location)), f" at {job.location}" if job.location else ""
         if (event.devices or 0) > available:
             raise ValueError(f"devices must be at most the pool's {available}{where}, got {event.devices}")
@@ -43,7 +43,9 @@ def changes(state: SchedulerState, row: int, event: Asking) -> bool:
 
 
 def take(state: SchedulerState, row: int, event: Asking) -> None:
-    """Take in what is asked of a job; it is possible."""
+    """Record what is asked of a job; it is possible."""
+    if not isinstance(event, Ask):
+        check_known(event.by)
     table = state.table
     _, after = _levels(table, row, event)
     table.asked[row] = settled({**table.asked.get(row, {}), event.by: after})

@@ -18,6 +18,7 @@ from lightning_core.controllers import is_pure
 from lightning_core.core.answers import Accepted, Answer, End, JobStatus, Verdict, VerdictChanged
 from lightning_core.core.control import Asker
 from lightning_core.core.jobs import OnMiss
+from lightning_core.core.parts import AbsentPartError
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import ChoosesSizes, Estimator, KeepsRows, KnowsSchedule, LooksAtCurves, Policy
 from lightning_core.core.reasons import Reason
@@ -318,6 +319,7 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
 
     Raises:
         StateError: If it is not the state of such a scheduler.
+        AbsentPartError: If a part has asked for something and is not installed.
     """
     try:
         for name in _PARTS:
@@ -339,7 +341,7 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         if state.owners is not None:
             state.owners.restore(saved["owners"])
         return checked(saved["now"], float), checked(saved["next_round"], float | None)
-    except StateError:
+    except (AbsentPartError, StateError):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"not the state of a scheduler: {type(error).__name__}: {error}") from None

@@ -306,7 +306,7 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         memory_needed=needed(table, row),
         owner=table.jobs[row].owner,
         watched=_watched(table, row),
-        trial_of=table.jobs[row].trial_of,
+        parts=table.jobs[row].parts,
     )
 
 

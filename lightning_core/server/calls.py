@@ -10,13 +10,12 @@ from typing import Any, NamedTuple, Protocol
 
 from lightning_core.core.answers import Directive, JobForecast, JobStatus, JoinReply
 from lightning_core.core.codec import answer_to_dict, decode_event, job_from_dict, job_to_dict
-from lightning_core.core.commands import Command, Pause, Resume
-from lightning_core.core.control import COMMANDING, Asker
+from lightning_core.core.commands import Command, check_sender
 from lightning_core.core.events import Close, Event, PartEvent, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS, shown
 from lightning_core.core.names import check_name
-from lightning_core.core.parts import message_class
+from lightning_core.core.parts import check_job_data, message_class
 from lightning_core.core.protocols import AccessRefusedError, DeviceNotSharedError
 from lightning_core.core.validation import MAX_INTEGER, checked, converted
 from lightning_core.server import json_limits
@@ -202,7 +201,9 @@ def _check_joins(connection: ClientConnection) -> None:
 
 def _own_job(body: Any, person: Person) -> Job:
     """Return the job of a script. It belongs to its sender, whatever owner it names."""
-    return replace(job_from_dict({**body, "owner": ""}), owner=person.name)
+    job = job_from_dict({**body, "owner": ""})
+    check_job_data(job.parts)
+    return replace(job, owner=person.name)
 
 
 def _taken_specs(connection: ClientConnection, person: Person) -> list[Any]:
@@ -231,10 +232,8 @@ def _event(text: Any, person: Person) -> Event:
         return replace(event, who=person.name)
     if not isinstance(event, Close):
         check_name(event.job)
-    senders = COMMANDING if isinstance(event, Pause | Resume) else (Asker.PERSON,)
-    if isinstance(event, Command) and (by := getattr(event, "by", Asker.PERSON)) not in senders:
-        raise ValueError(f"by must be {' or '.join(senders)} in events of clients, got {by}")
     if isinstance(event, Command):
+        check_sender(event)
         event = replace(event, who=person.name)
     if isinstance(event, Report) and len(event.cells) > MAX_REPORTED_CELLS:
         raise ValueError(f"a report must have at most {MAX_REPORTED_CELLS:,} cells, got {len(event.cells):,}")

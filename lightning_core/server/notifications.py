@@ -41,11 +41,11 @@ class Notifier:
             ``_REASON`` in its environment; ``webhook``, an http(s) address that gets the same as a JSON body by POST,
             signed with the secret in ``secret_file``. The event is ``verdict``; or ``alert``, without a verdict: losses
             are NaN, or no batch comes.
-        is_trial: Function that returns whether the job of a name is a trial, which concerns its search alone.
+        is_left_out: Function that returns whether the job of a name sends no notifications.
     """
 
-    def __init__(self, on_verdict: Mapping[str, Any], is_trial: Callable[[str], bool] = lambda job: False) -> None:
-        self._is_trial = is_trial
+    def __init__(self, on_verdict: Mapping[str, Any], is_left_out: Callable[[str], bool] = lambda job: False) -> None:
+        self._is_left_out = is_left_out
         self._ended: dict[str, int] = {}  # version of each job's end
         self._ways = list[_Delivery]()
         if command := on_verdict.get("command"):
@@ -63,7 +63,7 @@ class Notifier:
                 isinstance(answer, End) and not self._is_new(answer)
             ):
                 continue
-            if self._is_trial(answer.job):
+            if self._is_left_out(answer.job):
                 continue
             alert = isinstance(answer, Alert)
             verdict = "" if isinstance(answer, Alert) else str(answer.verdict)

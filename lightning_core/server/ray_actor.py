@@ -25,6 +25,7 @@ from lightning_core.core.answers import Answer, Directive, JobForecast, JobStatu
 from lightning_core.core.commands import Command
 from lightning_core.core.events import Event, PartEvent, Report, Submit, WorkerExited, WorkersLost
 from lightning_core.core.jobs import Job
+from lightning_core.core.parts import group_of
 from lightning_core.scheduler.reports import unknown_job
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.groups import GroupSocket
@@ -71,7 +72,7 @@ class SchedulerActor(PoolCalls):
         self._trouble: str | None = None
         self._opening: asyncio.Task[None] | None = None
         self._server = SocketServer(self, Path(socket), group) if socket else None
-        self._notifier = Notifier(on_verdict or {}, self._is_trial)
+        self._notifier = Notifier(on_verdict or {}, self._is_in_group)
         self._launching = asyncio.Lock()
         self._sessions = Sessions(lambda: self._host.scheduler, self._decide)
         self._guard = Guard(lambda: self._host.scheduler)
@@ -298,9 +299,9 @@ class SchedulerActor(PoolCalls):
         self._wakeups.look()
         return answers
 
-    def _is_trial(self, job: str) -> bool:
+    def _is_in_group(self, job: str) -> bool:
         scheduler = self._host.scheduler
-        return scheduler.directive(job) is not None and bool(scheduler.job(job).trial_of)
+        return scheduler.directive(job) is not None and group_of(scheduler.job(job).parts) is not None
 
     def _pass_on(self, answers: Sequence[Answer], event: Event | None) -> None:
         self._notifier.tell(answers)

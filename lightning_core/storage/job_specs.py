@@ -14,6 +14,7 @@ from lightning_core.core.codec import job_from_dict
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.limits import MAX_COUNT, check_at_most, check_seconds
 from lightning_core.core.names import check_name
+from lightning_core.core.parts import check_job_data
 from lightning_core.core.protocols import NameTakenError
 from lightning_core.core.validation import converted
 from lightning_core.regular_files import NEVER_READABLE
@@ -135,6 +136,7 @@ def read(folder: Path, job: str, digest: str) -> Mapping[str, Any]:
 def _job_of(spec: Any) -> Job:
     try:
         job = job_from_dict(converted(spec, LaunchSpec)["job"])
+        check_job_data(job.parts)
         check_at_most("cell", spec["cell"], MAX_COUNT)
         check_seconds("save_every", spec["save_every"])
         check_seconds("hang", spec["hang"])

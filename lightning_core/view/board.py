@@ -17,8 +17,8 @@ from rich.text import Text
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
+from lightning_core.view.group_lines import group_lines
 from lightning_core.view.job_line import COLUMNS, SYMBOLS, line, telling
-from lightning_core.view.search_lines import search_lines
 from lightning_core.view.text import clean
 
 MAX_DEVICES = 8
@@ -96,7 +96,7 @@ class Board:
         one_screen: Whether it must also fit the height of the terminal.
         only: Jobs that get a line; None for all.
         owner: Owner to whom all the jobs belong; None if those of all are shown.
-        search: Search whose trials the jobs are; None if other jobs are shown too.
+        group: Group to which all the jobs belong, as ``(part, name)``; None if other jobs are shown too.
         unavailable: Devices that the scheduler does not plan on.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
     """
@@ -111,22 +111,22 @@ class Board:
         one_screen: bool = False,
         only: Sequence[JobStatus] | None = None,
         owner: str | None = None,
-        search: str | None = None,
+        group: tuple[str, str] | None = None,
         unavailable: Collection[int] = (),
         device_memory: int | None = None,
     ) -> None:
         self._now, self._jobs, self._title, self._one_screen = now, jobs, title, one_screen
         self._only = jobs if only is None else only
-        self._owner, self._search, self._unavailable, self._device_memory = owner, search, unavailable, device_memory
+        self._owner, self._group, self._unavailable, self._device_memory = owner, group, unavailable, device_memory
         self._devices = devices or 1 + max((device for job in jobs for device in job.devices), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        faults, searches = self._faults(), [Text(words) for words in search_lines(self._jobs)]
-        above = 2 + min(self._devices, MAX_DEVICES + 1) + len(faults) + len(searches)
+        faults, groups = self._faults(), [Text(words) for words in group_lines(self._jobs)]
+        above = 2 + min(self._devices, MAX_DEVICES + 1) + len(faults) + len(groups)
         room = console.height - above - 1 if self._one_screen else None
         jobs, more = self._fitting(room)
         head = self._header()
-        others = "another job's" if self._search is not None else "another owner's" if self._owner is not None else ""
+        others = "another job's" if self._group is not None else "another owner's" if self._owner is not None else ""
         devices = device_lines(self._jobs, self._devices, self._unavailable, self._device_memory, others)
         wide = Text("   ").join(devices)
         lines = [head, *([wide] if wide.cell_len <= options.max_width else devices)]
@@ -134,7 +134,7 @@ class Board:
         lines += self._rows(jobs, console, options.max_width, left)
         if more:
             lines.append(Text(more, style="dim"))
-        lines += searches + faults
+        lines += groups + faults
         for text in lines:
             text.no_wrap, text.overflow = True, "ellipsis"
         for words, style, control in console.render(Group(*lines), options):
@@ -147,8 +147,8 @@ class Board:
         text = Text(clean(self._title), style="bold")
         if self._owner is not None:
             text.append(f"  jobs of {clean(self._owner)}", style="")
-        if self._search is not None:
-            text.append(f"  trials of {clean(self._search)}", style="")
+        if self._group is not None:
+            text.append(f"  jobs of {clean(' '.join(self._group))}", style="")
         text.append(f"  {self._devices} device{'s' * (self._devices != 1)}  {format_duration(self._now)}", style="")
         for verdict in Verdict:
             if number := sum(job.verdict is verdict for job in self._jobs):
@@ -185,7 +185,7 @@ class Board:
             width: Width in characters.
             left: Maximum number of lines for reasons; None for as many as they need.
         """
-        if not jobs:  # existing ones have a line with their search
+        if not jobs:  # existing ones have a line with their group
             return []
         cells = [dict(zip(COLUMNS, line(self._now, job), strict=True)) for job in jobs]
         max_name = MAX_NAME if width >= NARROW else MAX_NAME_IF_NARROW

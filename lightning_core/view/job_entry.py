@@ -71,7 +71,7 @@ class JobEntry(TypedDict):
         list[float] | None,
         says("Metric that its target watches: batches done at its newest value, that value, its best."),
     ]
-    trial_of: Annotated[str, says("Name of its search if it is a trial; empty otherwise.")]
+    parts: Annotated[dict[str, dict[str, Any]], says("Data that parts keep with it, by the name of the part.")]
     columns: NotRequired[Annotated[dict[str, str], says("What installed parts add to it, by heading.")]]
     best_model: NotRequired[Annotated[str, says("Path of its best model, on the pool's machine, if it is kept.")]]
 
@@ -105,6 +105,6 @@ def job_of_entry(entry: Mapping[str, Any]) -> JobStatus:
     known = {field.name: entry[field.name] for field in fields(JobStatus) if field.name in entry}
     said = {key: entry.get(key) for key in REASONS}
     words = {key: None if text is None else list(Reason("words", (), clean(text))) for key, text in said.items()}
-    words["notes"] = {by: list(Reason("words", (), clean(text))) for by, text in entry.get("notes", {}).items()}
+    notes = {by: list(Reason("words", (), clean(text))) for by, text in entry.get("notes", {}).items()}
     finish = entry["finish"] and [math.inf if time is None else time for time in entry["finish"]]
-    return status_from_dict(known | words | {"finish": finish})
+    return status_from_dict(known | words | {"notes": notes, "finish": finish})

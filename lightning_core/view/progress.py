@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.scheduler.summary import Summary
+from lightning_core.view.group_lines import is_listed
 from lightning_core.view.job_line import _ending, _value, line, several_owners
-from lightning_core.view.search_lines import is_listed
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class LiveView:
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
-        search: Search whose trials the jobs are; None if other jobs are shown too.
-        all_trials: Whether to list trials that are paused or have ended, too.
+        group: Group to which all the jobs belong, as ``(part, name)``; None if other jobs are shown too.
+        lists_all: Whether to list the jobs of groups that are paused or have ended, too.
 
     Raises:
         ModuleNotFoundError: If rich is not installed.
@@ -47,8 +47,8 @@ class LiveView:
         owner: str | None = None,
         unavailable: Callable[[], Collection[int]] = tuple,
         device_memory: int | None = None,
-        search: str | None = None,
-        all_trials: bool = False,
+        group: tuple[str, str] | None = None,
+        lists_all: bool = False,
     ) -> None:
         from rich.live import Live
 
@@ -57,7 +57,7 @@ class LiveView:
         self._board = Board
         self._pool = (title, devices)
         self._owner, self._unavailable, self._device_memory = owner, unavailable, device_memory
-        self._search, self._all_trials = search, all_trials
+        self._group, self._lists_all = group, lists_all
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._started = False
 
@@ -66,8 +66,8 @@ class LiveView:
             self._live.start()
             self._started = True
         lost = self._unavailable()
-        only = jobs if self._all_trials else list(filter(is_listed, jobs))
-        board = self._board(now, jobs, *self._pool, only=only, owner=self._owner, search=self._search,
+        only = jobs if self._lists_all else list(filter(is_listed, jobs))
+        board = self._board(now, jobs, *self._pool, only=only, owner=self._owner, group=self._group,
                             unavailable=lost, one_screen=True, device_memory=self._device_memory)  # fmt: skip
         self._live.update(board)
 
@@ -130,8 +130,8 @@ def view_for(
     owner: str | None = None,
     unavailable: Callable[[], Collection[int]] = tuple,
     device_memory: int | None = None,
-    search: str | None = None,
-    all_trials: bool = False,
+    group: tuple[str, str] | None = None,
+    lists_all: bool = False,
 ) -> LiveView | PlainView:
     """Return the view that suits a stream: the live board on a terminal if rich is installed, else plain lines.
 
@@ -142,12 +142,12 @@ def view_for(
         owner: Owner to whom all the jobs belong; None if those of all are shown.
         unavailable: Function that returns the devices that the scheduler does not plan on now.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
-        search: Search whose trials the jobs are; None if other jobs are shown too.
-        all_trials: Whether to list trials that are paused or have ended, too.
+        group: Group to which all the jobs belong, as ``(part, name)``; None if other jobs are shown too.
+        lists_all: Whether to list the jobs of groups that are paused or have ended, too.
     """
     if stream.isatty():
         try:
-            return LiveView(None, title, devices, owner, unavailable, device_memory, search, all_trials)
+            return LiveView(None, title, devices, owner, unavailable, device_memory, group, lists_all)
         except ModuleNotFoundError:
             print("pip install -c constraints.txt '.[view]' in the clone for live progress", file=stream)
     return PlainView(stream)

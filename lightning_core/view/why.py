@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
+from lightning_core.core.parts import group_of
 from lightning_core.history.faults import STARTS, total_words
 from lightning_core.view.text import clean
 
@@ -65,8 +66,8 @@ def why(history: History, name: str) -> list[str]:
     lines = [f"{clean(job.name)}{run_number}: {clean(str(job.reason))} ({verdict})"]
     if job.terms.owner:
         lines.append(f"owner: {clean(job.terms.owner)}")
-    if job.terms.trial_of:
-        lines.append(f"trial of: {clean(job.terms.trial_of)}")
+    if (group := group_of(job.terms.parts)) is not None:
+        lines.append(clean(": ".join(group)))
     if job.faults:
         lines.append(total_words(job.faults))
     return lines + table_of(sorted([*rows(job), *_away(history, job)], key=lambda row: row.time))
@@ -94,8 +95,8 @@ def why_now(job: JobStatus) -> list[str]:
     lines = [f"{job.name}: {job.reason} ({verdict})"]
     if job.owner:
         lines.append(f"owner: {job.owner}")
-    if job.trial_of:
-        lines.append(f"trial of: {job.trial_of}")
+    if (group := group_of(job.parts)) is not None:
+        lines.append(": ".join(group))
     if job.state is not State.ENDED:
         lines.append(f"{job.state}, {holds}: {job.grant_reason}")
     lines += [str(told) for told in (job.fault, job.alert) if told is not None]

@@ -806,9 +806,9 @@ def test_status_shows_the_jobs_of_one_owner(pool: Pool, capsys: pytest.CaptureFi
 def test_status_shows_a_search_in_a_line_and_its_trials_if_asked(
     pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trials = (Job(f"night-{k}", 600.0, BatchTarget(5), trial_of="night") for k in range(3))
+    trials = (Job(f"night-{k}", 600.0, BatchTarget(5), parts={"search": {"trial_of": "night"}}) for k in range(3))
     pool.do(pool.actor.event(Submit(tuple(trials))))
-    pool.do(pool.actor.event(Pause("night-1", by=Asker.SEARCH)))
+    pool.do(pool.actor.event(Pause("night-1", by=Asker("search"))))
     pool.do(pool.actor.event(Cancel("night-2")))
 
     def shown(*words: str) -> list[str]:
@@ -819,10 +819,10 @@ def test_status_shows_a_search_in_a_line_and_its_trials_if_asked(
     assert shown() == ["train", "night-0", line]
     assert shown("--all") == ["train", "night-0", "night-1", "night-2", line]
     assert shown("--search", "night") == ["night-0", "night-1", "night-2", line]
-    assert Said(capsys, "status", "--search", "day").out == "no trials of day\n"
+    assert Said(capsys, "status", "--search", "day").out == "no jobs of search day\n"
     jobs = json.loads(Said(capsys, "status", "--json").out)["jobs"]
-    assert [job["trial_of"] for job in jobs] == ["", "night", "night", "night"]
-    assert "\ntrial of: night\n" in Said(capsys, "why", "night-0").out
+    assert [job["parts"] for job in jobs] == [{}, *[{"search": {"trial_of": "night"}}] * 3]
+    assert "\nsearch: night\n" in Said(capsys, "why", "night-0").out
 
 
 def test_status_of_one_owner_shows_what_that_owner_has(

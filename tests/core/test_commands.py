@@ -29,7 +29,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from tests.builders import PLANNER, SIZER
+from tests.builders import OPERATOR, SIZER
 
 CAN = frozenset(Capability)
 POOL = Settings(policy="fifo", devices=2, locations=("edge", "cloud"))
@@ -48,7 +48,7 @@ def submitted(job: Job = JOB) -> Scheduler:
         SetTerms("a", weight=2.0),
         SetTerms("a", target=BatchTarget(50)),
         SetDevices("a", 1, SIZER),
-        SetLocation("a", "cloud", 1, PLANNER),
+        SetLocation("a", "cloud", 1, OPERATOR),
         Pause("a"),
     ],
 )
@@ -87,14 +87,14 @@ def test_the_command_between_two_versions_of_a_job_names_what_differs() -> None:
     ("command", "words"),
     [
         (Pause("a"), "paused by a person"),
-        (Pause("a", release=True, by=PLANNER), "paused by the planner"),
+        (Pause("a", release=True, by=OPERATOR), "paused by the operator"),
         (Pause("a", by=SIZER), "paused by the sizer"),
         (SetDevices("a", 0, SIZER), "holds no devices at the request of the sizer"),
         (SetDevices("a", 0), "holds no devices at the request of a person"),
         (Pause("a", who="ann"), "paused by ann"),
         (SetDevices("a", 0, who="ann"), "holds no devices at the request of ann"),
         (Cancel("a", "ann"), "cancelled by ann"),
-        (SetLocation("a", "edge", 0, PLANNER), "holds no devices at the request of the planner"),
+        (SetLocation("a", "edge", 0, OPERATOR), "holds no devices at the request of the operator"),
     ],
 )
 def test_a_reason_names_who_asked(command: Command, words: str) -> None:
@@ -129,7 +129,7 @@ def test_a_name_that_is_none_of_a_person_is_refused(who: str) -> None:
 
 def test_a_reason_names_the_one_who_has_its_way() -> None:
     scheduler = submitted()
-    scheduler.handle(Pause("a", by=PLANNER), 10.0)
+    scheduler.handle(Pause("a", by=OPERATOR), 10.0)
     assert [a for a in scheduler.handle(Pause("a"), 11.0) if isinstance(a, Grant)] == []
     assert str(scheduler.last("a").grant_reason) == "paused by a person"
 
@@ -170,12 +170,12 @@ def test_a_deadline_is_positive(deadline: float) -> None:
 def test_every_command_goes_through_the_journal() -> None:
     commands: list[Command] = [
         SetDeadline("a", 9.0, SIZER, from_submission=True),
-        SetDevices("a", 0, PLANNER),
-        SetLocation("a", "edge", None, PLANNER),
-        SetTerms("a", target=LossTarget("loss", 0.5), on_nan=OnNan.STOP, restarts=None, by=PLANNER),
+        SetDevices("a", 0, OPERATOR),
+        SetLocation("a", "edge", None, OPERATOR),
+        SetTerms("a", target=LossTarget("loss", 0.5), on_nan=OnNan.STOP, restarts=None, by=OPERATOR),
         SetTerms("a"),
-        Pause("a", by=PLANNER),
-        Resume("a", PLANNER),
+        Pause("a", by=OPERATOR),
+        Resume("a", OPERATOR),
         *(kind("a", who="ann") for kind in (Pause, Resume)),
         SetDeadline("a", 9.0, who="ann"),
         SetDevices("a", 0, who="ann"),
@@ -190,18 +190,18 @@ def test_every_command_goes_through_the_journal() -> None:
 def test_a_history_names_who_asked() -> None:
     history = History(POOL)
     history.take(Submit((JOB,)), 0.0, [], [Accepted("a")])
-    history.take(Pause("a", release=True, by=PLANNER), 1.0, [], [Accepted("a")])
-    history.take(SetLocation("a", "cloud", 1, PLANNER), 2.0, [], [Accepted("a")])
+    history.take(Pause("a", release=True, by=OPERATOR), 1.0, [], [Accepted("a")])
+    history.take(SetLocation("a", "cloud", 1, OPERATOR), 2.0, [], [Accepted("a")])
     history.take(SetDeadline("a", 90.0), 3.0, [], [Accepted("a")])
     history.take(SetDevices("a", 2, SIZER), 4.0, [], [Accepted("a")])
     history.take(Resume("a", who="ann"), 5.0, [], [Accepted("a")])
     history.take(SetTerms("a", weight=2.0, who="bob"), 6.0, [], [Accepted("a")])
     history.take(Cancel("a", "ann"), 7.0, [], [Accepted("a")])
     assert [(remark.by, remark.words) for remark in history.of("a").remarks] == [
-        ("planner", "pause, and free its memory"),
-        ("planner", "location any to cloud, devices: 1"),
+        ("operator", "pause, and free its memory"),
+        ("operator", "location any to cloud, devices: 1"),
         ("person", "deadline 60.0s to 93.0s"),
-        ("sizer", "number of devices: 2 (overruled by the planner)"),
+        ("sizer", "number of devices: 2 (overruled by the operator)"),
         ("person", "ann: resume"),
         ("person", "bob: new terms: weight 1 to 2"),
         ("person", "ann: cancel"),

@@ -88,7 +88,7 @@ def test_a_command_that_claims_to_be_a_controllers_is_refused(pool: Pool, line: 
     """It would stand where the plan of the pool does, and `why` would blame that."""
     line(request("launch", person("ann", "submit"), specs=[spec("a")]))
     forged = json.loads(encode_event(Pause("a"))) | {"by": by}
-    assert "by must be person" in line(request("event", event=json.dumps(forged)))["refused"]
+    assert f"Pause is no command that {by} may send" in line(request("event", event=json.dumps(forged)))["refused"]
     assert not status(pool, "a").paused
 
 

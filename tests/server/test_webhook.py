@@ -309,7 +309,10 @@ def test_the_receiver_in_the_guide_accepts_what_is_signed_and_nothing_else(secre
 def test_a_pool_that_closes_lets_the_last_notification_leave(receiver: Receiver, tmp_path: Path) -> None:
     async def live() -> None:
         actor = SchedulerActor({}, str(tmp_path), on_verdict={"webhook": receiver.address})
-        jobs = (Job("vit", 600.0, BatchTarget(10)), Job("night-0", 600.0, BatchTarget(10), trial_of="night"))
+        jobs = (
+            Job("vit", 600.0, BatchTarget(10)),
+            Job("night-0", 600.0, BatchTarget(10), parts={"search": {"trial_of": "night"}}),
+        )
         await actor.submit(jobs)
         for job in jobs:
             await actor.event(Report(job.name, 1, 1, 1, 10, 1.0))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from lightning_core.core.control.asks import (
-    COMMANDING,
     NOTHING,
     RIGHTS,
     Ask,
     Asked,
     Asker,
     Rights,
+    check_known,
     declare_rights,
     rights_of,
 )
@@ -17,7 +17,6 @@ from lightning_core.core.control.part_answers import Note, PartAnswer, part_obje
 from lightning_core.core.control.wall_clock import WallClock
 
 __all__ = [
-    "COMMANDING",
     "NOTHING",
     "RIGHTS",
     "Ask",
@@ -27,6 +26,7 @@ __all__ = [
     "PartAnswer",
     "Rights",
     "WallClock",
+    "check_known",
     "declare_rights",
     "part_objects",
     "rights_of",

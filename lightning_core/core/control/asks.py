@@ -1,8 +1,8 @@
 """Requests for a job beside the plan of its policy: whether it is held, where it trains, and on how many devices.
 
-A person asks by commands, and so does a search; a controller asks by :class:`Ask`. What each asks is a level: it holds
-until the same one asks for something else or withdraws it. Where several differ, the one with the lowest rank has its
-way (:class:`Rights`).
+A person asks by commands, and so may programs that parts bring; a controller asks by :class:`Ask`. What each asks is a
+level: it holds until the same one asks for something else or withdraws it. Where several differ, the one with the
+lowest rank has its way (:class:`Rights`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from lightning_core.core.limits import MAX_DEVICES, check_at_most
-from lightning_core.core.parts import brought
+from lightning_core.core.limits import MAX_DEVICES, check_at_most, shown
+from lightning_core.core.parts import AbsentPartError, brought
 from lightning_core.core.reasons import Reason
 
 
 class Asker(str):
-    """Name of one who asks: a person, a search or a controller; a controller from outside the library is its own name.
+    """Name of one who asks: a person, a controller, or whom a part brings.
 
     Example::
 
-        >>> Asker.CALENDAR, Asker("mine").words
-        ('calendar', 'mine')
+        >>> Asker.CALENDAR, Asker("lamp").words
+        ('calendar', 'lamp')
     """
 
     __slots__ = ()
@@ -30,8 +30,6 @@ class Asker(str):
     PERSON: ClassVar[Asker]
     CALENDAR: ClassVar[Asker]
     """The times at which the pool may train."""
-    SEARCH: ClassVar[Asker]
-    """The search of which the job is a trial."""
 
     @property
     def words(self) -> str:
@@ -40,7 +38,10 @@ class Asker(str):
 
 
 class Rights(NamedTuple):
-    """What one may ask of a job, and whose word stands above it. A controller has it as its attribute ``rights``."""
+    """What one may ask of a job, and whose word stands above it.
+
+    A controller has it as its attribute ``rights``; of those who ask by commands, the part that brings them says it.
+    """
 
     words: str
     """Who asks, as a reason names it."""
@@ -55,15 +56,16 @@ class Rights(NamedTuple):
     is_pure: bool = False
     """Whether a replay asks the controller again. It then has to answer as it did, with any version that reads the
     journal; the answers of all others are recorded."""
+    commands: bool = False
+    """Whether it asks by commands; a controller does not."""
 
 
-Asker.PERSON, Asker.CALENDAR, Asker.SEARCH = Asker("person"), Asker("calendar"), Asker("search")
+Asker.PERSON, Asker.CALENDAR = Asker("person"), Asker("calendar")
 
 _DECLARED: dict[Asker, Rights] = {}
 RIGHTS: Mapping[Asker, Rights] = {
-    Asker.PERSON: Rights("a person", holds=True, places=True, sizes=True, rank=0),
+    Asker.PERSON: Rights("a person", holds=True, places=True, sizes=True, rank=0, commands=True),
     Asker.CALENDAR: Rights("the calendar", holds=True, rank=20, is_pure=True),
-    Asker.SEARCH: Rights("its search", holds=True, rank=60),
 }
 """Rights of those that the core knows, in the order of their rank."""
 
@@ -76,23 +78,40 @@ def declare_rights(by: Asker, rights: Rights) -> None:
     """
     if by in RIGHTS:
         raise ValueError(f"controller {by}: the library has one of this name")
-    if not isinstance(rights, Rights) or rights.rank < 1:
-        raise ValueError(f"controller {by}: rights must be Rights with a rank of at least 1, got {rights!r}")
+    if brought("askers", by) is not None:
+        raise ValueError(f"controller {by}: a part asks by commands under this name")
+    if not isinstance(rights, Rights) or rights.rank < 1 or rights.commands:
+        rule = "must be Rights with a rank of at least 1 and without commands"
+        raise ValueError(f"controller {by}: rights {rule}, got {rights!r}")
     _DECLARED[by] = rights
 
 
 def rights_of(by: Asker) -> Rights:
     """Return the rights of one who asks. Of a controller that is not known here only its name is."""
-    if (known := RIGHTS.get(by) or _DECLARED.get(by)) is None:
-        found = brought("controllers", by)
-        known = getattr(found[0], "rights", None) if found is not None else None
-        known = known if isinstance(known, Rights) else Rights(str(by), holds=True, places=True, sizes=True)
-        _DECLARED[by] = known
+    return _known(by) or Rights(str(by), holds=True, places=True, sizes=True)
+
+
+def check_known(by: Asker) -> None:
+    """Check that the rights of one who has asked are known: what it asked cannot be weighed without them.
+
+    Raises:
+        AbsentPartError: If the part that brings it is not installed.
+    """
+    if _known(by) is None:
+        raise AbsentPartError(f"no part that is installed here asks under the name {shown(str(by))}")
+
+
+def _known(by: Asker) -> Rights | None:
+    if (known := RIGHTS.get(by) or _DECLARED.get(by)) is not None:
+        return known
+    if (found := brought("askers", by)) is not None and isinstance(found[0], Rights):
+        return found[0]._replace(rank=max(found[0].rank, 1), commands=True)
+    found = brought("controllers", by)
+    known = getattr(found[0], "rights", None) if found is not None else None
+    if not isinstance(known, Rights):  # not noted: anyone may send any name
+        return None
+    _DECLARED[by] = known
     return known
-
-
-COMMANDING = (Asker.PERSON, Asker.SEARCH)
-"""Those who ask by commands; the others are controllers, which ask by :class:`Ask`."""
 
 
 class Asked(NamedTuple):
@@ -154,9 +173,8 @@ class Ask:
     reason: Reason = WITHDRAWN
 
     def __post_init__(self) -> None:
-        if self.by in COMMANDING:
-            raise ValueError(f"{self.job}: {self.by.words} asks by commands, got {self.by}")
-        rights = rights_of(self.by)
+        if (rights := rights_of(self.by)).commands:
+            raise ValueError(f"{self.job}: {rights.words} asks by commands, got {self.by}")
         for asked, may, what in (
             (self.hold, rights.holds, "hold a job"),
             (self.location, rights.places, "choose its location"),

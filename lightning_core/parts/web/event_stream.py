@@ -13,7 +13,7 @@ from typing import Any
 
 from lightning_core.core.answers import JobStatus
 from lightning_core.parts.web.pool_watch import PoolSnapshot, PoolWatch
-from lightning_core.view.search_lines import searches_of
+from lightning_core.view.group_lines import groups_of
 
 # Seconds between two checks for changes, and seconds after which an update is sent in any case: proxies close silent
 # connections, and the page sees that it is still connected.
@@ -83,9 +83,9 @@ def first_state(view: PoolSnapshot, about: Mapping[str, Any], allowed: Allowed) 
 
 
 def _state(view: PoolSnapshot, about: Mapping[str, Any] | None, allowed: Allowed) -> dict[str, Any]:
-    searches = [search._asdict() for search in searches_of(filter(allowed, view.statuses()))]
+    groups = [group._asdict() for group in groups_of(filter(allowed, view.statuses()))]
     body: dict[str, Any] = {"version": view.version, "now": view.now, "offset": view.offset, "trouble": view.trouble,
-                            "searches": searches}  # fmt: skip
+                            "groups": groups}  # fmt: skip
     return body if about is None else body | {"about": about}
 
 

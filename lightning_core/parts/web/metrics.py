@@ -31,7 +31,7 @@ from starlette.responses import Response
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import is_in_reach
-from lightning_core.core.parts import brought
+from lightning_core.core.parts import brought, group_of
 from lightning_core.server.clients.socket_client import SocketClient
 
 # Jobs and owners that have series of their own.
@@ -48,8 +48,8 @@ NUMBERS = ", ".join(f"{verdict.number} {verdict}" for verdict in Verdict)
 # Metrics of each job: name, help text, and value; None for no sample.
 OF_A_JOB: dict[str, tuple[str, Callable[[JobStatus, float], float | None]]] = {
     "job_verdict": (
-        f"Verdict of a job that is no trial of a search: {NUMBERS}. Below zero, an unended job is past its deadline.",
-        lambda job, now: None if job.verdict is None or job.trial_of else job.verdict.number,
+        f"Verdict of a job that is in no group: {NUMBERS}. Below zero, an unended job is past its deadline.",
+        lambda job, now: None if job.verdict is None or group_of(job.parts) else job.verdict.number,
     ),
     "job_spare_seconds": (
         "Seconds from the likely end of a job to its deadline; negative if it would be late.",
@@ -71,8 +71,8 @@ OF_A_JOB: dict[str, tuple[str, Callable[[JobStatus, float], float | None]]] = {
     "job_restarts": ("Restarts of a job after a fault.", lambda job, now: job.restarts),
     "job_lost_batches": ("Batches that a job repeated because of faults.", lambda job, now: job.lost_batches),
     "job_memory_bytes": ("Peak of a device's memory that a job's process had.", lambda job, now: job.memory),
-    "job_alert": ("Whether the training of a job that is no trial of a search has a problem now, such as NaN losses.",
-                  lambda job, now: None if job.trial_of else float(job.alert is not None)),
+    "job_alert": ("Whether the training of a job that is in no group has a problem now, such as NaN losses.",
+                  lambda job, now: None if group_of(job.parts) else float(job.alert is not None)),
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import is_in_reach
 from lightning_core.core.parts import columns_of
+from lightning_core.view.group_lines import group_title
 from lightning_core.view.job_line import COLUMNS, line
 from lightning_core.view.text import clean
 
@@ -77,7 +78,7 @@ def row_of(job: JobStatus, now: float) -> dict[str, Any]:
         "paused": job.paused,
         "restarts": job.restarts,
         "alert": None if job.alert is None else clean(str(job.alert)),
-        "trial_of": clean(job.trial_of),
+        "group": group_title(job),
     }
 
 

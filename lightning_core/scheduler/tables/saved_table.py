@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import answer_from_dict, answer_to_dict, job_from_dict, job_to_dict
-from lightning_core.core.control import Asked, Asker
+from lightning_core.core.control import Asked, Asker, check_known
 from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import BadLosses, Checkpoint
 from lightning_core.core.reasons import Reason
@@ -36,11 +36,16 @@ BY_ROW: dict[str, Callable[[Any], Any]] = {
     "limits": str,
     "at_least": int,
     "met_at": float,
-    "asked": lambda levels: {Asker(by): _asked(*parts) for by, parts in levels.items()},
+    "asked": lambda levels: {_asker(by): _asked(*parts) for by, parts in levels.items()},
     "own_location": str,
     "earlier": lambda names: names,
     "leaving": lambda devices: devices,
 }
+
+
+def _asker(name: str) -> Asker:
+    check_known(by := Asker(name))
+    return by
 
 
 def _asked(*parts: Any) -> Asked:

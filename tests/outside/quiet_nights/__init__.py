@@ -14,7 +14,7 @@ from lightning_core import Part, Pool
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
 from lightning_core.core.control import Ask, Asker, Rights
-from lightning_core.core.parts import Companion, LivePage
+from lightning_core.core.parts import Companion, Group, LivePage
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import Stateful
@@ -215,6 +215,26 @@ def _end_owl(folder: Path) -> None:
     (folder / "owl").unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class Noise:
+    """What the package keeps with a job: the room in which it is heard, and how loud it is."""
+
+    room: str
+    decibels: int = 30
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decibels <= 120:
+            raise ValueError(f"decibels must be from 0 to 120, got {self.decibels}")
+
+
+def _room(data: Mapping[str, Any]) -> str:
+    return str(data["room"])
+
+
+def _loudness(jobs: Sequence[JobStatus]) -> str:
+    return f"{len(jobs)} jobs, up to {max(job.parts['quiet'].get('decibels', 30) for job in jobs)} dB"
+
+
 part = Part(
     policies={"heaviest_first": HeaviestFirst},
     estimators={"straight_line": StraightLine},
@@ -227,4 +247,7 @@ part = Part(
     panels={"What became of them": _panel},
     pages={"Nights": LivePage(_nights)},
     companions={"owl": Companion(_start_owl, _end_owl, default="awake", help="keep an owl beside the pool")},
+    job_data=Noise,
+    group=Group(_room, _loudness),
+    askers={"neighbour": Rights("the neighbour", holds=True, sizes=True, rank=30)},
 )

@@ -178,12 +178,17 @@ def test_what_is_not_known_has_no_sample() -> None:
 
 
 def test_a_trial_of_a_search_has_no_verdict_that_would_raise_an_alarm() -> None:
-    trial = replace(statuses()[0], trial_of="night", verdict=Verdict.INFEASIBLE, alert=Reason("stalled", (60.0, 1.0)))
+    trial = replace(
+        statuses()[0],
+        parts={"search": {"trial_of": "night"}},
+        verdict=Verdict.INFEASIBLE,
+        alert=Reason("stalled", (60.0, 1.0)),
+    )
     found = samples(PoolCollector(seen([trial])))
     names = {name for name, *labels in found if trial.name in labels}
     assert "lightning_core_job_batches" in names
     assert not {"lightning_core_job_verdict", "lightning_core_job_alert"} & names
-    others = samples(PoolCollector(seen([replace(trial, trial_of="")])))
+    others = samples(PoolCollector(seen([replace(trial, parts={})])))
     assert {"lightning_core_job_verdict", "lightning_core_job_alert"} <= {name for name, *_ in others}
 
 

@@ -11,6 +11,7 @@ from lightning_core.core.answers import JobStatus
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
 from lightning_core.core.names import check_name
+from lightning_core.core.parts import group_of
 from lightning_core.core.reported import HyperParameters, hyper_parameters
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
@@ -124,8 +125,8 @@ def facts(job: JobHistory, status: JobStatus | None) -> str:
             found.append(("restarts", f"{status.restarts}, {status.lost_batches:,} batches repeated"))
     if terms.owner:
         found.insert(0, ("owner", terms.owner))
-    if terms.trial_of:
-        found.append(("trial of", terms.trial_of))
+    if (group := group_of(terms.parts)) is not None:
+        found.append(("group", " ".join(group)))
     # The page's script inserts dates in the reader's time zone.
     dates = [("submitted", job.submitted), ("ended", job.ended)]
     if not terms.is_best_effort:

@@ -51,7 +51,7 @@ def body(state: str) -> str:
         "<option value=deadline>deadline</option><option value=spare>time to spare</option>"
         "<option value=newest>newest</option><option value=name>name</option><option value=share>share</option>"
         '</select></label><span id="count" class="soft" role="status"></span></div>'
-        '<fieldset class="searches" id="searches" hidden><legend class="quiet">Searches</legend>'
+        '<fieldset class="groups" id="groups" hidden><legend class="quiet">Groups</legend>'
         '<p id="earlier" class="soft" hidden></p></fieldset>'
         '<div class="panel flush"><table class="jobs" id="jobs"><caption class="quiet">Jobs of the pool</caption>'
         '<thead><tr><th scope="col">job</th><th scope="col">outcome</th><th scope="col">to the deadline</th>'

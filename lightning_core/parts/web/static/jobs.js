@@ -10,9 +10,9 @@ const DEADLINE = 0.78;
 const WIDTH = 180;
 const RANKS = { crashed: 5, missed: 5, infeasible: 1, "at risk": 0, feasible: 2, met: 6, cancelled: 7 };
 const OUTCOMES = ["feasible", "at risk", "infeasible", "none", "met", "missed", "crashed", "cancelled"];
-// Ended searches that are still shown, newest first.
+// Groups that are shown although all of their jobs have ended, the newest first.
 const MAX_ENDED = 5;
-const choice = { search: "", order: "urgent", outcomes: new Set(), searches: new Set(), limit: STEP };
+const choice = { search: "", order: "urgent", outcomes: new Set(), groups: new Set(), limit: STEP };
 
 // ---------------------------------------------------------------------------------------------------- choosing
 
@@ -36,11 +36,11 @@ function chosen() {
   const found = [];
   const newest = new Map();
   for (const row of pool.rows.values()) if (!(newest.get(row.name) > row.submitted)) newest.set(row.name, row.submitted);
-  const wantsTrials = words.length || choice.outcomes.size || choice.searches.size;
+  const wantsAll = words.length || choice.outcomes.size || choice.groups.size;
   for (const row of pool.rows.values()) {
-    if (choice.searches.size && !choice.searches.has(keyOf(row.owner, row.trial_of))) continue;
-    if (row.trial_of && !wantsTrials && (row.paused || row.finished !== null)) continue; // its search has a line
-    if (row.submitted < newest.get(row.name) && !wantsTrials) continue; // reported once, by the newest of its name
+    if (choice.groups.size && !choice.groups.has(keyOf(row.owner, row.group))) continue;
+    if (row.group && !wantsAll && (row.paused || row.finished !== null)) continue; // its group has a line
+    if (row.submitted < newest.get(row.name) && !wantsAll) continue; // reported once, by the newest of its name
     if (choice.outcomes.size && !choice.outcomes.has(row.verdict ?? "none")) continue;
     if (words.length) {
       const text = `${row.name} ${row.owner} ${row.state} ${row.reason} ${row.target}`.toLowerCase();
@@ -57,7 +57,7 @@ function remember() {
   if (choice.search) parts.set("search", choice.search);
   if (choice.order !== "urgent") parts.set("order", choice.order);
   for (const outcome of choice.outcomes) parts.append("outcome", outcome);
-  for (const key of choice.searches) parts.append("trials", key);
+  for (const key of choice.groups) parts.append("group", key);
   history.replaceState(null, "", parts.size ? `#${parts}` : location.pathname);
 }
 
@@ -66,7 +66,7 @@ function recall() {
   choice.search = parts.get("search") ?? "";
   choice.order = parts.get("order") in ORDERS ? parts.get("order") : "urgent";
   choice.outcomes = new Set(parts.getAll("outcome").filter((one) => OUTCOMES.includes(one)));
-  choice.searches = new Set(parts.getAll("trials"));
+  choice.groups = new Set(parts.getAll("group"));
   $("search").value = choice.search;
   $("order").value = choice.order;
 }
@@ -186,8 +186,8 @@ function show(changed, all) {
   const total = pool.rows.size;
   $("count").textContent = rows.length === total ? `${total.toLocaleString()} job${total === 1 ? "" : "s"}` : `${rows.length.toLocaleString()} of ${total.toLocaleString()} jobs`;
   if (!rows.length && !body.firstElementChild) {
-    const trials = !choice.search && !choice.outcomes.size && total;
-    const words = trials ? "All are trials that wait or have ended: tick their search." : total ? "No job is like that." : "No jobs yet. Submit some: lightning-core submit bundle.yaml";
+    const folded = !choice.search && !choice.outcomes.size && total;
+    const words = folded ? "All belong to groups, and are paused or have ended: tick their group." : total ? "No job is like that." : "No jobs yet. Submit some: lightning-core submit bundle.yaml";
     body.append(html("tr", { class: "nothing" }, html("td", { colspan: 7 }, words)));
   } else if (rows.length) body.querySelector(".nothing")?.remove();
 }
@@ -272,36 +272,36 @@ function chips() {
   }
 }
 
-const keyOf = (owner, search) => `${owner}\n${search}`;
+const keyOf = (owner, group) => `${owner}\n${group}`;
 
-function searches() {
-  const all = pool.searches.map((one) => ({ key: keyOf(one.owner, one.name), ...one }));
+function groups() {
+  const all = pool.groups.map((one) => ({ key: keyOf(one.owner, `${one.part} ${one.name}`), ...one }));
   const keys = new Set(all.map(({ key }) => key));
-  for (const key of choice.searches) if (!keys.has(key)) choice.searches.delete(key);
-  const leftOut = all.filter((one) => one.is_over && !choice.searches.has(one.key)).slice(MAX_ENDED);
+  for (const key of choice.groups) if (!keys.has(key)) choice.groups.delete(key);
+  const leftOut = all.filter((one) => one.is_over && !choice.groups.has(one.key)).slice(MAX_ENDED);
   const owners = new Set(all.map(({ owner }) => owner));
-  const known = new Map([...document.querySelectorAll("#searches label")].map((label) => [label.dataset.key, label]));
-  $("searches").hidden = !all.length;
-  let place = $("searches").querySelector("label");
-  for (const { key, owner, name, words } of all.filter((one) => !leftOut.includes(one))) {
+  const known = new Map([...document.querySelectorAll("#groups label")].map((label) => [label.dataset.key, label]));
+  $("groups").hidden = !all.length;
+  let place = $("groups").querySelector("label");
+  for (const { key, owner, part, name, words } of all.filter((one) => !leftOut.includes(one))) {
     let label = known.get(key);
     known.delete(key);
     if (!label) {
       const box = html("input", { type: "checkbox" });
-      box.checked = choice.searches.has(key);
+      box.checked = choice.groups.has(key);
       box.addEventListener("change", () => {
-        box.checked ? choice.searches.add(key) : choice.searches.delete(key);
+        box.checked ? choice.groups.add(key) : choice.groups.delete(key);
         again();
       });
-      label = html("label", { "data-key": key }, box, " search ", html("b", {}, name), html("span", { class: "words" }));
+      label = html("label", { "data-key": key }, box, ` ${part} `, html("b", {}, name), html("span", { class: "words" }));
     }
     label.querySelector(".words").textContent = `${owners.size > 1 ? ` of ${owner || "-"}` : ""}: ${words}`;
     if (label === place) place = place.nextElementSibling;
-    else $("searches").insertBefore(label, place ?? $("earlier"));
+    else $("groups").insertBefore(label, place ?? $("earlier"));
   }
   for (const label of known.values()) label.remove();
   $("earlier").hidden = !leftOut.length;
-  $("earlier").textContent = `and ${leftOut.length} earlier search${leftOut.length === 1 ? "" : "es"}`;
+  $("earlier").textContent = `and ${leftOut.length} earlier`;
 }
 
 function again() {
@@ -314,7 +314,7 @@ function everything(changed, all) {
   tiles();
   devices();
   chips();
-  searches();
+  groups();
   show(changed, all);
 }
 

@@ -3,7 +3,7 @@
 const $ = (id) => document.getElementById(id);
 
 /** The pool as this page knows it. Times in rows are scheduler time; `offset` makes them seconds since the epoch. */
-export const pool = { now: 0, offset: 0, at: 0, about: {}, rows: new Map(), searches: [], trouble: "" };
+export const pool = { now: 0, offset: 0, at: 0, about: {}, rows: new Map(), groups: [], trouble: "" };
 
 export function take(update) {
   if (update.all) pool.rows.clear();
@@ -11,7 +11,7 @@ export function take(update) {
   for (const key of update.gone ?? []) pool.rows.delete(key);
   Object.assign(pool, { now: update.now, offset: update.offset, at: performance.now() });
   if (update.about) pool.about = update.about;
-  if (update.searches) pool.searches = update.searches;
+  if (update.groups) pool.groups = update.groups;
   if (update.trouble !== undefined) pool.trouble = update.trouble;
 }
 

@@ -1,1 +1,0 @@
-"""Searches: their files, and the spaces of their hyper-parameters."""
