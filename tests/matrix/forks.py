@@ -30,7 +30,12 @@ from tests.matrix.collectives import Collective
 
 # Seconds that a process which has run for too long has to say where it is.
 LAST_WORDS = 2.0
-IMPORTED = ("lightning.pytorch", "torchmetrics", "lightning_core.callbacks", "lightning_core.callbacks.launched")
+# What runs in forks is imported once, not in each of hundreds.
+IMPORTED = (
+    "lightning.pytorch", "torchmetrics", "lightning_core.callbacks", "lightning_core.callbacks.launched",
+    "tests.matrix.training", "tests.matrix.odd_machines", "tests.callbacks.test_unlike_ranks",
+    "tests.callbacks.test_others_code", "tests.callbacks.test_rank_watch",
+)  # fmt: skip
 
 
 class Ended(NamedTuple):
