@@ -19,6 +19,8 @@ from tests.faults.promises import Promises
 
 if TYPE_CHECKING:
     from lightning_core.cluster.cluster import Cluster
+    from tests.cluster.test_pool import Shell
+    from tests.matrix.forks import Forks
 
 ROOT = Path(__file__).resolve().parent.parent
 # A process started in the background of a shell ignores Ctrl-C, and so do its children: scripts would not leave.
@@ -62,12 +64,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no GPU here")
 
 
+# Fixtures that take long to start, and are shared by tests of several files.
+SHARED = ("local_ray", "pool_shell")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` collects some parts from the files with their marker: a test marked elsewhere would not run."""
+    """`make test` collects some parts from the files with their marker: a test marked elsewhere would not run.
+
+    With ``--dist loadgroup``, all tests that share a live pool run in one process; the others stay with their file.
+    Those with a live pool come first, for they take longest.
+    """
     for item in items:
+        names = getattr(item, "fixturenames", ())
+        if item.get_closest_marker("xdist_group") is None:
+            shared = [one for one in SHARED if one in names]
+            item.add_marker(pytest.mark.xdist_group(shared[0] if shared else str(item.path)))
         for part in ("cluster", "stories"):
             if item.get_closest_marker(part) and f"mark.{part}" not in item.path.read_text():
                 raise pytest.UsageError(f"{item.nodeid}: write pytest.mark.{part} in the test's own file")
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
 
 
 def debian(program: str) -> str:
@@ -90,6 +105,15 @@ def no_pool_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
         del os.environ[name]
     os.environ["LIGHTNING_CORE_HOME"] = str(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """A process that has imported all that a training needs, and forks."""
+    from tests.matrix.forks import Forks
+
+    with Forks() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -118,11 +142,30 @@ def cluster(local_ray: None) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def pool_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A terminal; the pool is brought up in it by the first test that needs it."""
+    from tests.cluster.test_pool import Shell
+
+    made = Shell(tmp_path_factory.mktemp("home"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
 def gpu_cluster(local_ray: None) -> Iterator[Cluster]:
     """Three warm workers on one GPU."""
     from lightning_core.cluster.cluster import Cluster
 
     with Cluster(workers=3, kind="gpu") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def three(local_ray: None) -> Iterator[Cluster]:
+    """Three logical devices, one warm worker on each."""
+    from lightning_core.cluster.cluster import Cluster
+
+    with Cluster(workers=3, devices=3) as made:
         yield made
 
 

@@ -130,6 +130,7 @@ def _run(
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     faulthandler.register(signal.SIGUSR1, file=output, all_threads=True)
     os.environ |= environment
+    tempfile.tempdir = None  # which may be another one there
     if ranks > 1:
         os.environ |= {
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(ranks),
