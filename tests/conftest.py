@@ -68,6 +68,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 SHARED = ("local_ray", "pool_shell")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` collects some parts from the files with their marker: a test marked elsewhere would not run.
 

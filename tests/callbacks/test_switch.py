@@ -214,7 +214,7 @@ for path in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def without_us(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """A process without a variable of ours, which trains, and then goes on with checkpoints where we are not there.
+    """A process without a variable of ours, which trains, and then continues from checkpoints without us.
 
     One checkpoint is of the script's own, one the best model, and one of a launched job.
     """
