@@ -63,7 +63,7 @@ test: lint docs test-pure test-live
 
 # Three workers on two cores: some tests wait more than they compute.
 test-pure: setup
-	$(call run_tests,pure (of 400),-n 3 --dist worksteal -m 'stories and not nightly or $(PURE)')
+	$(call run_tests,pure (of 380),-n 3 --dist worksteal -m 'stories and not nightly or $(PURE)')
 
 # Counting makes the tests half as fast again: apart from them, and not in thousands of random runs or in live ones.
 coverage: setup
@@ -76,7 +76,7 @@ test-stories: setup
 # Live pools on Ray, and faults. Three at once, for these wait more than they compute, and meet no deadline of seconds.
 # Tests that share a pool are run by one of the three (tests/conftest.py).
 test-live: setup
-	$(call run_tests,live (of 400),-n 3 --dist loadgroup --no-loadscope-reorder -m '(cluster or faults) and not (gpu or nightly)' $(call WITH,cluster) tests/faults)
+	$(call run_tests,live (of 300),-n 3 --dist loadgroup --no-loadscope-reorder -m '(cluster or faults) and not (gpu or nightly)' $(call WITH,cluster) tests/faults)
 
 # LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720);
 # LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 1 in the other targets).

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import secrets
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -64,22 +66,35 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no GPU here")
 
 
-# Fixtures that take long to start, and are shared by tests of several files.
-SHARED = ("local_ray", "pool_shell")
+# Fixtures that take long to start, and are shared by tests of several files, as these take them.
+SHARED = {"local_ray": r"\b(local_ray: None|(cluster|three|four): Cluster)\b", "pool_shell": r"\bpool_shell: Shell\b"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadgroup``, files that share a live pool run in one process, and no file is divided."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group_of(nodeid.partition("::")[0])
+
+    return Together(config, log)
+
+
+@cache
+def _group_of(file: str) -> str:
+    text = (ROOT / file).read_text()
+    return next((name for name, taken in SHARED.items() if re.search(taken, text)), file)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` collects some parts from the files with their marker: a test marked elsewhere would not run.
 
-    With ``--dist loadgroup``, all tests that share a live pool run in one process; the others stay with their file.
     Those with a live pool come first, for they take longest.
     """
     for item in items:
-        names = getattr(item, "fixturenames", ())
-        if item.get_closest_marker("xdist_group") is None:
-            shared = [one for one in SHARED if one in names]
-            item.add_marker(pytest.mark.xdist_group(shared[0] if shared else str(item.path)))
         for part in ("cluster", "stories"):
             if item.get_closest_marker(part) and f"mark.{part}" not in item.path.read_text():
                 raise pytest.UsageError(f"{item.nodeid}: write pytest.mark.{part} in the test's own file")

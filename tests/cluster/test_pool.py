@@ -72,9 +72,9 @@ class Shell:
             return {job.name: job for job in client.status()[1]}
 
     def submit(self, *names: str, **terms: Any) -> None:
-        """Submit launched jobs to the pool."""
-        terms.setdefault("target", {"batches": 10**6})
-        job = launched(model="tests.script.Busy", **terms)
+        """Submit launched jobs to the pool. Unless they say otherwise they wait more than they compute."""
+        terms = {"target": {"batches": 10**6}, "init": {"pause": 0.005}, **terms}
+        job = launched(**terms)
         path = self.home / "bundle.yaml"
         path.write_text(json.dumps({"jobs": dict.fromkeys(names, job)}))
         assert "submitted" in self.command("submit", str(path))
@@ -128,7 +128,7 @@ def nothing_is_left(shell: Shell) -> Iterator[None]:
 @pytest.mark.nightly
 def test_scripts_and_a_bundle_share_a_device_and_freed_shares_pass_on_at_once(shell: Shell) -> None:
     one, two = shell.script("one"), shell.script("two")
-    shell.submit("x", "y")
+    shell.submit("x", "y", model="tests.script.Busy", init={})
     names = ("one", "two", "x", "y")
     until(lambda: all(batches(shell, name) > 5 for name in names))
     assert all(shell.jobs()[name].share == pytest.approx(0.25) for name in names)
@@ -224,7 +224,7 @@ def test_a_launched_job_is_given_the_runs_of_its_task(shell: Shell) -> None:
     until(lambda: shell.jobs()["first"].state is State.ENDED)
     until(lambda: "first" in shell.command("history", "list"))
     shell.submit("second", target={"batches": 50})
-    assert "tests.script.Busy" in shell.command("history", "show", "first")
+    assert "tests.tiny.Line" in shell.command("history", "show", "first")
     assert "earlier runs: like first" in shell.command("why", "second")
 
 
