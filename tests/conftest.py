@@ -92,13 +92,13 @@ def _group_of(file: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` collects some parts from the files with their marker: a test marked elsewhere would not run.
 
-    Those with a live pool come first, for they take longest.
+    Those with a live pool come first, for they take longest; by file, for the README takes the pool down that others use.
     """
     for item in items:
         for part in ("cluster", "stories"):
             if item.get_closest_marker(part) and f"mark.{part}" not in item.path.read_text():
                 raise pytest.UsageError(f"{item.nodeid}: write pytest.mark.{part} in the test's own file")
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
+    items.sort(key=lambda item: (0, str(item.path)) if item.get_closest_marker("cluster") else (1, ""))
 
 
 def debian(program: str) -> str:

@@ -58,7 +58,7 @@ def batches_in(run_dir: Path, job: str) -> int:
 
 def test_the_readme_s_commands_on_a_bundle_run(shell: Shell) -> None:
     plan, run, resume, report, why, replay = lines()
-    jobs = {name: JOB | {"target": {"batches": many}} for name, many in (("cnn", 60), ("vit", 400))}
+    jobs = {name: JOB | {"target": {"batches": many}} for name, many in (("cnn", 60), ("vit", 1000))}
     (shell.home / "bundle.yaml").write_text(json.dumps({"policy": "fifo", "jobs": jobs}))
     in_pool = shell.is_up()
     run_dir = shell.home / "runs" / "monday"
