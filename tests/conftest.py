@@ -92,7 +92,7 @@ def _group_of(file: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` collects some parts from the files with their marker: a test marked elsewhere would not run.
 
-    Those with a live pool come first, for they take longest; by file, for the README takes the pool down that others use.
+    Those with a live pool come first, for they take longest; by file: the README takes the pool of the others down.
     """
     for item in items:
         for part in ("cluster", "stories"):
