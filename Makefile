@@ -8,7 +8,7 @@ CORE := lightning_core/core/*,lightning_core/planning/*,lightning_core/estimator
 PURE := not (gpu or nightly or cluster or stories or faults)
 # Only the files that use a marker are collected for it: importing all test modules takes longer than some parts.
 # tests/conftest.py fails if a file that is left out has a test of the part.
-WITH = $$(grep -rlE 'mark\.$(1)\b' tests --include='test_*.py')
+WITH = $$(grep -rlE 'mark\.$(1)\b' tests --include='test_*.py' --exclude-dir=faults)
 # The tests start Python hundreds of times, and two at once: what is compiled is kept, and none takes both cores.
 unexport PYTHONDONTWRITEBYTECODE
 # Four times the random examples: what runs each night, and what docs/reliability.md records.
@@ -18,7 +18,7 @@ define run_tests
 	@began=$$(date +%s); OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
 
-.PHONY: setup setup-lora setup-loggers demo again lora gallery docs test coverage test-pure test-stories test-ray test-faults test-nightly mutants reliability results lint gpu-check gpu-evidence
+.PHONY: setup setup-lora setup-loggers demo again lora gallery docs test coverage test-pure test-stories test-live test-nightly mutants reliability results lint gpu-check gpu-evidence
 
 setup: $(VENV)/.ready
 
@@ -58,12 +58,12 @@ lint: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet --strict
 
-test: lint docs test-pure test-stories test-ray test-faults
-	@cat .seconds-test-pure .seconds-test-stories .seconds-test-ray .seconds-test-faults
+test: lint docs test-pure test-live
+	@cat .seconds-test-pure .seconds-test-live
 
 # Three workers on two cores: some tests wait more than they compute.
 test-pure: setup
-	$(call run_tests,pure (of 400),-n 3 --dist worksteal -m '$(PURE)')
+	$(call run_tests,pure (of 380),-n 3 --dist worksteal -m 'stories and not nightly or $(PURE)')
 
 # Counting makes the tests half as fast again: apart from them, and not in thousands of random runs or in live ones.
 coverage: setup
@@ -73,12 +73,10 @@ coverage: setup
 test-stories: setup
 	$(call run_tests,stories (of 50),-n 2 -m 'stories and not nightly' $(call WITH,stories))
 
-test-ray: setup
-	$(call run_tests,Ray (of 260),-n 2 --dist loadfile -m 'cluster and not (gpu or nightly or faults)' $(call WITH,cluster))
-
-# Three at once, for these wait more than they compute, and meet no deadline of seconds.
-test-faults: setup
-	$(call run_tests,faults (of 150),-n 3 --dist loadfile --no-loadscope-reorder -m 'faults and not (gpu or nightly)' tests/faults)
+# Live pools on Ray, and faults. Three at once, for these wait more than they compute, and meet no deadline of seconds.
+# Tests that share a pool are run by one of the three (tests/conftest.py).
+test-live: setup
+	$(call run_tests,live (of 300),-n 3 --dist loadgroup --no-loadscope-reorder -m '(cluster or faults) and not (gpu or nightly)' $(call WITH,cluster) tests/faults)
 
 # LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720);
 # LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 1 in the other targets).

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import secrets
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -18,6 +21,8 @@ from tests.faults.promises import Promises
 
 if TYPE_CHECKING:
     from lightning_core.cluster.cluster import Cluster
+    from tests.cluster.test_pool import Shell
+    from tests.matrix.forks import Forks
 
 ROOT = Path(__file__).resolve().parent.parent
 # A process started in the background of a shell ignores Ctrl-C, and so do its children: scripts would not leave.
@@ -44,6 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if usable and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # pytest's name for where its folders are made
     config.pluginmanager.register(Promises(config.getoption("--record", None)))
+    gc.disable()  # there is no garbage among what is imported: looking for it takes a tenth of the collection
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -55,12 +66,39 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no GPU here")
 
 
+# Fixtures that take long to start, and are shared by tests of several files, as these take them.
+SHARED = {"local_ray": r"\b(local_ray: None|(cluster|three|four): Cluster)\b", "pool_shell": r"\bpool_shell: Shell\b"}
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadgroup``, files that share a live pool run in one process, and no file is divided."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return _group_of(nodeid.partition("::")[0])
+
+    return Together(config, log)
+
+
+@cache
+def _group_of(file: str) -> str:
+    text = (ROOT / file).read_text()
+    return next((name for name, taken in SHARED.items() if re.search(taken, text)), file)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` collects some parts from the files with their marker: a test marked elsewhere would not run."""
+    """`make test` collects some parts from the files with their marker: a test marked elsewhere would not run.
+
+    Those with a live pool come first, for they take longest; by file: the README takes the pool of the others down.
+    """
     for item in items:
         for part in ("cluster", "stories"):
             if item.get_closest_marker(part) and f"mark.{part}" not in item.path.read_text():
                 raise pytest.UsageError(f"{item.nodeid}: write pytest.mark.{part} in the test's own file")
+    items.sort(key=lambda item: (0, str(item.path)) if item.get_closest_marker("cluster") else (1, ""))
 
 
 def debian(program: str) -> str:
@@ -83,6 +121,15 @@ def no_pool_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
         del os.environ[name]
     os.environ["LIGHTNING_CORE_HOME"] = str(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """A process that has imported all that a training needs, and forks."""
+    from tests.matrix.forks import Forks
+
+    with Forks() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -111,11 +158,30 @@ def cluster(local_ray: None) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def pool_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A terminal; the pool is brought up in it by the first test that needs it."""
+    from tests.cluster.test_pool import Shell
+
+    made = Shell(tmp_path_factory.mktemp("home"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
 def gpu_cluster(local_ray: None) -> Iterator[Cluster]:
     """Three warm workers on one GPU."""
     from lightning_core.cluster.cluster import Cluster
 
     with Cluster(workers=3, kind="gpu") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def three(local_ray: None) -> Iterator[Cluster]:
+    """Three logical devices, one warm worker on each."""
+    from lightning_core.cluster.cluster import Cluster
+
+    with Cluster(workers=3, devices=3) as made:
         yield made
 
 

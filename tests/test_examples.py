@@ -79,7 +79,7 @@ def test_the_demo_runs(local_ray: None, tmp_path: Path, capsys: pytest.CaptureFi
         "fifo",
         "triage",
         "--seconds",
-        "6",
+        "3",
         "--seed",
         "1",
         "2",

@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -53,6 +54,12 @@ ROOMS = (
 PACKAGE = "lightning_core"
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the tree of a module. Most tests here walk all of them."""
+    return ast.parse(path.read_text())
+
+
 def sources() -> dict[str, Path]:
     """Every module of the library by its name, ``callbacks/`` among them."""
     found = {}
@@ -68,7 +75,7 @@ def sources() -> dict[str, Path]:
 def imported(name: str, path: Path, modules: Collection[str]) -> Iterator[tuple[str, int]]:
     """Modules of the library that one imports anywhere in it, each with its line."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names if alias.name in modules)
         if isinstance(node, ast.ImportFrom):
@@ -120,7 +127,7 @@ def test_the_agent_knows_no_lightning() -> None:
     packages = {"lightning", "pytorch_lightning", "lightning_fabric"}
     wrong = []
     for name in closure:
-        for node in ast.walk(ast.parse(modules[name].read_text())):
+        for node in ast.walk(parsed(modules[name])):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             wrong += [f"{modules[name]}:{one}" for one in names if one.partition(".")[0] in packages]
@@ -210,7 +217,7 @@ def test_no_two_classes_share_a_name() -> None:
     """A name says what a class is wherever it is read: a leading underscore does not tell two apart."""
     classes: dict[str, list[str]] = {}
     for name, path in sources().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name.lstrip("_"), []).append(f"{name}:{node.lineno}")
     assert {name: places for name, places in classes.items() if len(places) > 1} == {}
@@ -258,7 +265,7 @@ def test_the_clock_on_the_wall_is_read_for_dates_only() -> None:
     found = {
         str(path.relative_to(ROOT))
         for path in sources().values()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in calls
     }
     assert found == WALL_CLOCK
@@ -272,7 +279,7 @@ SIGNALS = {"JobEnded", "JobFenced", "JobReleased", "SignalReceivedError"}
 def test_every_error_has_one_root_and_a_built_in_that_fits() -> None:
     bases: dict[str, list[str]] = {}
     for path in sources().values():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
 

@@ -8,14 +8,11 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lightning_core.history.history import History
-from lightning_core.node.processes import is_alive
-from lightning_core.server.discovery import read_head
 from lightning_core.storage.journals.journal import Journal
 from tests.cluster.test_pool import Shell, batches
 from tests.conftest import ROOT
@@ -41,14 +38,12 @@ def lines() -> list[list[str]]:
 
 
 @pytest.fixture(params=["in a pool", pytest.param("alone", marks=pytest.mark.nightly)])
-def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
-    made = Shell(tmp_path)
-    if request.param == "in a pool":
-        made.command("up", "--devices", "1")
-    yield made
-    head = read_head(made.folder)
-    if head is not None and is_alive(head):
-        made.command("down", "--now")
+def shell(request: pytest.FixtureRequest, pool_shell: Shell, tmp_path: Path) -> Shell:
+    if request.param == "alone":
+        return Shell(tmp_path)
+    if not pool_shell.is_up():
+        pool_shell.up()
+    return pool_shell
 
 
 def batches_in(run_dir: Path, job: str) -> int:
@@ -63,9 +58,9 @@ def batches_in(run_dir: Path, job: str) -> int:
 
 def test_the_readme_s_commands_on_a_bundle_run(shell: Shell) -> None:
     plan, run, resume, report, why, replay = lines()
-    jobs = {name: JOB | {"target": {"batches": many}} for name, many in (("cnn", 60), ("vit", 400))}
+    jobs = {name: JOB | {"target": {"batches": many}} for name, many in (("cnn", 60), ("vit", 1000))}
     (shell.home / "bundle.yaml").write_text(json.dumps({"policy": "fifo", "jobs": jobs}))
-    in_pool = read_head(shell.folder) is not None
+    in_pool = shell.is_up()
     run_dir = shell.home / "runs" / "monday"
 
     assert "cnn, vit: of unknown work; all fit if each takes at most " in shell.command(*plan)

@@ -33,17 +33,25 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path) -> Path:
+    """The folder into which the wheel is unpacked: once, for what Python compiles stays there."""
+    folder = wheel.parent / "site"
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
 class Python:
     """Python with the wheel first on its path, in an empty folder.
 
     Args:
-        wheel: Folder of the unpacked wheel.
+        unpacked: Folder of the unpacked wheel.
         folder: Working directory.
     """
 
-    def __init__(self, wheel: Path, folder: Path) -> None:
-        self.site, self.here, self.home = folder / "site", folder / "here", folder / "home"
-        zipfile.ZipFile(wheel).extractall(self.site)
+    def __init__(self, unpacked: Path, folder: Path) -> None:
+        self.unpacked, self.site, self.here, self.home = unpacked, folder / "site", folder / "here", folder / "home"
+        self.site.mkdir()
         self.here.mkdir()
 
     def __call__(
@@ -52,16 +60,15 @@ class Python:
         """Run Python to its end, as if some modules were not installed, with additional variables."""
         (self.site / "sitecustomize.py").write_text(HIDDEN.format(names=set(without)))
         env = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-        env |= {"PYTHONPATH": str(self.site), "LIGHTNING_CORE_HOME": str(self.home), "OMP_NUM_THREADS": "1"} | dict(
-            more or {}
-        )
+        path = os.pathsep.join(map(str, (self.site, self.unpacked)))
+        env |= {"PYTHONPATH": path, "LIGHTNING_CORE_HOME": str(self.home), "OMP_NUM_THREADS": "1"} | dict(more or {})
         line = [sys.executable, *words]
         return subprocess.run(line, cwd=self.here, env=env, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture
-def python(wheel: Path, tmp_path: Path) -> Python:
-    return Python(wheel, tmp_path)
+def python(unpacked: Path, tmp_path: Path) -> Python:
+    return Python(unpacked, tmp_path)
 
 
 # Importing such a module fails, and searching for it finds none.

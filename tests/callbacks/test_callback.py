@@ -130,14 +130,6 @@ def test_alone_with_its_own_scheduler_it_stops_when_the_target_is_met() -> None:
     assert callback.directive is None
 
 
-def test_a_local_scheduler_does_not_need_ray() -> None:
-    import subprocess
-    import sys
-
-    code = "import sys, lightning_core.callbacks; assert 'ray' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
-
-
 def test_every_batch_is_counted_and_every_cell_arrives_once_in_order() -> None:
     script = Script(grant(1, 1.0))
     trainer = fit(steered(script))

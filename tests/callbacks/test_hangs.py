@@ -163,7 +163,7 @@ class Probe:
         self.visits += 1
         if self.visits == self.visit:
             watch = self.callback._fit.hangs
-            for _ in range(3000):
+            for _ in range(2 * round(UNKNOWN_FACTOR * LIMIT / MAX_GAP)):
                 self.clock.now += MAX_GAP
                 self.said.append(watch.look(1.0))
             self.stories.append(watch.story())

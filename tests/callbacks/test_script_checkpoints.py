@@ -139,11 +139,18 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A checkpoint with an entry that is as it should be."""
+    return saved(tmp_path_factory.mktemp("good")).read_bytes()
+
+
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_damaged_or_hostile_entry_is_ignored(
-    tmp_path: Path, pool: Pool, caplog: pytest.LogCaptureFixture, what: str
+    good: bytes, tmp_path: Path, pool: Pool, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    resumed(changed(saved(tmp_path), **HOSTILE[what]), callback())
+    (tmp_path / "script.ckpt").write_bytes(good)
+    resumed(changed(tmp_path / "script.ckpt", **HOSTILE[what]), callback())
     assert pool.reports[-1].batches == 96
     assert pool.jobs[0].deadline == 60.0
     assert "the checkpoint's record of the job is ignored" in caplog.text

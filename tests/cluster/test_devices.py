@@ -63,9 +63,9 @@ def test_eight_jobs_share_four_devices(four: Cluster, tmp_path: Path) -> None:
     assert granted >= 0.9 * available > 0
 
 
-def test_a_job_of_two_devices_trains_as_one(four: Cluster, tmp_path: Path) -> None:
+def test_a_job_of_two_devices_trains_as_one(three: Cluster, tmp_path: Path) -> None:
     """Two ranks over gloo: each batch is a step of both; beside it a job of one device."""
-    summary = run(four, tmp_path, "edf", 3, pair=job(80, devices=2), single=job(80))
+    summary = run(three, tmp_path, "edf", 3, pair=job(80, devices=2), single=job(80))
     assert {status.name: status.verdict for status in summary.jobs} == {"pair": Verdict.MET, "single": Verdict.MET}
     saved = torch.load(tmp_path / "jobs" / "pair" / "last.ckpt", weights_only=True)
     assert saved["global_step"] >= 80
@@ -75,21 +75,21 @@ def test_a_job_of_two_devices_trains_as_one(four: Cluster, tmp_path: Path) -> No
     assert {len(g.devices) for g in grants if g.job == "pair" and g.share} == {2}
 
 
-def test_an_urgent_job_takes_the_place_of_one_that_can_wait(four: Cluster, tmp_path: Path) -> None:
+def test_an_urgent_job_takes_the_place_of_one_that_can_wait(three: Cluster, tmp_path: Path) -> None:
     """One slot: the job that waits is saved and leaves, and comes back when the urgent one has ended."""
 
     def hurry(now: float, jobs: list[JobStatus]) -> bool:
         if jobs[0].batches > 0:
-            four.tell(SetDeadline("urgent", 600.0))
+            three.tell(SetDeadline("urgent", 600.0))
         return jobs[0].batches > 0
 
     def end(now: float, jobs: list[JobStatus]) -> bool:
         if jobs[1].state is State.ENDED:
-            four.tell(SetTerms("patient", target=BatchTarget(jobs[0].batches + 50)))
+            three.tell(SetTerms("patient", target=BatchTarget(jobs[0].batches + 50)))
         return jobs[1].state is State.ENDED
 
     jobs = {"patient": job(10**6, deadline="10h", pause=0.01), "urgent": job(50, deadline="11h")}
-    summary = run(four, tmp_path, "edf", 1, Seen(hurry, end), **jobs)
+    summary = run(three, tmp_path, "edf", 1, Seen(hurry, end), **jobs)
     assert [status.verdict for status in summary.jobs] == [Verdict.MET] * 2
     assert [status.incarnation for status in summary.jobs] == [2, 1]
     assert summary.jobs[0].finished_at > summary.jobs[1].finished_at

@@ -11,8 +11,7 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """They are a part of `make test` by themselves, with a budget of its own; the longest, on Ray, come first."""
+    """They mark themselves."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker("faults")
-    items.sort(key=lambda item: not {"faults", "cluster"} <= item.keywords.keys())

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,15 +32,6 @@ STANDSTILL = 10.0
 # What a process has in memory that has imported torch or Lightning.
 LOADED = re.compile("libtorch|site-packages/lightning/")
 Told = Generator[None, Jobs, None]
-
-
-@pytest.fixture(scope="module")
-def three(local_ray: None) -> Iterator[Cluster]:
-    """Three logical devices, one warm worker on each."""
-    from lightning_core.cluster.cluster import Cluster
-
-    with Cluster(workers=3, devices=3) as made:
-        yield made
 
 
 class Story:

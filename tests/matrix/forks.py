@@ -30,7 +30,12 @@ from tests.matrix.collectives import Collective
 
 # Seconds that a process which has run for too long has to say where it is.
 LAST_WORDS = 2.0
-IMPORTED = ("lightning.pytorch", "torchmetrics", "lightning_core.callbacks", "lightning_core.callbacks.launched")
+# What runs in forks is imported once, not in each of hundreds.
+IMPORTED = (
+    "lightning.pytorch", "torchmetrics", "lightning_core.callbacks", "lightning_core.callbacks.launched",
+    "tests.matrix.training", "tests.matrix.odd_machines", "tests.callbacks.test_unlike_ranks",
+    "tests.callbacks.test_others_code", "tests.callbacks.test_rank_watch",
+)  # fmt: skip
 
 
 class Ended(NamedTuple):
@@ -125,6 +130,7 @@ def _run(
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     faulthandler.register(signal.SIGUSR1, file=output, all_threads=True)
     os.environ |= environment
+    tempfile.tempdir = None  # which may be another one there
     if ranks > 1:
         os.environ |= {
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(ranks),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightning_core.core import parts
+from lightning_core.core.control import asks
 from lightning_core.policies import POLICIES
 
 HERE = Path(__file__).parent
@@ -41,6 +42,7 @@ def forget() -> None:
         del sys.modules[name]
     parts.unregister("quiet")
     POLICIES._given.clear()
+    asks._DECLARED.clear()
     parts._load_installed.cache_clear()
     parts._distributions.cache_clear()
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import threading
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -25,6 +21,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.matrix.forks import Forks
 from tests.tiny import QUIET, Line, Points, ValidatedPoints
 
 # ------------------------------------------------------------------------------------------------ the scheduler
@@ -241,44 +238,27 @@ def test_the_horizon_is_the_end_of_the_training(options: dict[str, Any], batches
     assert look.seen == {Horizon(batches, by)}
 
 
-SCRIPT = r"""
-import os
-import lightning.pytorch as pl
-from lightning_core import LossTarget
-from lightning_core.callbacks import CoreCallback
-from tests.tiny import QUIET, Line, Points
-callback = CoreCallback("a", "10m", LossTarget("loss", 1e-300), pool="local")
-class Ready(pl.Callback):
-    def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step == 40:
-            os.write(1, b"\nit trains\n")
-trainer = pl.Trainer(**QUIET | {"enable_progress_bar": True}, max_epochs=-1, callbacks=[callback, Ready()])
-trainer.fit(Line(pause=0.01), datamodule=Points())
-"""
+def interrupted(number: int) -> None:
+    """Train until this process sends itself a signal, in a fork."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    callback = CoreCallback("a", "10m", LossTarget("loss", 1e-300), pool="local")
+
+    class Sends(pl.Callback):
+        def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+            if trainer.global_step == 40:
+                os.kill(os.getpid(), number)
+
+    trainer = pl.Trainer(**QUIET | {"enable_progress_bar": True}, max_epochs=-1, callbacks=[callback, Sends()])
+    trainer.fit(Line(pause=0.01), datamodule=Points())
 
 
 @pytest.mark.parametrize(
     ("number", "name"), [(signal.SIGINT, "Ctrl-C"), pytest.param(signal.SIGTERM, "SIGTERM", marks=pytest.mark.nightly)]
 )
-def test_the_last_line_of_an_interrupted_script_says_so(number: signal.Signals, name: str, tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root), "LIGHTNING_CORE_HOME": str(tmp_path)},
-    )  # fmt: skip
-    ended = threading.Timer(300.0, process.kill)
-    ended.start()
-    try:
-        assert process.stdout is not None
-        said = b""
-        while b"it trains\n" not in said and (more := os.read(process.stdout.fileno(), 4096)):
-            said += more
-        process.send_signal(number)
-        said += process.stdout.read()
-    finally:
-        ended.cancel()
-        process.kill()
-        process.wait()
-    told = [line for line in said.decode().replace("\r", "\n").splitlines() if line.startswith("lightning_core: ")]
+def test_the_last_line_of_an_interrupted_script_says_so(number: signal.Signals, name: str, forks: Forks) -> None:
+    [ended] = forks.run("tests.scheduler.test_endings:interrupted", int(number))
+    assert ended.code is not None
+    said = ended.output
+    told = [line for line in said.replace("\r", "\n").splitlines() if line.startswith("lightning_core: ")]
     assert len(told) == 1, said
     assert told[0].startswith(f"lightning_core: a: missed: interrupted by {name}")

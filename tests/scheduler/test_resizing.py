@@ -153,7 +153,7 @@ def test_a_share_of_a_cpu_is_kept_to_and_meets_the_deadline(cluster: Cluster, tm
         "data": {"class_path": "tests.tiny.Points"},
         "trainer": {"logger": False},
         "deadline": "20s",
-        "target": {"batches": 350},
+        "target": {"batches": 250},
     }
     policy = {"name": "decor", "alpha": 0.7}  # six seconds before the deadline: the machine may be busy
     bundle = Bundle.from_dict({"policy": policy, "jobs": {"half": spec}}, ROOT)

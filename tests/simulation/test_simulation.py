@@ -337,7 +337,11 @@ ROUGH = Delays(report=0.05, switch=0.1, release=0.4, start=0.7)
 
 @pytest.mark.stories
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "fixed"])
-@pytest.mark.parametrize(("devices", "resident"), [(1, None), (2, 4), (3, 3)])
+@pytest.mark.parametrize(
+    ("devices", "resident"),
+    # The last takes as long as the others together; tests/scheduler/test_invariants.py draws such pools.
+    [(1, None), (2, 4), pytest.param(3, 3, marks=pytest.mark.nightly)],
+)
 def test_every_policy_runs_in_virtual_time_and_replays(
     policy: str, devices: int, resident: int | None, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from lightning_core.core.events import Cell, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
+from lightning_core.parts.market.market_controller import MarketController
 from lightning_core.parts.web.metrics import MAX_JOBS, MAX_OWNERS, PoolCollector, Seen, metrics
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
@@ -30,6 +31,7 @@ from tests.socket_servers import Pool, socket_pool
 from tests.waiting import until
 
 CAN = frozenset({Capability.TIME_SLICE, Capability.HOLD})
+CLOUD = MarketController(policy="max-spot").describe()
 
 
 def seen(
@@ -38,7 +40,7 @@ def seen(
     """What a pool of two devices says that has these jobs."""
     settings = Settings(devices=2)
     about = {"devices": ["cpu0", "cpu1"], "settings": settings.to_dict(),
-             "cloud": Scheduler(settings).cloud.to_dict() | (cloud or {}), "owners": owners}  # fmt: skip
+             "controllers": {} if cloud is None else {"market": CLOUD | cloud}, "owners": owners}  # fmt: skip
     counters = Counters().to_dict() | {"journal_bytes": 4096, "connections": 3, "refused": 1}
     return Seen(now, jobs, about, counters)
 
