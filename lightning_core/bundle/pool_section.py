@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -16,15 +16,14 @@ from lightning_core.controllers import CONTROLLERS, Calendar, Controller
 from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
-from lightning_core.core.names import check_person
-from lightning_core.core.parts import allow_classes
+from lightning_core.core.parts import allow_classes, names_of
 from lightning_core.core.validation import positive_int, read_number
 from lightning_core.node.cpu_quota import QUANTUM
-from lightning_core.scheduler.owner_terms import OTHERS, OwnerTerms, owner_terms
+from lightning_core.scheduler.divider import DIVIDERS
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
 POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar",
-             "best_effort", "device_memory", "owners", "controllers")  # fmt: skip
+             "best_effort", "device_memory", "controllers")  # fmt: skip
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
@@ -68,8 +67,8 @@ class PoolSection(NamedTuple):
     """Part of the devices' time that is kept for jobs without a deadline."""
     device_memory: int | None = None
     """Bytes of each device's memory that jobs may have; None if unknown."""
-    owners: Mapping[str, Mapping[str, Any]] | None = None
-    """What each owner of jobs may have, by name; None if owners are not told apart."""
+    divider: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    """Terms of what divides the pool among groups of jobs, under its name."""
     controllers: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     """Arguments of controllers of other packages, by name or class path."""
 
@@ -85,7 +84,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
                                 locations=pool.locations, keep_all=pool.keep_all,
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
                                 best_effort=pool.best_effort, device_memory=pool.device_memory,
-                                owners=pool.owners or {},
+                                divider=pool.divider,
                                 controllers={**controllers_of(pool.calendar),
                                              **pool.controllers}),
                         pool.kind)  # fmt: skip
@@ -105,7 +104,7 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     if not isinstance(section, Mapping):
         problems.add(f"expected a mapping of {', '.join(POOL_KEYS)}, got {section!r}")
         section = {}
-    problems.check_keys(section, POOL_KEYS)
+    problems.check_keys(section, (*POOL_KEYS, *names_of("dividers")))
     kind: Kind = "cpu"
     if (given := section.get("kind", "cpu")) in ("cpu", "gpu"):
         kind = given
@@ -132,14 +131,25 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     memory = None
     if "device_memory" in section:
         memory = problems.at("device_memory").read(parse_bytes, section["device_memory"])
-    owners = read_owners(section["owners"], problems.at("owners"), devices) if "owners" in section else None
+    divider = _read_divider(section, problems, devices)
     controllers = {}
     if section.get("controllers") is not None and existing is None:
         controllers = read_controllers(section["controllers"], problems.at("controllers"))
     return PoolSection(
         kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar,
-        best_effort, memory, owners, controllers,
+        best_effort, memory, divider, controllers,
     )  # fmt: skip
+
+
+def _read_divider(section: Mapping[str, Any], problems: Problems, devices: int | None) -> dict[str, dict[str, Any]]:
+    """Read the terms of what divides the pool among groups of jobs, if the section has the key of one."""
+    found = [name for name in names_of("dividers") if name in section]
+    if len(found) > 1:
+        problems.add(f"must have at most one of {', '.join(found)}: a pool is divided once")
+        return {}
+    factories = ((name, DIVIDERS.factory(name)) for name in found)
+    read = {name: one.read(section[name], problems.at(name), devices) for name, one in factories}  # type: ignore[attr-defined]
+    return {name: terms for name, terms in read.items() if terms}
 
 
 def _controller(name: str, arguments: Mapping[str, Any]) -> Controller:
@@ -171,49 +181,6 @@ def read_controllers(section: Any, problems: Problems) -> dict[str, dict[str, An
         elif at.read(partial(_controller, str(name)), arguments) is not None:
             found[str(name)] = {str(key): value for key, value in arguments.items()}
     return found
-
-
-def read_owners(section: Any, problems: Problems, devices: int | None) -> dict[str, dict[str, Any]]:
-    """Read what each owner of jobs may have: ``{ann: {devices: 2}, "*": {device_hours: 100, per: 7d}}``.
-
-    Args:
-        section: Value in the file.
-        problems: Collector at the section.
-        devices: Devices of the pool; None if their number is wrong.
-
-    Returns:
-        Arguments of :class:`~lightning_core.scheduler.owner_terms.OwnerTerms` by the name of the owner.
-    """
-    if not isinstance(section, Mapping) or not section:
-        problems.add(f"expected a mapping of owners, or '*' for all others, to {_OWNER_KEYS}, got {shown(section)}")
-        return {}
-    owners, before = dict[str, dict[str, Any]](), len(problems.messages)
-    for name, given in section.items():
-        at = problems.at(str(name))
-        if name != OTHERS:
-            at.read(check_person, name)
-        if not isinstance(given, Mapping):
-            at.add(f"expected a mapping of {_OWNER_KEYS}, got {shown(given)}")
-            continue
-        at.check_keys(given, _OWNER_TERMS)
-        read = {key: at.at(key).read(parse, given[key]) for key, parse in _OWNER_TERMS.items() if key in given}
-        owners[str(name)] = {key: value for key, value in read.items() if value is not None}
-        if len(read) == len(owners[str(name)]):
-            at.read(lambda terms: OwnerTerms(**terms), read)
-    if len(problems.messages) == before:
-        problems.read(lambda terms: owner_terms(terms, devices or MAX_DEVICES), owners)
-    return owners if len(problems.messages) == before else {}
-
-
-def _read_quota(value: Any) -> int:
-    return 0 if value == 0 and not isinstance(value, bool) else positive_int(value, MAX_DEVICES)
-
-
-_OWNER_TERMS: dict[str, Callable[[Any], Any]] = {
-    "weight": read_number, "devices": _read_quota, "max_devices": partial(positive_int, maximum=MAX_DEVICES),
-    "device_hours": read_number, "per": parse_duration,
-}  # fmt: skip
-_OWNER_KEYS = ", ".join(_OWNER_TERMS)
 
 
 def read_part(value: Any) -> float:
@@ -289,12 +256,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         pool["best_effort"] = settings.best_effort
     if settings.device_memory is not None:
         pool["device_memory"] = settings.device_memory
-    if settings.owners:
-        pool["owners"] = {
-            name: {key: exact_duration(value) if key == "per" and value is not None else value
-                   for key, value in terms.items()}
-            for name, terms in settings.owners.items()
-        }  # fmt: skip
+    for name, terms in settings.divider.items():
+        pool[name] = DIVIDERS.factory(name).section(terms)  # type: ignore[attr-defined]
     if settings.share_history:
         pool["share_history"] = True
     if outside := {

@@ -12,7 +12,6 @@ from typing import Any
 
 from lightning_core.cli.arguments import add_pool
 from lightning_core.core.answers import JobStatus
-from lightning_core.core.durations import format_duration
 from lightning_core.core.names import check_person
 from lightning_core.core.parts import brought, group_of
 from lightning_core.pool import Pool
@@ -84,11 +83,12 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
     if arguments.json:
         now, jobs = look()
         plain, about = [job_entry(job, folder) for job in jobs], pool.about()
-        owners = [one for one in about["owners"] if is_shown(one["owner"])]
+        shares = [one for one in about["shares"] if is_shown(one.get("owner", ""))]
         waiting = [one for one in about["waiting"] if is_shown(one["owner"])]
-        body = {"now": now, "settings": settings.to_dict(), "cloud": about["cloud"],
-                "unavailable": about["unavailable"], "manager_silent": about["manager_silent"],
-                "owners": owners, "waiting": waiting, "jobs": plain}  # fmt: skip
+        body = {"now": now, "settings": settings.to_dict(), "controllers": about["controllers"],
+                "failed": about["failed"], "unavailable": about["unavailable"],
+                "manager_silent": about["manager_silent"], "shares": shares, "waiting": waiting,
+                "jobs": plain}  # fmt: skip
         print(json.dumps(body, indent=2))
     elif arguments.watch:
         from lightning_core.node.signals import recorded_signals
@@ -118,7 +118,9 @@ def _lines_about(about: Mapping[str, Any], settings: Settings, is_shown: Callabl
         yield silence_line(about["manager_silent"])
     yield from unavailable_lines(about["unavailable"])
     yield from (waiting_line(one) for one in about["waiting"] if is_shown(one["owner"]))
-    yield from (owner_line(one) for one in about["owners"] if is_shown(one["owner"]))
+    for name in settings.divider:
+        if (line := brought("lines", name)) is not None:
+            yield from (line[0](one) for one in about["shares"] if is_shown(one.get("owner", "")))
     for name, said in about["controllers"].items():
         if (line := brought("lines", name)) is not None and said is not None:
             yield line[0](said)
@@ -141,26 +143,6 @@ def failed_line(part: str, words: str) -> str:
         "target": "it counts as not met",
     }
     return clean(f"{part} has failed ({words}); {instead.get(kind, 'it is asked no more')}")
-
-
-def owner_line(owner: Mapping[str, Any]) -> str:
-    """Return the shares of an owner of jobs, in one line.
-
-    Example::
-
-        >>> ann = {"owner": "ann", "jobs": 3, "held": 3.0, "quota": 2, "borrowed": 1.0}
-        >>> owner_line(ann | {"device_hours": 12.25, "budget": 100.0, "per": 604800.0})
-        'ann: 3 devices (quota 2, 1 borrowed) for 3 jobs, 12.2 of 100 device-hours in 7d'
-        >>> owner_line(ann | {"owner": "", "quota": 0, "device_hours": 0.5, "budget": None, "per": None})
-        'owner unknown: 3 devices for 3 jobs, 0.5 device-hours'
-    """
-    quota = f" (quota {owner['quota']}, {owner['borrowed']:.3g} borrowed)" if owner["quota"] else ""
-    of = "" if owner["budget"] is None else f" of {owner['budget']:.4g}"
-    period = "" if owner["per"] is None else f" in {format_duration(owner['per'])}"
-    return (
-        f"{clean(owner['owner']) or 'owner unknown'}: {owner['held']:.3g} devices{quota} for {owner['jobs']} jobs, "
-        f"{owner['device_hours']:.3g}{of} device-hours{period}"
-    )
 
 
 def waiting_line(waiting: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from lightning_core.cli.arguments import add_folder, whole_number
 from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import MAX_DEVICES
-from lightning_core.core.parts import Companion, Part, all_parts
+from lightning_core.core.parts import Companion, Part, all_parts, names_of
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import EXIT_MET
@@ -153,7 +153,10 @@ def _in_words(settings: Settings) -> dict[str, str]:
         "keep": KEEP_ALL if settings.keep_all else "the default",
         "keep_ended": FOREVER if settings.keep_ended is None else format_duration(settings.keep_ended),
         "calendar": ", ".join(rules),
-        "owners": json.dumps(settings.owners) if settings.owners else "none",
+        **{
+            name: json.dumps(settings.divider.get(name)) if name in settings.divider else "none"
+            for name in names_of("dividers")
+        },
         "controllers": json.dumps(others) if others else "none",
     }
 

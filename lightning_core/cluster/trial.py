@@ -82,7 +82,7 @@ def try_jobs(
     """
     settings = replace(
         bundle.settings, policy="fifo", policy_args={}, estimator=bundle.settings.estimator_used,
-        controllers={}, owners={}, resident=None, period=min(bundle.settings.period, PERIOD),
+        controllers={}, divider={}, resident=None, period=min(bundle.settings.period, PERIOD),
     )  # fmt: skip
     specs = [_for_trial(spec) for spec in bundle.jobs if not spec.job.is_best_effort]
     found: dict[str, TrialReport] = {}

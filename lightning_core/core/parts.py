@@ -155,12 +155,15 @@ class Part:
             objects are journalled (:class:`~lightning_core.core.control.PartAnswer`).
         supplies: Classes of :class:`~lightning_core.core.supplies.Supply` by the key of their section in a bundle and
             in the file of ``up --config``, which is the name of their controller.
+        dividers: Classes of :class:`~lightning_core.scheduler.divider.Divider` by the key of their terms in the section
+            ``pool``.
         tasks: Factories of :class:`~lightning_core.core.supplies.BesideTask`, by the name of the controller that a task
             computes for.
         histories: Functions of settings that return a :class:`~lightning_core.core.supplies.PartHistory` of a pool, or
             None for a pool that it says nothing of, by name.
-        lines: Functions that return the line of ``status`` for what a controller says of itself, by its name.
-        figures: Functions that return a list of :class:`Figure` for the same, by its name.
+        lines: Functions that return the line of ``status`` for what a controller says of itself, by its name, or for
+            an entry of what a divider says.
+        figures: Functions that return a list of :class:`Figure` for all that a controller or divider says, by its name.
         reasons: Words of its reasons, as in :mod:`lightning_core.core.reasons`, by code; ``Reason("PART.CODE")`` has
             them.
         commands: Function that adds commands to ``lightning-core``, as ``add_commands`` of the modules in
@@ -198,6 +201,7 @@ class Part:
     events: Mapping[str, type[Any]] = field(default_factory=dict)
     answers: Mapping[str, type[Any]] = field(default_factory=dict)
     supplies: Mapping[str, Any] = field(default_factory=dict)
+    dividers: Mapping[str, Any] = field(default_factory=dict)
     tasks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     histories: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     lines: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)

@@ -130,7 +130,7 @@ WORDS |= {
     "target_met_best_effort": "target met",
 }
 WORDS |= {
-    # fair share among owners
+    # of dividers, and of jobs in what these give their groups; a plan holds reasons as indices of this table
     "fair_share": "waiting for its turn in its owner's fair share, {0:.3g} of {1:# device}",
     "owner_cap": "waiting for other jobs of its owner, which may have {0:# device} at most",
     "owner_budget": "its owner's budget of {0:,.4g} device-hours is spent: waiting for devices that no other owner "

@@ -112,5 +112,5 @@ def _size(state: SchedulerState, row: int) -> None:
 
 def _sizes_at(state: SchedulerState, row: int, location: str) -> list[int]:
     """Return the numbers of devices that a job can train on at a location, and its owner may have."""
-    available = min(len(state.settings.devices_at(location)), state.table.owner_cap[row])
+    available = min(len(state.settings.devices_at(location)), state.table.group_cap[row])
     return [size for size in state.table.speedups[row].sizes if size <= available]

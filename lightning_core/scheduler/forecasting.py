@@ -41,7 +41,7 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     if chooses_sizes:
         speedups = [table.speedups[row] for row in rows.tolist()]
         more = _columns_for_sizes(round, speedups)
-        most = np.minimum(table.owner_cap[rows], round.devices).astype(np.int64).tolist()
+        most = np.minimum(table.group_cap[rows], round.devices).astype(np.int64).tolist()
         throughput = np.array(
             [speed.throughput(speed.best(up_to) or 1) for speed, up_to in zip(speedups, most, strict=True)]
         )

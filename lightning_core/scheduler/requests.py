@@ -7,6 +7,7 @@ speak to the pool can send them without end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
@@ -61,9 +62,9 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
         size = _size(state, job, available)
         grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
         row = table.add(job, now, size, grant, incarnation)
-        if state.owners is not None:
-            state.owners.policy_of(job.owner)
-            table.owner_cap[row] = state.settings.terms_of(job.owner).cap
+        if state.divider is not None:
+            state.divider.policy_of(job)
+            table.group_cap[row] = state.divider.cap_of(job)
         state.accept(row)
         refusal = _refusal(state, job, available, size)
         if refusal is None:
@@ -114,15 +115,16 @@ def _give_history(state: SchedulerState, row: int, runs: Sequence[EarlierRun]) -
 
 
 def _size(state: SchedulerState, job: Job, available: int) -> int:
-    """Return the number of devices that a job begins with: as many as it can use, and its owner may have.
+    """Return the number of devices that a job begins with: as many as it can use, and its group may have.
 
-    One that keeps its size counts on no more than its owner's quota, if it has one that suffices.
+    One that keeps its size counts on no more than its group's quota, if it has one that suffices.
     """
-    terms = state.settings.terms_of(job.owner)
-    size = int(min(job.max_devices, available, terms.cap))
+    divider = state.divider
+    size = int(min(job.max_devices, available, inf if divider is None else divider.cap_of(job)))
     if job.sizes:
         return max((n for n in job.sizes if n <= size), default=size)
-    return min(size, max(terms.devices, job.min_devices)) if terms.devices else size
+    quota = 0 if divider is None else divider.quota_of(job)
+    return min(size, max(quota, job.min_devices)) if quota else size
 
 
 def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reason | None:
@@ -130,7 +132,8 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reas
     settings = state.settings
     if not available:
         return Reason("no_such_location", text=job.location)
-    least, cap = job.sizes[0] if job.sizes else job.min_devices, state.settings.terms_of(job.owner).cap
+    least = job.sizes[0] if job.sizes else job.min_devices
+    cap = inf if state.divider is None else state.divider.cap_of(job)
     if cap < least <= available:
         return Reason("above_cap", (least, cap))
     if size < job.min_devices:

@@ -313,12 +313,10 @@ class Scheduler:
             if isinstance(controller, Describes) and by not in self._state.failed
         }
 
-    def owners(self) -> list[dict[str, Any]]:
-        """Return what each owner of jobs has and may have, as JSON values; none if owners are not told apart."""
-        owners, table = self._state.owners, self._table
-        return (
-            [] if owners is None else owners.status((table.jobs[row].owner for row in table.active_rows()), self._now)
-        )
+    def shares(self) -> list[dict[str, Any]]:
+        """Return what each group of jobs has and may have, as JSON values; none if nothing divides the pool."""
+        divider, table = self._state.divider, self._table
+        return [] if divider is None else divider.describe([table.jobs[row] for row in table.active_rows()], self._now)
 
     @property
     def unavailable_devices(self) -> frozenset[int]:

@@ -30,7 +30,7 @@ from lightning_core.core.targets import Target
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.planning.best_effort import TURN
 from lightning_core.policies import POLICIES
-from lightning_core.scheduler.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, owner_terms
+from lightning_core.scheduler.divider import DIVIDERS, Divider
 
 T = TypeVar("T")
 
@@ -76,8 +76,8 @@ class Settings:
             one that another package brings, or by the path of a class.
         remember: Jobs that have ended whose outcome is remembered, beside all of the last day. A run and a simulation
             remember all that are in them.
-        owners: Arguments of :class:`~lightning_core.scheduler.owner_terms.OwnerTerms` by the name of each owner
-            of jobs, and of all others under ``"*"``; empty for a pool whose jobs are not told apart by their owners.
+        divider: Terms of what divides the pool among groups of jobs, under its name: ``{"owners": {"ann": {"devices":
+            2}}}``; empty for a pool whose jobs are all planned together.
         packages: Package and version of each part from outside the library, by its kind and name, as they were when
             the journal began; found here where not given.
 
@@ -108,7 +108,7 @@ class Settings:
     device_memory: int | None = None
     share_history: bool = False
     controllers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    owners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    divider: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     remember: int = REMEMBERED
     packages: Mapping[str, str] = field(default_factory=dict)
 
@@ -142,7 +142,6 @@ class Settings:
             raise ValueError(f"stall must be positive and finite, got {self.stall}")
         self._check_bounds()
         self._check_parts()
-        self.owners_named()
 
     def _check_parts(self) -> None:
         self.allow_classes()
@@ -151,6 +150,7 @@ class Settings:
         self.make_policy()
         self.make_estimator()
         self.make_controllers()
+        self.make_divider()
         here = self.packages_here()  # only of parts that are named: these settings may be a copy that names others
         object.__setattr__(self, "packages", {part: self.packages.get(part, one) for part, one in here.items()})
 
@@ -179,7 +179,8 @@ class Settings:
         check_arguments("estimator", self.estimator_args)
         for name, args in self.controllers.items():
             check_arguments(f"controller {shown(name)}", args)
-        check_at_most("the number of owners", len(self.owners), MAX_OWNERS)
+        if len(self.divider) > 1:
+            raise ValueError(f"a pool must have at most one divider, got {', '.join(self.divider)}")
 
     def make_policy(self) -> Policy:
         """Return a new instance of the policy.
@@ -201,6 +202,14 @@ class Settings:
                 declare_rights(by, getattr(controller, "rights", Rights(str(by))))
         return {by: made[by] for by in sorted(made, key=lambda by: (rights_of(by).rank, by))}
 
+    def make_divider(self) -> Divider | None:
+        """Return a new instance of what divides the pool among groups of jobs; None if nothing does."""
+        for name, terms in self.divider.items():
+            divider = self._made(DIVIDERS, name, {"terms": terms})
+            divider.check_pool(self.devices)
+            return divider
+        return None
+
     def _made(self, family: Family[T], name: str, arguments: Mapping[str, Any]) -> T:
         try:
             return family.build(name, arguments)
@@ -215,6 +224,7 @@ class Settings:
         yield POLICIES, self.policy
         if self.estimator:
             yield ESTIMATORS, self.estimator
+        yield from ((DIVIDERS, name) for name in self.divider)
         yield from ((CONTROLLERS, name) for name in self.controllers)
         for name, arguments in self.controllers.items():
             # A controller may itself choose among parts by name; it says which.
@@ -233,15 +243,6 @@ class Settings:
         """Return the package and version that each part from outside the library has here, by its kind and name."""
         found = {f"{family.kind} {name}": family.package(name) for family, name in self._named()}
         return {part: package for part, package in found.items() if package}
-
-    def owners_named(self) -> dict[str, OwnerTerms]:
-        """Return the terms of the owners that are named, and of all others; empty if owners are not told apart."""
-        return owner_terms(self.owners, self.devices)
-
-    def terms_of(self, owner: str) -> OwnerTerms:
-        """Return the terms of an owner, named or not."""
-        given = self.owners.get(owner, self.owners.get(OTHERS, {}))
-        return OwnerTerms(**given)
 
     def refusal(self, target: Target) -> Reason | None:
         """Return why a job with this target cannot run under these settings; None if it can.

@@ -33,13 +33,12 @@ from lightning_core.scheduler.outside_calls import OutsideCalls, guarded_estimat
 from lightning_core.scheduler.past_jobs import PastJobs
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import DEFAULT_ESTIMATOR, Settings
-from lightning_core.scheduler.sharing.owners import Owners
 from lightning_core.scheduler.status import job_status, unmet_reason, verdict_reason
 from lightning_core.scheduler.tables.saved_table import restore_table, table_to_dict
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-STATE_VERSION = 22
+STATE_VERSION = 23
 _PARTS = ("curves", "policy")
 
 
@@ -54,7 +53,7 @@ class SchedulerState:
         past: Jobs that have left the table.
         calls: Calls of parts from outside the library.
         curves: Estimator of the loss curves, one row per job.
-        owners: What the owners of jobs may have, and a policy for the jobs of each; None if they are not told apart.
+        divider: What divides the pool among groups of jobs, with a policy for each of them; None if nothing does.
         controllers: What decides beside the policy, in order of whose word counts.
         failed: Disabled controllers, which have raised, each with its error.
         unavailable: Devices that cannot have a worker now.
@@ -69,7 +68,9 @@ class SchedulerState:
         self.policy = self._policy()
         is_own = settings.estimator_used in ESTIMATORS
         self.curves = AboveFloor(settings.make_estimator if is_own else self._guarded_estimator)
-        self.owners = Owners(settings, self.policy) if settings.owners else None
+        self.divider = settings.make_divider()
+        if self.divider is not None:
+            self.divider.join(settings, self.policy)
         self._looks_at_curves = isinstance(self.policy, LooksAtCurves)
         self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
         self.table = JobTable(settings.window)
@@ -93,13 +94,13 @@ class SchedulerState:
         return guarded_estimator(bank, name, self.calls, lambda: ESTIMATORS.build(DEFAULT_ESTIMATOR, {}))
 
     def plan(self, round: Round, view: JobView) -> tuple[Plan, Caps | None]:
-        """Plan a round; return what the owners of its jobs may have with the plan."""
-        return (round.plan(self.policy, view), None) if self.owners is None else self.owners.plan(round, view)
+        """Plan a round; return what the groups of its jobs may have with the plan."""
+        return (round.plan(self.policy, view), None) if self.divider is None else self.divider.plan(round, view)
 
     @property
     def policies(self) -> list[Policy]:
-        """The policy, and the copies of it that plan the jobs of one owner."""
-        return [self.policy, *(() if self.owners is None else self.owners.policies.values())]
+        """The policy, and the copies of it that plan the jobs of one group."""
+        return [self.policy, *(() if self.divider is None else self.divider.policies.values())]
 
     @property
     def banks(self) -> list[Estimator]:
@@ -110,7 +111,7 @@ class SchedulerState:
         """Return those of them that see the loss curve of a job."""
         if not self._looks_at_curves:  # asked once: it takes longer than all else here, for each cell
             return ()
-        return _banks(self.policy if self.owners is None else self.owners.policy_of(self.table.jobs[row].owner))
+        return _banks(self.policy if self.divider is None else self.divider.policy_of(self.table.jobs[row]))
 
     @property
     def kept(self) -> set[str]:
@@ -140,15 +141,15 @@ class SchedulerState:
 
     def let_go(self, now: float) -> None:
         """Let jobs that are over leave the table after a round, if policy and estimator can do without their rows."""
-        if self.owners is not None:
-            self.owners.count(self.table, now)
+        if self.divider is not None:
+            self.divider.count(self.table, now)
         if self._lets_rows_go and (stays := self.past.take_from(self.table, now)) is not None:
             self.curves.keep(stays)
             for policy in self.policies:
                 if isinstance(policy, KeepsRows):
                     policy.keep(stays)
-            if self.owners is not None:
-                self.owners.forget({job.owner for job in self.table.jobs})
+            if self.divider is not None:
+                self.divider.forget(self.table.jobs)
 
     def accept(self, row: int, *, fault: bool = False) -> None:
         """Record that an event about a job was accepted.
@@ -255,8 +256,8 @@ class SchedulerState:
                 resident[device] += launched[row]
         _holds(max(load) <= 1 + 1e-6, f"a device is oversold: {load}")
         _holds(max(whole) <= 1, f"a device has two whole owners: {whole}")
-        if self.owners is not None:
-            self.owners.check(table)
+        if self.divider is not None:
+            self.divider.check(table)
         slots = settings.slots_per_device
         _holds(slots is None or max(resident) <= slots, f"too many jobs are resident: {resident}")
         rows = table.active_rows()
@@ -307,7 +308,7 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
         "controllers": {str(by): controller_state(state, by) for by in state.controllers},
         "calls": state.calls.state(),
         "failed": {str(by): words for by, words in state.failed.items()},
-        **({} if state.owners is None else {"owners": state.owners.state()}),
+        "divider": None if state.divider is None else state.divider.state(),
     }
 
 
@@ -338,8 +339,10 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         for by in state.controllers:
             restore_controller(state, by, saved["controllers"][by])
         state.failed = {Asker(by): str(words) for by, words in saved["failed"].items()}
-        if state.owners is not None:
-            state.owners.restore(saved["owners"])
+        if (state.divider is None) != (saved["divider"] is None):
+            raise StateError("a saved state must have a divider as the settings do")
+        if state.divider is not None:
+            state.divider.restore(saved["divider"])
         return checked(saved["now"], float), checked(saved["next_round"], float | None)
     except (AbsentPartError, StateError):
         raise

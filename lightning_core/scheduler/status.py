@@ -139,8 +139,8 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
         needs, code = float(table.work_low[row]), "too_long_for_end" if limited else "too_long"
         if needs <= spare:  # it stays infeasible until its chance is better than that
             return Reason("uncertain", (0.0, float(table.chance[row])))
-        if needs < MAX_FORECAST and table.owner_cap[row] < table.speedups[row].sizes[-1]:
-            return Reason("too_long_for_cap", (needs, spare, float(table.owner_cap[row])))
+        if needs < MAX_FORECAST and table.group_cap[row] < table.speedups[row].sizes[-1]:
+            return Reason("too_long_for_cap", (needs, spare, float(table.group_cap[row])))
         return Reason(code, (needs, spare)) if needs < MAX_FORECAST else _flat(table, row)
     if directive.reason.code in STANDS_STILL:
         needs = float(table.work_mid[row])
@@ -172,7 +172,7 @@ def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool
         granted: Reason of its grant.
         limited: Whether its training ends by itself before its deadline.
     """
-    share = float(table.owner_share[row])
+    share = float(table.group_share[row])
     early = min(float(table.deadline[row]), float(table.ends_by[row])) - float(table.finish[row])
     if not isfinite(early):  # the policy cannot say
         if table.work_mid[row] < MAX_FORECAST:

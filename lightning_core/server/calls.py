@@ -280,8 +280,8 @@ async def _about(pool: ServedScheduler, person: Person) -> dict[str, Any]:
     if person.may(Right.SEE):
         return about
     # Plans and messages about trouble may name jobs of other users.
-    owners = [owner for owner in about["owners"] if person.sees(owner["owner"])]
+    shares = [one for one in about["shares"] if "owner" in one and person.sees(one["owner"])]
     unavailable = [one | {"why": ""} for one in about["unavailable"]]
     waiting = [one for one in about["waiting"] if person.sees(one["owner"])]
-    hidden = {"controllers": {}, "failed": {}, "owners": owners, "unavailable": unavailable, "waiting": waiting}
+    hidden = {"controllers": {}, "failed": {}, "shares": shares, "unavailable": unavailable, "waiting": waiting}
     return about | hidden

@@ -227,14 +227,14 @@ class SchedulerActor(PoolCalls):
         return {size: speed.throughput(size) for size in speed.sizes} if speed.known else {}
 
     async def about(self) -> dict[str, Any]:
-        """Return a description of the pool: process id, folder, devices and those lost, settings, owners."""
+        """Return a description of the pool: process id, folder, devices and those lost, settings, shares."""
         await self._ready()
         devices, scheduler = [name for name, _ in self._sessions.devices], self._host.scheduler
         return {
             "pid": os.getpid(), "folder": str(self._folder), "devices": devices,
             "unavailable": self._unavailable(), "manager_silent": self._manager_silent_for(),
             "settings": scheduler.settings.to_dict(), "failed": dict(scheduler.failed_parts),
-            "controllers": scheduler.describe_controllers(), "owners": scheduler.owners(),
+            "controllers": scheduler.describe_controllers(), "shares": scheduler.shares(),
             "waiting": self._sessions.waiting(),
         }  # fmt: skip
 

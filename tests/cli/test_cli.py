@@ -825,14 +825,15 @@ def test_status_shows_a_search_in_a_line_and_its_trials_if_asked(
     assert "\nsearch: night\n" in Said(capsys, "why", "night-0").out
 
 
-def test_status_of_one_owner_shows_what_that_owner_has(
-    pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = {"jobs": 1, "held": 1.0, "quota": 0, "borrowed": 0.0, "device_hours": 1.0, "budget": None, "per": None}
-    monkeypatch.setattr(pool.actor._host.scheduler, "owners", lambda: [one | {"owner": "ann"}, one | {"owner": "bob"}])
-    assert [line[:4] for line in Said(capsys, "status").out.splitlines()[-2:]] == ["ann:", "bob:"]
-    assert "bob:" not in Said(capsys, "status", "--owner", "ann").out
-    assert [o["owner"] for o in json.loads(Said(capsys, "status", "--json", "--owner", "ann").out)["owners"]] == ["ann"]
+def test_status_of_one_owner_shows_what_that_owner_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket_pool(tmp_path / "home" / "pool", {"divider": {"owners": {"ann": {}}}}) as made:
+        note(made.folder, socket=str(made.path))
+        jobs = tuple(Job(owner, 600.0, BatchTarget(1000), can=SCRIPT, owner=owner) for owner in ("ann", "bob"))
+        made.actor._host.handle(Submit(jobs))
+        assert [line[:4] for line in Said(capsys, "status").out.splitlines()[-2:]] == ["ann:", "bob:"]
+        assert "bob:" not in Said(capsys, "status", "--owner", "ann").out
+        shares = json.loads(Said(capsys, "status", "--json", "--owner", "ann").out)["shares"]
+        assert [one["owner"] for one in shares] == ["ann"]
 
 
 def test_status_of_an_empty_pool(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from lightning_core.core.answers import Answer, End, Grant, State
+from lightning_core.scheduler.divider import DIVIDERS
 from lightning_core.scheduler.scheduler import Scheduler
 
 # Stories with owners: one in so many.
@@ -14,18 +15,18 @@ EPSILON = 1e-6
 
 
 def owners_of(story: bytes, devices: int) -> dict[str, dict[str, Any]]:
-    """Return what the owners of a story may have; empty for a story in which owners are not told apart.
+    """Return what the owners of a story may have, as a divider; empty for a story in which owners are not told apart.
 
     It is read from the last bytes, and uses up none: the events of a story are as they were without owners.
     """
-    if story[-1] % EVERY:
+    if story[-1] % EVERY or not DIVIDERS.has("owners"):
         return {}
     quota, cap, budget = story[-2] % (devices + 1), 1 + story[-3] % devices, story[-4] % 4
-    return {
+    return {"owners": {
         "ann": {"devices": quota, "weight": (1.0, 3.0)[story[-2] % 2]},
         "bob": {"max_devices": cap},
         "*": {"device_hours": (0.0, 0.001, 0.02, 100.0)[budget], "per": (None, 3600.0)[story[-4] // 4 % 2]},
-    }
+    }}  # fmt: skip
 
 
 class OwnersWatch:
@@ -36,7 +37,7 @@ class OwnersWatch:
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+        self._scheduler, self._owners = scheduler, cast(Any, scheduler.settings.make_divider())
         self._held: dict[str, tuple[str, float]] = {}
         self._used: dict[str, float] = {}
         self._at = 0.0
@@ -47,8 +48,8 @@ class OwnersWatch:
         Raises:
             AssertionError: If an owner has more than it may, less than its quota, or a budget that was counted wrong.
         """
-        scheduler, settings = self._scheduler, self._scheduler.settings
-        if not settings.owners:
+        scheduler, owners = self._scheduler, self._owners
+        if owners is None:
             return
         for owner, devices in self._held.values():
             self._used[owner] = self._used.get(owner, 0.0) + devices * (scheduler.now - self._at)
@@ -59,8 +60,8 @@ class OwnersWatch:
             elif isinstance(answer, Grant):
                 self._held[answer.job] = scheduler.job(answer.job).owner, answer.share * len(answer.devices)
         spent = set()
-        for told in scheduler.owners():
-            owner, terms = told["owner"], settings.terms_of(told["owner"])
+        for told in scheduler.shares():
+            owner, terms = told["owner"], owners.terms_of(told["owner"])
             held = sum(devices for of, devices in self._held.values() if of == owner)
             assert abs(held - told["held"]) < EPSILON, f"{owner}: holds {held}, and {told['held']} are told"
             assert held <= terms.cap + EPSILON, f"{owner}: holds {held}, and may have {terms.cap}"
@@ -72,7 +73,7 @@ class OwnersWatch:
         for job in scheduler.status():
             if job.state is State.ENDED:
                 continue
-            code, numbers, terms = job.grant_reason.code, job.grant_reason.numbers, settings.terms_of(job.owner)
+            code, numbers, terms = job.grant_reason.code, job.grant_reason.numbers, owners.terms_of(job.owner)
             if code.startswith("owner_b"):
                 assert job.owner in spent, f"{job.name}: {job.grant_reason}, and its owner's budget is not spent"
             if code == "fair_share" and not scheduler.unavailable_devices:

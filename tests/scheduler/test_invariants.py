@@ -83,7 +83,7 @@ class Teller:
             stay=stay,
             judge_after=4,
             quantum=quantum,
-            owners=owners_of(self._story, devices),
+            divider=owners_of(self._story, devices),
         )
 
     def bundle(self, devices: int) -> Submit:

@@ -143,7 +143,7 @@ def every() -> dict[str, Settings]:
 
 def owned() -> dict[str, Settings]:
     """Return the settings of each golden journal in which owners are told apart."""
-    return {f"{name}-owners": Settings(name, devices=DEVICES, owners=OWNERS) for name in ("edf", "laira")}
+    return {f"{name}-owners": Settings(name, devices=DEVICES, divider={"owners": OWNERS}) for name in ("edf", "laira")}
 
 
 def record(settings: Settings) -> Golden:
@@ -157,7 +157,7 @@ def record(settings: Settings) -> Golden:
             for entry in journal.recent_entries():
                 answers = scheduler.handle(decode_event(entry.event), entry.now)
                 steps.append(Step(entry.now, entry.event, decisions(answers)))
-                if (settings.controllers or settings.owners) and len(steps) == middle:
+                if (settings.controllers or settings.divider) and len(steps) == middle:
                     states.append(Saved(middle, json.loads(json.dumps(scheduler.state()))))
     return Golden(settings.to_dict(), steps, *states)
 
@@ -185,7 +185,7 @@ def _drive(path: Path, settings: Settings) -> None:
         35.5: SetTerms("steered", weight=2.0),
         70.0: Cancel("steered"),
     }
-    if settings.owners:
+    if settings.divider:
         names = cycle(("ann", "bob", "carl"))
         jobs = {at: [(replace(job, owner=next(names)), curve) for job, curve in many] for at, many in jobs.items()}
     drive(path, settings, jobs, SECONDS, step=STEP, events=events)

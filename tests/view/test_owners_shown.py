@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lightning_core.cli.status_command import owner_line
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.events import Submit, Tick
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
+from lightning_core.parts.owners.owner_line import owner_line
 from lightning_core.report.live_table import live_table
 from lightning_core.report.page import page
 from lightning_core.scheduler.scheduler import Scheduler

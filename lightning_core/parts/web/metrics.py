@@ -102,7 +102,7 @@ class PoolCollector(Collector):
         yield _gauge("up", "Whether the pool's scheduler answers.", float(self._seen is not None))
         if self._seen is not None:
             yield from _of_the_pool(self._seen)
-            yield from _of_parts(self._seen.about["controllers"])
+            yield from _of_parts(self._seen.about)
             yield from _of_jobs(self._seen, self._max_jobs)
             yield from _of_owners(self._seen)
             yield from _of_the_process(self._seen.counters)
@@ -137,9 +137,10 @@ def _of_the_pool(seen: Seen) -> Iterator[Metric]:
     yield _gauges("jobs_judged", "Jobs that the pool remembers, by verdict.", "verdict", verdicts)
 
 
-def _of_parts(controllers: Mapping[str, Any]) -> Iterator[Metric]:
-    """Yield what parts give of their controllers."""
-    for name, said in controllers.items():
+def _of_parts(about: Mapping[str, Any]) -> Iterator[Metric]:
+    """Yield what parts give of their controllers, and of what divides the pool."""
+    shares = dict.fromkeys(about["settings"]["divider"], about["shares"])
+    for name, said in (about["controllers"] | shares).items():
         if (figures := brought("figures", name)) is None or said is None:
             continue
         for one in figures[0](said):
@@ -178,13 +179,6 @@ def _of_owners(seen: Seen) -> Iterator[Metric]:
     yield _gauges("owner_jobs", "Jobs of an owner that have not ended.", "owner", told)
     yield _gauges("owner_devices", "Devices of an owner's jobs, each by the share of it that they have.", "owner",
                   {owner: held[owner] for owner in told})  # fmt: skip
-    terms = {one["owner"]: one for one in seen.about["owners"][:MAX_OWNERS]}  # empty if owners are not told apart
-    quotas = {owner: one["quota"] for owner, one in terms.items()}
-    yield _gauges("owner_quota_devices", "Devices guaranteed to an owner.", "owner", quotas)
-    used = {owner: HOUR * one["device_hours"] for owner, one in terms.items()}
-    yield _gauges("owner_used_device_seconds", "Time on one device that an owner has used.", "owner", used)
-    budgets = {owner: HOUR * one["budget"] for owner, one in terms.items() if one["budget"] is not None}
-    yield _gauges("owner_budget_device_seconds", "Time on one device that an owner may use.", "owner", budgets)
     yield _gauge("owners_left_out", "Owners that have no series of their own.", len(count) - len(told))
 
 

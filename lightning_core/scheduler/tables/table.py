@@ -123,8 +123,8 @@ class JobTable:
     held_memory: FloatArray  # bytes that it keeps while it is held; NaN until reported
     told_memory: FloatArray  # bytes that it needs by its user or by earlier runs; NaN if neither says
     trial_until: IntArray  # batches done when it ran out of memory; NO_TRIAL if it never has
-    owner_share: FloatArray  # devices that are its owner's, if its jobs can use more; inf otherwise
-    owner_cap: FloatArray  # devices that its owner may have; inf for any number
+    group_share: FloatArray  # devices that are its group's, if its jobs can use more; inf otherwise
+    group_cap: FloatArray  # devices that its group may have; inf for any number
     judged_at: IntArray  # batches at the last cell that it counts
     ended_at: FloatArray
 
@@ -221,7 +221,7 @@ class JobTable:
         self.told_memory[row] = np.nan if job.memory is None else job.memory
         self.trial_until[row] = NO_TRIAL
         self.ends_at[row] = self.ends_by[row] = self.trained_at[row] = np.inf
-        self.owner_share[row] = self.owner_cap[row] = np.inf
+        self.group_share[row] = self.group_cap[row] = np.inf
         self.deadline[row] = now + job.deadline
         self.set_terms(row, job)
         return row

@@ -35,12 +35,16 @@ CLOUD = MarketController(policy="max-spot").describe()
 
 
 def seen(
-    jobs: list[JobStatus], now: float = 10.0, cloud: dict[str, Any] | None = None, owners: Sequence[Any] = ()
+    jobs: list[JobStatus],
+    now: float = 10.0,
+    cloud: dict[str, Any] | None = None,
+    owners: dict[str, Any] | None = None,
+    shares: Sequence[Any] = (),
 ) -> Seen:
     """What a pool of two devices says that has these jobs."""
-    settings = Settings(devices=2)
+    settings = Settings(devices=2, divider={} if owners is None else {"owners": owners})
     about = {"devices": ["cpu0", "cpu1"], "settings": settings.to_dict(),
-             "controllers": {} if cloud is None else {"market": CLOUD | cloud}, "owners": owners}  # fmt: skip
+             "controllers": {} if cloud is None else {"market": CLOUD | cloud}, "shares": shares}  # fmt: skip
     counters = Counters().to_dict() | {"journal_bytes": 4096, "connections": 3, "refused": 1}
     return Seen(now, jobs, about, counters)
 
@@ -224,10 +228,10 @@ def test_owners_have_their_jobs_and_devices_and_are_bounded() -> None:
 def test_quotas_and_budgets_of_owners() -> None:
     """As a scheduler that tells owners apart describes them."""
     owners = {"ann": {"devices": 1, "device_hours": 2.0}, "bob": {"weight": 2.0}}
-    scheduler = Scheduler(Settings(devices=2, owners=owners))
+    scheduler = Scheduler(Settings(devices=2, divider={"owners": owners}))
     scheduler.handle(Submit((Job("vit", 600.0, BatchTarget(100), can=CAN, owner="ann"),)), 0.0)
     scheduler.handle(Tick(), 1800.0)
-    found = samples(PoolCollector(seen(scheduler.status(), owners=scheduler.owners())))
+    found = samples(PoolCollector(seen(scheduler.status(), owners=owners, shares=scheduler.shares())))
     assert found["lightning_core_owner_quota_devices", "ann"] == 1
     assert found["lightning_core_owner_budget_device_seconds", "ann"] == 7200.0
     assert found["lightning_core_owner_used_device_seconds", "ann"] == pytest.approx(1800.0)

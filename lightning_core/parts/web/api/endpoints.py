@@ -126,7 +126,7 @@ def _pool(sources: Sources, asked: CheckedRequest) -> shapes.PoolAnswer:
         "pid": about["pid"], "folder": about["folder"], "kind": kind_of(about),
         "devices": about["devices"], "unavailable": about["unavailable"],
         "manager_silent": about["manager_silent"], "settings": about["settings"],
-        "failed": about["failed"], "controllers": about["controllers"], "owners": about["owners"],
+        "failed": about["failed"], "controllers": about["controllers"], "shares": about["shares"],
         "waiting": about["waiting"],
         "person": {"name": person.name, "rights": [right for right in Right if right in person.rights]},
         "takes_bundles": sources.submission.allows(person),

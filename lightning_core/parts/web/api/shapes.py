@@ -124,7 +124,7 @@ class PoolAnswer(TypedDict):
     settings: Annotated[dict[str, Any], says("Policy, estimator, number of devices and constants.")]
     failed: Annotated[dict[str, str], says("Error of each part that is asked no more, by its kind and name.")]
     controllers: Annotated[dict[str, Any], says("What its controllers say of themselves, by name.")]
-    owners: Annotated[list[dict[str, Any]], says("Shares and limits of each owner of jobs.")]
+    shares: Annotated[list[dict[str, Any]], says("Shares and limits of each group of jobs, such as those of an owner.")]
     waiting: Annotated[
         list[dict[str, Any]],
         says("Scripts that hold until the name of their job is free: `job` and `owner`."),

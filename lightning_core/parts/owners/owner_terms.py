@@ -66,15 +66,14 @@ class OwnerTerms:
         return math.inf if self.max_devices is None else float(self.max_devices)
 
 
-def owner_terms(owners: Mapping[str, Mapping[str, Any]], devices: int) -> dict[str, OwnerTerms]:
+def owner_terms(owners: Mapping[str, Mapping[str, Any]]) -> dict[str, OwnerTerms]:
     """Return the terms of each owner that is named, and of all others under :data:`OTHERS`.
 
     Args:
         owners: Arguments of :class:`OwnerTerms` by the name of the owner.
-        devices: Devices of the pool.
 
     Raises:
-        ValueError: If a name or an argument is wrong, or the quotas are more than the pool has.
+        ValueError: If a name or an argument is wrong.
     """
     terms = {}
     for name, given in owners.items():
@@ -86,6 +85,15 @@ def owner_terms(owners: Mapping[str, Mapping[str, Any]], devices: int) -> dict[s
             raise ValueError(f"owner {shown(name)}: {error}") from None
     if OTHERS in terms and terms[OTHERS].devices:
         raise ValueError(f"owner '*' must have no quota, got {terms[OTHERS].devices} devices: others may be any number")
+    return terms
+
+
+def check_quotas(terms: Mapping[str, OwnerTerms], devices: int) -> None:
+    """Check that the quotas of all owners are at most what a pool has; a ValueError says if they are not.
+
+    Args:
+        terms: Terms by the name of the owner.
+        devices: Devices of the pool.
+    """
     if (total := sum(one.devices for one in terms.values())) > devices:
         raise ValueError(f"the quotas of all owners must be at most the pool's {devices} devices, got {total}")
-    return terms

@@ -19,13 +19,14 @@ from lightning_core.core.events import DevicesUnavailable, Event, ExitCause, Rep
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.plans import Plan
 from lightning_core.core.targets import BatchTarget
+from lightning_core.parts.owners.dealing import Dealing
+from lightning_core.parts.owners.device_time import DeviceTime
+from lightning_core.parts.owners.fair_share import Claims, allotments, fair_shares, max_min
+from lightning_core.parts.owners.owner_terms import OwnerTerms, check_quotas, owner_terms
+from lightning_core.parts.owners.owners import Owners
 from lightning_core.policies import POLICIES
-from lightning_core.scheduler.owner_terms import OwnerTerms, owner_terms
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.sharing.dealing import Dealing
-from lightning_core.scheduler.sharing.device_time import DeviceTime
-from lightning_core.scheduler.sharing.fair_share import Claims, allotments, fair_shares, max_min
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
@@ -44,7 +45,7 @@ def job(name: str, owner: str, deadline: float = inf, batches: int = 10_000, dev
 
 
 def pool(policy: str, devices: int, owners: dict[str, dict[str, Any]], **more: Any) -> Scheduler:
-    return Scheduler(Settings(policy, ARGUMENTS.get(policy, {}), devices=devices, owners=owners, **more))
+    return Scheduler(Settings(policy, ARGUMENTS.get(policy, {}), devices=devices, divider={"owners": owners}, **more))
 
 
 def submit(scheduler: Scheduler, now: float, *jobs: Job) -> None:
@@ -195,7 +196,7 @@ def test_usage_is_the_integral_of_what_is_held() -> None:
     scheduler.handle(Report("b", 1, 1, 1, 50, 25.0), 25.5)  # it has ended
     scheduler.handle(Report("a", 1, 2, 1, 100, 60.0), 60.25)
     scheduler.handle(Tick(), 900.0)
-    used = {one["owner"]: one["device_hours"] * 3600 for one in scheduler.owners()}
+    used = {one["owner"]: one["device_hours"] * 3600 for one in scheduler.shares()}
     assert used == {"ann": pytest.approx(60.25), "bob": pytest.approx(51.0)}
 
 
@@ -218,7 +219,7 @@ def test_an_owner_whose_budget_is_spent_has_what_no_other_owner_can_use() -> Non
         "is renewed in 3h29m"
     )
     scheduler.handle(Tick(), 4 * 3600.0)
-    assert scheduler.owners()[0]["device_hours"] == 0.0
+    assert scheduler.shares()[0]["device_hours"] == 0.0
     scheduler.handle(Tick(), 4 * 3600.0 + 20.0)  # its turn
     assert held(scheduler)["ann"] == 1.0
 
@@ -235,9 +236,9 @@ def test_a_borrowed_device_comes_back_with_the_next_round(policy: str) -> None:
     assert held(scheduler) == {"ann": 1.0, "bob": 3.0}
     submit(scheduler, 101.0, job("a2", "ann"), job("a3", "ann"))
     assert held(scheduler) == {"ann": 2.0, "bob": 2.0}
-    [ann] = [one for one in scheduler.owners() if one["owner"] == "ann"]
+    [ann] = [one for one in scheduler.shares() if one["owner"] == "ann"]
     assert (ann["held"], ann["quota"], ann["borrowed"], ann["jobs"]) == (2.0, 2, 0.0, 3)
-    assert json.loads(json.dumps(scheduler.owners(), allow_nan=False)) == scheduler.owners()
+    assert json.loads(json.dumps(scheduler.shares(), allow_nan=False)) == scheduler.shares()
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -373,7 +374,9 @@ def test_a_deadline_that_fits_a_quota_is_met_beside_a_flood(policy: str) -> None
     mine = played("mine", "ann", 70.0, 300)
     jobs = {
         one.name: one
-        for one in Simulation(Settings(policy, devices=2, owners={"ann": {"devices": 1}, "bob": {}}), [*flood, mine])
+        for one in Simulation(
+            Settings(policy, devices=2, divider={"owners": {"ann": {"devices": 1}, "bob": {}}}), [*flood, mine]
+        )
         .run()
         .summary.jobs
     }
@@ -409,7 +412,7 @@ def stories(draw: st.DrawFn) -> tuple[Settings, list[tuple[float, Event]]]:
     """Jobs of several owners come, train, end and lose their workers, on a pool that may lose a device."""
     devices, policy = draw(st.integers(1, 5)), draw(POLICY)
     owners, stay = draw(terms(devices)), draw(st.sampled_from([0.0, 5.0]))
-    chosen = Settings(policy, ARGUMENTS.get(policy, {}), devices=devices, owners=owners, stay=stay)
+    chosen = Settings(policy, ARGUMENTS.get(policy, {}), devices=devices, divider={"owners": owners}, stay=stay)
     now, count, events = 0.0, 0, list[tuple[float, Event]]()
     for _ in range(draw(st.integers(1, 14))):
         kind = draw(st.integers(0, 9))
@@ -462,16 +465,16 @@ def test_a_pool_keeps_quotas_and_caps_and_leaves_no_device_idle(
         if chosen.policy in ("decor", "fixed"):  # they leave devices unused that no plan asks for
             continue
         for one in waits:
-            room = chosen.terms_of(one.owner).cap - has.get(one.owner, 0.0)
+            room = Owners(chosen.divider["owners"]).terms_of(one.owner).cap - has.get(one.owner, 0.0)
             free = devices - sum(has.values())
             assert min(room, free) < one.min_devices - 1e-6, f"{one.name} waits beside {free} free devices"
         spent = {
             one["owner"]
-            for one in scheduler.owners()
+            for one in scheduler.shares()
             if one["budget"] is not None and one["device_hours"] >= one["budget"]
         }
         for owner in {one.owner for one in waits if one.min_devices == 1} - spent:
-            quota = chosen.terms_of(owner).devices
+            quota = Owners(chosen.divider["owners"]).terms_of(owner).devices
             assert has[owner] >= min(quota, devices - 1) - 1e-6 or devices < chosen.devices
 
 
@@ -492,7 +495,7 @@ def test_all_have_their_share_over_time(devices: int, policy: str, data: st.Data
         for owner, now_held in held(scheduler).items():
             had[owner] += now_held
         scheduler.handle(Tick(), float(now))
-    each = [scheduler.settings.terms_of(name) for name in names]
+    each = [Owners(owners).terms_of(name) for name in names]
     demand = [min(count[name], one.cap) for name, one in zip(names, each, strict=True)]
     share = fair_shares(claims(demand, [one.devices for one in each], [one.weight for one in each]), devices)
     for name, fair in zip(names, share.tolist(), strict=True):
@@ -501,7 +504,7 @@ def test_all_have_their_share_over_time(devices: int, policy: str, data: st.Data
 
 def test_a_journal_of_owners_is_replayed_from_its_snapshots_too(tmp_path: Path) -> None:
     owners = {"ann": {"devices": 1, "device_hours": 0.01}, "*": {"weight": 2.0, "max_devices": 2}}
-    chosen = Settings("laira", devices=3, owners=owners)
+    chosen = Settings("laira", devices=3, divider={"owners": owners})
     jobs = {
         at: [
             (job(f"{owner}{at:.0f}{n}", owner, 90.0, 900), Curve(throughput=20.0)) for owner in OWNERS for n in range(2)
@@ -513,7 +516,7 @@ def test_a_journal_of_owners_is_replayed_from_its_snapshots_too(tmp_path: Path) 
     with Journal.open(path, read_only=True) as journal:
         assert journal.settings() == Settings(**chosen.to_dict())
         again = replay(journal)
-    assert again.scheduler.owners() == driven.owners()
+    assert again.scheduler.shares() == driven.shares()
     assert again.scheduler.state() == driven.state()
 
 
@@ -525,7 +528,7 @@ def test_a_pool_says_what_each_owner_has_and_may_have() -> None:
     scheduler = pool("edf", 4, {"ann": terms})
     submit(scheduler, 0.0, job("a", "ann"), job("b", "ann"), job("c", "bob"))
     scheduler.handle(Tick(), 1800.0)
-    ann, bob = scheduler.owners()
+    ann, bob = scheduler.shares()
     assert ann == {
         "owner": "ann", "jobs": 2, "held": 2.0, "weight": 2.0, "quota": 1, "borrowed": 1.0, "max_devices": 3,
         "device_hours": 1.0, "budget": 8.0, "per": 7200.0,
@@ -536,7 +539,7 @@ def test_a_pool_says_what_each_owner_has_and_may_have() -> None:
     }  # fmt: skip
     again = Scheduler(scheduler.settings)
     again.restore(json.loads(json.dumps(scheduler.state())))
-    assert again.owners() == [ann, bob]
+    assert again.shares() == [ann, bob]
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -572,11 +575,11 @@ def test_the_jobs_of_one_owner_are_planned_as_without_owners(policy: str) -> Non
 )
 def test_terms_that_cannot_be_are_refused(owners: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        owner_terms(owners, 4)
+        check_quotas(owner_terms(owners), 4)
     with pytest.raises(ValueError, match=message):
-        Settings(devices=4, owners=owners)
+        Settings(devices=4, divider={"owners": owners})
 
 
 def test_a_pool_has_no_more_owners_than_it_can_watch() -> None:
     with pytest.raises(ValueError, match="the number of owners must be at most 1,000, got 1001"):
-        Settings(owners={f"o{n}": {} for n in range(1001)})
+        Settings(divider={"owners": {f"o{n}": {} for n in range(1001)}})

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.saved_state import Stateful
-from lightning_core.scheduler.owner_terms import OwnerTerms
+from lightning_core.parts.owners.owner_terms import OwnerTerms
 
 # Turns by which an owner can lag, or be ahead, at most: what was long ago does not count.
 MAX_TURNS = 10.0

@@ -10,8 +10,8 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import Plan
+from lightning_core.parts.owners.fair_share import EPSILON, max_min
 from lightning_core.planning.best_effort import MIN_SHARE
-from lightning_core.scheduler.sharing.fair_share import EPSILON, max_min
 
 
 class DeviceSubset(NamedTuple):

@@ -22,10 +22,10 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
+from lightning_core.parts.owners.dealing import Dealing, DeviceSubset, rooms
+from lightning_core.parts.owners.fair_share import EPSILON, Claims, allotments, fair_shares
 from lightning_core.planning.best_effort import fewest, slowed
 from lightning_core.scheduler.round import Round
-from lightning_core.scheduler.sharing.dealing import Dealing, DeviceSubset, rooms
-from lightning_core.scheduler.sharing.fair_share import EPSILON, Claims, allotments, fair_shares
 
 # Times that owners are planned in a round at most: where one asks for less than it may hold, others may hold more.
 MAX_PASSES = 3

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
+from lightning_core.bundle.problems import Problems
 from lightning_core.core.arrays import IntArray
+from lightning_core.core.jobs import Job
+from lightning_core.core.limits import check_at_most
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.saved_state import Saves, StateError
+from lightning_core.parts.owners.by_owner import Entitled, plan_by_owner
+from lightning_core.parts.owners.device_time import DeviceTime
+from lightning_core.parts.owners.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, check_quotas, owner_terms
+from lightning_core.parts.owners.owners_section import owners_section, read_owners
 from lightning_core.scheduler.allocation import Caps
-from lightning_core.scheduler.owner_terms import OwnerTerms
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
-from lightning_core.scheduler.sharing.by_owner import Entitled, plan_by_owner
-from lightning_core.scheduler.sharing.device_time import DeviceTime
 from lightning_core.scheduler.tables.table import JobTable
 
 HOUR = 3600.0
@@ -27,29 +31,68 @@ class Owners:
     """Owners that are told apart. Jobs of whom the owner is unknown are those of one, with an empty name.
 
     Args:
-        settings: Settings of the scheduler.
-        policy: The policy as it is before its first plan; each owner's jobs are planned by a copy of it.
+        terms: Arguments of :class:`OwnerTerms` by the name of the owner, and for all others under ``"*"``.
 
     Attributes:
         time: What each owner has had.
         policies: The policy of each owner that has jobs.
+
+    Raises:
+        ValueError: If a name or an argument is wrong.
     """
 
-    def __init__(self, settings: Settings, policy: Policy) -> None:
-        self._settings, self._policy = settings, policy
-        self.time = DeviceTime(settings.turn)
+    time: DeviceTime
+    _policy: Policy
+
+    def __init__(self, terms: Mapping[str, Mapping[str, Any]]) -> None:
+        check_at_most("the number of owners", len(terms), MAX_OWNERS)
+        self._named = owner_terms(terms)
         self.policies: dict[str, Policy] = {}
         self._terms: list[OwnerTerms] = []
         self._index: dict[str, int] = {}
 
-    def policy_of(self, owner: str) -> Policy:
-        """Return the policy of an owner's jobs."""
+    @classmethod
+    def read(cls, section: Any, problems: Problems, devices: int | None) -> dict[str, Any]:
+        """Read the terms from a file; see :func:`~lightning_core.parts.owners.owners_section.read_owners`."""
+        return read_owners(section, problems, devices)
+
+    @classmethod
+    def section(cls, terms: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the terms as in a file."""
+        return owners_section(terms)
+
+    def join(self, settings: Settings, policy: Policy) -> None:
+        """Join a scheduler."""
+        self._policy, self.time = policy, DeviceTime(settings.turn)
+
+    def check_pool(self, devices: int) -> None:
+        """Check the quotas against the devices of a pool."""
+        check_quotas(self._named, devices)
+
+    def policy_of(self, job: Job) -> Policy:
+        """Return the policy of the jobs of a job's owner."""
+        return self._policy_of(job.owner)
+
+    def _policy_of(self, owner: str) -> Policy:
         if owner not in self.policies:
             self.policies[owner] = deepcopy(self._policy)
         return self.policies[owner]
 
-    def forget(self, present: Collection[str]) -> None:
+    def cap_of(self, job: Job) -> float:
+        """Return how many devices the owner of a job may have at most."""
+        return self.terms_of(job.owner).cap
+
+    def quota_of(self, job: Job) -> int:
+        """Return how many devices are those of a job's owner."""
+        return self.terms_of(job.owner).devices
+
+    def terms_of(self, owner: str) -> OwnerTerms:
+        """Return the terms of an owner, named or not."""
+        return self._named.get(owner) or self._named.get(OTHERS) or OwnerTerms()
+
+    def forget(self, jobs: Iterable[Job]) -> None:
         """Forget the policies of owners that have no job in the table."""
+        present = {job.owner for job in jobs}
         self.policies = {owner: policy for owner, policy in self.policies.items() if owner in present}
 
     def plan(self, round: Round, view: JobView) -> tuple[Plan, Caps]:
@@ -68,7 +111,7 @@ class Owners:
         time.advance(self._terms, now)
         every, of = np.unique([self._index[name] for name in names], return_inverse=True)
         owners = self._entitled(every, of, now)
-        policies = [self.policy_of(time.names[owner]) for owner in every.tolist()]
+        policies = [self._policy_of(time.names[owner]) for owner in every.tolist()]
         time.share = np.zeros(len(time.names))
         if len(every) == 1 and owners.cap[0] >= round.devices and not owners.spent[0]:
             plan, limited = round.plan(policies[0], view), np.full(len(of), np.inf)
@@ -76,7 +119,7 @@ class Owners:
             plan, share, content, limits = plan_by_owner(round, view, owners, policies)
             time.share[every] = np.where(content, 0.0, share)
             limited = np.where(limits, share, np.inf)[of]
-        round.table.owner_share[round.rows] = limited
+        round.table.group_share[round.rows] = limited
         return plan, Caps(of.tolist(), owners.cap.tolist())
 
     def _entitled(self, every: IntArray, of: IntArray, now: float) -> Entitled:
@@ -101,15 +144,15 @@ class Owners:
         for row in rows:
             time.held[self._index[table.jobs[row].owner]] += table.share[row] * len(table.home[row])
 
-    def status(self, jobs: Iterable[str], now: float) -> list[dict[str, Any]]:
+    def describe(self, jobs: Iterable[Job], now: float) -> list[dict[str, Any]]:
         """Return what each owner has and may have, as JSON values.
 
         Args:
-            jobs: Owner of each job that has not ended.
+            jobs: Jobs that have not ended.
             now: Scheduler time.
         """
         used = self.time.used_until(self._terms, now).tolist()
-        listed = list(jobs)
+        listed = [job.owner for job in jobs]
         return [
             {
                 "owner": name,
@@ -135,13 +178,13 @@ class Owners:
             owner = table.jobs[row].owner
             held[owner] = held.get(owner, 0.0) + float(table.share[row]) * len(table.home[row])
         for owner, devices in held.items():
-            cap = self._settings.terms_of(owner).cap
+            cap = self.terms_of(owner).cap
             if devices > cap + 1e-6:
                 raise AssertionError(f"{owner or 'the unknown owner'} holds {devices} devices, and may have {cap}")
 
     def _take_terms(self, name: str) -> None:
         self._index[name] = len(self._terms)
-        self._terms.append(self._settings.terms_of(name))
+        self._terms.append(self.terms_of(name))
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
@@ -158,6 +201,6 @@ class Owners:
         for name in self.time.names:
             self._take_terms(name)
         for name, saved in state["policies"].items():
-            policy = self.policy_of(name)
+            policy = self._policy_of(name)
             assert isinstance(policy, Saves)  # its copy has saved itself
             policy.restore(saved)

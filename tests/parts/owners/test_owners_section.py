@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from lightning_core import Bundle
-from lightning_core.bundle.pool_section import read_owners
 from lightning_core.bundle.problems import BundleError
 from lightning_core.bundle.yaml_loader import load_yaml
 from lightning_core.cli.main import main
 from lightning_core.cli.up import differences
+from lightning_core.parts.owners.owners_section import read_owners
 from lightning_core.scheduler.settings import Settings
 
 JOB = {"model": "tests.tiny.Line", "deadline": 60, "target": {"batches": 9}}
@@ -24,12 +24,12 @@ def test_owners_are_read_and_written() -> None:
         "*": {"device_hours": 100, "per": "7d"},
     }
     read = Bundle.from_dict({"pool": {"devices": 4, "owners": owners}, "jobs": {"a": JOB}})
-    assert read.settings.owners == {
+    assert read.settings.divider["owners"] == {
         "ann": {"devices": 2, "weight": 2.0, "max_devices": 3},
         "*": {"device_hours": 100.0, "per": 7 * 86400.0},
     }
     assert Bundle.from_dict(read.to_dict()) == read
-    assert Settings(**read.settings.to_dict()).owners == read.settings.owners
+    assert Settings(**read.settings.to_dict()).divider == read.settings.divider
     [note] = differences(Settings(devices=4), read.settings)
     assert note.startswith('owners {"ann": {"weight": 2')
     assert note.endswith("instead of none")
