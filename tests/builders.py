@@ -21,7 +21,9 @@ declare_rights(PLANNER, Rights("the planner", holds=True, places=True, sizes=Tru
 # One who may ask for anything by commands, of a part.
 OPERATOR = Asker("operator")
 _RIGHTS = Rights("the operator", holds=True, places=True, sizes=True, rank=80)
-register("tests", Part(askers={"operator": _RIGHTS}))
+# Another one, whose word counts less and which may ask for sizes only.
+RESIZER = Asker("resizer")
+register("tests", Part(askers={"operator": _RIGHTS, "resizer": Rights("the resizer", sizes=True, rank=100)}))
 
 
 def job(

@@ -28,6 +28,7 @@ from lightning_core.core.events import (  # noqa: E402
 from lightning_core.parts.market.cloud.cloud_spec import CloudSpec  # noqa: E402
 from lightning_core.parts.market.cloud.machine_notes import MachineNotes  # noqa: E402
 from lightning_core.parts.market.cloud.provisioner import SPOT  # noqa: E402
+from lightning_core.parts.market.cloud.rented_nodes import RentedNodes  # noqa: E402
 from lightning_core.parts.market.cloud_events import NodesSeen  # noqa: E402
 from lightning_core.parts.market.market_controller import MARKET, MarketController  # noqa: E402
 from lightning_core.parts.market.market_ledger import MarketLedger, read_ledger  # noqa: E402
@@ -111,7 +112,7 @@ def run_live(
     placed = replace(bundle, supply=MarketSupply(MarketSection(terms, {}))).supplied()
     with Cluster.of(placed) as cluster:
         cloud = replace(CloudSpec.of(placed.settings, {}, cluster.name, "cpu", simulated=True), notice=notice)
-        return cluster.run(placed, folder / "run", watcher, nodes=cloud)
+        return cluster.run(placed, folder / "run", watcher, nodes=RentedNodes(cloud))
 
 
 def seen_live(path: Path, market: Market) -> tuple[MarketLedger, SpotJob, list[float]]:

@@ -7,7 +7,7 @@ from lightning_core.controllers.controller import (
     ChecksEvents,
     Controller,
     Describes,
-    Level,
+    PublishedLevel,
     Publishes,
     is_pure,
 )
@@ -18,4 +18,13 @@ CONTROLLERS: Family[Controller] = Family("controller", {
     str(Asker.CALENDAR): Calendar,
 }, outside="controllers", methods=("handle", "wakeup", "state", "restore"))  # fmt: skip
 
-__all__ = ["CONTROLLERS", "Calendar", "ChecksEvents", "Controller", "Describes", "Level", "Publishes", "is_pure"]
+__all__ = [
+    "CONTROLLERS",
+    "Calendar",
+    "ChecksEvents",
+    "Controller",
+    "Describes",
+    "PublishedLevel",
+    "Publishes",
+    "is_pure",
+]

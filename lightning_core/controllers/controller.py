@@ -71,7 +71,7 @@ class Describes(Protocol):
         """Return JSON values for ``about()`` of a pool."""
 
 
-class Level(NamedTuple):
+class PublishedLevel(NamedTuple):
     """What a controller wants done outside the scheduler, until it wants something else."""
 
     version: int
@@ -81,9 +81,9 @@ class Level(NamedTuple):
 
 @runtime_checkable
 class Publishes(Protocol):
-    """A controller whose wishes are carried out by an actor of its part, which asks for them."""
+    """A controller that has an actor of its part carry out what it asks for."""
 
-    def published(self, *, failed: bool, idle: bool) -> Level:
+    def published(self, *, failed: bool, idle: bool) -> PublishedLevel:
         """Return what is wanted now.
 
         Args:

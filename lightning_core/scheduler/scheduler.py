@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.controllers import Controller, Describes, Level, Publishes
+from lightning_core.controllers import Controller, Describes, PublishedLevel, Publishes
 from lightning_core.core.answers import (
     Accepted,
     Answer,
@@ -333,7 +333,7 @@ class Scheduler:
         """Whether a controller has a record that a later pool of the folder has to continue."""
         return any(getattr(controller, "must_continue", False) for controller in self.controllers.values())
 
-    def published(self, by: str) -> Level | None:
+    def published(self, by: str) -> PublishedLevel | None:
         """Return what a controller wants done outside the scheduler, a level; None if it publishes none."""
         controller, table = self.controllers.get(Asker(by)), self._table
         if not isinstance(controller, Publishes):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from lightning_core.controllers import Level
+from lightning_core.controllers import PublishedLevel
 from lightning_core.core.answers import Placement
 from lightning_core.core.events import Checkpoint, DevicesUnavailable, Event
 from lightning_core.server.host import Host
@@ -92,7 +92,7 @@ class PoolCalls:
         await self._ready()
         return await self._long_polling.placements(known, timeout)
 
-    async def published(self, by: str, version: int, timeout: float) -> tuple[float, Level | None]:
+    async def published(self, by: str, version: int, timeout: float) -> tuple[float, PublishedLevel | None]:
         """Return the scheduler time and what a controller publishes; see :meth:`.LongPolling.published`."""
         await self._ready()
         return await self._long_polling.published(by, version, timeout)

@@ -259,7 +259,7 @@ def configured(content: str, *words: str) -> PoolFile:
         ("pool: {devices: {edge: 0}}", "pool.devices.edge: must be a whole number from 1 to 1024, got 0"),
         ("pool: {resident: 0}", "pool.resident"),
         ("pool: {keep: most}", "pool.keep: must be all"),
-        ("pool: {budget: 3}", "pool: unknown key 'budget'"),
+        ("pool: {budget: 3}", "pool.budget: unknown key 'budget'"),
         ("policy: magic", "magic"),
         ("colour: red", "unknown key 'colour'"),
         ("on_verdict: {webhook: 'ftp://x'}", "must be an http or https address, got 'ftp://x'"),
@@ -269,10 +269,10 @@ def configured(content: str, *words: str) -> PoolFile:
         ("market: {interval: soon}", "duration must be such as"),
         ("market: {quotes: ./now.sh, price: 3}", "market: price is of a recorded market"),
         ("market: {quotes: ./now.sh, forecaster: perfect}", "market: forecaster must be one of last, autoregressive"),
-        ("market: {quotes: ./now.sh, provision: mine}", "market: provision brings up nodes of a Ray cluster"),
+        ("market: {quotes: ./now.sh, provision: mine}", "provision brings up nodes of a Ray cluster"),
         ("{market: m.csv, pool: {kind: gpu}}", "pool.kind: simulated nodes have no GPUs: name a Ray cluster"),
-        ("{market: m.csv, pool: {devices: 600}}", "pool.devices: must be at most 512 on a market, got 600"),
-        ("{market: m.csv, pool: {devices: {edge: 1}}}", "pool.devices: nodes of a market have no locations"),
+        ("{market: m.csv, pool: {devices: 600}}", "pool.devices: must be at most 512 where nodes come and go, got 600"),
+        ("{market: m.csv, pool: {devices: {edge: 1}}}", "pool.devices: nodes that come and go have no locations"),
     ],
 )
 def test_a_wrong_file_of_a_pool_is_refused(content: str, told: str) -> None:

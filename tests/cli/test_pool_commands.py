@@ -15,7 +15,7 @@ from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from tests.builders import SIZER, job
+from tests.builders import RESIZER, job
 from tests.scheduler.test_scheduler import directives, notices
 
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
@@ -120,10 +120,10 @@ def test_other_terms_count_from_submission(scheduler: Scheduler) -> None:
 
 def test_a_job_may_be_told_to_hold_no_devices(scheduler: Scheduler) -> None:
     scheduler.handle(Submit((job("a", 100.0, 100), job("b", 200.0, 100))), 0.0)
-    scheduler.handle(SetDevices("a", 0, SIZER), 1.0)
+    scheduler.handle(SetDevices("a", 0, RESIZER), 1.0)
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
     status = scheduler.status()[0]
-    assert str(status.grant_reason) == "holds no devices at the request of the sizer"
+    assert str(status.grant_reason) == "holds no devices at the request of the resizer"
     scheduler.handle(SetTerms("a", weight=2.0), 2.0)  # other terms leave that as it is
     assert shares(scheduler) == {"a": 0.0, "b": 1.0}
     scheduler.handle(SetDevices("a", 1), 3.0)

@@ -29,7 +29,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
-from tests.builders import OPERATOR, SIZER
+from tests.builders import OPERATOR, RESIZER
 
 CAN = frozenset(Capability)
 POOL = Settings(policy="fifo", devices=2, locations=("edge", "cloud"))
@@ -47,7 +47,7 @@ def submitted(job: Job = JOB) -> Scheduler:
     [
         SetTerms("a", weight=2.0),
         SetTerms("a", target=BatchTarget(50)),
-        SetDevices("a", 1, SIZER),
+        SetDevices("a", 1, RESIZER),
         SetLocation("a", "cloud", 1, OPERATOR),
         Pause("a"),
     ],
@@ -88,8 +88,8 @@ def test_the_command_between_two_versions_of_a_job_names_what_differs() -> None:
     [
         (Pause("a"), "paused by a person"),
         (Pause("a", release=True, by=OPERATOR), "paused by the operator"),
-        (Pause("a", by=SIZER), "paused by the sizer"),
-        (SetDevices("a", 0, SIZER), "holds no devices at the request of the sizer"),
+        (Pause("a", by=RESIZER), "paused by the resizer"),
+        (SetDevices("a", 0, RESIZER), "holds no devices at the request of the resizer"),
         (SetDevices("a", 0), "holds no devices at the request of a person"),
         (Pause("a", who="ann"), "paused by ann"),
         (SetDevices("a", 0, who="ann"), "holds no devices at the request of ann"),
@@ -169,7 +169,7 @@ def test_a_deadline_is_positive(deadline: float) -> None:
 
 def test_every_command_goes_through_the_journal() -> None:
     commands: list[Command] = [
-        SetDeadline("a", 9.0, SIZER, from_submission=True),
+        SetDeadline("a", 9.0, RESIZER, from_submission=True),
         SetDevices("a", 0, OPERATOR),
         SetLocation("a", "edge", None, OPERATOR),
         SetTerms("a", target=LossTarget("loss", 0.5), on_nan=OnNan.STOP, restarts=None, by=OPERATOR),
@@ -193,7 +193,7 @@ def test_a_history_names_who_asked() -> None:
     history.take(Pause("a", release=True, by=OPERATOR), 1.0, [], [Accepted("a")])
     history.take(SetLocation("a", "cloud", 1, OPERATOR), 2.0, [], [Accepted("a")])
     history.take(SetDeadline("a", 90.0), 3.0, [], [Accepted("a")])
-    history.take(SetDevices("a", 2, SIZER), 4.0, [], [Accepted("a")])
+    history.take(SetDevices("a", 2, RESIZER), 4.0, [], [Accepted("a")])
     history.take(Resume("a", who="ann"), 5.0, [], [Accepted("a")])
     history.take(SetTerms("a", weight=2.0, who="bob"), 6.0, [], [Accepted("a")])
     history.take(Cancel("a", "ann"), 7.0, [], [Accepted("a")])
@@ -201,7 +201,7 @@ def test_a_history_names_who_asked() -> None:
         ("operator", "pause, and free its memory"),
         ("operator", "location any to cloud, devices: 1"),
         ("person", "deadline 60.0s to 93.0s"),
-        ("sizer", "number of devices: 2 (overruled by the operator)"),
+        ("resizer", "number of devices: 2 (overruled by the operator)"),
         ("person", "ann: resume"),
         ("person", "bob: new terms: weight 1 to 2"),
         ("person", "ann: cancel"),

@@ -29,6 +29,7 @@ from lightning_core.core.codec import decode_answers
 from lightning_core.parts.market.cloud.cloud_spec import SIMULATED, CloudSpec
 from lightning_core.parts.market.cloud.machine_notes import MARK, Machine, MachineNotes
 from lightning_core.parts.market.cloud.provisioner import SPOT, list_zones
+from lightning_core.parts.market.cloud.rented_nodes import RentedNodes
 from lightning_core.parts.market.cloud_events import NodesWanted
 from lightning_core.parts.market.market_section import read_market
 from lightning_core.pool.pool import Pool
@@ -68,7 +69,7 @@ def bring_up(folder: Path) -> None:
                         controllers={"market": market})  # fmt: skip
     told = None if terms is None else dict(terms)
     cloud = CloudSpec("pool", "device", SIMULATED, INTERVAL, told, command, NOTICE, LEAVE, LEASE)
-    up(folder / "pool", settings, "cpu", None, cloud)
+    up(folder / "pool", settings, "cpu", None, RentedNodes(cloud))
 
 
 def offer(folder: Path, offers: Sequence[int]) -> None:

@@ -133,7 +133,7 @@ def test_an_ask_goes_through_the_journal_and_its_words_say_who_overruled_it() ->
     history.take(Ask("a", PLANNER, hold=False, reason=WHY), 3.0, [], [Accepted("a")])
     history.take(Ask("a", PLANNER), 4.0, [], [Accepted("a")])
     assert [(remark.kind, remark.words) for remark in history.of("a").remarks] == [
-        ("sizer", "devices 3: 2 spot and 1 on-demand nodes are held for it"),
+        ("sizer", "devices 3: 2 and 1 nodes"),
         ("command", "pause"),
         ("planner", "train: planned for the morning (overruled by a person)"),
         ("planner", "request withdrawn"),

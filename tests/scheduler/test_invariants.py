@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.codec import decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
-from lightning_core.core.control import RIGHTS
+from lightning_core.core.control import Asker
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Cell,
@@ -36,6 +36,7 @@ from lightning_core.scheduler import past_jobs
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.testing.checks import saved_and_restored
+from tests.builders import OPERATOR, RESIZER
 from tests.examples import examples
 from tests.faults.prefixes import Watch
 from tests.scheduler.owners_watch import OwnersWatch, owners_of
@@ -46,6 +47,8 @@ SECONDS = (0.0, 0.1, 0.4, 1.0, 1.0, 3.0, 11.0, 40.0)
 HOSTILE_COUNTS = (-1, -(2**70), 2**53, 2**63, 2**70)
 HOSTILE_NUMBERS = (-1.0, 0.0, math.nan, math.inf, -math.inf, 1e308, 1e-308)
 ARGUMENTS: dict[str, dict[str, object]] = {"fixed": {"shares": [0.5, 0.4, 1.0, 0.3, 0.6]}}
+# Who may change jobs by commands.
+ASKERS = (Asker.PERSON, OPERATOR, RESIZER)
 
 
 class StoryEnds(Exception):
@@ -171,7 +174,7 @@ class Teller:
         return EarlierRuns(runs, ((name, (2, 0)[: self.dice(3)]), (NAMES[self.dice(len(NAMES))], (0, 1, 2))))
 
     def change(self, name: str, devices: int) -> Event:
-        by, new = tuple(RIGHTS)[self.dice(3)], self.job(name, devices)
+        by, new = ASKERS[self.dice(3)], self.job(name, devices)
         match self.dice(4):
             case 0:
                 return SetDeadline(name, (0.5, 20.0, math.inf)[self.dice(3)], by, from_submission=bool(self.dice(2)))

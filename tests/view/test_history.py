@@ -23,7 +23,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.why import why
-from tests.builders import SIZER
+from tests.builders import RESIZER
 from tests.driven import HOSTILE, drive_sample, grant
 
 
@@ -207,8 +207,8 @@ def test_why_lists_every_grant_verdict_and_command(history: History) -> None:
 def test_remarks_name_who_asked() -> None:
     history, job = History(Settings()), Job("a", 50.0, BatchTarget(9))
     history.take(Submit((job,)), 0.0, [grant(1, 1.0)], [Accepted("a")])
-    history.take(SetDevices("a", 0, SIZER), 20.0, [], [Accepted("a")])
-    assert history.of("a").remarks[-1] == (20.0, "market", "number of devices: 0")
+    history.take(SetDevices("a", 0, RESIZER), 20.0, [], [Accepted("a")])
+    assert history.of("a").remarks[-1] == (20.0, "resizer", "number of devices: 0")
 
 
 def test_why_cannot_control_the_terminal() -> None:

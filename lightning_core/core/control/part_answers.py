@@ -19,7 +19,7 @@ class Note(NamedTuple):
 
 
 class PartAnswer(NamedTuple):
-    """An answer of a part, for whoever of the part carries it out or shows it; the scheduler journals it."""
+    """An answer of a part, for what the part carries it out or shows it with; the scheduler journals it."""
 
     name: str
     """``PART.ANSWER``."""

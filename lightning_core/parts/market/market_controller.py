@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_core.controllers import Level
+from lightning_core.controllers import PublishedLevel
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask, Asker, Note, Rights
 from lightning_core.core.events import EarlierRuns, Report, Submit, Tick
@@ -281,7 +281,7 @@ class MarketController:
         return True
 
     def describe(self) -> dict[str, Any]:
-        """Return nodes, wishes and money, for users, as JSON values."""
+        """Return nodes, requests and money, for users, as JSON values."""
         return {
             "spot": len(self.nodes.spot), "on_demand": len(self.nodes.on_demand), "warm": self.nodes.warm,
             "wanted_spot": self.wanted.spot, "wanted_on_demand": self.wanted.on_demand,
@@ -290,12 +290,12 @@ class MarketController:
             "trouble": {str(part): words for part, words in self._trouble.items()},
         }  # fmt: skip
 
-    def published(self, *, failed: bool, idle: bool) -> Level:
+    def published(self, *, failed: bool, idle: bool) -> PublishedLevel:
         """Return the nodes wanted; none of a market that has failed, once no job needs them or if there is a budget."""
         wanted = self.wanted
         if failed and (idle or self._budget is not None):
             wanted = NodesWanted(wanted.version + 1, 0, 0, Reason("market.market.no_nodes"))
-        return Level(wanted.version, message_body(wanted))
+        return PublishedLevel(wanted.version, message_body(wanted))
 
     @classmethod
     def named_parts(cls, arguments: Mapping[str, Any]) -> Iterator[tuple[Family[Any], str]]:

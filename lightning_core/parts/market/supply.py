@@ -69,8 +69,9 @@ class MarketSupply:
 
     def nodes(self, settings: Settings, pool: str, kind: str, *, local: bool) -> Any:
         from lightning_core.parts.market.cloud.cloud_spec import CloudSpec
+        from lightning_core.parts.market.cloud.rented_nodes import RentedNodes
 
-        return CloudSpec.of(settings, self.content.commands, pool, kind, simulated=local)
+        return RentedNodes(CloudSpec.of(settings, self.content.commands, pool, kind, simulated=local))
 
     def virtual(self, settings: Settings, delays: Mapping[str, float]) -> Any:
         from lightning_core.parts.market.virtual_cloud import VirtualCloud

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from lightning_core.controllers import Level
+from lightning_core.controllers import PublishedLevel
 from lightning_core.core.answers import Alert, Answer, Directive, Placement, VerdictChanged
 from lightning_core.core.control import Note, PartAnswer
 from lightning_core.core.events import Event, WorkerExited, WorkersLost
@@ -65,7 +65,7 @@ class LongPolling:
             if self._host.scheduler.placements() == known:
                 await _happens(self._placements, left)
 
-    async def published(self, by: str, version: int, timeout: float) -> tuple[float, Level | None]:
+    async def published(self, by: str, version: int, timeout: float) -> tuple[float, PublishedLevel | None]:
         """Return the scheduler time and what a controller publishes, once it has another version than ``version``.
 
         Or after ``timeout`` seconds: the answer says in any case that the pool is there.

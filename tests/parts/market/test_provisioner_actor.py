@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 
 from lightning_core.cluster import nodes_back
-from lightning_core.controllers import Level
+from lightning_core.controllers import PublishedLevel
 from lightning_core.core.parts import message_body
 from lightning_core.core.reasons import Reason
 from lightning_core.parts.market.cloud import asked_provisioner, provisioner_actor, quotes
@@ -100,7 +100,7 @@ class World:
         assert by == "market"
         if self.away:
             return ActorUnavailableError("cut off", None)
-        answer = time.monotonic() - self.began, Level(self.wanted.version, message_body(self.wanted))
+        answer = time.monotonic() - self.began, PublishedLevel(self.wanted.version, message_body(self.wanted))
         return _later(answer, timeout) if version == self.wanted.version else answer
 
     def _hear(self, event: Any) -> Any:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.parts.market.backtest import backtest
 from lightning_core.parts.market.cloud import command_provisioner
-from lightning_core.parts.market.cloud.cloud_spec import CloudSpec
 from lightning_core.parts.market.cloud.command_provisioner import CommandProvisioner
+from lightning_core.parts.market.cloud.rented_nodes import RentedNodes
 from lightning_core.parts.market.forecasters import LastValue, MarketForecaster
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.market_terms import terms_of
@@ -122,8 +122,8 @@ def test_a_quoted_market_has_terms_and_no_recording(tmp_path: Path) -> None:
     assert (controller["policy"], controller["interval"]) == ("", 20.0)
     assert bundle.supply is not None
     cloud = bundle.supply.nodes(bundle.settings, "pool", "cpu", local=True)
-    assert isinstance(cloud, CloudSpec)
-    assert (cloud.terms, cloud.quotes, cloud.interval) == (None, "q", 20.0)
+    assert isinstance(cloud, RentedNodes)
+    assert (cloud.spec.terms, cloud.spec.quotes, cloud.spec.interval) == (None, "q", 20.0)
 
 
 def test_nodes_given_to_another_job_are_not_preempted() -> None:

@@ -88,19 +88,6 @@ class CloudSpec:
         """Seconds that a lease lasts."""
         return lease_seconds(self.interval) if self.lease is None else self.lease
 
-    def start(self, pool: str, scheduler: str, folder: Path) -> Any:
-        """Start the provisioner of a pool, or find it.
-
-        Args:
-            pool: Name of the pool.
-            scheduler: Name of its scheduler's actor.
-            folder: Its folder.
-        """
-        from lightning_core.parts.market.cloud.provisioner_actor import start_provisioner
-
-        self.save(folder)
-        return start_provisioner(pool, scheduler, folder)
-
     def save(self, folder: Path) -> None:
         """Write it into the pool's folder, readable by its user alone: a command may contain a key."""
         with owner_only():
