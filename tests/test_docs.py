@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from benchmarks import labels, results
-from lightning_core.bundle.bundle_content import BUNDLE_KEYS
+from lightning_core.bundle.bundle_content import BUNDLE_KEYS, supply_keys
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.config_section import CONFIG_KEYS
 from lightning_core.bundle.job_section import JOB_KEYS
@@ -25,6 +25,7 @@ from lightning_core.bundle.pool_section import POOL_KEYS, ExistingPool
 from lightning_core.callbacks import CoreCallback
 from lightning_core.cli import main
 from lightning_core.cli.pool_file import read_pool_file
+from lightning_core.core.parts import names_of
 from lightning_core.core.targets import BatchTarget, LossTarget, as_target, parse_target, target_keys
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.parts.market.market_section import MARKET_KEYS
@@ -313,8 +314,8 @@ def test_every_policy_and_every_estimator_is_named() -> None:
 @pytest.mark.parametrize(
     ("heading", "keys"),
     [
-        ("The file", BUNDLE_KEYS),
-        ("pool", POOL_KEYS),
+        ("The file", (*BUNDLE_KEYS, *supply_keys())),
+        ("pool", (*POOL_KEYS, *names_of("dividers"))),
         ("A job", set(JOB_KEYS) - set(CONFIG_KEYS)),
         ("target", target_keys()),
         ("market", MARKET_KEYS),

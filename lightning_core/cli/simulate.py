@@ -121,20 +121,21 @@ def _simulate(arguments: argparse.Namespace) -> int:
             wall_clock(), arguments.shuffle, kept,
         )  # fmt: skip
         return _replicate(arguments, experiment, bundle)
+    supply = bundle.supply
+    of_supply = {} if supply is None else {name: supply.virtual(one, nodes) for name, one in settings.items()}
     folder = _new_folder(arguments.run_dir)
     print("\n".join(introduce(bundle)))
     outcomes = {}
     for name, one in settings.items():
         own = folder if len(settings) == 1 else folder / name.translate(str.maketrans(":,=/", "----"))
-        of_supply = None if bundle.supply is None else bundle.supply.virtual(one, nodes)
-        outcomes[name] = play(bundle, one, delays, own, losses, arguments.save_every, of_supply)
+        outcomes[name] = play(bundle, one, delays, own, losses, arguments.save_every, of_supply.get(name))
     print_failures({name: outcome.failed for name, outcome in outcomes.items()})
     if len(outcomes) == 1:
         [outcome] = outcomes.values()
         print_summary(outcome.summary, sys.stdout)
         print(f"switches: {outcome.switches}")
-        if bundle.supply is not None:
-            bundle.supply.show_record(outcome.nodes)
+        if supply is not None:
+            supply.show_record(outcome.nodes)
         print(f"journal, summary and report.html: {folder}")
     else:
         print("\n".join(compare(bundle, outcomes)))

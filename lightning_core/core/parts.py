@@ -433,7 +433,7 @@ def read_message(message: Any, family: str) -> Any:
     try:
         return read(kind, message.body)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{message.name}: {error}") from None
+        raise ValueError(f"{family.removesuffix('s')} {message.name}: {error}") from None
 
 
 def reason_words(code: str) -> str | None:

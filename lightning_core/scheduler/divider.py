@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from lightning_core.core.jobs import Job
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.specs import Family
 from lightning_core.scheduler.allocation import Caps
-
-if TYPE_CHECKING:
-    from lightning_core.scheduler.round import Round
-    from lightning_core.scheduler.tables.table import JobTable
 
 
 class Divider(Protocol):
@@ -69,16 +65,26 @@ class Divider(Protocol):
     def quota_of(self, job: Job) -> int:
         """Return how many devices are the group's of a job whenever it can use them; 0 if it has no such quota."""
 
-    def plan(self, round: Round, view: JobView) -> tuple[Plan, Caps]:
-        """Plan the jobs of a round; return what each group may have at most with the plan."""
+    def plan(self, round: Any, view: JobView) -> tuple[Plan, Caps]:
+        """Plan the jobs of a round; return what each group may have at most with the plan.
 
-    def count(self, table: JobTable, now: float) -> None:
-        """Count the time until a round, and what each group holds after it."""
+        Args:
+            round: The :class:`~lightning_core.scheduler.round.Round`.
+            view: Its jobs.
+        """
+
+    def count(self, table: Any, now: float) -> None:
+        """Count the time until a round, and what each group holds after it.
+
+        Args:
+            table: The :class:`~lightning_core.scheduler.tables.table.JobTable`.
+            now: Scheduler time.
+        """
 
     def forget(self, jobs: Iterable[Job]) -> None:
         """Forget the policies of groups that have none of these jobs, which are all in the table."""
 
-    def check(self, table: JobTable) -> None:
+    def check(self, table: Any) -> None:
         """Check that no group holds more than it may; an AssertionError names one that does."""
 
     def describe(self, jobs: Iterable[Job], now: float) -> list[dict[str, Any]]:

@@ -482,7 +482,7 @@ def test_a_bundle_is_simulated_on_a_market(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("market", "given", "words"),
     [
-        (MARKET, ["--seeds", "3"], "--seeds does not go with a bundle on a market"),
+        (MARKET, ["--seeds", "3"], "--seeds does not go with a bundle that says where nodes come from"),
         (MARKET, ["--delays", "stat_up=1"], "--delays: unknown delay 'stat_up'; did you mean 'start_up'?"),
         ("market: {trace: m.csv, policies: [chian]}", [], "got 'chian'; did you mean 'chain'?"),
         ("market: no.csv", [], "market: trace"),

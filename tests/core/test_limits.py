@@ -39,7 +39,6 @@ from lightning_core.core.limits import (
 )
 from lightning_core.core.targets import BatchTarget, LossTarget, parse_target
 from lightning_core.core.validation import positive_int
-from lightning_core.parts.market.cloud_events import EarlierFeedback
 from lightning_core.scheduler.settings import Settings
 
 JOB = Job("a", 60.0, BatchTarget(9))
@@ -66,12 +65,6 @@ CENTURY = r"at most 100 years \(3155760000 seconds\)"
         ({"policy": "fixed", "policy_args": {"shares": [0.5] * 10**4}}, "policy: must have at most 1,000 values"),
         ({"policy": "laira", "policy_args": {"dkf": {"noise": "x" * 999}}}, "policy: a text must have at most 200"),
         ({"estimator": "posterior", "estimator_args": {"powers": [4.0] * 17}}, "powers must be at most 16"),
-        ({"market": {"seed": 2**64}}, "market seed must be at most"),
-        ({"market": {"interval": 1e-9}}, "market interval must be at least 0.01 seconds"),
-        ({"market": {"interval": 1e10}}, f"market interval must be {CENTURY}"),
-        ({"market": {"value": 1e300}}, r"market value must be 1e-09 to 1e\+09"),
-        ({"market": {"on_demand": 1e-300}}, r"market on_demand must be 1e-09 to 1e\+09"),
-        ({"market": {"trace": "x" * 5000}}, "market trace must have at most 4,096 characters"),
     ],
 )
 def test_settings_have_upper_bounds(given: dict[str, Any], words: str) -> None:
@@ -232,9 +225,6 @@ def test_what_is_known_of_earlier_runs_is_bounded() -> None:
         with pytest.raises(ValueError, match="a: places must be those of 1 runs"):
             EarlierRuns((RUN,), (("a", (place,)),))
     assert EarlierRuns((RUN,), (("a", (0,)),)).of((0,)) == (RUN,)
-    with pytest.raises(ValueError, match="numbers of earlier feedback must be at most"):
-        EarlierFeedback(((0.5,) * MAX_ITEMS,), ((0.5,),))
-    EarlierFeedback(((0.5,) * (MAX_ITEMS - 1),), ((0.5,),))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from tests.parts.market.market_world import elastic
 from tests.storage.test_hostile_journal import seal
 
 ON_MARKET: dict[str, dict[str, Any]] = {
-    "calendar": {"closed": ["not between 22:00 and 06:00"]}, "budget": {"money": 9}, "market": MARKET,
+    "calendar": {"closed": ["not between 22:00 and 06:00"]}, "market": MARKET | {"budget": 9.0},
 }  # fmt: skip
 COLUMNS = ("number", "now", "event", "answers", "digest")
 VALUES: tuple[Any, ...] = (

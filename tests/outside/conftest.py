@@ -36,13 +36,20 @@ def install(folder: Path, version: str = "") -> Path:
     return folder
 
 
+def brings(controller: str) -> bool:
+    """Return whether the package has a controller of this name or path."""
+    quiet = parts._registered.get("quiet")
+    return controller.startswith("quiet_nights.") or (quiet is not None and controller in quiet.part.controllers)
+
+
 def forget() -> None:
     """Let this process look anew for what is installed."""
     for name in [one for one in sys.modules if one.partition(".")[0] == "quiet_nights"]:
         del sys.modules[name]
+    for by in [one for one in asks._DECLARED if one not in asks.RIGHTS and brings(one)]:
+        del asks._DECLARED[by]
     parts.unregister("quiet")
     POLICIES._given.clear()
-    asks._DECLARED.clear()
     parts._load_installed.cache_clear()
     parts._distributions.cache_clear()
 

@@ -407,11 +407,11 @@ def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path:
     from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.problems import BundleError
 
-    text = "policy: quiet_nights.HeaviestFirst\njobs: {a: {config: {model: x.Y}, deadline: 1m, target: 9 batches}}"
+    text = "policy: this.Zen\njobs: {a: {config: {model: x.Y}, deadline: 1m, target: 9 batches}}"
     forget()
     with pytest.raises(BundleError, match="policy: only who starts a pool may give it a class"):
         BundleSpec.from_text(text, tmp_path, ExistingPool(1, "cpu"))
-    assert "quiet_nights" not in sys.modules
+    assert "this" not in sys.modules
 
 
 @pytest.mark.parametrize(

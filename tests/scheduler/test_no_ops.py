@@ -24,7 +24,6 @@ from lightning_core.core.events import (
 )
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.parts.market.cloud_events import EarlierFeedback, QuotedBefore, SelectorFeedback
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.builders import PLANNER
@@ -66,9 +65,6 @@ def scheduler() -> Scheduler:
         SetLocation("a", "moon"),
         Submit((JOB,)),
         Submit(()),
-        SelectorFeedback("over", (0.5,)),
-        QuotedBefore((0.3,), (4,)),  # it is on no market
-        EarlierFeedback(((0.5,),)),
         EarlierRuns((), ()),
         EarlierRuns((RUN,), (("over", (0,)), ("stranger", (0,)))),
     ],

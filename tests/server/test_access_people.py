@@ -126,8 +126,7 @@ def test_one_report_for_a_job_of_another_is_answered_as_for_an_unknown_one(of: M
 
 
 def test_what_the_pool_says_of_itself_names_no_jobs_of_others(of: Make, pool: Pool) -> None:
-    assert of("eve").about()["controllers"] == {}
-    assert of("eve").about()["controllers"]["market"]["trouble"] == {}
+    assert (of("eve").about()["controllers"], of("eve").about()["failed"]) == ({}, {})
     assert of("eve").about()["settings"] == of("ann", "see").about()["settings"]
 
 
@@ -154,9 +153,11 @@ def test_a_pool_manager_that_has_gone_silent_is_told_of(of: Make, pool: Pool, mo
 
 
 def test_what_another_owner_has_is_not_told(of: Make, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.actor._host.scheduler, "owners", lambda: [{"owner": "ann"}, {"owner": "bob"}])
-    assert of("ann").about()["owners"] == [{"owner": "ann"}]
-    assert len(of("eve", "see").about()["owners"]) == 2
+    monkeypatch.setattr(
+        pool.actor._host.scheduler, "shares", lambda: [{"owner": "ann"}, {"owner": "bob"}, {"team": "x"}]
+    )
+    assert of("ann").about()["shares"] == [{"owner": "ann"}]
+    assert len(of("eve", "see").about()["shares"]) == 3
 
 
 def test_the_pool_says_to_whom_it_speaks(of: Make, pool: Pool) -> None:

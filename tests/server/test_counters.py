@@ -84,4 +84,4 @@ def test_rounds_have_the_time_of_the_events_that_asked_for_them() -> None:
 
 def test_every_event_has_a_kind() -> None:
     kinds = [kind_of(event) for event in get_args(Event)]
-    assert len(set(kinds)) == len(kinds) > 20
+    assert len(set(kinds)) == len(kinds) > 15

@@ -180,7 +180,7 @@ class Breaks(MarketController):
 
 
 def test_a_market_that_fails_gives_its_nodes_back_if_money_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody says any more how much may be spent."""
+    """Nothing says any more how much may be spent."""
     monkeypatch.setattr("lightning_core.scheduler.state.SchedulerState.check", lambda *_: None)
     monkeypatch.setitem(CONTROLLERS, "market", Breaks)
     for money, stay in ((100.0, False), (None, True)):
