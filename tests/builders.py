@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,17 @@ OPERATOR = Asker("operator")
 _RIGHTS = Rights("the operator", holds=True, places=True, sizes=True, rank=80)
 # Another one, whose word counts less and which may ask for sizes only.
 RESIZER = Asker("resizer")
-register("tests", Part(askers={"operator": _RIGHTS, "resizer": Rights("the resizer", sizes=True, rank=100)}))
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Data of a job of the part: which fold of a cross-validation it is."""
+
+    fold: int = 0
+
+
+_ASKERS = {"operator": _RIGHTS, "resizer": Rights("the resizer", sizes=True, rank=100)}
+register("tests", Part(askers=_ASKERS, job_data=Fold))
 
 
 def job(

@@ -15,9 +15,9 @@ from lightning_core.scheduler.allocation import Caps
 class Divider(Protocol):
     """Divides the devices of a pool among groups of jobs.
 
-    A part brings a class of it under the key of its terms in the section ``pool`` (:attr:`Part.dividers
-    <lightning_core.core.parts.Part>`). A pool has at most one. Its answers are not recorded: the same rounds must give
-    the same plans.
+    A part of the library brings a class of it under the key of its terms in the section ``pool`` (:attr:`Part.dividers
+    <lightning_core.core.parts.Part>`); a pool has at most one. It has no guard, and its answers are not recorded: the
+    same rounds must give the same plans. So those of other packages are refused.
 
     Args:
         terms: What :meth:`read` has returned, checked; a ValueError says what is wrong.

@@ -15,8 +15,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
@@ -32,17 +35,10 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.journal import Journal
 from tests.driven import Curve, drive
-from tests.storage.golden_controllers import controlled, play
 
 FOLDER = Path(__file__).with_name("golden")
 SECONDS, STEP, DEVICES = 90.0, 1.0, 3
 ARGUMENTS: dict[str, dict[str, Any]] = {"fixed": {"shares": [0.5, 0.4, 1.0, 0.3, 0.6]}}
-# Of whom ann has a quota, bob a cap and carl a budget that is spent before the end.
-OWNERS: dict[str, dict[str, Any]] = {
-    "ann": {"devices": 1},
-    "bob": {"weight": 2.0, "max_devices": 1},
-    "*": {"device_hours": 0.01},
-}
 # Relative difference below which two numbers are equal: logarithms of other machines may differ in the last bit.
 TOLERANCE = 1e-5
 
@@ -138,12 +134,23 @@ def every() -> dict[str, Settings]:
     """
     made = {name: Settings(name, ARGUMENTS.get(name, {}), devices=DEVICES) for name in POLICIES}
     made |= {f"edf-{name}": Settings("edf", estimator=name, devices=DEVICES) for name in ESTIMATORS}
-    return made | owned() | controlled()
+    return made | of_parts()
 
 
-def owned() -> dict[str, Settings]:
-    """Return the settings of each golden journal in which owners are told apart."""
-    return {f"{name}-owners": Settings(name, devices=DEVICES, divider={"owners": OWNERS}) for name in ("edf", "laira")}
+def of_parts() -> dict[str, Settings]:
+    """Return the settings of each golden journal with a part of the library; none where there are no parts."""
+    return {} if find_spec("tests.parts") is None else stories().settings()
+
+
+def path_of(name: str) -> Path:
+    """Return the file of a golden journal."""
+    folder = FOLDER.parents[1] / "parts" / "golden" if name in of_parts() else FOLDER
+    return folder / f"{name}.gz"
+
+
+def stories() -> ModuleType:
+    """Return the stories of the library's parts."""
+    return import_module("tests.parts.golden_stories")
 
 
 def record(settings: Settings) -> Golden:
@@ -151,7 +158,7 @@ def record(settings: Settings) -> Golden:
     scheduler, steps, states = Scheduler(settings), list[Step](), list[Saved]()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.db"
-        (play if settings.controllers else _drive)(path, settings)
+        (stories().play if settings.controllers else _drive)(path, settings)
         with Journal.open(path, read_only=True) as journal:
             middle = journal.last // 3
             for entry in journal.recent_entries():
@@ -193,4 +200,4 @@ def _drive(path: Path, settings: Settings) -> None:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or every():
-        record(every()[name]).write(FOLDER / f"{name}.gz")
+        record(every()[name]).write(path_of(name))

@@ -1,4 +1,4 @@
-"""Stories of golden journals with controllers: a market with its budget and calendar, and a placement plan."""
+"""Stories of golden journals with parts: a market with its budget and calendar, a placement plan, and owners."""
 
 from __future__ import annotations
 
@@ -30,10 +30,18 @@ SIZES = (1, 2, 4)
 CLOCK = 1_795_434_600.0
 CLOSED = "not between 12:00 and 12:02"
 
+# Of whom ann has a quota, bob a cap and carl a budget that is spent before the end.
+OWNERS: dict[str, dict[str, Any]] = {
+    "ann": {"devices": 1},
+    "bob": {"weight": 2.0, "max_devices": 1},
+    "*": {"device_hours": 0.01},
+}
 
-def controlled() -> dict[str, Settings]:
-    """Return the settings of each golden journal with controllers: a market under each spot policy, and a plan."""
+
+def settings() -> dict[str, Settings]:
+    """Return the settings of each: a market under each spot policy, a plan, and owners under two policies."""
     made = {f"market-{policy}": on_market(policy) for policy in SPOT_POLICIES}
+    made |= {f"{name}-owners": Settings(name, devices=3, divider={"owners": OWNERS}) for name in ("edf", "laira")}
     return made | {"plan": Settings("fifo", devices=5, period=60.0, stay=60.0,
                                     locations=("a", "b", "c", "cloud", "cloud"), controllers={"plan": {}})}  # fmt: skip
 
