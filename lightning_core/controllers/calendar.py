@@ -116,7 +116,7 @@ class Calendar(Stateful):
     STATE = ("_monday", "_now", "_rule")
 
     def __init__(self, closed: Sequence[str]) -> None:
-        if isinstance(closed, str) or not closed:
+        if not isinstance(closed, list | tuple) or not closed:
             raise ValueError(f"closed must be a list of rules, got {shown(closed)}")
         check_at_most("rules of the calendar", len(closed), MAX_RULES)
         self._closed = [Closed.parse(rule) for rule in closed]

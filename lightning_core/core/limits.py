@@ -49,6 +49,8 @@ MAX_ITEMS = 100_000
 """Values in a list, such as the loss cells of a report."""
 MAX_ARGUMENT = 1e12
 """Numbers in the arguments of a policy or an estimator."""
+MAX_ARGUMENT_TEXT = 4096
+"""Characters of a text among the arguments of a part."""
 MAX_ARGUMENTS = 1000
 """Values in the arguments of a policy or an estimator."""
 
@@ -152,7 +154,7 @@ def check_arguments(name: str, value: object) -> None:
         if count > MAX_ARGUMENTS:
             raise ValueError(f"{name}: must have at most {MAX_ARGUMENTS:,} values")
         if isinstance(one, str):
-            check_length(f"{name}: a text", one)
+            check_length(f"{name}: a text", one, MAX_ARGUMENT_TEXT)  # it may be the path of a file
         elif isinstance(one, Mapping):
             left += [*one.keys(), *one.values()]
         elif isinstance(one, Sequence):

@@ -63,7 +63,7 @@ CENTURY = r"at most 100 years \(3155760000 seconds\)"
         ({"locations": ("a" * (MAX_NAME + 1),)}, "a location must have at most 200 characters, got 201"),
         ({"policy": "lara", "policy_args": {"explore": 10**400}}, "policy: numbers must be at most 1,000,000,000,000"),
         ({"policy": "fixed", "policy_args": {"shares": [0.5] * 10**4}}, "policy: must have at most 1,000 values"),
-        ({"policy": "laira", "policy_args": {"dkf": {"noise": "x" * 999}}}, "policy: a text must have at most 200"),
+        ({"policy": "laira", "policy_args": {"dkf": {"noise": "x" * 9999}}}, "policy: a text must have at most 4,096"),
         ({"estimator": "posterior", "estimator_args": {"powers": [4.0] * 17}}, "powers must be at most 16"),
     ],
 )

@@ -360,7 +360,7 @@ def test_batches_left_of_a_job() -> None:
         ({"interval": 0.0}, "interval must be positive and finite, got 0.0"),
         ({"on_demand": 0.0}, "market on_demand must be positive and finite, got 0.0"),
         ({"value": math.inf}, "market value must be positive and finite, got inf"),
-        ({"pool": "p" * 1000}, "a text must have at most 200 characters"),
+        ({"pool": "p" * 1000}, "market pool must have at most 200 characters"),
         ({"grace": 1.0}, "grace must be above 1 and finite, got 1.0"),
         ({"kept_fraction": 0.0}, "kept_fraction must be above 0 and at most 1, got 0.0"),
         ({"minimum_charge": "60s"}, "minimum_charge must be a number, got '60s'"),

@@ -15,9 +15,11 @@ from playwright.sync_api import expect
 
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.jobs import Capability, Job
-from lightning_core.core.parts import LivePage, Part, register, unregister
+from lightning_core.core.parts import Html, LivePage, Part, register, unregister
 from lightning_core.core.targets import BatchTarget, LossTarget
-from lightning_core.parts.market import part as market
+from lightning_core.history.pool_scene import PoolScene
+from lightning_core.parts.market.market_controller import MarketController
+from lightning_core.parts.market.market_page import draw
 from lightning_core.parts.web.visitors import account, reader
 from tests.parts.web.browsing import Browsing, browsing
 
@@ -45,9 +47,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsing]:
         for number in range(1, 4):
             page.report("vit", number, [2.0 / number, 1.9 / number, 1.8 / number])
         page.watch.start()
-        register("every", Part(pages={"Every market": LivePage(market.pages["Market"].draw)}))
+        register("every", Part(pages={"Every market": LivePage(every_market)}))
         yield found
         unregister("every")
+
+
+def every_market(scene: PoolScene) -> Html:
+    """Draw a pool as if it had a market."""
+    told = {"market": MarketController(policy="max-spot").describe()}
+    return draw(scene._replace(about={**scene.about, "controllers": told}))
 
 
 @pytest.fixture

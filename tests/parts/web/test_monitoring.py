@@ -44,7 +44,10 @@ EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]
 
 
 def test_dashboard_and_alerts_name_only_metrics_that_exist() -> None:
-    families = list(PoolCollector(seen(statuses(), cloud={"money": 5.0})).collect())
+    owners = {"ann": {"devices": 1, "device_hours": 2.0}}
+    shares = [{"owner": "ann", "quota": 1, "device_hours": 0.5, "budget": 2.0}]
+    told = seen(statuses(), cloud={"money": 5.0}, owners=owners, shares=shares)
+    families = list(PoolCollector(told).collect())
     known = {sample.name for family in families for sample in family.samples} | {family.name for family in families}
     known |= {f"{family.name}_total" for family in families if family.type == "counter"}  # without a sample yet
     asked = [*EXPRESSIONS, *(rule["expr"] for rule in RULES)]
