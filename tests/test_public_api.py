@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from tests.conftest import ROOT
 
 NAMES = sorted(set(lightning_core.__all__) - {"__version__"})
 HEAVY = ("ray", "torch", "lightning")
-# What a client of a pool needs nothing of, and how many modules of the library it loads at most.
-NOT_A_CLIENTS = ("market", "placement", "controllers", "planning", "policies", "estimators", "scheduler.tables")
-CLIENT_MODULES = 76
+# What a client of a pool needs nothing of, and how much of the library it loads at most.
+NOT_A_CLIENTS = ("parts", "controllers", "planning", "policies", "estimators", "scheduler.tables")
+CLIENT_MODULES, CLIENT_LINES = 70, 10_500
+# The same of a scheduler with the default policy, estimator and no controllers.
+SCHEDULER_MODULES, SCHEDULER_LINES = 102, 17_500
 
 
 def loaded(code: str) -> set[str]:
@@ -47,16 +50,24 @@ def test_the_package_alone_imports_nothing_heavy() -> None:
     assert {name for name in modules if name.startswith("lightning_core.")} == set()
 
 
+def closure(code: str) -> tuple[set[str], int]:
+    """Return the modules of the library that some code loads, and their lines."""
+    own = {name for name in loaded(code) if name.partition(".")[0] == "lightning_core"}
+    origins = (find_spec(name).origin for name in own)  # type: ignore[union-attr]
+    return own, sum(len(Path(origin).read_text().splitlines()) for origin in origins if origin)
+
+
 def test_a_client_of_a_pool_loads_little() -> None:
-    modules = {name for name in loaded("from lightning_core import Pool") if name.partition(".")[0] == "lightning_core"}
-    assert len(modules) <= CLIENT_MODULES
+    modules, lines = closure("from lightning_core import Pool")
+    assert (len(modules) <= CLIENT_MODULES, lines <= CLIENT_LINES) == (True, True), (len(modules), lines)
     assert not {name for name in modules if name.removeprefix("lightning_core.").startswith(NOT_A_CLIENTS)}
 
 
-def test_a_scheduler_without_a_market_or_a_plan_imports_neither() -> None:
-    modules = loaded("from lightning_core.scheduler.scheduler import Scheduler; Scheduler()")
+def test_a_scheduler_loads_no_part_and_little_else() -> None:
+    modules, lines = closure("from lightning_core.scheduler.scheduler import Scheduler; Scheduler()")
     rooms = {name.split(".")[1] for name in modules if name.startswith("lightning_core.")}
-    assert rooms.isdisjoint({"market", "search", "cloud", "cluster", "parts", "callbacks", "agent"})
+    assert rooms.isdisjoint({"cluster", "parts", "callbacks", "agent", "server", "cli"})
+    assert (len(modules) <= SCHEDULER_MODULES, lines <= SCHEDULER_LINES) == (True, True), (len(modules), lines)
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"CoreCallback"}))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[1]
+from tests.conftest import ROOT
 
 # An editable installation would find the modules that the copy lacks.
 BLOCK = 'import sys\nsys.modules["lightning_core.parts"] = None\n'
@@ -26,11 +26,11 @@ PARTS = ("lightning_core.parts", "tests.parts", "edge_cloud")
 def bare(tmp_path: Path) -> Path:
     """A copy of the library and its tests without its parts, whose metadata name no entry point."""
     for name in ("lightning_core", "tests", "docs", "benchmarks", "examples"):
-        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "parts"))
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "parts"))
     for place in (tmp_path, tmp_path / "lightning_core"):
-        shutil.copytree(REPOSITORY / "callbacks", place / "callbacks", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "callbacks", place / "callbacks", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
-        shutil.copy(REPOSITORY / name, tmp_path)
+        shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "sitecustomize.py").write_text(BLOCK)
     metadata = tmp_path / "lightning_core_learning-0.1.0.dist-info"
     metadata.mkdir()

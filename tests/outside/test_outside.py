@@ -403,6 +403,27 @@ def test_the_suite_says_that_keys_of_a_target_are_arguments(quiet: Path) -> None
         check_spelling(Renamed(3, 2.4))
 
 
+def test_a_divider_of_another_package_is_refused() -> None:
+    """It has no guard: one that raises would end the round."""
+
+    class Halves:
+        def __init__(self, terms: object) -> None: ...
+
+        def check_pool(self, devices: int) -> None: ...
+
+    Halves.__module__ = "quiet_nights"
+    register("halves", Part(dividers={"halves": Halves}))
+    try:
+        with pytest.raises(
+            ValueError, match="divider halves of .*: only parts of the library itself may divide a pool"
+        ):
+            Settings(divider={"halves": {}})
+        with pytest.raises(ValueError, match="a pool must have at most one divider, got owners, halves"):
+            Settings(divider={"owners": {}, "halves": {}})
+    finally:
+        unregister("halves")
+
+
 def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path: Path) -> None:
     from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.problems import BundleError
