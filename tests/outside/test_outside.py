@@ -414,9 +414,7 @@ def test_a_divider_of_another_package_is_refused() -> None:
     Halves.__module__ = "quiet_nights"
     register("halves", Part(dividers={"halves": Halves}))
     try:
-        with pytest.raises(
-            ValueError, match="divider halves of .*: only parts of the library itself may divide a pool"
-        ):
+        with pytest.raises(ValueError, match="only parts of the library itself may divide a pool"):
             Settings(divider={"halves": {}})
         with pytest.raises(ValueError, match="a pool must have at most one divider, got owners, halves"):
             Settings(divider={"owners": {}, "halves": {}})
