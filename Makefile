@@ -63,7 +63,7 @@ test: lint docs test-pure test-live
 
 # Three workers on two cores: some tests wait more than they compute.
 test-pure: setup
-	$(call run_tests,pure (of 380),-n 3 --dist worksteal -m 'stories and not nightly or $(PURE)')
+	$(call run_tests,pure (of 420),-n 3 --dist worksteal -m 'stories and not nightly or $(PURE)')
 
 # Counting makes the tests half as fast again: apart from them, and not in thousands of random runs or in live ones.
 coverage: setup
