@@ -135,7 +135,7 @@ def make_parser(*, with_parts: bool = False) -> argparse.ArgumentParser:
     """Return the parser of all commands.
 
     Args:
-        with_parts: Whether to have those of installed parts too, the library's own among them.
+        with_parts: Whether the parser has the commands of installed parts, such as those of the library itself.
     """
     parser = Parser(prog="lightning-core", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"lightning-core {_version()}")

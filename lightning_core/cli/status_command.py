@@ -13,7 +13,7 @@ from typing import Any
 from lightning_core.cli.arguments import add_pool
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.names import check_person
-from lightning_core.core.parts import brought, group_of
+from lightning_core.core.parts import group_of, lines_of
 from lightning_core.pool import Pool
 from lightning_core.scheduler.settings import DEFAULT_ESTIMATOR, Settings
 from lightning_core.scheduler.summary import EXIT_MET
@@ -119,11 +119,11 @@ def _lines_about(about: Mapping[str, Any], settings: Settings, is_shown: Callabl
     yield from unavailable_lines(about["unavailable"])
     yield from (waiting_line(one) for one in about["waiting"] if is_shown(one["owner"]))
     for name in settings.divider:
-        if (line := brought("lines", name)) is not None:
-            yield from (line[0](one) for one in about["shares"] if is_shown(one.get("owner", "")))
+        for one in about["shares"]:
+            if is_shown(one.get("owner", "")):
+                yield from lines_of(name, one)
     for name, said in about["controllers"].items():
-        if (line := brought("lines", name)) is not None and said is not None:
-            yield line[0](said)
+        yield from lines_of(name, said)
     yield from (failed_line(part, words) for part, words in about["failed"].items())
 
 
@@ -139,7 +139,7 @@ def failed_line(part: str, words: str) -> str:
     instead = {
         "policy": f"{Settings().policy} plans in its place",
         "estimator": f"{DEFAULT_ESTIMATOR} forecasts in its place",
-        "controller": "it is told nothing more, and its last requests stay in force",
+        "controller": "it gets no more events; its last requests stay in force",
         "target": "it counts as not met",
     }
     return clean(f"{part} has failed ({words}); {instead.get(kind, 'it is asked no more')}")

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from lightning_core.cluster.ray_head import (
     start_ray,
 )
 from lightning_core.core.events import Close, WorkersLost
-from lightning_core.core.parts import all_of, brought
+from lightning_core.core.parts import all_of, brought, guarded
 from lightning_core.core.supplies import NodeSource
 from lightning_core.node.processes import is_alive, started
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
@@ -187,8 +188,8 @@ def _as_left(folder: Path, settings: Settings) -> Settings:
 
 def _leave(folder: Path, scheduler: Scheduler | None = None) -> None:
     """Leave what later pools of a folder begin with."""
-    for supply in all_of("supplies").values():
-        supply.left(folder, scheduler)
+    for name, supply in all_of("supplies").items():
+        guarded(f"what {name} leaves", partial(supply.left, folder, scheduler), lambda _: None)
 
 
 @contextmanager

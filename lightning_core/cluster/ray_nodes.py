@@ -18,8 +18,8 @@ def list_nodes(
     Args:
         resource: Resource of a device.
         pool: Name of the pool: nodes with the label of another one are left out. Empty for all nodes.
-        labelled: Whether nodes without the label of a pool are left out too.
-        draining: Whether nodes that are draining are listed too.
+        labelled: Whether to leave out nodes without the label of any pool.
+        draining: Whether to list nodes that are draining.
     """
     import ray
     from ray._private.state import state as ray_state

@@ -72,7 +72,7 @@ class Describes(Protocol):
 
 
 class PublishedLevel(NamedTuple):
-    """What a controller wants done outside the scheduler, until it wants something else."""
+    """Work that a controller requests of an actor; each level replaces the one before."""
 
     version: int
     """It rises with each change."""
@@ -87,8 +87,8 @@ class Publishes(Protocol):
         """Return what is wanted now.
 
         Args:
-            failed: Whether the controller has raised, and is asked no more: what costs money ends then.
-            idle: Whether no job is left that has not ended.
+            failed: Whether the controller has raised and gets no more events; work that costs money must end then.
+            idle: Whether all jobs of the pool have ended.
         """
 
 

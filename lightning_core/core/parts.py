@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ from lightning_core.core.validation import made
 from lightning_core.errors import LightningCoreError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 GROUP = "lightning_core.parts"
 # Characters of what a column says of a job.
@@ -45,7 +47,7 @@ class AbsentPartError(LightningCoreError, ValueError):
 
 
 class Html(str):
-    """HTML that a panel returns as it is to be shown; any other text is escaped."""
+    """Trusted HTML of a panel or page; any other text is escaped."""
 
     __slots__ = ()
 
@@ -303,6 +305,46 @@ def outside_targets() -> Iterator[type[Any]]:
         yield from one.part.targets
 
 
+def guarded(what: str, call: Callable[[], T], instead: Callable[[str], T]) -> T:
+    """Return what code of a part returns that is called beside the scheduler; where it raises, another value.
+
+    Args:
+        what: What is called, for the log.
+        call: Calls it.
+        instead: Returns the other value, from the error in words.
+
+    Example::
+
+        >>> guarded("the column Half", lambda: str(1 / 0), lambda words: words)
+        'ZeroDivisionError: division by zero'
+    """
+    try:
+        return call()
+    except Exception as error:  # code from outside may raise anything
+        words = f"{type(error).__name__}: {error}"
+        log.info("%s: %s", what, words)
+        return instead(words)
+
+
+def lines_of(name: str, said: Any) -> list[str]:
+    """Return the line of ``status`` for what a controller or divider says; none if no part has one.
+
+    Args:
+        name: Its name.
+        said: What it says, as JSON values; None for nothing.
+    """
+    if said is None or (line := brought("lines", name)) is None:
+        return []
+    return [guarded(f"the line of {name}", lambda: str(line[0](said)), lambda words: f"{name}: {words}")[:MAX_LINE]]
+
+
+def figures_of(name: str, said: Any) -> list[Figure]:
+    """Return the figures for what a controller or divider says; none if no part has any, or it raises."""
+    if said is None or (figures := brought("figures", name)) is None:
+        return []
+    return guarded(f"the figures of {name}", lambda: list(figures[0](said)), lambda _: [])
+
+
 def columns_of(status: Any) -> dict[str, str]:
     """Return what columns of parts say of a job, by their headings; one that raises says so itself.
 
@@ -312,10 +354,8 @@ def columns_of(status: Any) -> dict[str, str]:
     said = {}
     for one in all_parts():
         for heading, column in one.part.columns.items():
-            try:
-                said[heading] = "" if (words := column(status)) is None else str(words)
-            except Exception as error:  # code from outside may raise anything
-                said[heading] = f"{type(error).__name__}: {error}"
+            cell = guarded(f"the column {heading}", partial(column, status), str)
+            said[heading] = "" if cell is None else str(cell)
     return {heading: words[:MAX_CELL] for heading, words in said.items() if words}
 
 
@@ -362,11 +402,8 @@ def group_of(data: Mapping[str, Mapping[str, Any]]) -> tuple[str, str] | None:
         found = _part(name)
         if found is None or found.group is None:
             continue
-        try:
-            if group := str(found.group.name(data[name]) or ""):
-                return name, group
-        except Exception as error:  # code from outside may raise anything
-            log.warning("part %s cannot name the group of a job: %s: %s", name, type(error).__name__, error)
+        if group := str(guarded(f"the group of {name}", partial(found.group.name, data[name]), lambda _: "") or ""):
+            return name, group
     return None
 
 
@@ -378,10 +415,9 @@ def group_words(part: str, jobs: Sequence[Any]) -> str:
         jobs: Status of each job of the group, in the order of submission.
     """
     found = _part(part)
-    try:
-        return "" if found is None or found.group is None else str(found.group.describe(jobs))[:MAX_LINE]
-    except Exception as error:  # code from outside may raise anything
-        return f"{type(error).__name__}: {error}"[:MAX_LINE]
+    if found is None or found.group is None:
+        return ""
+    return str(guarded(f"the group of {part}", partial(found.group.describe, jobs), str))[:MAX_LINE]
 
 
 def message_class(name: str, family: str) -> type[Any] | None:

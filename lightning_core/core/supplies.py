@@ -41,10 +41,10 @@ class VirtualNodes(Protocol):
         """Take in an answer of the part, at once."""
 
     def first_events(self) -> Iterable[Any]:
-        """Return what the scheduler is told before anything else."""
+        """Return the events that the scheduler handles first."""
 
     def due_events(self, scheduler: Any, now: float) -> Iterable[Any]:
-        """Return what it is told before jobs are submitted."""
+        """Return the events that the scheduler handles before the next jobs are submitted."""
 
     def record(self, scheduler: Any) -> Any:
         """Return what the simulation's outcome has of the nodes; its ``figures`` are texts by their names."""

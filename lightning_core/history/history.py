@@ -11,8 +11,9 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from lightning_core.core.answers import Accepted, Alert, Answer
@@ -31,7 +32,7 @@ from lightning_core.core.events import (
     WorkersLost,
 )
 from lightning_core.core.jobs import Job
-from lightning_core.core.parts import all_of
+from lightning_core.core.parts import all_of, guarded
 from lightning_core.core.validation import loads
 from lightning_core.history.faults import DeviceOutage, Gap, down_words, outage_words
 from lightning_core.history.job_history import JobHistory
@@ -104,9 +105,9 @@ class History:
         self.gaps: list[Gap] = []
         self.stops: list[Gap] = []
         self.outages: list[DeviceOutage] = []
-        made = {name: make(settings) for name, make in all_of("histories").items()}
-        self.parts: dict[str, Any] = {name: one for name, one in made.items() if one is not None}
         self.failed: dict[str, str] = {}
+        made = {name: self._asked(name, partial(make, settings)) for name, make in all_of("histories").items()}
+        self.parts: dict[str, Any] = {name: one for name, one in made.items() if one is not None}
         self.part_of: JournalPart | None = None
         self._newest: dict[str, JobHistory] = {}
         self._downtime = Downtime()
@@ -166,8 +167,7 @@ class History:
         down = self.pass_time(now, event)
         now = self.last
         told = event.decoded() if isinstance(event, PartEvent) and self.parts else event
-        for part in self.parts.values():
-            part.take(told, now)
+        self._tell_parts(lambda part: part.take(told, now))
         if isinstance(event, Submit):
             added = {one.job for one in accepted}
             for job in event.jobs:
@@ -216,12 +216,20 @@ class History:
     def _answer(self, answer: Answer, now: float) -> None:
         if isinstance(answer, PartAnswer):
             told = answer.decoded()
-            for part in self.parts.values():
-                part.answer(told, now)
+            self._tell_parts(lambda part: part.answer(told, now))
         elif job_history := self._newest.get(answer.job):
             job_history.answer(answer, now)
-            for part in self.parts.values():
-                part.hold(job_history)
+            self._tell_parts(lambda part: part.hold(job_history))
+
+    def _tell_parts(self, tell: Callable[[Any], None]) -> None:
+        """Tell each part something; one that raises is left out from then on."""
+        for name, part in list(self.parts.items()):
+            self._asked(name, partial(tell, part))
+            if f"history {name}" in self.failed:
+                del self.parts[name]
+
+    def _asked(self, name: str, call: Callable[[], Any]) -> Any:
+        return guarded(f"the history of {name}", call, partial(self.failed.__setitem__, f"history {name}"))
 
     def _note_outages(self, event: DevicesUnavailable, now: float) -> None:
         lasting = {outages.device: outages for outages in self.outages if outages.until is None}

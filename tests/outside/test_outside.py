@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,23 @@ import pytest
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.core import parts
-from lightning_core.core.answers import Verdict
+from lightning_core.core.answers import Accepted, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
 from lightning_core.core.events import Cell, PartEvent, Report, Submit, Tick
-from lightning_core.core.jobs import Job
-from lightning_core.core.parts import AbsentPartError, Part, register, unregister
-from lightning_core.core.targets import as_target, target_from_dict
+from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.parts import AbsentPartError, Part, figures_of, lines_of, register, unregister
+from lightning_core.core.targets import BatchTarget, as_target, target_from_dict
 from lightning_core.history.history import History
 from lightning_core.parts.market.cloud import make_provisioner, parse_provision
 from lightning_core.report.page import page
 from lightning_core.scheduler.settings import Settings
+from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.host import Host
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.job_line import COLUMNS, line
+from tests.socket_servers import socket_pool
+from tests.waiting import until
 
 from .conftest import forget, install
 
@@ -616,3 +619,50 @@ def test_its_companion_stands_beside_a_pool(quiet: Path, tmp_path: Path, monkeyp
     assert (tmp_path / "owl").read_text() == "awake"
     assert main(["down", "--folder", str(tmp_path)]) == 0
     assert not (tmp_path / "owl").exists()
+
+
+def raises(*_: Any) -> Any:
+    raise ZeroDivisionError("by hand")
+
+
+class Breaks:
+    """A history and a task that raise whatever they are asked."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    begin = begun = start_if_due = seconds_to_next = take = answer = hold = raises
+
+
+@pytest.fixture
+def breaking() -> Iterator[None]:
+    """A part of which all raises that is asked beside the scheduler."""
+    told = {"calendar": raises}
+    register("breaks", Part(histories={"breaks": Breaks}, tasks={"calendar": Breaks}, lines=told, figures=told))
+    yield
+    unregister("breaks")
+
+
+def test_a_history_that_raises_is_left_out_and_named(breaking: None) -> None:
+    history = History(Settings())
+    history.take(Submit((Job("a", 60.0, BatchTarget(9)),)), 0.0, [], [Accepted("a")])
+    assert (history.parts.get("breaks"), len(history.jobs)) == (None, 1)
+    assert history.failed == {"history breaks": "ZeroDivisionError: by hand"}
+
+
+def test_a_line_or_figures_that_raise_spoil_no_other(breaking: None) -> None:
+    assert lines_of("calendar", {}) == ["calendar: ZeroDivisionError: by hand"]
+    assert figures_of("calendar", {}) == []
+
+
+def test_a_task_that_raises_does_not_stop_the_scheduler(
+    breaking: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A script joins, and the scheduler is woken for its next round."""
+    calendar = {"calendar": {"closed": ["not between 02:00 and 03:00"]}}
+    with socket_pool(tmp_path / "pool", {"controllers": calendar, "period": 0.1}) as made:
+        client = SocketClient(made.path)
+        client.join(Job("a", 600.0, BatchTarget(1000), can=frozenset({Capability.TIME_SLICE, Capability.HOLD})), "cpu")
+        before = made.actor._host.scheduler.now
+        until(lambda: made.actor._host.scheduler.now > before)
+        client.close()
+    assert "a task beside the scheduler raised" in caplog.text

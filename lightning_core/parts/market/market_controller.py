@@ -317,7 +317,7 @@ class MarketController:
 
     @property
     def must_continue(self) -> bool:
-        """Whether money has been spent, of which the ledger has to go on."""
+        """Whether money has been spent, so that a later pool must continue the ledger."""
         return self.spent > 0
 
     @property

@@ -211,6 +211,6 @@ class MarketTerms:
 
 
 def terms_of(settings: Any) -> MarketTerms | None:
-    """Return the terms by which the jobs of a pool with these settings get spot policies; None if it draws none."""
+    """Return the terms from which spot policies are drawn for the jobs of a pool; None if none is drawn."""
     terms = settings.controllers.get("market", {}).get("terms")
     return None if terms is None else MarketTerms(**terms)

@@ -31,7 +31,7 @@ from starlette.responses import Response
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import is_in_reach
-from lightning_core.core.parts import brought, group_of
+from lightning_core.core.parts import figures_of, group_of
 from lightning_core.server.clients.socket_client import SocketClient
 
 # Jobs and owners that have series of their own.
@@ -141,9 +141,7 @@ def _of_parts(about: Mapping[str, Any]) -> Iterator[Metric]:
     """Yield what parts give of their controllers, and of what divides the pool."""
     shares = dict.fromkeys(about["settings"]["divider"], about["shares"])
     for name, said in (about["controllers"] | shares).items():
-        if (figures := brought("figures", name)) is None or said is None:
-            continue
-        for one in figures[0](said):
+        for one in figures_of(name, said):
             if isinstance(one.value, Mapping):
                 yield _gauges(one.name, one.about, one.label, one.value)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_core.core.parts import brought
+from lightning_core.core.parts import lines_of
 from lightning_core.parts.web.pool_watch import PoolSnapshot
 from lightning_core.server.access.people import Person, Right
 from lightning_core.server.discovery import kind_of
@@ -29,8 +29,7 @@ def describe(view: PoolSnapshot, person: Person) -> dict[str, Any]:
     }
     if person.may(Right.SEE):
         said = about.get("controllers", {})
-        lines = ((brought("lines", name), one) for name, one in said.items() if one is not None)
-        found["lines"] = [clean(line[0](one)) for line, one in lines if line is not None]
+        found["lines"] = [clean(line) for name, one in said.items() for line in lines_of(name, one)]
     return found
 
 
