@@ -9,7 +9,7 @@ from typing import Any
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.control import Asker, Rights, declare_rights
 from lightning_core.core.jobs import Job
-from lightning_core.core.parts import Part, register
+from lightning_core.core.parts import Group, Part, register
 from lightning_core.core.targets import BatchTarget
 
 # A controller that may ask for anything.
@@ -28,13 +28,17 @@ RESIZER = Asker("resizer")
 
 @dataclass(frozen=True)
 class Fold:
-    """Data of a job of the part: which fold of a cross-validation it is."""
+    """Data of a job of the part: which fold it is, and of which cross-validation; none for one that stands alone."""
 
     fold: int = 0
+    of: str = ""
 
 
 _ASKERS = {"operator": _RIGHTS, "resizer": Rights("the resizer", sizes=True, rank=100)}
-register("tests", Part(askers=_ASKERS, job_data=Fold))
+_FOLDS = Group(lambda data: str(data.get("of", "")), lambda jobs: f"{len(jobs)} folds")
+register("tests", Part(askers=_ASKERS, job_data=Fold, group=_FOLDS))
+# Data of a job of the part, which belongs to a group.
+FOLD = {"tests": {"fold": 3, "of": "night"}}
 
 
 def job(

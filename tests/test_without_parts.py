@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from lightning_core.core.parts import GROUP
 from tests.conftest import ROOT
 
 # An editable installation would find the modules that the copy lacks.
@@ -24,7 +26,7 @@ PARTS = ("lightning_core.parts", "tests.parts", "edge_cloud")
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A copy of the library and its tests without its parts, whose metadata name no entry point."""
+    """A copy of the library and its tests without its parts, whose metadata register none of them."""
     for name in ("lightning_core", "tests", "docs", "benchmarks", "examples"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "parts"))
     for place in (tmp_path, tmp_path / "lightning_core"):
@@ -35,6 +37,10 @@ def bare(tmp_path: Path) -> Path:
     metadata = tmp_path / "lightning_core_learning-0.1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(METADATA)
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+             for group, points in groups.items() if group != GROUP]  # fmt: skip
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
     return tmp_path
 
 

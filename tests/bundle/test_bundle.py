@@ -20,6 +20,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.parts.market.traces import read_intervals
 from lightning_core.run.differences import differences
 from lightning_core.simulation.recorded_curves import read_recording
+from tests.builders import FOLD
 
 MODEL = {"class_path": "tests.tiny.Line"}
 
@@ -51,7 +52,7 @@ def test_a_file_with_every_key_is_read(tmp_path: Path) -> None:
           a: {config: a.yaml, deadline: 1h30m, target: {loss: 1e-3}, cell: 5, begin: 10m, work: 40m, weight: 2.5}
           b: {model: tests.tiny.Line, deadline: 90s, target: {batches: 20}, devices: 2, on_miss: hold, keep_best: true}
           c: {model: {class_path: tests.tiny.Line}, deadline: 0.5s, target: val_loss<=2, hang: 1h,
-              parts: {tests: {fold: 3}}}
+              parts: {tests: {fold: 3, of: night}}}
           d: {model: {class_path: tests.tiny.Line}, deadline: 9s, target: {metric: acc, at_least: 92, best: 100},
               min_devices: 1, max_devices: 8, on_miss: stop, hang: off}
           e: {model: {class_path: tests.tiny.Line}, deadline: 9s, min_devices: 3,
@@ -66,7 +67,7 @@ def test_a_file_with_every_key_is_read(tmp_path: Path) -> None:
     assert [spec.job for spec in read.jobs] == [
         Job("a", 5400.0, LossTarget("loss", 0.001), begin=600.0, work=2400.0, weight=2.5),
         Job("b", 90.0, BatchTarget(20), min_devices=2, max_devices=2, on_miss=OnMiss.HOLD),
-        Job("c", 0.5, LossTarget("val_loss", 2.0), parts={"tests": {"fold": 3}}),
+        Job("c", 0.5, LossTarget("val_loss", 2.0), parts=FOLD),
         Job(
             "d",
             9.0,

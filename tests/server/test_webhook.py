@@ -27,6 +27,7 @@ from lightning_core.server import notifications, webhook
 from lightning_core.server.notifications import Notifier
 from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.server.webhook import MAX_POSTS, Webhook, read_secret, sign
+from tests.builders import FOLD
 from tests.conftest import ROOT
 from tests.waiting import until
 
@@ -311,7 +312,7 @@ def test_a_pool_that_closes_lets_the_last_notification_leave(receiver: Receiver,
         actor = SchedulerActor({}, str(tmp_path), on_verdict={"webhook": receiver.address})
         jobs = (
             Job("vit", 600.0, BatchTarget(10)),
-            Job("night-0", 600.0, BatchTarget(10), parts={"search": {"trial_of": "night"}}),
+            Job("night-0", 600.0, BatchTarget(10), parts=FOLD),
         )
         await actor.submit(jobs)
         for job in jobs:
@@ -326,4 +327,4 @@ def test_a_pool_that_closes_lets_the_last_notification_leave(receiver: Receiver,
     asyncio.run(live())
     told = [json.loads(body) for *_, body in receiver.posts]
     assert told[-1]["verdict"] == "met"
-    assert {news["job"] for news in told} == {"vit"}  # a trial is news for its search alone
+    assert {news["job"] for news in told} == {"vit"}  # a job of a group is no news
