@@ -274,8 +274,8 @@ class Settings:
 
     @property
     def save_every(self) -> float | None:
-        """Seconds between two checkpoints of a job that does not say; None for the default."""
-        return next((args["save_every"] for args in self.controllers.values() if "save_every" in args), None)
+        """Seconds between two checkpoints of a job that does not say, from the supply; None for the default."""
+        return None if self.supply is None else self.controllers[self.supply].get("save_every")
 
     @property
     def supply(self) -> str | None:
