@@ -25,7 +25,6 @@ from lightning_core.cli import (
     run_bundle,
     simulate,
     status_command,
-    token_commands,
     up,
 )
 from lightning_core.cli.arguments import Parser, complete
@@ -46,7 +45,6 @@ COMMANDS = (
     init,
     simulate,
     up,
-    token_commands,
     job_commands,
     status_command,
     history_commands,

@@ -1,7 +1,8 @@
-"""Fair share among the owners of jobs: what each has had, what each may hold now, and a plan for the jobs of each.
+"""The owners of jobs: fair share among them, and tokens for those without an account on the pool's machine.
 
 A pool whose section has ``owners`` is divided among them by weight, quota, cap and budget, whatever its policy, which
-plans the jobs of each as on a pool of its own (``docs/parts/fair-share.md``).
+plans the jobs of each as on a pool of its own (``docs/parts/fair-share.md``). The command ``token`` makes tokens, by
+which those who speak HTTP with a pool are known to it (``docs/how-to/several-people.md``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from lightning_core.core.parts import Part, later
 _HERE = "lightning_core.parts.owners"
 
 part = Part(
+    commands=later(f"{_HERE}.token_commands", "add_commands"),
+    members={"authenticators": {"tokens": later(f"{_HERE}.tokens", "Tokens")}},
     dividers={"owners": later(f"{_HERE}.owners", "Owners")},
     lines={"owners": later(f"{_HERE}.owner_line", "owner_line")},
     figures={"owners": later(f"{_HERE}.owner_line", "figures")},

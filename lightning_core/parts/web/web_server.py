@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import logging
 import os
 import socket
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 
 import uvicorn
 
+from lightning_core.parts.web.authenticators import Authenticators
 from lightning_core.parts.web.pool_watch import PoolWatch
 from lightning_core.parts.web.visitors import Visitors, account, reader
 from lightning_core.parts.web.web_app import WebApp
@@ -19,10 +18,6 @@ from lightning_core.pool.local_files import is_there
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import NotOnThisMachineError
 from lightning_core.server.access.accounts import account_of
-from lightning_core.server.access.people import Person
-from lightning_core.server.access.tokens import Tokens
-
-log = logging.getLogger(__name__)
 
 # Connections and seconds of an idle one; seconds that open pages have to end when the server ends.
 MAX_CONNECTIONS, KEEP_ALIVE, SHUTDOWN = 1000, 20, 2
@@ -141,7 +136,7 @@ def serve(
     address, port = listener.getsockname()[:2]
     watch = PoolWatch(pool)
     watch.start()
-    visitors = Visitors(partial(_holder, Tokens(pool.folder)))
+    visitors = Visitors(Authenticators(pool.folder).person)
     hosts = hosts_of(address, port, names)
     cookie = f"lightning_core_{port}"
     web_app = WebApp(pool, watch, visitors, hosts, https=https, cookie=cookie, allow_submit=allow_submit)
@@ -154,15 +149,6 @@ def serve(
     server = _Server(config, lambda: ready(*_links(visitors, origin, readers, reader_seconds)))
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
-
-
-def _holder(tokens: Tokens, token: str) -> Person | None:
-    """Return the user of a token; None if there is none, or if the file of tokens cannot be trusted."""
-    try:
-        return tokens.person(token)
-    except (ValueError, OSError) as error:
-        log.warning("tokens are refused: %s", error)
-        return None
 
 
 def _links(visitors: Visitors, origin: str, readers: int, reader_seconds: float) -> tuple[str, list[str]]:

@@ -24,13 +24,13 @@ from prometheus_client import generate_latest
 from lightning_core.core.events import Cell, Report
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
+from lightning_core.parts.owners.tokens import Tokens
 from lightning_core.parts.web.metrics import PoolCollector
 from lightning_core.parts.web.pool_watch import PoolWatch
 from lightning_core.parts.web.visitors import Visitors
 from lightning_core.parts.web.web_app import WebApp
 from lightning_core.pool.pool import Pool as PoolClient
 from lightning_core.server.access.people import Right
-from lightning_core.server.access.tokens import Tokens
 from lightning_core.server.clients.socket_client import SocketClient
 from tests.conftest import ROOT, debian
 from tests.parts.web.test_metrics import seen, statuses

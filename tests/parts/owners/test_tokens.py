@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from lightning_core.cli.main import main
-from lightning_core.server.access import tokens as module
+from lightning_core.parts.owners import tokens as module
+from lightning_core.parts.owners.tokens import FILE, Tokens
 from lightning_core.server.access.people import Person, Right, rights_of
-from lightning_core.server.access.tokens import FILE, Tokens
 from tests.others import OTHER
 
 SEE = frozenset({Right.SEE})

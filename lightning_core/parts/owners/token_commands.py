@@ -9,9 +9,9 @@ from datetime import datetime
 
 from lightning_core.cli.arguments import add_folder
 from lightning_core.core.durations import parse_duration
+from lightning_core.parts.owners.tokens import Token, Tokens
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.access.people import Person, Right, rights_of
-from lightning_core.server.access.tokens import Token, Tokens
 from lightning_core.server.discovery import folder_here
 from lightning_core.storage.private_files import private_folder
 from lightning_core.view.tables import print_table
