@@ -16,10 +16,10 @@ from lightning_core.controllers import CONTROLLERS, Calendar, Controller
 from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
-from lightning_core.core.parts import allow_classes, names_of
-from lightning_core.core.validation import positive_int, read_number
+from lightning_core.core.parts import allow_classes, guarded, names_of
+from lightning_core.core.validation import checked, positive_int, read_number
 from lightning_core.node.cpu_quota import QUANTUM
-from lightning_core.scheduler.divider import DIVIDERS
+from lightning_core.scheduler.divider import divider_class
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
 POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar",
@@ -147,9 +147,15 @@ def _read_divider(section: Mapping[str, Any], problems: Problems, devices: int |
     if len(found) > 1:
         problems.add(f"must have at most one of {', '.join(found)}: a pool is divided once")
         return {}
-    factories = ((name, DIVIDERS.factory(name)) for name in found)
-    read = {name: one.read(section[name], problems.at(name), devices) for name, one in factories}  # type: ignore[attr-defined]
-    return {name: terms for name, terms in read.items() if terms}
+    if not found:
+        return {}
+    at = problems.at(found[0])
+    try:
+        terms = checked(divider_class(found[0]).read(section[found[0]], at, devices), dict)
+    except Exception as error:  # code from outside may raise anything
+        at.add(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
+        return {}
+    return {found[0]: terms} if terms else {}
 
 
 def _controller(name: str, arguments: Mapping[str, Any]) -> Controller:
@@ -257,7 +263,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
     if settings.device_memory is not None:
         pool["device_memory"] = settings.device_memory
     for name, terms in settings.divider.items():
-        pool[name] = DIVIDERS.factory(name).section(terms)  # type: ignore[attr-defined]
+        section = guarded(f"divider {name}", partial(divider_class(name).section, terms), lambda _: None)
+        pool[name] = terms if section is None else section
     if settings.share_history:
         pool["share_history"] = True
     if outside := {

@@ -42,7 +42,8 @@ def read_settings(
     )
     if under is None or settings is None or period is None:
         return None
-    return with_pool(replace(settings, period=period), pool)
+    timed = replace(settings, period=period)
+    return problems.at("pool").read(lambda section: with_pool(timed, section), pool)  # its parts may not fit the pool
 
 
 def _check_no_class_path(value: Any) -> Any:

@@ -158,7 +158,7 @@ class Part:
         supplies: Classes of :class:`~lightning_core.core.supplies.Supply` by the key of their section in a bundle and
             in the file of ``up --config``, which is the name of their controller.
         dividers: Classes of :class:`~lightning_core.scheduler.divider.Divider` by the key of their terms in the section
-            ``pool``; of parts of the library itself alone.
+            ``pool``.
         tasks: Factories of :class:`~lightning_core.core.supplies.BesideTask`, by the name of the controller that a task
             computes for.
         histories: Functions of settings that return a :class:`~lightning_core.core.supplies.PartHistory` of a pool, or

@@ -31,12 +31,31 @@ Devices = tuple[int, ...]
 
 
 class Caps(NamedTuple):
-    """Devices that the owners of jobs may have at most."""
+    """Devices that groups of jobs may have at most."""
 
     of: Sequence[int]
-    """Owner of each job."""
+    """Index of the group of each job."""
     most: Sequence[float]
-    """Devices of each owner."""
+    """Devices of each group at most; inf for any number."""
+    share: Sequence[float]
+    """Devices that are each group's now, if its jobs can use more; inf otherwise. Verdicts give it as the reason."""
+
+    def check(self, jobs: int) -> None:
+        """Check the caps.
+
+        Args:
+            jobs: Number of jobs that they are for.
+
+        Raises:
+            ValueError: If a rule is broken; the message names it and the value.
+        """
+        k = len(self.most)
+        if len(self.of) != jobs or not all(0 <= group < k for group in self.of):
+            raise ValueError(f"of must have one of {k} groups for each of {jobs} jobs, got {self.of}")
+        if len(self.share) != k:
+            raise ValueError(f"share must have {k} values, got {self.share}")
+        if not all(devices >= 0 for devices in (*self.most, *self.share)):
+            raise ValueError(f"devices must not be negative, got {self.most} and {self.share}")
 
 
 def is_simple(plan: Plan) -> bool:

@@ -1,18 +1,20 @@
 """Guards around parts from outside the library: their errors and what they return become part of the journal.
 
 A part that raises, or returns what breaks a rule, is not asked again: a policy and an estimator are replaced by the
-default, and a controller's last requests stay in force. The jobs train on. What a part returns stands in the journal
-beside the answers, and a replay uses it in place of asking, so it takes the same path with a part that draws random
-numbers, or with another version of it. The library's own parts have no guard: they are pure.
+default, a controller's last requests stay in force, and a divider divides no more. The jobs train on. What a part
+returns stands in the journal beside the answers, and a replay uses it in place of asking, so it takes the same path
+with a part that draws random numbers, or with another version of it. The library's own parts have no guard: they are
+pure.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import fields
+from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -21,10 +23,14 @@ from lightning_core.core.answers import PartCall
 from lightning_core.core.arrays import LEVELS, BoolArray, FloatArray, IntArray, kept_by_row
 from lightning_core.core.earlier_runs import BinnedCurve, EarlierRun
 from lightning_core.core.events import PartEvent
+from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_TEXT
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Estimator, Policy
 from lightning_core.core.saved_state import Saves, StateError, Stateful, decode, encode, restored
+from lightning_core.scheduler.allocation import Caps
+from lightning_core.scheduler.divider import Divider, Membership, PolicyOf
+from lightning_core.scheduler.round import Round
 
 T = TypeVar("T")
 
@@ -49,7 +55,8 @@ class OutsideCalls(Stateful):
         self.failed: dict[str, str] = {}
         self.packages = dict(packages)
         self.made: list[PartCall] = []
-        self._recorded: deque[PartCall] | None = None
+        self._recorded: Sequence[PartCall] | None = None
+        self._told: Sequence[PartCall] = ()
         self._is_open = False
 
     def take(self, event: object) -> None:
@@ -60,15 +67,19 @@ class OutsideCalls(Stateful):
     @contextmanager
     def during_event(self) -> Iterator[None]:
         """Record calls, or repeat recorded ones, while an event is handled."""
-        self.made, self._is_open = [], True
+        self._told = self._recorded or ()
+        self.made, self._is_open = [*self._told], True
         try:
             yield
         finally:
+            for one in self._recorded or ():
+                if one.raised:  # also where a newer version of another part has not asked it
+                    self.failed[one.part.rpartition(" ")[0]] = one.raised
             self._is_open, self._recorded = False, None
 
     def recall(self, recorded: Sequence[PartCall]) -> None:
         """Use recorded calls for the event that is handled next."""
-        self._recorded = deque(recorded)
+        self._recorded = recorded
 
     def ask(
         self, part: str, method: str, call: Callable[[], Any], read: Callable[[Any], T], instead: Callable[[], T],
@@ -91,21 +102,32 @@ class OutsideCalls(Stateful):
                 return read(call())
             except ERRORS:
                 return instead()
-        label, told = f"{part} {method}", self._recorded
-        if told is not None:
-            made = told.popleft() if told and told[0].part == label else PartCall(label, usual)
-            with suppress(*ERRORS):  # its word is not asked for, and what it remembers stays up to date
-                call()
+        label = f"{part} {method}"
+        if self._recorded is not None:
+            made = self._repeat(label, call) or PartCall(label, usual)
         else:
             try:
                 made = PartCall(label, call())
             except ERRORS as error:
                 made = PartCall(label, None, f"{type(error).__name__}: {error}"[:MAX_TEXT])
+            if made.raised or made.returned != usual:
+                self.made.append(made)
         if made.raised:
             self.failed[part] = made.raised
-        if made.raised or made.returned != usual:
-            self.made.append(made)
         return instead() if made.raised else read(made.returned)
+
+    def _repeat(self, label: str, call: Callable[[], Any]) -> PartCall | None:
+        """Return what was recorded of the next call of a part's method; None if it was as usual.
+
+        Calls of other parts that were made within it were recorded before it.
+        """
+        told = self._told
+        at = next((number for number, one in enumerate(told) if one.part == label), None)
+        self._told = () if at is None else told[:at]
+        with suppress(*ERRORS):  # its word is not asked for, and what it remembers stays up to date
+            call()
+        self._told = told if at is None else told[at + 1 :]
+        return None if at is None else told[at]
 
     def tell(self, part: str, method: str, call: Callable[[], Any]) -> None:
         """Tell a part something; it returns nothing."""
@@ -214,14 +236,9 @@ class GuardedPolicy(OutsidePart):
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         def call() -> dict[str, Any]:
-            plan = self.inner.plan(jobs, now)
-            plan.check(jobs, now)
-            return {one.name: _as_json(getattr(plan, one.name)) for one in fields(Plan)}
+            return _plan_as_json(self.inner.plan(jobs, now), jobs, now)
 
-        def read(values: Mapping[str, Any]) -> Plan:
-            return Plan(**{name: decode(value) for name, value in values.items()})
-
-        return self.calls.ask(self.part, "plan", call, read, lambda: self.other.plan(jobs, now))  # type: ignore[no-any-return]
+        return self.calls.ask(self.part, "plan", call, _read_plan, lambda: self.other.plan(jobs, now))  # type: ignore[no-any-return]
 
     def guarded_banks(self) -> list[_TaughtBank]:
         """Return the estimators of the policy, each of which is only told what jobs report."""
@@ -324,9 +341,64 @@ class GuardedEstimator(OutsidePart):
         return copy
 
 
+class GuardedDivider(OutsidePart):
+    """A divider behind its guard; once it has failed, all jobs are planned together."""
+
+    def join(self, settings: Any) -> None:
+        self.inner.join(settings)
+
+    def admit(self, job: Job) -> Membership:
+        def call() -> list[Any]:
+            group, cap, quota = self.inner.admit(job)
+            if not (cap >= 0 and quota >= 0):  # NaN is neither
+                raise ValueError(f"cap and quota must not be negative, got {cap} and {quota}")
+            return [str(group)[:MAX_TEXT], encode(float(cap)), int(quota)]
+
+        def read(values: Sequence[Any]) -> Membership:
+            return Membership(values[0], decode(values[1]), values[2])
+
+        return self.calls.ask(self.part, "admit", call, read, Membership, usual=["", encode(inf), 0])
+
+    def plan(self, round: Round, view: JobView, policy_of: PolicyOf) -> tuple[Plan, Caps]:
+        def call() -> dict[str, Any]:
+            plan, caps = self.inner.plan(round, view, policy_of)
+            caps.check(len(view))
+            lists = {name: encode([*map(kind, getattr(caps, name))]) for name, kind in _CAPS.items()}
+            return {"plan": _plan_as_json(plan, view, round.now), "caps": lists}
+
+        def read(values: Mapping[str, Any]) -> tuple[Plan, Caps]:
+            return _read_plan(values["plan"]), Caps(**{name: decode(one) for name, one in values["caps"].items()})
+
+        def instead() -> tuple[Plan, Caps]:
+            return round.plan(policy_of(Membership().group), view), Caps([0] * len(view), [inf], [inf])
+
+        return self.calls.ask(self.part, "plan", call, read, instead)
+
+    def count(self, table: Any, now: float) -> None:
+        self.calls.tell(self.part, "count", lambda: self.inner.count(table, now))
+
+    def check(self, table: Any) -> None:
+        if self.part not in self.calls.failed:
+            self.inner.check(table)
+
+    def describe(self, jobs: Iterable[Job], now: float) -> list[dict[str, Any]]:
+        def call() -> Any:
+            return json.loads(json.dumps([dict(one) for one in self.inner.describe(jobs, now)], allow_nan=False))
+
+        return self.calls.ask(self.part, "describe", call, list, list)
+
+
+_CAPS = {"of": int, "most": float, "share": float}
+
+
 def guarded_policy(inner: Policy, name: str, calls: OutsideCalls, instead: Callable[[], Policy]) -> Policy:
     """Return an outside policy behind its guard."""
     return _guarded(GuardedPolicy, inner, f"policy {name}", calls, instead)  # type: ignore[no-any-return]
+
+
+def guarded_divider(inner: Divider, name: str, calls: OutsideCalls) -> Divider:
+    """Return an outside divider behind its guard."""
+    return _guarded(GuardedDivider, inner, f"divider {name}", calls, lambda: None)  # type: ignore[no-any-return]
 
 
 def guarded_estimator(inner: Estimator, name: str, calls: OutsideCalls, instead: Callable[[], Estimator]) -> Estimator:
@@ -342,6 +414,15 @@ _ALSO = {"keep": _Keeping, "chooses_sizes": _Sizing, "banks": _Looking, "schedul
 def _guarded(kind: type[Any], inner: Any, part: str, calls: OutsideCalls, instead: Callable[[], Any]) -> Any:
     also = [mixin for name, mixin in _ALSO.items() if hasattr(type(inner), name)]
     return type(kind.__name__, (*also, kind), {})(inner, part, calls, instead)
+
+
+def _plan_as_json(plan: Plan, jobs: JobView, now: float) -> dict[str, Any]:
+    plan.check(jobs, now)
+    return {one.name: _as_json(getattr(plan, one.name)) for one in fields(Plan)}
+
+
+def _read_plan(values: Mapping[str, Any]) -> Plan:
+    return Plan(**{name: decode(value) for name, value in values.items()})
 
 
 def _as_json(value: Any) -> Any:

@@ -7,7 +7,6 @@ speak to the pool can send them without end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 
 import numpy as np
 
@@ -39,6 +38,7 @@ from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
 from lightning_core.scheduler import asked_levels, part_events
+from lightning_core.scheduler.divider import Membership
 from lightning_core.scheduler.reports import answer_report, row_of_report
 from lightning_core.scheduler.retry_budgets import launching_row
 from lightning_core.scheduler.scheduler_view import SchedulerView
@@ -59,14 +59,13 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
             there, row = before
             version, incarnation = there.directives[row].version, int(there.incarnation[row]) + 1
         available = len(state.settings.devices_at(job.location))
-        size = _size(state, job, available)
+        membership = Membership() if state.division is None else state.division.admit(job)
+        size = _size(job, available, membership)
         grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
         row = table.add(job, now, size, grant, incarnation)
-        if state.divider is not None:
-            state.divider.policy_of(job)
-            table.group_cap[row] = state.divider.cap_of(job)
+        table.group_cap[row] = membership.cap
         state.accept(row)
-        refusal = _refusal(state, job, available, size)
+        refusal = _refusal(state, job, available, size, membership.cap)
         if refusal is None:
             state.set_threshold(row)
         else:
@@ -114,26 +113,23 @@ def _give_history(state: SchedulerState, row: int, runs: Sequence[EarlierRun]) -
                 give_history(bank, row, runs)
 
 
-def _size(state: SchedulerState, job: Job, available: int) -> int:
+def _size(job: Job, available: int, membership: Membership) -> int:
     """Return the number of devices that a job begins with: as many as it can use, and its group may have.
 
     One that keeps its size counts on no more than its group's quota, if it has one that suffices.
     """
-    divider = state.divider
-    size = int(min(job.max_devices, available, inf if divider is None else divider.cap_of(job)))
+    size = int(min(job.max_devices, available, membership.cap))
     if job.sizes:
         return max((n for n in job.sizes if n <= size), default=size)
-    quota = 0 if divider is None else divider.quota_of(job)
-    return min(size, max(quota, job.min_devices)) if quota else size
+    return min(size, max(membership.quota, job.min_devices)) if membership.quota else size
 
 
-def _refusal(state: SchedulerState, job: Job, available: int, size: int) -> Reason | None:
+def _refusal(state: SchedulerState, job: Job, available: int, size: int, cap: float) -> Reason | None:
     """Return why a job cannot run in this pool; None if it can."""
     settings = state.settings
     if not available:
         return Reason("no_such_location", text=job.location)
     least = job.sizes[0] if job.sizes else job.min_devices
-    cap = inf if state.divider is None else state.divider.cap_of(job)
     if cap < least <= available:
         return Reason("above_cap", (least, cap))
     if size < job.min_devices:

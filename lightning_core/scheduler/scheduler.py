@@ -315,8 +315,10 @@ class Scheduler:
 
     def shares(self) -> list[dict[str, Any]]:
         """Return what each group of jobs has and may have, as JSON values; none if nothing divides the pool."""
-        divider, table = self._state.divider, self._table
-        return [] if divider is None else divider.describe([table.jobs[row] for row in table.active_rows()], self._now)
+        division, table = self._state.division, self._table
+        if division is None:
+            return []
+        return division.divider.describe([table.jobs[row] for row in table.active_rows()], self._now)
 
     @property
     def unavailable_devices(self) -> frozenset[int]:

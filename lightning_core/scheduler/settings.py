@@ -206,11 +206,7 @@ class Settings:
         """Return a new instance of what divides the pool among groups of jobs; None if nothing does."""
         for name, terms in self.divider.items():
             divider = self._made(DIVIDERS, name, {"terms": terms})
-            if package := DIVIDERS.package(
-                name
-            ):  # a part that raises must be replaced, and only the library's are pure
-                raise ValueError(f"divider {name} of {package}: only parts of the library itself may divide a pool")
-            divider.check_pool(self.devices)
+            divider.join(self)
             return divider
         return None
 

@@ -29,7 +29,8 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.allocation import Caps
-from lightning_core.scheduler.outside_calls import OutsideCalls, guarded_estimator, guarded_policy
+from lightning_core.scheduler.divider import DIVIDERS, Divider, Division
+from lightning_core.scheduler.outside_calls import OutsideCalls, guarded_divider, guarded_estimator, guarded_policy
 from lightning_core.scheduler.past_jobs import PastJobs
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import DEFAULT_ESTIMATOR, Settings
@@ -38,7 +39,7 @@ from lightning_core.scheduler.tables.saved_table import restore_table, table_to_
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-STATE_VERSION = 23
+STATE_VERSION = 24
 _PARTS = ("curves", "policy")
 
 
@@ -53,7 +54,7 @@ class SchedulerState:
         past: Jobs that have left the table.
         calls: Calls of parts from outside the library.
         curves: Estimator of the loss curves, one row per job.
-        divider: What divides the pool among groups of jobs, with a policy for each of them; None if nothing does.
+        division: The pool as it is divided among groups of jobs; None if nothing divides it.
         controllers: What decides beside the policy, in order of whose word counts.
         failed: Disabled controllers, which have raised, each with its error.
         unavailable: Devices that cannot have a worker now.
@@ -68,12 +69,11 @@ class SchedulerState:
         self.policy = self._policy()
         is_own = settings.estimator_used in ESTIMATORS
         self.curves = AboveFloor(settings.make_estimator if is_own else self._guarded_estimator)
-        self.divider = settings.make_divider()
-        if self.divider is not None:
-            self.divider.join(settings, self.policy)
         self._looks_at_curves = isinstance(self.policy, LooksAtCurves)
         self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
         self.table = JobTable(settings.window)
+        divider = self._divider()
+        self.division = None if divider is None else Division(divider, self.policy, self.table)
         self.past = PastJobs(settings.window, settings.remember)
         self._lets_rows_go = _lets_rows_go(self.policy) and _lets_rows_go(self.curves.bank)
         self.controllers = settings.make_controllers()
@@ -93,14 +93,20 @@ class SchedulerState:
         bank, name = self.settings.make_estimator(), self.settings.estimator_used
         return guarded_estimator(bank, name, self.calls, lambda: ESTIMATORS.build(DEFAULT_ESTIMATOR, {}))
 
+    def _divider(self) -> Divider | None:
+        divider = self.settings.make_divider()
+        if divider is None or not DIVIDERS.package(name := next(iter(self.settings.divider))):
+            return divider
+        return guarded_divider(divider, name, self.calls)
+
     def plan(self, round: Round, view: JobView) -> tuple[Plan, Caps | None]:
         """Plan a round; return what the groups of its jobs may have with the plan."""
-        return (round.plan(self.policy, view), None) if self.divider is None else self.divider.plan(round, view)
+        return (round.plan(self.policy, view), None) if self.division is None else self.division.plan(round, view)
 
     @property
     def policies(self) -> list[Policy]:
         """The policy, and the copies of it that plan the jobs of one group."""
-        return [self.policy, *(() if self.divider is None else self.divider.policies.values())]
+        return [self.policy, *(() if self.division is None else self.division.policies.values())]
 
     @property
     def banks(self) -> list[Estimator]:
@@ -111,7 +117,7 @@ class SchedulerState:
         """Return those of them that see the loss curve of a job."""
         if not self._looks_at_curves:  # asked once: it takes longer than all else here, for each cell
             return ()
-        return _banks(self.policy if self.divider is None else self.divider.policy_of(self.table.jobs[row]))
+        return _banks(self.policy if self.division is None else self.division.policy_of(self.table.names[row]))
 
     @property
     def kept(self) -> set[str]:
@@ -141,15 +147,15 @@ class SchedulerState:
 
     def let_go(self, now: float) -> None:
         """Let jobs that are over leave the table after a round, if policy and estimator can do without their rows."""
-        if self.divider is not None:
-            self.divider.count(self.table, now)
+        if self.division is not None:
+            self.division.divider.count(self.table, now)
         if self._lets_rows_go and (stays := self.past.take_from(self.table, now)) is not None:
             self.curves.keep(stays)
             for policy in self.policies:
                 if isinstance(policy, KeepsRows):
                     policy.keep(stays)
-            if self.divider is not None:
-                self.divider.forget(self.table.jobs)
+            if self.division is not None:
+                self.division.forget()
 
     def accept(self, row: int, *, fault: bool = False) -> None:
         """Record that an event about a job was accepted.
@@ -256,8 +262,8 @@ class SchedulerState:
                 resident[device] += launched[row]
         _holds(max(load) <= 1 + 1e-6, f"a device is oversold: {load}")
         _holds(max(whole) <= 1, f"a device has two whole owners: {whole}")
-        if self.divider is not None:
-            self.divider.check(table)
+        if self.division is not None:
+            self.division.divider.check(table)
         slots = settings.slots_per_device
         _holds(slots is None or max(resident) <= slots, f"too many jobs are resident: {resident}")
         rows = table.active_rows()
@@ -308,7 +314,7 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
         "controllers": {str(by): controller_state(state, by) for by in state.controllers},
         "calls": state.calls.state(),
         "failed": {str(by): words for by, words in state.failed.items()},
-        "divider": None if state.divider is None else state.divider.state(),
+        "division": None if state.division is None else state.division.state(),
     }
 
 
@@ -339,10 +345,10 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         for by in state.controllers:
             restore_controller(state, by, saved["controllers"][by])
         state.failed = {Asker(by): str(words) for by, words in saved["failed"].items()}
-        if (state.divider is None) != (saved["divider"] is None):
+        if (state.division is None) != (saved["division"] is None):
             raise StateError("a saved state must have a divider as the settings do")
-        if state.divider is not None:
-            state.divider.restore(saved["divider"])
+        if state.division is not None:
+            state.division.restore(saved["division"])
         return checked(saved["now"], float), checked(saved["next_round"], float | None)
     except (AbsentPartError, StateError):
         raise

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.bundle.pool_section import pool_to_dict
+from lightning_core.bundle.problems import BundleError
 from lightning_core.core import parts
 from lightning_core.core.answers import Accepted, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
@@ -26,6 +28,8 @@ from lightning_core.core.targets import BatchTarget, as_target, target_from_dict
 from lightning_core.history.history import History
 from lightning_core.parts.market.cloud import make_provisioner, parse_provision
 from lightning_core.report.page import page
+from lightning_core.scheduler.allocation import Caps
+from lightning_core.scheduler.divider import Membership
 from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.host import Host
@@ -406,28 +410,136 @@ def test_the_suite_says_that_keys_of_a_target_are_arguments(quiet: Path) -> None
         check_spelling(Renamed(3, 2.4))
 
 
-def test_a_divider_of_another_package_is_refused() -> None:
-    """It has no guard: one that raises would end the round."""
+def halved(folder: Path, clock: Clock, policy: str) -> Host:
+    """Return a pool of four devices, of which heavy jobs and light ones may each have two."""
+    return Host(Settings(policy, devices=4, divider={"halves": {"heavy": 2.0}}), folder / "journal.db", clock)
 
-    class Halves:
-        def __init__(self, terms: object) -> None: ...
 
-        def check_pool(self, devices: int) -> None: ...
+def devices_of(host: Host) -> dict[str, float]:
+    return {status.name: status.share * len(status.devices) for status in host.status()}
 
-    Halves.__module__ = "quiet_nights"
-    register("halves", Part(dividers={"halves": Halves}))
-    try:
-        with pytest.raises(ValueError, match="only parts of the library itself may divide a pool"):
-            Settings(divider={"halves": {}})
-        with pytest.raises(ValueError, match="a pool must have at most one divider, got owners, halves"):
-            Settings(divider={"owners": {}, "halves": {}})
-    finally:
-        unregister("halves")
+
+WEIGHTS = {"a": 1.0, "b": 3.0, "c": 2.0, "d": 4.0}
+HALVES = {"a": 1.0, "b": 1.0, "c": 0.0, "d": 1.0}  # of the heavy jobs, c comes last under both policies
+
+
+def weighty() -> Submit:
+    return Submit(tuple(
+        Job(name, 700.0 if name == "c" else 600.0, as_target("loss<=0.1"), weight=weight)
+        for name, weight in WEIGHTS.items()
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["edf", "heaviest_first"])
+def test_a_divider_of_a_package_divides_a_pool_that_is_killed_and_goes_on(
+    quiet: Path, tmp_path: Path, policy: str
+) -> None:
+    clock = Clock()
+    host = halved(tmp_path, clock, policy)
+    assert host.scheduler.packages["divider halves"] == "quiet-nights 1.2"
+    host.handle(weighty())
+    assert devices_of(host) == HALVES
+    host.scheduler.check()
+    assert host.scheduler.shares() == [{"half": "heavy", "jobs": 3}, {"half": "light", "jobs": 1}]
+    train(host, clock, 3)
+    assert not host.scheduler.failed_parts
+    again = halved(tmp_path, clock, policy)  # nothing is closed
+    assert devices_of(again) == HALVES
+    train(again, clock, 3, start=4)
+    again.close()
+    with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
+        assert replay(journal, whole=True).digest == journal.digest
+
+
+def _raises(*_: Any) -> Any:
+    raise RuntimeError("no more")
+
+
+def _half_a_plan(self: Any, round: Any, view: Any, policy_of: Any) -> Any:
+    return round.plan(policy_of("all"), view), Caps([0], [1.0], [1.0])
+
+
+def _negative(self: Any, job: Any) -> Any:
+    return Membership("all", -1.0)
+
+
+@pytest.mark.parametrize("policy", ["edf", "heaviest_first"])
+@pytest.mark.parametrize(
+    ("method", "does", "words"),
+    [
+        ("plan", _raises, "RuntimeError: no more"),
+        ("plan", _half_a_plan, "ValueError: of must have one of 1 groups for each of 5 jobs, got [0]"),
+        ("count", _raises, "RuntimeError: no more"),
+        ("admit", _raises, "RuntimeError: no more"),
+        ("admit", _negative, "ValueError: cap and quota must not be negative, got -1.0 and 0"),
+    ],
+)
+def test_a_divider_that_fails_divides_no_more(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, does: Any, words: str, policy: str
+) -> None:
+    clock = Clock()
+    host = halved(tmp_path, clock, policy)
+    host.handle(weighty())
+    train(host, clock, 2)
+    with monkeypatch.context() as broken:
+        broken.setattr(sys.modules["quiet_nights"].Halves, method, does)
+        host.handle(Submit((Job("e", 50.0, as_target("loss<=0.1"), weight=9.0),)))
+        train(host, clock, 2, start=3)
+    assert host.scheduler.failed_parts["divider halves"] == words
+    assert sum(devices_of(host).values()) == 4.0  # of five jobs of which four are heavy
+    assert host.scheduler.shares() == []
+    again = halved(tmp_path, clock, policy)  # it would not fail any more, and has failed all the same
+    assert again.scheduler.failed_parts == {"divider halves": words}
+    assert devices_of(again) == devices_of(host)
+    train(again, clock, 2, start=5)
+    again.close()
+    with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
+        assert replay(journal, whole=True).digest == journal.digest
+
+
+def test_an_upgraded_divider_stops_no_restart(quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks the policy once a round where it asked it twice, and puts all jobs into one group."""
+    clock = Clock()
+    host = halved(tmp_path, clock, "heaviest_first")
+    host.handle(weighty())
+    train(host, clock, 3)
+    before = devices_of(host)
+
+    def plan(self: Any, round: Any, view: Any, policy_of: Any) -> Any:
+        whole = round.plan(policy_of("all"), view)
+        whole.share[whole.order[1:]] = 0.0
+        return whole, Caps([0] * len(view), [1.0], [1.0])
+
+    halves = sys.modules["quiet_nights"].Halves
+    monkeypatch.setattr(halves, "plan", plan)
+    monkeypatch.setattr(halves, "admit", lambda self, job: Membership("all", 1.0))
+    monkeypatch.setattr(halves, "check", lambda self, table: None)
+    again = halved(tmp_path, clock, "heaviest_first")
+    assert devices_of(again) == before
+    train(again, clock, 1, start=4)
+    assert sum(devices_of(again).values()) == 1.0
+    assert not again.scheduler.failed_parts
+    again.close()
+    with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
+        assert replay(journal, whole=True).digest == journal.digest
+
+
+def test_the_terms_of_a_divider_stand_in_the_section_of_the_pool(quiet: Path, tmp_path: Path) -> None:
+    text = "pool: {{devices: {}, halves: {}}}\njobs: {{a: {{config: a.yaml, deadline: 1m, target: 9 batches}}}}"
+    (tmp_path / "a.yaml").write_text("model: {class_path: x.Y}\n")
+    spec = BundleSpec.from_text(text.format(2, 1.5), tmp_path)
+    assert spec.settings.divider == {"halves": {"heavy": 1.5}}
+    assert pool_to_dict(spec.settings, "cpu")["halves"] == 1.5
+    with pytest.raises(BundleError, match=r"pool\.halves: could not convert string to float: 'much'"):
+        BundleSpec.from_text(text.format(2, "much"), tmp_path)
+    with pytest.raises(BundleError, match="halves: devices must be even, got 3"):
+        BundleSpec.from_text(text.format(3, 2), tmp_path)
+    with pytest.raises(ValueError, match="a pool must have at most one divider, got owners, halves"):
+        Settings(divider={"owners": {}, "halves": {}})
 
 
 def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path: Path) -> None:
     from lightning_core.bundle.pool_section import ExistingPool
-    from lightning_core.bundle.problems import BundleError
 
     text = "policy: this.Zen\njobs: {a: {config: {model: x.Y}, deadline: 1m, target: 9 batches}}"
     forget()

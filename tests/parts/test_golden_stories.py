@@ -31,7 +31,7 @@ def test_the_events_of_a_golden_journal_lead_to_the_same_decisions(name: str) ->
 def test_a_state_that_controllers_have_saved_is_taken_on_and_leads_to_the_same_decisions(name: str) -> None:
     golden = Golden.read(path_of(name))
     assert golden.saved is not None
-    assert golden.saved.state["divider" if name.endswith("-owners") else "controllers"]
+    assert golden.saved.state["division" if name.endswith("-owners") else "controllers"]
     assert not golden.first_other(from_saved=True)
 
 

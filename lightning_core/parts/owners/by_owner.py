@@ -25,6 +25,7 @@ from lightning_core.core.reasons import index
 from lightning_core.parts.owners.dealing import Dealing, DeviceSubset, rooms
 from lightning_core.parts.owners.fair_share import EPSILON, Claims, allotments, fair_shares
 from lightning_core.planning.best_effort import fewest, slowed
+from lightning_core.scheduler.divider import joined
 from lightning_core.scheduler.round import Round
 
 # Times that owners are planned in a round at most: where one asks for less than it may hold, others may hold more.
@@ -106,7 +107,7 @@ def plan_by_owner(round: Round, view: JobView, owners: Entitled, policies: Seque
         if not less.any():
             break
         claims = claims._replace(demand=np.where(less, asked, claims.demand))
-    plan = _joined(view, plans, rows)
+    plan = joined(view, plans, rows)
     conserving = np.array([one.work_conserving for one in plans])
     dealing = Dealing(plan, view.size, usable, owners.of, conserving, places, room)
     dealing.deal(allotted)
@@ -160,30 +161,6 @@ def _plan_one(round: Round, jobs: JobView, rows: IntArray, policy: Policy, devic
 def _asked(plan: Plan, size: IntArray) -> float:
     """Return the devices that a plan asks for; inf if it has use for any."""
     return np.inf if plan.work_conserving else float((plan.share * (size if plan.size is None else plan.size)).sum())
-
-
-def _joined(view: JobView, plans: Sequence[Plan], rows: Sequence[IntArray]) -> Plan:
-    """Return the plans of all owners as one; its order has the jobs of one owner after those of another."""
-    n = len(view)
-    filled = {name for name in ("size", "capped", "yields") if any(getattr(one, name) is not None for one in plans)}
-    joined = Plan(
-        order=np.concatenate([its[one.order] for one, its in zip(plans, rows, strict=True)]),
-        share=np.zeros(n),
-        finish=np.full(n, np.nan),
-        codes=np.zeros(n, np.int64),
-        waiting=np.zeros(n, np.int64),
-        numbers=np.zeros((n, 2)),
-        work_conserving=all(one.work_conserving for one in plans),
-        size=(fewest(view) if len(view.speedup) else view.size.copy()) if "size" in filled else None,
-        capped=np.zeros(n, np.bool_) if "capped" in filled else None,
-        yields=np.zeros(n, np.bool_) if "yields" in filled else None,
-        replan_at=min(one.replan_at for one in plans),
-    )
-    for one, its in zip(plans, rows, strict=True):
-        for name in ("share", "finish", "codes", "waiting", "numbers", "size", "capped", "yields"):
-            if (column := getattr(one, name)) is not None:
-                getattr(joined, name)[its] = column
-    return joined
 
 
 def _merged(round: Round, plan: Plan, dealing: Dealing, owners: Entitled) -> Plan:

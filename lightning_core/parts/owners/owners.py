@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,12 @@ from lightning_core.core.arrays import IntArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import check_at_most
 from lightning_core.core.plans import JobView, Plan
-from lightning_core.core.protocols import Policy
-from lightning_core.core.saved_state import Saves, StateError
 from lightning_core.parts.owners.by_owner import Entitled, plan_by_owner
 from lightning_core.parts.owners.device_time import DeviceTime
 from lightning_core.parts.owners.owner_terms import MAX_OWNERS, OTHERS, OwnerTerms, check_quotas, owner_terms
 from lightning_core.parts.owners.owners_section import owners_section, read_owners
 from lightning_core.scheduler.allocation import Caps
+from lightning_core.scheduler.divider import Membership, PolicyOf
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import JobTable
@@ -35,19 +33,16 @@ class Owners:
 
     Attributes:
         time: What each owner has had.
-        policies: The policy of each owner that has jobs.
 
     Raises:
         ValueError: If a name or an argument is wrong.
     """
 
     time: DeviceTime
-    _policy: Policy
 
     def __init__(self, terms: Mapping[str, Mapping[str, Any]]) -> None:
         check_at_most("the number of owners", len(terms), MAX_OWNERS)
         self._named = owner_terms(terms)
-        self.policies: dict[str, Policy] = {}
         self._terms: list[OwnerTerms] = []
         self._index: dict[str, int] = {}
 
@@ -61,46 +56,27 @@ class Owners:
         """Return the terms as in a file."""
         return owners_section(terms)
 
-    def join(self, settings: Settings, policy: Policy) -> None:
-        """Join a scheduler."""
-        self._policy, self.time = policy, DeviceTime(settings.turn)
+    def join(self, settings: Settings) -> None:
+        """Join a pool, whose devices must suffice for the quotas."""
+        check_quotas(self._named, settings.devices)
+        self.time = DeviceTime(settings.turn)
 
-    def check_pool(self, devices: int) -> None:
-        """Check the quotas against the devices of a pool."""
-        check_quotas(self._named, devices)
-
-    def policy_of(self, job: Job) -> Policy:
-        """Return the policy of the jobs of a job's owner."""
-        return self._policy_of(job.owner)
-
-    def _policy_of(self, owner: str) -> Policy:
-        if owner not in self.policies:
-            self.policies[owner] = deepcopy(self._policy)
-        return self.policies[owner]
-
-    def cap_of(self, job: Job) -> float:
-        """Return how many devices the owner of a job may have at most."""
-        return self.terms_of(job.owner).cap
-
-    def quota_of(self, job: Job) -> int:
-        """Return how many devices are those of a job's owner."""
-        return self.terms_of(job.owner).devices
+    def admit(self, job: Job) -> Membership:
+        """Return the owner of a job, and what it may have."""
+        terms = self.terms_of(job.owner)
+        return Membership(job.owner, terms.cap, terms.devices)
 
     def terms_of(self, owner: str) -> OwnerTerms:
         """Return the terms of an owner, named or not."""
         return self._named.get(owner) or self._named.get(OTHERS) or OwnerTerms()
 
-    def forget(self, jobs: Iterable[Job]) -> None:
-        """Forget the policies of owners that have no job in the table."""
-        present = {job.owner for job in jobs}
-        self.policies = {owner: policy for owner, policy in self.policies.items() if owner in present}
-
-    def plan(self, round: Round, view: JobView) -> tuple[Plan, Caps]:
+    def plan(self, round: Round, view: JobView, policy_of: PolicyOf) -> tuple[Plan, Caps]:
         """Plan a round; return what each owner may have at most with the plan.
 
         Args:
             round: The round.
             view: Its jobs.
+            policy_of: Returns the policy of an owner's jobs.
         """
         time, now = self.time, round.now
         names = [round.table.jobs[row].owner for row in round.rows.tolist()]
@@ -111,16 +87,15 @@ class Owners:
         time.advance(self._terms, now)
         every, of = np.unique([self._index[name] for name in names], return_inverse=True)
         owners = self._entitled(every, of, now)
-        policies = [self._policy_of(time.names[owner]) for owner in every.tolist()]
+        policies = [policy_of(time.names[owner]) for owner in every.tolist()]
         time.share = np.zeros(len(time.names))
         if len(every) == 1 and owners.cap[0] >= round.devices and not owners.spent[0]:
-            plan, limited = round.plan(policies[0], view), np.full(len(of), np.inf)
+            plan, limited = round.plan(policies[0], view), np.array([np.inf])
         else:
             plan, share, content, limits = plan_by_owner(round, view, owners, policies)
             time.share[every] = np.where(content, 0.0, share)
-            limited = np.where(limits, share, np.inf)[of]
-        round.table.group_share[round.rows] = limited
-        return plan, Caps(of.tolist(), owners.cap.tolist())
+            limited = np.where(limits, share, np.inf)
+        return plan, Caps(of.tolist(), owners.cap.tolist(), limited.tolist())
 
     def _entitled(self, every: IntArray, of: IntArray, now: float) -> Entitled:
         terms = [self._terms[owner] for owner in every.tolist()]
@@ -188,19 +163,10 @@ class Owners:
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        policies: dict[str, Any] = {}
-        for name, policy in self.policies.items():
-            if not isinstance(policy, Saves):
-                raise StateError(f"{type(policy).__name__} must have the methods state and restore, to be saved")
-            policies[name] = policy.state()
-        return {"time": self.time.state(), "policies": policies}
+        return {"time": self.time.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take on a state that :meth:`state` returned."""
         self.time.restore(state["time"])
         for name in self.time.names:
             self._take_terms(name)
-        for name, saved in state["policies"].items():
-            policy = self._policy_of(name)
-            assert isinstance(policy, Saves)  # its copy has saved itself
-            policy.restore(saved)

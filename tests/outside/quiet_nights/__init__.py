@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,6 +14,7 @@ from lightning_core import Part, Pool
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.arrays import LEVELS, FloatArray, IntArray
 from lightning_core.core.control import Ask, Asker, Rights
+from lightning_core.core.jobs import Job
 from lightning_core.core.parts import Companion, Group, LivePage
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import Reason
@@ -23,6 +24,8 @@ from lightning_core.history.history import History
 from lightning_core.history.pool_scene import PoolScene
 from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.planning.sequencing import one_by_one
+from lightning_core.scheduler.allocation import Caps
+from lightning_core.scheduler.divider import Membership, PolicyOf, joined
 
 
 class HeaviestFirst(Stateful):
@@ -235,10 +238,70 @@ def _loudness(jobs: Sequence[JobStatus]) -> str:
     return f"{len(jobs)} jobs, up to {max(job.parts['quiet'].get('decibels', 30) for job in jobs)} dB"
 
 
+class Halves(Stateful):
+    """A divider: heavy jobs and light ones, of which each kind may have half of the devices.
+
+    Args:
+        terms: ``{"heavy": W}``: jobs of this weight or a higher one are heavy.
+    """
+
+    STATE = ("rounds",)
+
+    def __init__(self, terms: Mapping[str, float]) -> None:
+        self.heavy = terms["heavy"]
+        self.rounds = 0
+        self.devices = 0
+
+    @classmethod
+    def read(cls, section: Any, problems: Any, devices: int | None) -> dict[str, Any]:
+        weight = problems.read(float, section)
+        return {} if weight is None else {"heavy": weight}
+
+    @classmethod
+    def section(cls, terms: Mapping[str, Any]) -> Any:
+        return terms["heavy"]
+
+    def join(self, settings: Any) -> None:
+        if settings.devices % 2:
+            raise ValueError(f"halves: devices must be even, got {settings.devices}")
+        self.devices = settings.devices // 2
+
+    def admit(self, job: Job) -> Membership:
+        return Membership("heavy" if job.weight >= self.heavy else "light", self.devices)
+
+    def plan(self, round: Any, view: JobView, policy_of: PolicyOf) -> tuple[Plan, Caps]:
+        self.rounds += 1
+        heavy = view.weight >= self.heavy
+        rows = {name: np.flatnonzero(heavy == is_heavy) for name, is_heavy in (("light", False), ("heavy", True))}
+        rows = {name: its for name, its in rows.items() if len(its)}
+        plans = [
+            round.only(its).plan(policy_of(name), replace(view.only(its), devices=self.devices))
+            for name, its in rows.items()
+        ]
+        for plan in plans:
+            plan.share[plan.order[self.devices :]] = 0.0  # each job here is for one device
+        of = heavy.astype(int) if len(rows) == 2 else np.zeros(len(view), int)
+        devices = [float(self.devices)] * len(rows)
+        return joined(view, plans, list(rows.values())), Caps(of.tolist(), devices, devices)
+
+    def count(self, table: Any, now: float) -> None: ...
+
+    def check(self, table: Any) -> None:
+        for is_heavy in (False, True):
+            rows = [row for row in table.active_rows().tolist() if (table.weight[row] >= self.heavy) == is_heavy]
+            held = sum(table.share[row] * len(table.home[row]) for row in rows)
+            assert held <= self.devices + 1e-6, f"one half holds {held} devices"
+
+    def describe(self, jobs: Iterable[Job], now: float) -> list[dict[str, Any]]:
+        heavy = [job.weight >= self.heavy for job in jobs]
+        return [{"half": "heavy", "jobs": heavy.count(True)}, {"half": "light", "jobs": heavy.count(False)}]
+
+
 part = Part(
     policies={"heaviest_first": HeaviestFirst},
     estimators={"straight_line": StraightLine},
     controllers={"quiet": Quiet},
+    dividers={"halves": Halves},
     members={"provisioners": {"shelf": Shelf}},
     targets=[Halving],
     events={"night_began": NightBegan},
