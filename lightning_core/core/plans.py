@@ -122,7 +122,7 @@ class Plan:
         order: All rows, the first to be served first: a permutation.
         share: Share of its devices that each job should hold, in [0, 1]. A job with 0 gets only leftovers.
         finish: Expected time at which the target is reached, scheduler time; inf if never, NaN if unknown.
-        codes: Reasons of the jobs that are served, indices into :data:`lightning_core.core.reasons.CODES`.
+        codes: Reasons of the jobs that are served, by their :func:`~lightning_core.core.reasons.index`.
         waiting: Reasons of the jobs that are not served, likewise.
         numbers: Numbers of the reasons, shape ``(n, 2)``.
         work_conserving: Whether leftovers go to any job that can use them.

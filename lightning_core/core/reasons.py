@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import count
 from typing import NamedTuple
 
 from lightning_core.core.durations import FAR, format_duration, format_forecast, rounded
@@ -130,18 +131,11 @@ WORDS |= {
     "target_met_best_effort": "target met",
 }
 WORDS |= {
-    # of dividers, and of jobs in what these give their groups; a plan holds reasons as indices of this table
-    "fair_share": "waiting for its turn in its owner's fair share, {0:.3g} of {1:# device}",
-    "owner_cap": "waiting for other jobs of its owner, which may have {0:# device} at most",
-    "owner_budget": "its owner's budget of {0:,.4g} device-hours is spent: waiting for devices that no other owner "
-    "can use; the budget is renewed in {1:t}",
-    "owner_budget_ends": "its owner's budget of {0:,.4g} device-hours is spent: waiting for devices that no other "
-    "owner can use",
-    "owner_borrows": "its owner's budget of {0:,.4g} device-hours is spent: uses devices that no other owner can use",
-    "late_in_share": "forecast to finish {0:ft} late in its owner's fair share of {1:# device}",
-    "not_in_share": "not expected in time in its owner's fair share of {0:# device}",
-    "too_long_for_cap": "needs at least {0:ft1} on the {2:# device} that its owner may have, and has {1:t}",
-    "above_cap": "needs {0:# device}, but its owner may have {1:.0f} at most",
+    # of jobs in what a divider gives their group; the text is its word for a group
+    "late_in_share": "forecast to finish {0:ft} late in its {text}'s share of {1:# device}",
+    "not_in_share": "not expected in time in its {text}'s share of {0:# device}",
+    "too_long_for_cap": "needs at least {0:ft1} on the {2:# device} that its {text} may have, and has {1:t}",
+    "above_cap": "needs {0:# device}, but its {text} may have {1:.0f} at most",
 }
 # The reason of a missed target has two parts, each with a code: the end of the job and its progress.
 ENDED_BY = {
@@ -175,7 +169,6 @@ WORDS |= {
 }
 WORDS["words"] = "{text}"  # a reason that another process sent as text alone
 WORDS |= {
-    # at the end, for saved states hold places in this table
     "ranks_wait": "none of its {1:.0f} ranks has moved for {0:t}, and they are not all in the same place{text}",
     "met_goes_on": "target met: continues until its min_epochs or min_steps, on devices that no other job needs",
     "flat_metric": "{text} is not rising towards the target",
@@ -195,7 +188,8 @@ WORDS |= {
     "other_slice": "waiting for a time slice",
     "on_fewest": "on the fewest devices that it can have",
 }
-CODES = tuple(WORDS)
+# Codes by their index. Those of parts are added when they are first used: an index means the same in one process only.
+CODES = dict(enumerate(WORDS))
 # Reasons of grants that hold a forecast, each with the same reason without it. A policy's forecast is of another moment
 # than the verdict's, asks another question ("alone") and doubts otherwise, so that both together contradict each other.
 WITHOUT_FORECAST = {
@@ -210,7 +204,8 @@ WITHOUT_FORECAST = {
 }  # fmt: skip
 # Reasons of grants to jobs that stand still until told otherwise; they say nothing about the job's forecast.
 STANDS_STILL = frozenset({"paused", "told_none"})
-_INDEX = {code: index for index, code in enumerate(CODES)}
+_INDEX = {code: index for index, code in CODES.items()}
+_NEXT = count(len(CODES))
 
 
 def words_of(code: str) -> str | None:
@@ -308,5 +303,14 @@ def check_reason(reason: Reason) -> Reason:
 
 
 def index(code: str) -> int:
-    """Return the index of a code in :data:`CODES`, for plans that hold reasons as arrays."""
-    return _INDEX[code]
+    """Return the index of a code in :data:`CODES`, for plans that hold reasons as arrays.
+
+    Raises:
+        KeyError: If it is neither the library's nor of the form ``PART.CODE``.
+    """
+    if (known := _INDEX.get(code)) is not None:
+        return known
+    if "." not in code:
+        raise KeyError(code)
+    CODES[new := next(_NEXT)] = code
+    return _INDEX.setdefault(code, new)

@@ -43,7 +43,12 @@ class Divider(Protocol):
 
     Args:
         terms: What :meth:`read` has returned, checked; a ValueError says what is wrong.
+
+    Attributes:
+        group_word: Word for a group in reasons: ``owner`` of "in its owner's share".
     """
+
+    group_word: str
 
     @classmethod
     def read(cls, section: Any, problems: Any, devices: int | None) -> dict[str, Any]:
@@ -149,6 +154,7 @@ class Division:
         self.policies: dict[str, Policy] = {}
         self._policy, self._table = policy, table
         self._groups: dict[str, str] = {}
+        table.group_word = divider.group_word
 
     def admit(self, job: Job) -> Membership:
         """Add a job to its group."""

@@ -27,6 +27,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_TEXT
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Estimator, Policy
+from lightning_core.core.reasons import CODES, index
 from lightning_core.core.saved_state import Saves, StateError, Stateful, decode, encode, restored
 from lightning_core.scheduler.allocation import Caps
 from lightning_core.scheduler.divider import Divider, Membership, PolicyOf
@@ -344,6 +345,10 @@ class GuardedEstimator(OutsidePart):
 class GuardedDivider(OutsidePart):
     """A divider behind its guard; once it has failed, all jobs are planned together."""
 
+    @property
+    def group_word(self) -> str:
+        return str(getattr(self.inner, "group_word", "group"))[:MAX_TEXT]
+
     def join(self, settings: Any) -> None:
         self.inner.join(settings)
 
@@ -388,6 +393,8 @@ class GuardedDivider(OutsidePart):
         return self.calls.ask(self.part, "describe", call, list, list)
 
 
+# Columns of a plan that are recorded by code: an index means the same in one process only.
+_CODED = ("codes", "waiting")
 _CAPS = {"of": int, "most": float, "share": float}
 
 
@@ -418,11 +425,13 @@ def _guarded(kind: type[Any], inner: Any, part: str, calls: OutsideCalls, instea
 
 def _plan_as_json(plan: Plan, jobs: JobView, now: float) -> dict[str, Any]:
     plan.check(jobs, now)
-    return {one.name: _as_json(getattr(plan, one.name)) for one in fields(Plan)}
+    columns = {one.name: _as_json(getattr(plan, one.name)) for one in fields(Plan)}
+    return columns | {name: [CODES[code] for code in getattr(plan, name).tolist()] for name in _CODED}
 
 
 def _read_plan(values: Mapping[str, Any]) -> Plan:
-    return Plan(**{name: decode(value) for name, value in values.items()})
+    columns = {name: decode(value) for name, value in values.items()}
+    return Plan(**columns | {name: np.array([*map(index, values[name])], np.int64) for name in _CODED})
 
 
 def _as_json(value: Any) -> Any:

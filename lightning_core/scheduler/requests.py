@@ -131,7 +131,7 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int, cap: fl
         return Reason("no_such_location", text=job.location)
     least = job.sizes[0] if job.sizes else job.min_devices
     if cap < least <= available:
-        return Reason("above_cap", (least, cap))
+        return Reason("above_cap", (least, cap), state.table.group_word)
     if size < job.min_devices:
         return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
     if (refusal := settings.memory_refusal(job.memory)) is not None:

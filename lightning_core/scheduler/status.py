@@ -140,7 +140,7 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
         if needs <= spare:  # it stays infeasible until its chance is better than that
             return Reason("uncertain", (0.0, float(table.chance[row])))
         if needs < MAX_FORECAST and table.group_cap[row] < table.speedups[row].sizes[-1]:
-            return Reason("too_long_for_cap", (needs, spare, float(table.group_cap[row])))
+            return Reason("too_long_for_cap", (needs, spare, float(table.group_cap[row])), table.group_word)
         return Reason(code, (needs, spare)) if needs < MAX_FORECAST else _flat(table, row)
     if directive.reason.code in STANDS_STILL:
         needs = float(table.work_mid[row])
@@ -176,7 +176,7 @@ def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool
     early = min(float(table.deadline[row]), float(table.ends_by[row])) - float(table.finish[row])
     if not isfinite(early):  # the policy cannot say
         if table.work_mid[row] < MAX_FORECAST:
-            return Reason("not_in_share", (share,)) if share < inf else granted
+            return Reason("not_in_share", (share,), table.group_word) if share < inf else granted
         return Reason("unsure") if table.work_low[row] < MAX_FORECAST else _flat(table, row)
     if table.belief[row] == FEASIBLE:
         return Reason("on_time", (early,))
@@ -185,7 +185,7 @@ def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool
     if -early > (FAR - 1.0) * (float(table.deadline[row]) - float(table.submitted[row])):
         return _flat(table, row, otherwise=Reason("far_late"))
     if share < inf and not limited:
-        return Reason("late_in_share", (-early, share))
+        return Reason("late_in_share", (-early, share), table.group_word)
     return Reason("late_for_end" if limited else "late", (-early,))
 
 

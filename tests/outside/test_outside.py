@@ -95,6 +95,7 @@ def test_every_part_works_in_a_pool_that_is_killed_and_goes_on(quiet: Path, tmp_
     host.handle(jobs())
     first = {status.name: status.share for status in host.status()}
     assert first == {"a": 0.0, "b": 1.0, "c": 0.0}  # the heaviest
+    assert str(host.status()[1].grant_reason) == "heaviest of 3 jobs"
 
     train(host, clock, 3)
     host.handle(PartEvent("quiet.night_began", {"events": 4}))

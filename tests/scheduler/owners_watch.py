@@ -74,7 +74,7 @@ class OwnersWatch:
             if job.state is State.ENDED:
                 continue
             code, numbers, terms = job.grant_reason.code, job.grant_reason.numbers, owners.terms_of(job.owner)
-            if code.startswith("owner_b"):
+            if code.startswith(("owners.budget", "owners.borrows")):
                 assert job.owner in spent, f"{job.name}: {job.grant_reason}, and its owner's budget is not spent"
-            if code == "fair_share" and not scheduler.unavailable_devices:
+            if code == "owners.fair_share" and not scheduler.unavailable_devices:
                 assert numbers[0] >= terms.devices - EPSILON, f"{job.name}: {job.grant_reason}, below its owner's quota"

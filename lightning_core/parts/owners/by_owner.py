@@ -196,12 +196,12 @@ def _explain(
     limited = (~content[of] | at_cap) & ((asked > 0) | (size > share[of]))
     waits = limited & ~round.excluded & (plan.share == 0)
     capped = waits & at_cap
-    plan.waiting[waits], plan.waiting[capped] = index("fair_share"), index("owner_cap")
-    plan.waiting[waits & spent] = index("owner_budget")
-    plan.waiting[waits & spent & never] = index("owner_budget_ends")
+    plan.waiting[waits], plan.waiting[capped] = index("owners.fair_share"), index("owners.cap")
+    plan.waiting[waits & spent] = index("owners.budget")
+    plan.waiting[waits & spent & never] = index("owners.budget_ends")
     plan.numbers[waits] = np.stack([share[of[waits]], np.full(np.count_nonzero(waits), round.devices)], axis=1)
     plan.numbers[capped, 0] = owners.cap[of[capped]]
     served = spent & (plan.share > 0)
-    plan.codes[served] = index("owner_borrows")
+    plan.codes[served] = index("owners.borrows")
     told = served | (waits & spent)
     plan.numbers[told] = np.stack([owners.budget[of[told]], np.where(never, 0.0, owners.renewed[of])[told]], axis=1)

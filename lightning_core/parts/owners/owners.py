@@ -38,6 +38,7 @@ class Owners:
         ValueError: If a name or an argument is wrong.
     """
 
+    group_word = "owner"
     time: DeviceTime
 
     def __init__(self, terms: Mapping[str, Mapping[str, Any]]) -> None:

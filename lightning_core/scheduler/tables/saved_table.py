@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.codec import answer_from_dict, answer_to_dict, job_from_dict, job_to_dict
 from lightning_core.core.control import Asked, Asker, check_known
 from lightning_core.core.earlier_runs import BinnedCurve
 from lightning_core.core.events import BadLosses, Checkpoint
-from lightning_core.core.reasons import Reason
+from lightning_core.core.reasons import CODES, Reason, index
 from lightning_core.core.saved_state import StateError, decode, encode, restored
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.validation import checked
@@ -57,6 +59,7 @@ def table_to_dict(table: JobTable) -> dict[str, Any]:
     """Return a table as JSON values."""
     return {
         "columns": {name: encode(getattr(table, name)) for name in SAVED},
+        "codes": [CODES.get(code) for code in table.code.tolist()],  # an index means the same in one process only
         "row_of": encode(table.row_of),
         "submissions": table.submissions,
         "past_resizes": encode(table.past_resizes),
@@ -80,6 +83,7 @@ def restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
         raise StateError(f"the table must have the columns {sorted(SAVED)}, got {sorted(saved['columns'])}")
     for name in SAVED:
         setattr(table, name, decode(saved["columns"][name]))
+    table.code = np.array([-1 if code is None else index(code) for code in saved["codes"]], np.int64)
     table.row_of = decode(saved["row_of"])
     table.submissions = checked(saved["submissions"], int)
     table.past_resizes = decode(saved["past_resizes"])

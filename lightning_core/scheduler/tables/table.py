@@ -155,6 +155,7 @@ class JobTable:
         self.earlier: dict[int, tuple[str, ...]] = {}  # names of the earlier runs that it was given
         self.leaving: dict[int, tuple[int, ...]] = {}  # devices that its process was told to leave, until it has
         self.past_resizes: deque[float] = deque(maxlen=MAX_PAST_RESIZES)  # costs of jobs that have left
+        self.group_word = "group"  # what divides the pool calls a group of its jobs
         for name, kind in COLUMNS.items():
             setattr(self, name, np.zeros(16, kind))
 
@@ -372,4 +373,4 @@ _KINDS = {"BoolArray": np.bool_, "FloatArray": np.float64, "IntArray": np.int64}
 COLUMNS = {name: _KINDS[kind] for name, kind in JobTable.__annotations__.items()}
 # The numbers of reasons are saved apart: states that were saved before have none.
 NUMBERS = ("number", "number_2")
-SAVED = tuple(name for name in COLUMNS if name not in NUMBERS)
+SAVED = tuple(name for name in COLUMNS if name not in NUMBERS and name != "code")  # which is saved by name

@@ -17,7 +17,7 @@ from lightning_core.core.control import Ask, Asker, Rights
 from lightning_core.core.jobs import Job
 from lightning_core.core.parts import Companion, Group, LivePage
 from lightning_core.core.plans import JobView, Plan
-from lightning_core.core.reasons import Reason
+from lightning_core.core.reasons import Reason, index
 from lightning_core.core.saved_state import Stateful
 from lightning_core.core.targets import Target
 from lightning_core.history.history import History
@@ -43,7 +43,10 @@ class HeaviestFirst(Stateful):
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         self.plans += 1
-        return one_by_one(jobs, np.lexsort((self._draw.random(len(jobs)), -jobs.weight)), now)
+        plan = one_by_one(jobs, np.lexsort((self._draw.random(len(jobs)), -jobs.weight)), now)
+        heaviest = plan.order[0]
+        plan.codes[heaviest], plan.numbers[heaviest] = index("quiet.heaviest"), (len(jobs), 0.0)
+        return plan
 
 
 class StraightLine(Stateful):
@@ -246,6 +249,7 @@ class Halves(Stateful):
     """
 
     STATE = ("rounds",)
+    group_word = "half"
 
     def __init__(self, terms: Mapping[str, float]) -> None:
         self.heavy = terms["heavy"]
@@ -302,6 +306,7 @@ part = Part(
     estimators={"straight_line": StraightLine},
     controllers={"quiet": Quiet},
     dividers={"halves": Halves},
+    reasons={"heaviest": "heaviest of {0:# job}"},
     members={"provisioners": {"shelf": Shelf}},
     targets=[Halving],
     events={"night_began": NightBegan},

@@ -316,7 +316,7 @@ def test_a_job_that_is_late_in_its_owners_share_is_at_risk_and_says_so() -> None
     scheduler.handle(Tick(), 2.0)
     assert status(scheduler, "a1").verdict is Verdict.FEASIBLE
     assert status(scheduler, "a2").verdict is Verdict.AT_RISK
-    assert str(status(scheduler, "a2").reason) == "forecast to finish 20s late in its owner's fair share of 1 device"
+    assert str(status(scheduler, "a2").reason) == "forecast to finish 20s late in its owner's share of 1 device"
     assert str(status(scheduler, "a2").grant_reason) == "waiting for its turn in its owner's fair share, 1 of 2 devices"
     for one in flood:
         scheduler.handle(Cancel(one.name), 3.0)
@@ -331,7 +331,7 @@ def test_a_job_that_is_left_out_within_its_owners_share_says_so() -> None:
         scheduler.handle(Report(name, 1, 1, 1, 10, 1.0), 1.0)
     scheduler.handle(Tick(), 2.0)
     assert status(scheduler, "a1").verdict is Verdict.FEASIBLE
-    assert str(status(scheduler, "a0").reason) == "not expected in time in its owner's fair share of 1 device"
+    assert str(status(scheduler, "a0").reason) == "not expected in time in its owner's share of 1 device"
 
 
 def test_a_job_that_its_policy_leaves_out_does_not_wait_for_its_owners_share() -> None:
@@ -341,7 +341,11 @@ def test_a_job_that_its_policy_leaves_out_does_not_wait_for_its_owners_share() -
     scheduler.handle(Report("hopeless", 1, 1, 1, 50, 5.0), 5.0)
     scheduler.handle(Tick(), 6.0)
     scheduler.handle(Tick(), 7.0)
-    assert status(scheduler, "ann2").grant_reason.code == status(scheduler, "bob2").grant_reason.code == "fair_share"
+    assert (
+        status(scheduler, "ann2").grant_reason.code
+        == status(scheduler, "bob2").grant_reason.code
+        == "owners.fair_share"
+    )
     assert status(scheduler, "hopeless").grant_reason.code == "not_scheduled"
 
 
