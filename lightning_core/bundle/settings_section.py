@@ -27,7 +27,7 @@ def read_settings(
             class that its scheduler would import.
 
     Returns:
-        The settings, without a market; None, with the problems added, if they are wrong.
+        The settings, without a supply of nodes; None, with the problems added, if they are wrong.
     """
     default = Settings()
     period = problems.at("period").read(parse_duration, content["period"]) if "period" in content else default.period

@@ -83,7 +83,7 @@ class BundleRunner:
         pool_manager: Actor of the pool manager.
         is_lost: Returns whether the control process of Ray is dead.
         watcher: Object that is shown the jobs.
-        give_back: Gives the nodes of a market back once all jobs have left: the scheduler still hears of their end.
+        give_back: Gives the nodes of a supply back once all jobs have left: the scheduler still hears of their end.
 
     Attributes:
         busy: Jobs whose workers had not left in time; empty while the run lasts.

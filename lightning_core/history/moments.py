@@ -130,7 +130,7 @@ class Remark(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """``command`` if a user sent it; otherwise the source: ``plan``, ``market``, ``worker``, ..."""
+        """``command`` if a user sent it; otherwise the source: the name of a controller, ``worker``, ..."""
         return "command" if self.by == Asker.PERSON else self.by
 
 

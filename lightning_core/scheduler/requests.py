@@ -1,4 +1,4 @@
-"""Requests of users, plans and the market: new jobs, other terms, pause, resume, cancel, and feedback.
+"""Requests of users, controllers and parts: new jobs, other terms, pause, resume, cancel, and events of parts.
 
 And which events change nothing. They are answered from what is there, and need no place in the journal: anyone who may
 speak to the pool can send them without end.
