@@ -93,7 +93,9 @@ WORDS = {
     "late": "forecast to finish {0:ft} late",
     "too_long": "needs at least {0:ft1} alone on its devices and has {1:t}",
     "flat": "{text} is not falling towards the target",
-    "ends_before": "its training ends at {text} after {0:,.0f} batches, but by forecast the target needs {1:fb0}",
+    "ends_before": "its training ends at {text} after {0:,.0f} batches, but by forecast the target needs at least "
+    "{1:fb0}",
+    "may_end_before": "its training ends at {text} after {0:,.0f} batches, perhaps before its target is met",
     "ends_before_known": "its training ends at {text} after {0:,.0f} batches, but the target is {1:,.0f}",
     "too_long_for_end": "needs at least {0:ft1} alone on its devices, but its time limit (max_time or Slurm's) is up "
     "in {1:t}",

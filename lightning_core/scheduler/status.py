@@ -129,8 +129,7 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
     if belief == MISSED:
         return Reason("late_held" if table.holds[row] else "late_goes_on")
     if belief in (INFEASIBLE, AT_RISK) and table.ends_first(row) and isfinite(table.reach[row]):
-        code = "ends_before_known" if table.exact[row] else "ends_before"
-        return Reason(code, (float(table.ends_at[row]), float(table.reach[row])), table.limits[row])
+        return _ends_first(table, row)
     if belief in (INFEASIBLE, AT_RISK) and _stands_still(table, row):
         return _flat(table, row)
     limited = bool(table.ends_by[row] < table.deadline[row])  # by max_time or the like
@@ -146,6 +145,16 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
         needs = float(table.work_mid[row])
         return Reason("stands_still", (needs, spare)) if needs < MAX_FORECAST else Reason("unsure")
     return _reason_of_time(table, row, table.grant_reason(row), limited=limited)
+
+
+def _ends_first(table: JobTable, row: int) -> Reason:
+    """Return that a training may end by itself before its target: how much it needs only where that is known or sure."""
+    ends, limit, least = float(table.ends_at[row]), table.limits[row], float(table.stated_low[row])
+    if table.exact[row]:
+        return Reason("ends_before_known", (ends, float(table.reach[row])), limit)
+    if table.belief[row] == INFEASIBLE and least > ends:
+        return Reason("ends_before", (ends, least), limit)
+    return Reason("may_end_before", (ends,), limit)
 
 
 def _stands_still(table: JobTable, row: int) -> bool:

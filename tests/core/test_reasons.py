@@ -85,7 +85,7 @@ def test_the_reason_of_a_delayed_job_names_its_devices_and_its_start() -> None:
         (Reason("too_long", (500.0, 8.0)), "needs more than 80s alone on its devices and has 8.0s"),
         (
             Reason("ends_before", (4400.0, 13155.0), "max_epochs=200"),
-            "its training ends at max_epochs=200 after 4,400 batches, but by forecast the target needs 13,000",
+            "its training ends at max_epochs=200 after 4,400 batches, but by forecast the target needs at least 13,000",
         ),
         (
             Reason("ends_before", (4400.0, 11183657.0), "max_steps=4400"),

@@ -65,11 +65,23 @@ def test_a_target_beyond_the_end_of_its_training_is_infeasible_with_a_reason(pol
     a, b = scheduler.status()
     assert a.verdict is Verdict.INFEASIBLE
     assert str(a.reason).startswith(
-        "its training ends at max_epochs=3 after 225 batches, but by forecast the target needs 1,"
+        "its training ends at max_epochs=3 after 225 batches, but by forecast the target needs at least 7"
     )
     if policy in ("triage", "guarded_edf", "index_edf", "lara", "laira", "decor", "lrf", "etf"):
         assert (a.share, b.share) == (0.0, 1.0)  # no time is spent on an infeasible job
     scheduler.check()
+
+
+def test_an_end_that_may_come_first_names_no_number_that_is_not_sure() -> None:
+    """Of a curve whose end half of the forecast puts before the end of its training."""
+    scheduler = Scheduler(Settings(policy="edf"))
+    scheduler.handle(Submit((Job("a", 1000.0, LossTarget("loss", 0.01)),)), 0.0)
+    curve(scheduler, 40, Horizon(900, "max_epochs=12"))
+    scheduler.handle(Tick(), 45.0)
+    [a] = scheduler.status()
+    assert a.verdict is Verdict.AT_RISK
+    words = "its training ends at max_epochs=12 after 900 batches, perhaps before its target is met"
+    assert str(a.reason) == words
 
 
 def test_a_batch_target_beyond_the_trainer_s_limit_is_infeasible_at_once() -> None:
