@@ -148,7 +148,7 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
 
 
 def _ends_first(table: JobTable, row: int) -> Reason:
-    """Return that a training may end by itself before its target: how much it needs only where that is known or sure."""
+    """Return that a training may end by itself before its target; how much it needs, only where that is sure."""
     ends, limit, least = float(table.ends_at[row]), table.limits[row], float(table.stated_low[row])
     if table.exact[row]:
         return Reason("ends_before_known", (ends, float(table.reach[row])), limit)
