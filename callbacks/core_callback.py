@@ -367,7 +367,7 @@ class CoreCallback(pl.Callback):
             del _speakers[trainer]
         if (fit := self._fit_of(trainer)) is not None:
             self._fit = None
-            fit.close(trainer, error)
+            fit.close(error)
             if self._record is not None and trainer.is_global_zero:
                 self._for_parent.leave(trainer, Left(self._record.job_forecast, self._record.best_model))
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from lightning_core.agent import participant
 from lightning_core.agent.reporting.joining import POOL_TIMEOUT
 from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.agent.steering import busy_timer, offload, ranks, steering, throttle
-from lightning_core.callbacks import fit, metric_logging
+from lightning_core.callbacks import metric_logging
 from lightning_core.callbacks.checkpointing import best_model, job_checkpointer
 from lightning_core.node import arbiter_client
 from lightning_core.node.device_arbiter import DeviceArbiter
@@ -93,7 +94,7 @@ LIMITS = {
     "MAX_BATCHES_AHEAD": {2: "two", 3: "three"}.get(busy_timer.MAX_BATCHES_AHEAD, "no row"),
     "MAX_WAIT": console_lines.MAX_WAIT,
     "MAX_WRITE": best_model.MAX_WRITE,
-    "CLOSE_TIMEOUT": fit.CLOSE_TIMEOUT,
+    "CLOSE_TIMEOUT": participant.CLOSE_TIMEOUT,
     "timeout": inspect.signature(Mailbox.close).parameters["timeout"].default,
 }
 

@@ -13,8 +13,8 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 
+from lightning_core.agent.participant import WITHIN
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.fit import WITHIN
 from lightning_core.core.targets import BatchTarget
 from tests.callbacks.test_callback import AlwaysFree, ConnectedScript, Script, fit, grant
 from tests.conftest import ROOT

@@ -299,14 +299,15 @@ MUTANTS = (
         "tests/view/test_lossy_output.py::test_what_acts_goes_on_whatever_becomes_of_its_output",
     ),
     Mutant(
-        "F38", "callbacks/fit.py",
-        "os.environ[WITHIN] = f\"{os.getpid()}:{fit.name}\"", "pass",
+        "F38", "lightning_core/agent/participant.py",
+        "os.environ[WITHIN] = f\"{os.getpid()}:{participant.name}\"", "pass",
         "tests/callbacks/test_within.py::test_a_process_that_a_training_starts_and_waits_for_has_part_in_its_grant",
         "started",
     ),
     Mutant(
-        "F38", "callbacks/fit.py",
-        "return next((fit for fit in _fits_here() if fit.host is None), None)", "return None",
+        "F38", "lightning_core/agent/participant.py",
+        "return next((participant for participant in _trainings_here() if participant.host is None), None)",
+        "return None",
         "tests/callbacks/test_within.py::test_one_within_takes_the_turns_of_the_first",
     ),
     Mutant(
