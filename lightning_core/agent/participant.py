@@ -80,7 +80,7 @@ def never_fails(hook: Callable[Concatenate[S, P], None]) -> Callable[Concatenate
     return survives
 
 
-class ModelKeeper(Protocol):
+class KeepsBest(Protocol):
     """Keeps the best model of a training, as far as what is reported has to do with it."""
 
     wanted: Any
@@ -147,7 +147,7 @@ class Participant:
         self._batches = 0
         self._new_epoch = True
         self._look_at = math.inf  # batches after which `_look` is called
-        self._best: ModelKeeper | None = None
+        self._best: KeepsBest | None = None
         self.hangs = HangWatch(options.hang)
         """Watch of this thread."""
         offload = self._alone(loop.offload, None)
