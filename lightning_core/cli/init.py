@@ -63,7 +63,7 @@ def _init_part(name: str, folder: Path) -> int:
         raise ValueError(f"--part: there is a module {name} already; choose another name")
     _check_empty(folder)
     for source in sorted(PART.rglob("*")):
-        if source.suffix in (".py", ".toml"):
+        if source.suffix in (".py", ".toml", ".yaml"):
             copy = folder / str(source.relative_to(PART)).replace("my_part", name)
             copy.parent.mkdir(exist_ok=True)
             text = source.read_text(encoding="utf-8")
@@ -71,10 +71,10 @@ def _init_part(name: str, folder: Path) -> int:
     print(f"{folder}: a package with a policy, a target, and a controller with an event of its own; next:\n")
     print("  # install it beside lightning_core, and run the conformance suites on it")
     print(f"  pip install -e {shlex.quote(str(folder))} pytest && python -m pytest {shlex.quote(str(folder))}")
-    print("  # compare its policy with another one; `lightning-core init` writes a bundle to do so")
-    print("  lightning-core simulate bundle.yaml --policy heaviest,edf")
-    print("  # use both in a pool; pool.yaml has: policy: heaviest, and: pool: {controllers: {maintenance: {}}}")
-    print("  lightning-core up --config pool.yaml")
+    print("  # write a bundle, and compare its policy with another one")
+    print("  lightning-core init && lightning-core simulate lightning-core-example/bundle.yaml --policy heaviest,edf")
+    print("  # start a pool with both")
+    print(f"  lightning-core up --config {shlex.quote(str(folder / 'pool.yaml'))}")
     return EXIT_MET
 
 

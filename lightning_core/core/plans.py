@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray, ObjectArray
-from lightning_core.core.reasons import CODES
+from lightning_core.core.reasons import CODES, is_of_plans
 
 
 def _no_floats() -> FloatArray:
@@ -126,7 +126,8 @@ class Plan:
         waiting: Reasons of the jobs that are not served, likewise.
         numbers: Numbers of the reasons, shape ``(n, 2)``.
         work_conserving: Whether leftovers go to any job that can use them.
-        size: Number of devices that each job should train on, at least 1; None to keep the present sizes.
+        size: Number of devices that each job should train on, at least 1; None to keep the present sizes, and of a
+            policy without ``chooses_sizes`` (:class:`~lightning_core.core.protocols.ChoosesSizes`).
         capped: Whether each job must not use more than its share; None for none.
         yields: Whether each job uses only the part of a device that others leave free; None for none. Other jobs that
             do not fit share a device in proportion to their requests.
@@ -156,26 +157,61 @@ class Plan:
             ValueError: If a rule is broken; the message names it and the value.
         """
         n = len(jobs)
+        if self.size is not None and n and not len(jobs.speedup):
+            raise ValueError("size must be None in a plan of a policy without chooses_sizes = True")
         size = jobs.size if self.size is None else self.size
-        columns = {"order": self.order, "share": self.share, "finish": self.finish, "codes": self.codes,
-                   "waiting": self.waiting, "size": size, "capped": self.capped, "yields": self.yields}  # fmt: skip
-        for name, column in columns.items():
-            if column is not None and np.shape(column) != (n,):
-                raise ValueError(f"{name} must have shape ({n},), got {np.shape(column)}")
-        if sorted(np.asarray(self.order).tolist()) != list(range(n)):
-            raise ValueError(f"order must be a permutation of {n} rows, got {np.asarray(self.order).tolist()}")
+        self._check_columns(n, size)
+        if sorted(self.order.tolist()) != list(range(n)):
+            raise ValueError(f"order must be a permutation of {n} rows, got {self.order.tolist()}")
         if not np.all((self.share >= 0) & (self.share <= 1)):
             raise ValueError(f"share must be in [0, 1], got {self.share}")
-        if not np.all(size >= 1):
-            raise ValueError(f"size must be at least 1, got {size}")
+        self._check_sizes(jobs, size)
         if np.any((self.share > 0) & (self.share < 1) & (size > 1)):
             raise ValueError(f"a job of several devices must have them whole, got shares {self.share}")
-        if np.shape(self.numbers) != (n, 2) or not np.isfinite(self.numbers).all():
-            raise ValueError(f"numbers must be finite, of shape ({n}, 2), got {self.numbers}")
         if np.any(self.finish < now):
             raise ValueError(f"finish must not be before {now}, got {self.finish}")
+        self._check_reasons(n)
+        if not isinstance(self.replan_at, int | float | np.number) or math.isnan(self.replan_at):
+            raise ValueError(f"replan_at must be a time, got {self.replan_at}")
+        if self.work_conserving and not float((self.share * jobs.size).sum()) > 0:
+            raise ValueError("a work-conserving plan must serve at least one job")
+
+    def _check_reasons(self, n: int) -> None:
+        if not np.isfinite(self.numbers).all():
+            raise ValueError(f"numbers must be finite, got {self.numbers}")
         for codes in (self.codes, self.waiting):
             if n and not 0 <= int(np.min(codes)) <= int(np.max(codes)) < len(CODES):
                 raise ValueError(f"codes must be indices into CODES, got {codes}")
-        if self.work_conserving and not float((self.share * jobs.size).sum()) > 0:
-            raise ValueError("a work-conserving plan must serve at least one job")
+            if wrong := [CODES[code] for code in np.unique(codes).tolist() if not is_of_plans(CODES[code])]:
+                raise ValueError(f"reasons of plans have two numbers and no text, got {wrong[0]}")
+
+    def _check_sizes(self, jobs: JobView, size: IntArray) -> None:
+        if not np.all(size >= 1):
+            raise ValueError(f"size must be at least 1, got {size}")
+        if self.size is None:
+            return
+        for one, present, chosen in zip(jobs.speedup, jobs.size.tolist(), size.tolist(), strict=True):
+            if chosen != present and chosen not in one.sizes:
+                raise ValueError(f"size must be one that the job supports, of {one.sizes}, got {chosen}")
+
+    def _check_columns(self, n: int, size: IntArray) -> None:
+        """Check types and shapes."""
+        columns = {"order": self.order, "share": self.share, "finish": self.finish, "codes": self.codes,
+                   "waiting": self.waiting, "size": size, "capped": self.capped, "yields": self.yields,
+                   "numbers": self.numbers}  # fmt: skip
+        for name, column in columns.items():
+            if column is None:
+                continue
+            kinds, what = _NUMBERS_OF.get(name, ("iu", "whole numbers"))
+            got = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
+            if not isinstance(column, np.ndarray) or (n and column.dtype.kind not in kinds):
+                raise ValueError(f"{name} must be an array of {what}, got {got}")
+            if column.shape != (shape := (n, 2) if name == "numbers" else (n,)):
+                raise ValueError(f"{name} must have shape {shape}, got {column.shape}")
+
+
+# Kinds of NumPy's dtypes that a column may have, and their name; other columns have whole numbers.
+_NUMBERS_OF = {
+    **dict.fromkeys(("share", "finish", "numbers"), ("iuf", "numbers")),
+    **dict.fromkeys(("capped", "yields"), ("b", "booleans")),
+}

@@ -221,6 +221,12 @@ def _count(words: str) -> int:
     return max((int(n) + 1 for n in re.findall(r"\{(\d)", words)), default=0)
 
 
+def is_of_plans(code: str) -> bool:
+    """Return whether the words of a code, if any are known here, need no more than the two numbers of a plan."""
+    words = words_of(code) or code
+    return bool(words) and _count(words) <= 2 and "{text}" not in words
+
+
 @cache
 def _limited(words: str) -> tuple[tuple[int, str, int], ...]:
     """Return the forecasts beside an available amount: number, form, and the number of the available amount."""

@@ -95,7 +95,7 @@ class Allocator:
         smaller: Numbers of devices that each job may get instead where its size is not available; empty if none may.
         memory: Part of a device's memory that each job takes while it trains; empty if all fit.
         held: Part that it takes while it holds no share of a device that it is on; empty for the same.
-        caps: Devices that the owners of the jobs may have; no job has more of what others leave.
+        caps: Devices that the groups of the jobs may have; no job has more of what others leave.
     """
 
     def __init__(
@@ -146,7 +146,9 @@ class Allocator:
             excluded: Jobs that hold nothing now, but keep their devices unless others need them.
         """
         order = [row for row in plan.order.tolist() if row not in excluded]
-        self._request: list[float] = plan.share.tolist()
+        # A job that was told to have several devices has them whole, whatever share of one its plan is for.
+        self._request = [1.0 if size > 1 and share else share
+                         for share, size in zip(plan.share.tolist(), self._size, strict=True)]  # fmt: skip
         self._yields = [False] * len(self._request) if plan.yields is None else plan.yields.tolist()
         # Jobs that live on each device, the first in the order last.
         self._queue: list[list[int]] = [[] for _ in self._all]
@@ -337,7 +339,7 @@ class Allocator:
 
     def _serve_what_is_left(self, order: Sequence[int]) -> None:
         """Give what no job has asked for to jobs without a share, whole devices, and to those that share a device."""
-        free = [inf] if self._caps is None else self._free_of_owners(self._caps)
+        free = [inf] if self._caps is None else self._free_of_groups(self._caps)
         of = [0] * len(self._home) if self._caps is None else self._caps.of
         for row in order:
             if self._most_free() < 1.0 - TOLERANCE:
@@ -347,18 +349,18 @@ class Allocator:
                 free[of[row]] -= self._share[row] * len(self._home[row])
         self._scale_up(free, of)
 
-    def _free_of_owners(self, caps: Caps) -> list[float]:
-        """Return how many more devices each owner may have."""
+    def _free_of_groups(self, caps: Caps) -> list[float]:
+        """Return how many more devices each group may have."""
         free = list(caps.most)
-        for row, owner in enumerate(caps.of):
-            free[owner] -= self._share[row] * len(self._home[row])
+        for row, group in enumerate(caps.of):
+            free[group] -= self._share[row] * len(self._home[row])
         return free
 
     def _scale_up(self, free_of: list[float], of: Sequence[int]) -> None:
         """Distribute what is left of a device among the jobs that share it, in proportion, as far as they may have it.
 
         Args:
-            free_of: How many more devices each owner may have.
+            free_of: How many more devices each group may have.
             of: Owner of each job.
         """
         for device, free in enumerate(self._free):

@@ -111,6 +111,6 @@ def _size(state: SchedulerState, row: int) -> None:
 
 
 def _sizes_at(state: SchedulerState, row: int, location: str) -> list[int]:
-    """Return the numbers of devices that a job can train on at a location, and its owner may have."""
+    """Return the numbers of devices that a job can train on at a location, and its group may have."""
     available = min(len(state.settings.devices_at(location)), state.table.group_cap[row])
     return [size for size in state.table.speedups[row].sizes if size <= available]

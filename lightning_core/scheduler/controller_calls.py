@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -50,7 +50,10 @@ def _answers(
 
     def asked() -> list[Answered]:
         told = event.decoded() if isinstance(event, PartEvent) else event
-        answers = [_named(by, answer) for answer in controller.handle(told, now, view)]
+        answered: Any = controller.handle(told, now, view)
+        if not isinstance(answered, Iterable):
+            raise TypeError(f"handle() must return a list, got {type(answered).__name__}")
+        answers = [_named(by, answer) for answer in answered]
         return answers if pure else [one for one in answers if is_news(state, one)]
 
     if pure:
@@ -61,7 +64,7 @@ def _answers(
             return []
     part = f"controller {by}"
     bodies: list[dict[str, Any]] = state.calls.ask(
-        part, "handle", lambda: [answer_to_dict(one) for one in asked()], list, list, usual=[]
+        part, "handle", lambda: [_as_json(one) for one in asked()], list, list, usual=[]
     )
     if (words := state.calls.failed.get(part)) is None:
         return [answer_from_dict(dict(body)) for body in bodies]  # type: ignore[misc]
@@ -69,12 +72,19 @@ def _answers(
     return []
 
 
+def _as_json(answer: Answered) -> dict[str, Any]:
+    """Return an answer as JSON values that can be read again; one that cannot be is an error of its controller."""
+    body = answer_to_dict(answer)
+    answer_from_dict(dict(body))
+    return body
+
+
 def _named(by: Asker, answer: Any) -> Answered:
     """Return an answer with the name of its controller: that by which it was registered, or its class path."""
     if not isinstance(answer, Ask | Note):
         return answer if isinstance(answer, PartAnswer) else PartAnswer.of(answer)
     if by in RIGHTS and answer.by != by:
-        raise AssertionError(f"{by.words} may not want {answer}")
+        raise AssertionError(f"{by.words} may answer in its own name alone, got {answer}")
     if answer.by == by:
         return answer
     return replace(answer, by=by) if isinstance(answer, Ask) else answer._replace(by=by)
@@ -95,7 +105,7 @@ def next_wakeup(state: SchedulerState, next_round: float | None, now: float) -> 
 
 
 def _wakeup(by: Asker, controller: Controller, now: float) -> list[float]:
-    """Return when a controller wants to be woken, if it does; one whose answers are recorded at a bearable rate."""
+    """Return when a controller wants to be woken, if it does; one whose answers are recorded at a limited rate."""
     if is_pure(by, controller):
         return [] if (at := controller.wakeup()) is None else [at]
     try:

@@ -41,7 +41,7 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
     Args:
         round: The round; its table is only read.
         plan: The plan for all jobs of the round.
-        caps: Devices that the owners of its jobs may have; None if they are not limited.
+        caps: Devices that the groups of its jobs may have; None if they are not limited.
     """
     table, settings, rows = round.table, round.settings, round.rows
     excluded = round.excluded

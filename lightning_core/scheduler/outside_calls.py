@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import fields
+from functools import cache
 from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -418,12 +419,20 @@ _ALSO = {"keep": _Keeping, "chooses_sizes": _Sizing, "banks": _Looking, "schedul
          "history_share": _WithHistory}  # fmt: skip
 
 
-def _guarded(kind: type[Any], inner: Any, part: str, calls: OutsideCalls, instead: Callable[[], Any]) -> Any:
-    also = [mixin for name, mixin in _ALSO.items() if hasattr(type(inner), name)]
-    return type(kind.__name__, (*also, kind), {})(inner, part, calls, instead)
+def _guarded(kind: Any, inner: Any, part: str, calls: OutsideCalls, instead: Callable[[], Any]) -> Any:
+    also = tuple(mixin for name, mixin in _ALSO.items() if hasattr(type(inner), name))
+    return _with_protocols(kind, also)(inner, part, calls, instead)
 
 
-def _plan_as_json(plan: Plan, jobs: JobView, now: float) -> dict[str, Any]:
+@cache
+def _with_protocols(kind: Any, also: tuple[Any, ...]) -> Any:
+    """Return a class of guards with further protocols: who asks whether a part has one looks at the class."""
+    return type(kind.__name__, (*also, kind), {})
+
+
+def _plan_as_json(plan: Any, jobs: JobView, now: float) -> dict[str, Any]:
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan() must return a Plan, got {type(plan).__name__}")
     plan.check(jobs, now)
     columns = {one.name: _as_json(getattr(plan, one.name)) for one in fields(Plan)}
     return columns | {name: [CODES[code] for code in getattr(plan, name).tolist()] for name in _CODED}

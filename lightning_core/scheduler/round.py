@@ -127,16 +127,14 @@ class Round:
         part = policy.plan(slowed(view.only(among), kept) if kept else view.only(among), self.now)
         for name in ("share", "finish", "codes", "waiting", "numbers"):
             getattr(plan, name)[among] = getattr(part, name)
-        size = capped = None
-        if part.capped is not None:
-            capped = np.zeros(n, np.bool_)
-            capped[among] = part.capped
+        size = None
         if part.size is not None:
             # Such a plan leaves nothing over: a job that goes on late asks for the fewest devices that it can use.
             plan.share[late] = 1.0
             size = fewest(view)
             size[among] = part.size
-        return replace(plan, order=among[part.order], work_conserving=part.work_conserving, size=size, capped=capped,
+        return replace(plan, order=among[part.order], work_conserving=part.work_conserving, size=size,
+                       capped=_spread(part.capped, among, n), yields=_spread(part.yields, among, n),
                        replan_at=part.replan_at)  # fmt: skip
 
     def _with_best_effort(self, plan: Plan, view: JobView, best: IntArray) -> Plan:
@@ -155,7 +153,8 @@ class Round:
         plan.share[best] = rest.share
         plan.codes[best], plan.waiting[best] = index("best_effort"), index("best_effort_waits")
         plan.waiting[last] = index("infeasible_waits")
-        yields, size = np.zeros(len(view), np.bool_), plan.size
+        yields = np.zeros(len(view), np.bool_) if plan.yields is None else plan.yields
+        size = plan.size
         yields[best] = yields[last] = True
         if len(view.speedup):
             size = fewest(view) if size is None else size
@@ -207,3 +206,12 @@ class Round:
             period = self.settings.period
             soonest = min(soonest, self.now + period, max(again, self.now + MIN_GAP * min(period, 1.0)))
         return soonest if soonest < np.inf else None
+
+
+def _spread(flags: BoolArray | None, among: IntArray, n: int) -> BoolArray | None:
+    """Return flags of some jobs as those of all: False for the others."""
+    if flags is None:
+        return None
+    spread = np.zeros(n, np.bool_)
+    spread[among] = flags
+    return spread

@@ -17,7 +17,7 @@ from lightning_core.controllers.controller import Controller
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.arrays import LEVELS, FloatArray
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
-from lightning_core.core.control import Ask, Note, PartAnswer, WallClock
+from lightning_core.core.control import RIGHTS, Ask, Note, PartAnswer, Rights, WallClock
 from lightning_core.core.events import Close, Event, PartEvent, Submit, Tick, WorkersLost
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.reasons import Reason
@@ -93,6 +93,7 @@ def check_controller(
     make: Callable[[], Controller],
     events: Iterable[tuple[Event, float]] | None = None,
     caches: Collection[str] = (),
+    own: Sequence[Any] = (),
 ) -> None:
     """Check the requests and the wakeups of a controller, and that its state can be saved and restored.
 
@@ -101,6 +102,8 @@ def check_controller(
         events: Events with their scheduler times, which do not fall; None for 20 random sequences
             (:func:`random_events`).
         caches: Names of attributes that need not come back, because they follow from others.
+        own: Events of the controller's own part, objects of its classes, some of which come between those of a random
+            sequence.
 
     Raises:
         AssertionError: If a rule is broken; the message names it.
@@ -110,15 +113,16 @@ def check_controller(
         >>> from lightning_core.controllers import Calendar
         >>> check_controller(lambda: Calendar(["not between 22:00 and 06:00"]))
     """
-    for sequence in [events] if events is not None else map(random_events, range(SEQUENCES)):
+    for sequence in [events] if events is not None else (random_events(seed, own) for seed in range(SEQUENCES)):
         _check_sequence(make, sequence, caches)
 
 
 def _check_sequence(
-    make: Callable[[], Controller], events: Iterable[tuple[Event, float]], caches: Collection[str]
+    make: Callable[[], Controller], events: Iterable[tuple[Any, float]], caches: Collection[str]
 ) -> None:
     controller, twin, pool = make(), make(), MadeUpPool()
     require(isinstance(controller, Controller), "a controller must have the methods of Controller")
+    rights = getattr(controller, "rights", None)
     for event, now in events:
         pool.take(event, now)
         told = event.decoded() if isinstance(event, PartEvent) else event
@@ -128,6 +132,7 @@ def _check_sequence(
         require({ask.job for ask in asked} <= set(pool.names()), "handle() must ask of jobs that have not ended")
         require(len({ask.by for ask in asked}) <= 1, "a controller must ask in its own name alone")
         for ask in asked:
+            _check_rights(ask, rights)
             require(decode_event(encode_event(ask)) == ask, "an ask must go through the journal")
         told_of = [one if isinstance(one, Ask | Note | PartAnswer) else PartAnswer.of(one) for one in answers]
         require(decode_answers(encode_answers(told_of)) == told_of, "an answer must go through the journal")
@@ -138,12 +143,28 @@ def _check_sequence(
         controller = saved_and_restored(controller, make(), caches)
 
 
-def random_events(seed: int) -> Iterator[tuple[Event, float]]:
-    """Yield events of some days: jobs, ticks, and a wall clock that is set now and then."""
+def _check_rights(ask: Ask, rights: Rights | None) -> None:
+    """Check that a controller asks for what its attribute ``rights`` allows."""
+    if ask.by in RIGHTS:  # one of the library, which has none of its own
+        return
+    for asked, name in ((ask.hold, "holds"), (ask.location, "places"), (ask.devices, "sizes")):
+        rule = f"a controller that asks for {ask.words!r} must have rights with {name}=True"
+        require(asked is None or (rights is not None and getattr(rights, name)), rule)
+
+
+def random_events(seed: int, own: Sequence[Any] = ()) -> Iterator[tuple[Any, float]]:
+    """Yield events of some days: jobs, ticks, and a wall clock that is set now and then.
+
+    Args:
+        seed: Seed of the draws.
+        own: Further events, one of which comes now and then.
+    """
     draw, now = np.random.default_rng(seed), 0.0
     for number in range(EVENTS):
         kind = draw.random()
-        if kind < 0.25:
+        if own and draw.random() < 0.3:
+            yield own[int(draw.integers(len(own)))], now
+        elif kind < 0.25:
             batches = int(draw.choice((100, 10_000, 1_000_000)))
             yield Submit((Job(f"job-{number}", 1e6, BatchTarget(batches), can=frozenset(Capability)),)), now
         elif kind < 0.35:

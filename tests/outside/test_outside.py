@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from lightning_core.bundle.bundle_file import BundleSpec
@@ -21,12 +22,15 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.core import parts
 from lightning_core.core.answers import Accepted, Verdict
 from lightning_core.core.codec import status_from_dict, status_to_dict
+from lightning_core.core.control import Ask, Asker, Note, Rights
 from lightning_core.core.events import Cell, PartEvent, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.parts import AbsentPartError, Part, figures_of, lines_of, register, unregister
+from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget, as_target, target_from_dict
 from lightning_core.history.history import History
 from lightning_core.parts.market.cloud import make_provisioner, parse_provision
+from lightning_core.policies import Edf
 from lightning_core.report.page import page
 from lightning_core.scheduler.allocation import Caps
 from lightning_core.scheduler.divider import Membership
@@ -35,6 +39,7 @@ from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.host import Host
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from lightning_core.testing.controller_conformance import check_controller
 from lightning_core.view.job_line import COLUMNS, line
 from tests.socket_servers import socket_pool
 from tests.waiting import until
@@ -779,3 +784,102 @@ def test_a_task_that_raises_does_not_stop_the_scheduler(
         until(lambda: made.actor._host.scheduler.now > before)
         client.close()
     assert "a task beside the scheduler raised" in caplog.text
+
+
+class Answers:
+    """A controller that answers whatever a test wants from the second event on."""
+
+    rights = Rights("the tests", holds=True)
+    answers: ClassVar[Callable[[], Any]]
+
+    def __init__(self) -> None:
+        self.events = 0
+
+    def handle(self, event: Any, now: float, pool: Any) -> Any:
+        self.events += 1
+        return [] if self.events < 2 else type(self).answers()
+
+    def wakeup(self) -> float | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (lambda: [Ask("a", hold=True, reason=Reason("low tide"))], "unknown reason 'low tide'"),
+        (lambda: [Ask("a", hold=True, reason=Reason("chosen"))], "reason chosen needs 2 numbers, got 0"),
+        (lambda: [Note("a", Asker("tests"), Reason("low tide"))], "unknown reason 'low tide'"),
+        (lambda: None, "handle() must return a list, got NoneType"),
+        (lambda: [Ask("a", devices=2)], "a: the tests may not choose the number of devices, got 2"),
+        (lambda: ["hold"], "str must be among the answers of a registered part"),
+    ],
+)
+def test_a_controller_that_answers_what_cannot_be_read_is_disabled(
+    tmp_path: Path, answers: Callable[[], Any], words: str
+) -> None:
+    Answers.answers = staticmethod(answers)
+    register("tests", Part(controllers={"tests": Answers}))
+    try:
+        clock = Clock()
+        host = Host(Settings("edf", controllers={"tests": {}}), tmp_path / "journal.db", clock)
+        host.handle(Submit((Job("a", 60.0, BatchTarget(100)), Job("b", 60.0, BatchTarget(100)))))
+        clock.now = 1.0
+        host.handle(Tick())
+        assert words in host.scheduler.failed_parts["controller tests"]
+        clock.now = 3.0
+        host.handle(Tick())
+        assert [status.share for status in host.status()] == [1.0, 0.0]  # the jobs train on
+        host.close()
+        again = Host(Settings("edf", controllers={"tests": {}}), tmp_path / "journal.db", clock)
+        assert words in again.scheduler.failed_parts["controller tests"]
+        again.close()
+    finally:
+        unregister("tests")
+
+
+def test_a_policy_that_gives_sizes_without_choosing_them_is_replaced(tmp_path: Path) -> None:
+    class Sizing(Edf):
+        def plan(self, jobs: Any, now: float) -> Any:
+            return replace(super().plan(jobs, now), size=np.full(len(jobs), 64))
+
+    clock = Clock()
+    host = Host(Settings(policy=Sizing), tmp_path / "journal.db", clock)  # type: ignore[arg-type]
+    host.handle(Submit((Job("a", 5.0, BatchTarget(1000)), Job("b", 60.0, BatchTarget(1000)))))
+    clock.now = 6.0
+    host.handle(Tick())
+    [(part, words)] = host.scheduler.failed_parts.items()
+    assert part.startswith("policy ")
+    assert words == "ValueError: size must be None in a plan of a policy without chooses_sizes = True"
+    assert host.status()[1].share == 1.0
+    host.close()
+
+
+def test_the_suite_detects_what_a_controller_may_not() -> None:
+    class Sizes(Answers):
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def handle(self, event: Any, now: float, pool: Any) -> Any:
+            return [Ask(name, devices=2) for name in pool.names()]
+
+        def state(self) -> dict[str, Any]:
+            return {}
+
+        def restore(self, state: Any) -> None: ...
+
+    with pytest.raises(AssertionError, match="a controller that asks for 'devices 2' must have rights with sizes=True"):
+        check_controller(Sizes)
+
+
+def test_the_suite_sends_a_controller_s_own_events(quiet: Path) -> None:
+    module = __import__("quiet_nights")
+
+    class Raises(module.Quiet):  # type: ignore[misc, name-defined]
+        def handle(self, event: Any, now: float, pool: Any) -> Any:
+            if isinstance(event, module.NightBegan):
+                raise RuntimeError("it is night")
+            return super().handle(event, now, pool)
+
+    check_controller(Raises)
+    with pytest.raises(RuntimeError, match="it is night"):
+        check_controller(Raises, own=[module.NightBegan(3)])

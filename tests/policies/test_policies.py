@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lightning_core.core.arrays import LEVELS
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
-from lightning_core.core.reasons import CODES
+from lightning_core.core.reasons import CODES, index
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.planning.sequencing import completion_times
 from lightning_core.policies import (
@@ -143,7 +143,12 @@ class Broken(Fifo):
         ({"order": np.array([0, 0])}, "order must be a permutation of 2 rows"),
         ({"share": np.array([0.5, 1.5])}, r"share must be in \[0, 1\]"),
         ({"share": np.zeros(2)}, "a work-conserving plan must serve at least one job"),
-        ({"size": np.array([2, 2]), "share": np.full(2, 0.5)}, "a job of several devices must have them whole"),
+        ({"share": [1.0, 0.0]}, "share must be an array of numbers, got list"),
+        ({"size": np.array([2, 2])}, r"size must be one that the job supports, of \(1,\), got 2"),
+        ({"codes": np.array(["first_in_line", "behind"])}, "codes must be an array of whole numbers, got <U13"),
+        ({"codes": np.full(2, index("crashed"))}, "reasons of plans have two numbers and no text, got crashed"),
+        ({"capped": np.ones(2)}, "capped must be an array of booleans, got float64"),
+        ({"replan_at": np.nan}, "replan_at must be a time, got nan"),
         ({"numbers": np.full((2, 2), np.nan)}, "numbers must be finite"),
         ({"finish": np.array([-1.0, 3.0])}, "finish must not be before 0.0"),
     ],

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from itertools import count
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,6 +31,10 @@ from lightning_core.core.events import (
     WorkersLost,
 )
 from lightning_core.core.jobs import Capability, Job, OnMiss
+from lightning_core.core.parts import Part, register, unregister
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.reasons import CODES, is_of_plans
+from lightning_core.core.saved_state import Stateful
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler import past_jobs
@@ -47,6 +52,8 @@ SECONDS = (0.0, 0.1, 0.4, 1.0, 1.0, 3.0, 11.0, 40.0)
 HOSTILE_COUNTS = (-1, -(2**70), 2**53, 2**63, 2**70)
 HOSTILE_NUMBERS = (-1.0, 0.0, math.nan, math.inf, -math.inf, 1e308, 1e-308)
 ARGUMENTS: dict[str, dict[str, object]] = {"fixed": {"shares": [0.5, 0.4, 1.0, 0.3, 0.6]}}
+# What a scheduler need not remember from one event to the next: calls of outside parts are of the last one.
+TRANSIENT = ("answers", "accepted", "_status", "rounds", "made", "_told", "_make")
 # Who may change jobs by commands.
 ASKERS = (Asker.PERSON, OPERATOR, RESIZER)
 
@@ -234,7 +241,7 @@ def live(story: bytes, policy: str) -> None:
                     again = twin.handle(_by_codec(happens), now)
                     assert encode_answers(again) == encode_answers(answers)
                 if replayed and number % 16 == story[0] % 16:
-                    twin = saved_and_restored(twin, Scheduler(chosen), ("answers", "accepted", "_status", "rounds"))
+                    twin = saved_and_restored(twin, Scheduler(chosen), TRANSIENT)
                     assert twin.wakeup() == scheduler.wakeup()
                     assert twin.names() == scheduler.names()
                     assert repr(twin.status()) == repr(scheduler.status())
@@ -281,3 +288,61 @@ def test_invariants_hold_in_long_stories(policy: str) -> None:
         live(story, policy)
 
     told()
+
+
+REASONS = [place for place, code in CODES.items() if is_of_plans(code)]
+
+
+class AnyPlan(Stateful):
+    """A policy of another package whose plans are drawn: whatever the rules of a plan permit."""
+
+    STATE = ()
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        n = len(jobs)
+        draw = np.random.default_rng(int(1000 * now) + n)
+        size = None
+        if len(jobs.speedup):
+            size = np.array([draw.choice(one.sizes) for one in jobs.speedup], np.int64)
+            size = None if draw.random() < 0.2 else size
+        whole = draw.random(n) < 0.5
+        share = np.where(whole | ((jobs.size if size is None else size) > 1), 1.0, draw.random(n))
+        share[draw.random(n) < 0.3] = 0.0
+        plan = Plan(
+            order=draw.permutation(n),
+            share=share.astype(np.float32) if draw.random() < 0.2 else share,
+            finish=now + draw.choice((0.0, 5.0, np.inf, np.nan), n),
+            codes=draw.choice(REASONS, n),
+            waiting=draw.choice(REASONS, n).astype(np.int32),
+            numbers=draw.normal(0.0, 1e6, (n, 2)),
+            work_conserving=bool(draw.random() < 0.5 and (share * jobs.size).sum() > 0),
+            size=size,
+            capped=draw.random(n) < 0.5 if draw.random() < 0.3 else None,
+            yields=draw.random(n) < 0.5 if draw.random() < 0.3 else None,
+            replan_at=float(draw.choice((-5.0, now, now + 0.1, np.inf))),
+        )
+        plan.check(jobs, now)
+        return plan
+
+
+class AnySize(AnyPlan):
+    """The same, with numbers of devices."""
+
+    chooses_sizes = True
+
+
+@pytest.mark.stories
+@pytest.mark.promise("F14")
+@pytest.mark.parametrize("policy", ["any_plan", "any_size"])
+def test_invariants_hold_under_whatever_a_plan_may_be(policy: str) -> None:
+    register("any", Part(policies={"any_plan": AnyPlan, "any_size": AnySize}))
+
+    @settings(TOLD, max_examples=math.ceil(STORIES / len(POLICIES)))
+    @given(st.binary(min_size=36, max_size=72))
+    def told(story: bytes) -> None:
+        live(story, policy)
+
+    try:
+        told()
+    finally:
+        unregister("any")

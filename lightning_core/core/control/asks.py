@@ -138,6 +138,8 @@ class Asked(NamedTuple):
 NOTHING = Asked()
 # The reason of an ask for nothing.
 WITHDRAWN = Reason("withdrawn")
+# Who asks, until the scheduler has set the name of the controller.
+UNNAMED = Asker("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +148,13 @@ class Ask:
 
     Args:
         job: Name of the job.
-        by: The controller.
+        by: The controller. The scheduler sets it for those of parts: the name under which a pool has the controller.
         hold: As in :class:`Asked`, as are the others.
         release: Whether its memory is freed while it is held.
         location: Name of its location.
         devices: Number of devices.
-        reason: Why.
+        reason: Why. Its numbers should stay the same while the request does: another reason is another request, which
+            goes to the journal.
 
     Raises:
         ValueError: If the controller has no right to ask for it, or the number of devices is out of its range.
@@ -165,7 +168,7 @@ class Ask:
     """
 
     job: str
-    by: Asker
+    by: Asker = UNNAMED
     hold: bool | None = None
     release: bool = False
     location: str | None = None
@@ -189,7 +192,7 @@ class Ask:
     def asked(self) -> Asked:
         """What is asked."""
         asked = Asked(self.hold, self.release, self.location, self.devices)
-        return asked if asked == NOTHING else asked._replace(reason=self.reason)
+        return asked if asked == NOTHING or self.reason == WITHDRAWN else asked._replace(reason=self.reason)
 
     @property
     def words(self) -> str:
@@ -201,7 +204,9 @@ class Ask:
             parts.append(f"location {self.location or 'any'}")
         if self.devices is not None:
             parts.append(f"devices {self.devices}")
-        return f"{', '.join(parts)}: {self.reason}" if parts else str(WITHDRAWN)
+        if not parts:
+            return str(WITHDRAWN)
+        return ", ".join(parts) if self.reason == WITHDRAWN else f"{', '.join(parts)}: {self.reason}"
 
 
 def settled(levels: Mapping[Asker, Asked]) -> dict[Asker, Asked]:

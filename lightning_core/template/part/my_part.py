@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from lightning_core import Part
-from lightning_core.core.control import Ask, Asker, Rights
+from lightning_core.core.control import Ask, Rights
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import Stateful
@@ -102,10 +102,10 @@ class Pausing(Stateful):
     def handle(self, event: Any, now: float, pool: Any) -> Sequence[Ask]:
         if isinstance(event, Maintenance):
             self.is_on = event.on
-        by, names = Asker("maintenance"), [name for name in pool.names() if name != self._except_for]
+        names = [name for name in pool.names() if name != self._except_for]
         if not self.is_on:
-            return [Ask(name, by) for name in names]
-        return [Ask(name, by, hold=True, reason=Reason("part", (), "maintenance")) for name in names]
+            return [Ask(name) for name in names]
+        return [Ask(name, hold=True, reason=Reason("my_part.maintenance")) for name in names]
 
     def wakeup(self) -> float | None:
         return None
@@ -116,4 +116,5 @@ part = Part(
     targets=[Perplexity],
     controllers={"maintenance": Pausing},
     events={"maintenance": Maintenance},
+    reasons={"maintenance": "maintenance"},
 )

@@ -24,5 +24,5 @@ def test_the_target() -> None:
 
 def test_the_controller() -> None:
     """It asks only for what it may, and is found by its name."""
-    check_controller(my_part.Pausing)
+    check_controller(my_part.Pausing, own=[my_part.Maintenance(on=True), my_part.Maintenance(on=False)])
     Settings(controllers={"maintenance": {"except_for": "a"}}).make_controllers()
