@@ -13,7 +13,7 @@ from lightning_core.cli.arguments import add_allow_import, add_pool
 from lightning_core.cli.job_commands import read_bundle
 from lightning_core.core.durations import format_duration, parse_duration
 from lightning_core.core.names import listed
-from lightning_core.core.parts import all_parts
+from lightning_core.core.parts import all_parts, broken_parts
 from lightning_core.node.signals import recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
@@ -125,6 +125,8 @@ def _policies(arguments: argparse.Namespace) -> int:
             else:
                 summary = next(iter(inspect.cleandoc(policy.__doc__ or "").splitlines()), "")
                 lines[clean(name)] = clean(f"{summary} ({one.package})".lstrip())
+    for part, words in broken_parts().items():
+        print(clean(f"warning: the part {part} cannot be loaded: {words}"), file=sys.stderr)
     width = max(map(len, lines))
     for name, summary in lines.items():
         print(f"{name:{width}}  {summary}")

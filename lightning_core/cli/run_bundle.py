@@ -61,6 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return _resume(arguments)
     if arguments.recover:
         raise ValueError("--recover needs --resume DIR: only an interrupted run has a journal to recover")
+    if arguments.own and arguments.pool != AUTO:
+        raise ValueError(f"--own and --pool {arguments.pool} contradict each other: give one of them")
     own = arguments.own or arguments.ray or (arguments.pool == AUTO and _names_supply(arguments.bundle))
     pool = None if own else Pool.find(arguments.pool)
     bundle = read_bundle(arguments.bundle, pool, arguments.allow_import)

@@ -270,6 +270,11 @@ def broken_parts() -> Mapping[str, str]:
     return dict(_broken)
 
 
+def broken_words() -> str:
+    """Return which installed parts could not be loaded and why, for the end of an error about an unknown name."""
+    return "".join(f"; the part {part} cannot be loaded: {words}" for part, words in broken_parts().items())
+
+
 def brought(family: str, name: str) -> tuple[Any, str] | None:
     """Return what some part brings under a name, and the part's package; None if no part does.
 

@@ -13,7 +13,7 @@ from lightning_core.core.names import closest, did_you_mean, listed
 from lightning_core.core.parts import (
     AbsentPartError,
     Later,
-    broken_parts,
+    broken_words,
     brought,
     import_class,
     is_own,
@@ -138,6 +138,19 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
                 raise ValueError(f"{self.kind} {name}: {key}: {error}") from None
         return self.build(name, arguments)
 
+    def _check_types(self, name: str, factory: Any, arguments: Mapping[str, Any]) -> None:
+        """Check arguments against their annotations, as far as these are texts, numbers, booleans or choices."""
+        try:
+            hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+        except Exception:  # annotations of code from outside may be anything
+            return
+        for key, value in arguments.items():
+            try:
+                if _is_plain(hints.get(key)):
+                    _check_argument(value, hints[key])
+            except ValueError as error:
+                raise ValueError(f"{self.kind} {name} of {self.package(name)}: {key}: {error}") from None
+
     def build(self, name: str, arguments: Mapping[str, Any]) -> T:
         """Return a new part by its name and arguments, which it checks itself.
 
@@ -146,6 +159,8 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
                 is an :class:`~lightning_core.core.parts.AbsentPartError`.
         """
         factory = self.factory(name)
+        if self.package(name):  # the library's own check them
+            self._check_types(name, factory, arguments)
         try:
             return factory(**arguments)
         except TypeError as error:
@@ -174,8 +189,7 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
         names = self.names()
         close = closest(name, names)
         hint = "" if close is None else f"; did you mean {close!r}?"
-        for part, words in broken_parts().items() if self._outside else ():
-            hint += f"; the part {part} cannot be loaded: {words}"
+        hint += broken_words() if self._outside else ""
         raise AbsentPartError(f"{self.kind} must be one of {listed(sorted(names))}, got {name!r}{hint}")
 
     def has(self, name: str) -> bool:
@@ -242,6 +256,11 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
             if argument not in takes:
                 hint = did_you_mean(argument, takes) if takes else "; it takes none"
                 raise ValueError(f"{self.kind} {name}: unknown argument {argument!r}{hint}")
+
+
+def _is_plain(hint: Any) -> bool:
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return all(kind in (int, float, bool, str, NoneType) or get_origin(kind) is Literal for kind in kinds)
 
 
 def _check_argument(value: Any, hint: Any) -> None:

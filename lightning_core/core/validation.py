@@ -17,6 +17,7 @@ import msgspec
 
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, shown
 from lightning_core.core.names import did_you_mean
+from lightning_core.errors import LightningCoreError
 
 # Largest integer that is accepted: beyond it, floats cannot tell neighbouring integers apart.
 MAX_INTEGER = 2**53
@@ -73,7 +74,8 @@ def converted(value: Any, kind: Any, hook: Hook | None = None, *, texts: bool = 
     try:
         return msgspec.convert(value, kind, dec_hook=hook, strict=not texts)
     except msgspec.ValidationError as error:
-        raise ValueError(_in_words(error, value)) from None
+        words, cause = _in_words(error, value), error.__cause__
+        raise type(cause)(words) if isinstance(cause, LightningCoreError) else ValueError(words) from None
 
 
 def made(kind: Any, values: dict[str, Any], hook: Hook | None = None) -> Any:

@@ -14,8 +14,8 @@ from lightning_core.core.commands import Command, check_sender
 from lightning_core.core.events import Close, Event, PartEvent, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS, shown
-from lightning_core.core.names import check_name
-from lightning_core.core.parts import check_job_data, message_class
+from lightning_core.core.names import check_name, did_you_mean
+from lightning_core.core.parts import all_parts, check_job_data, message_class
 from lightning_core.core.protocols import AccessRefusedError, DeviceNotSharedError
 from lightning_core.core.validation import MAX_INTEGER, checked, converted
 from lightning_core.server import json_limits
@@ -226,7 +226,9 @@ def _event(text: Any, person: Person) -> Event:
         raise ValueError(f"{type(event).__name__} is not for clients to send")
     if isinstance(event, PartEvent):
         if event.decoded() is event:  # that of the packages is the scheduler's own
-            raise ValueError(f"no part that is installed with the pool has the event {shown(event.name)}")
+            known = [f"{one.name}.{name}" for one in all_parts() for name in one.part.events]
+            words = f"no part that is installed with the pool has the event {shown(event.name)}"
+            raise ValueError(f"{words}{did_you_mean(event.name, known)}")
         if not getattr(message_class(event.name, "events"), "FROM_CLIENTS", True):
             raise ValueError(f"{event.name} is not for clients to send")
         return replace(event, who=person.name)

@@ -565,6 +565,10 @@ def test_a_class_path_comes_only_from_who_starts_the_pool(quiet: Path, tmp_path:
         (lambda: Settings(policy=3), "policy must have the method plan, and int has none"),  # type: ignore[arg-type]
         (lambda: Settings(controllers={"quiet": {"spare": 1}}), "controller quiet: unknown argument 'spare'"),
         (
+            lambda: Settings(policy="heaviest_first", policy_args={"seed": "x"}),
+            "policy heaviest_first of quiet-nights 1.2: seed: expected int | null, got 'x'",
+        ),
+        (
             lambda: PartEvent("quiet.night_began", {"events": 0}).decoded(),
             "quiet.night_began: events must be a p",
         ),
@@ -808,7 +812,7 @@ class Answers:
     [
         (lambda: [Ask("a", hold=True, reason=Reason("low tide"))], "unknown reason 'low tide'"),
         (lambda: [Ask("a", hold=True, reason=Reason("chosen"))], "reason chosen needs 2 numbers, got 0"),
-        (lambda: [Note("a", Asker("tests"), Reason("low tide"))], "unknown reason 'low tide'"),
+        (lambda: [Note("a", Asker("answers"), Reason("low tide"))], "unknown reason 'low tide'"),
         (lambda: None, "handle() must return a list, got NoneType"),
         (lambda: [Ask("a", devices=2)], "a: the tests may not choose the number of devices, got 2"),
         (lambda: ["hold"], "str must be among the answers of a registered part"),
@@ -818,23 +822,23 @@ def test_a_controller_that_answers_what_cannot_be_read_is_disabled(
     tmp_path: Path, answers: Callable[[], Any], words: str
 ) -> None:
     Answers.answers = staticmethod(answers)
-    register("tests", Part(controllers={"tests": Answers}))
+    register("answers", Part(controllers={"answers": Answers}))
     try:
         clock = Clock()
-        host = Host(Settings("edf", controllers={"tests": {}}), tmp_path / "journal.db", clock)
+        host = Host(Settings("edf", controllers={"answers": {}}), tmp_path / "journal.db", clock)
         host.handle(Submit((Job("a", 60.0, BatchTarget(100)), Job("b", 60.0, BatchTarget(100)))))
         clock.now = 1.0
         host.handle(Tick())
-        assert words in host.scheduler.failed_parts["controller tests"]
+        assert words in host.scheduler.failed_parts["controller answers"]
         clock.now = 3.0
         host.handle(Tick())
         assert [status.share for status in host.status()] == [1.0, 0.0]  # the jobs train on
         host.close()
-        again = Host(Settings("edf", controllers={"tests": {}}), tmp_path / "journal.db", clock)
-        assert words in again.scheduler.failed_parts["controller tests"]
+        again = Host(Settings("edf", controllers={"answers": {}}), tmp_path / "journal.db", clock)
+        assert words in again.scheduler.failed_parts["controller answers"]
         again.close()
     finally:
-        unregister("tests")
+        unregister("answers")
 
 
 def test_a_policy_that_gives_sizes_without_choosing_them_is_replaced(tmp_path: Path) -> None:
@@ -883,3 +887,28 @@ def test_the_suite_sends_a_controller_s_own_events(quiet: Path) -> None:
     check_controller(Raises)
     with pytest.raises(RuntimeError, match="it is night"):
         check_controller(Raises, own=[module.NightBegan(3)])
+
+
+def test_a_part_that_cannot_be_loaded_is_named_where_its_target_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(parts._broken, "tides", "tides 1.0: ImportError: no moon")
+    words = "; the part tides cannot be loaded: tides 1.0: ImportError: no moon"
+    for unknown in ("3 tides", {"tides": 3}):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            as_target(unknown)
+    with pytest.raises(AbsentPartError, match="may be of a part that is not installed here; the part tides"):
+        target_from_dict({"tides": 3})
+
+
+def test_a_journal_with_a_target_of_a_missing_part_is_not_called_damaged(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(Settings("edf"), tmp_path / "journal.db", Clock())
+    host.handle(jobs())
+    host.close()
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(quiet)])
+    forget()
+    with (
+        Journal.open(tmp_path / "journal.db", read_only=True) as journal,
+        pytest.raises(AbsentPartError, match=r"journal\.db: target: target must have one of the keys .*not installed here"),
+    ):
+        list(History.read(journal).jobs)

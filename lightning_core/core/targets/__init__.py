@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_core.core.limits import check_length, shown
 from lightning_core.core.names import closest, did_you_mean
-from lightning_core.core.parts import outside_targets
+from lightning_core.core.parts import AbsentPartError, broken_words, outside_targets
 from lightning_core.core.targets.base import STEP_LOSS, Target, is_loss, is_number
 from lightning_core.core.targets.batches import BatchTarget
 from lightning_core.core.targets.epochs import EpochTarget
@@ -52,15 +52,18 @@ def target_from_dict(value: Mapping[str, Any]) -> Target:
     """Return the target that :meth:`Target.to_dict` gave.
 
     Raises:
-        ValueError: If a value is out of its range, or no kind of target has these keys.
+        ValueError: If a value is out of its range, or no kind of target has these keys; an
+            :class:`~lightning_core.core.parts.AbsentPartError` if it may be of a part that is not installed.
         TypeError: If a key is missing or unknown.
     """
     for kind in target_kinds():
         if kind.KEY in value:
             return kind.from_dict(value)
     keys = ", ".join(kind.KEY for kind in target_kinds())
-    rest = "; it may be of a part that is not installed here" if value.keys().isdisjoint(own_keys()) else ""
-    raise ValueError(f"target must have one of the keys {keys}, got {dict(value)}{rest}")
+    words = f"target must have one of the keys {keys}, got {dict(value)}"
+    if value.keys().isdisjoint(own_keys()):
+        raise AbsentPartError(f"{words}; it may be of a part that is not installed here{broken_words()}")
+    raise ValueError(words)
 
 
 def parse_target(text: str) -> Target:
@@ -80,7 +83,7 @@ def parse_target(text: str) -> Target:
     for kind in target_kinds():
         if (target := kind.from_line(text)) is not None:
             return target
-    raise ValueError(f"target must be like {_forms()}, got {text!r}")
+    raise ValueError(f"target must be like {_forms()}, got {text!r}{broken_words()}")
 
 
 def as_target(value: object) -> Target:
@@ -120,7 +123,7 @@ def as_target(value: object) -> Target:
         kinds, keys = list(target_kinds()), target_keys()
         for key in value:
             if key not in keys:
-                raise ValueError(f"unknown key {shown(key)}{_key_hint(key, value, keys)}")
+                raise ValueError(f"unknown key {shown(key)}{_key_hint(key, value, keys)}{broken_words()}")
     for kind in kinds:
         if (target := kind.from_terms(value)) is not None:
             return target

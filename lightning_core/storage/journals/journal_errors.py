@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lightning_core.core.parts import AbsentPartError
 from lightning_core.errors import LightningCoreError
 
 # Errors raised by code that parses arbitrary content.
@@ -41,9 +42,12 @@ def reading(path: Path) -> Iterator[None]:
 
     Raises:
         DamagedJournalError: If the block raises an error of damaged content.
+        AbsentPartError: If it needs a part that is not installed here.
     """
     try:
         yield
+    except AbsentPartError as error:
+        raise AbsentPartError(f"{path}: {error}") from None
     except _DAMAGE as error:
         kind = "" if isinstance(error, (sqlite3.Error, ValueError)) else f"{type(error).__name__}: "
         raise DamagedJournalError(path, f"{kind}{error}") from error
