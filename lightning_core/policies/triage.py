@@ -45,7 +45,7 @@ class Triage(Stateful):
 
     def __init__(
         self,
-        level: float = 0.3,
+        level: float = 0.1,
         judge_after: int = MIN_CELLS_TO_PLAN,
         min_chance: float = 0.15,
         slice_cells: int = 20,

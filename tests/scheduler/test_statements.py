@@ -148,4 +148,4 @@ def test_card_loggers_page_and_report_say_no_end_beyond_reach_nor_three_figures(
             assert "∞" not in title
             assert ">1y" not in title
     assert not wrong, "\n".join(wrong[:20])
-    assert told > 100
+    assert told > 50  # else the test says nothing

@@ -72,6 +72,6 @@ def test_one_of_the_core_that_asks_in_another_s_name_has_failed(monkeypatch: pyt
     )
     answers = host.handle(Submit((elastic("a", 40, 300.0),)))
     assert not [answer for answer in answers if isinstance(answer, Ask)]
-    assert host.scheduler.failed_parts["controller calendar"].startswith("AssertionError: the calendar may not want")
+    assert host.scheduler.failed_parts["controller calendar"].startswith("AssertionError: the calendar may answer")
     with pytest.raises(AssertionError, match="a controller has failed"):
         host.scheduler.check()
