@@ -14,6 +14,7 @@ from lightning_core.cli.arguments import add_allow_import, add_pool, whole_numbe
 from lightning_core.core.control import Asker
 from lightning_core.core.durations import WallTime, format_duration, parse_when, seconds_until
 from lightning_core.core.names import listed
+from lightning_core.core.specs import parse_spec
 from lightning_core.pool import NoPoolError, Pool
 from lightning_core.pool.local_files import find_job, loses_files
 from lightning_core.run.ageing import aged_out, have_aged_out
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add ``submit``, ``why``, ``logs``, ``deadline``, ``devices``, ``pause``, ``resume`` and ``cancel``."""
+    """Add ``submit``, ``why``, ``logs``, ``deadline``, ``devices``, ``pause``, ``resume``, ``cancel`` and ``tell``."""
     submit = command("submit", _submit, "submit jobs to the pool and return")
     submit.add_argument("bundle", type=Path, metavar="JOB.yaml", help="bundle file, or a file of one job")
     add_allow_import(submit)
@@ -51,7 +52,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     number = "number of devices, or the next smaller one that it can train on; auto: as planned, as if never set"
     devices.add_argument("number", type=_number_or_auto, metavar="N", help=number)
     pause.add_argument("--release", action="store_true", help="save it and free its memory too")
-    for one in (submit, why, logs, deadline, devices, pause, resume, cancel):
+    tell = command("tell", _tell, "send the pool an event of a part, which its controllers hear")
+    example = "such as maintenance.began, or with what it says: maintenance.began:hours=2,who=ann"
+    tell.add_argument("event", metavar="PART.EVENT", help=example)
+    for one in (submit, why, logs, deadline, devices, pause, resume, cancel, tell):
         add_pool(one)
 
 
@@ -61,6 +65,14 @@ def _submit(arguments: argparse.Namespace) -> int:
         pool.check(bundle)
         names = launch(pool, bundle.submit(datetime.now()))
     print(f"submitted: {listed(names)}; `lightning-core status` shows them")
+    return EXIT_MET
+
+
+def _tell(arguments: argparse.Namespace) -> int:
+    name, body = parse_spec(arguments.event, "event")
+    with Pool.connect(arguments.pool) as pool:
+        pool.tell(name, **body)
+    print(f"told: {name}")
     return EXIT_MET
 
 

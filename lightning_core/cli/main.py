@@ -52,7 +52,7 @@ COMMANDS = (
 )
 # Commands that continue although their output cannot be read; the others, which only show something, end. A part's
 # command continues if its parser has the default `acts=True`.
-ACTING = ("run", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel")
+ACTING = ("run", "up", "down", "submit", "deadline", "devices", "pause", "resume", "cancel", "tell")
 Command = Callable[[argparse.Namespace], int]
 # Modules that a command may find missing, by the extra that installs them.
 EXTRAS = {"launch": "torch lightning lightning_utilities typing_extensions jsonargparse ray", "view": "matplotlib rich",

@@ -125,7 +125,7 @@ def test_an_unknown_command_prints_the_usage(words: list[str], capsys: pytest.Ca
 
 COMMANDS = ("init",
             "run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "devices", "pause",
-            "resume", "cancel", "simulate", "market", "place", "history", "replay", "report", "token", "serve",
+            "resume", "cancel", "tell", "simulate", "market", "place", "history", "replay", "report", "token", "serve",
             "search")  # fmt: skip
 
 

@@ -41,7 +41,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.testing.controller_conformance import check_controller
 from lightning_core.view.job_line import COLUMNS, line
-from tests.socket_servers import socket_pool
+from tests.socket_servers import found_pool, socket_pool
 from tests.waiting import until
 
 from .conftest import forget, install
@@ -912,3 +912,19 @@ def test_a_journal_with_a_target_of_a_missing_part_is_not_called_damaged(
         pytest.raises(AbsentPartError, match=r"journal\.db: target: target must have one .*not installed here"),
     ):
         list(History.read(journal).jobs)
+
+
+def test_an_event_is_sent_by_a_command(quiet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lightning_core.cli.main import main
+
+    with found_pool(policy="edf", controllers={"quiet": {}}) as pool:
+        where = ["--pool", str(pool.path.parent)]
+        pool.do(pool.actor.submit((Job("a", 600.0, BatchTarget(1000)),)))
+        assert main(["tell", "quiet.night_began:events=9", *where]) == 0
+        assert capsys.readouterr().out == "told: quiet.night_began\n"
+        [status] = pool.do(pool.actor.status())[1]
+        assert status.paused
+        assert main(["tell", "quiet.night_begin:events=9", *where]) == 2
+        assert "did you mean 'quiet.night_began'?" in capsys.readouterr().err
+        assert main(["tell", "quiet.night_began:events=many", *where]) == 2
+        assert "quiet.night_began: events: expected int, got 'many'" in capsys.readouterr().err
