@@ -174,7 +174,8 @@ WORDS |= {
     "ranks_wait": "none of its {1:.0f} ranks has moved for {0:t}, and they are not all in the same place{text}",
     "met_goes_on": "target met: continues until its min_epochs or min_steps, on devices that no other job needs",
     "flat_metric": "{text} is not rising towards the target",
-    "not_reached": "by forecast, {text} may not reach the target",
+    "not_reached": "by forecast, {text} does not reach the target",
+    "may_not_reach": "by forecast, {text} may not reach the target",
     "far_late": "forecast to take more than ten times as long as it has",
     # of grants, beside a verdict: the forecast is the verdict's to tell
     "scheduled": "scheduled",

@@ -169,7 +169,8 @@ def _flat(table: JobTable, row: int, otherwise: Reason | None = None) -> Reason:
         return Reason("far_late")
     if _stands_still(table, row):
         return Reason("flat_metric" if target.grows else "flat", (), target.observed)
-    return otherwise or Reason("not_reached", (), target.observed)
+    code = "not_reached" if table.belief[row] == INFEASIBLE else "may_not_reach"
+    return otherwise or Reason(code, (), target.observed)
 
 
 def _reason_of_time(table: JobTable, row: int, granted: Reason, *, limited: bool) -> Reason:
