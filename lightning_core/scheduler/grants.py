@@ -68,19 +68,19 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
             smaller = [tuple(n for n in some if n < wants) if one else ()
                        for some, wants, one in zip(several, size.tolist(), told, strict=True)]  # fmt: skip
     allocator = Allocator(
-        settings.devices,
-        settings.slots_per_device,
-        homes,
-        (table.pinned[rows] | settling).tolist(),
-        (table.size[rows] if size is None else size).tolist(),
-        launched.tolist(),
-        round.unavailable,
-        resizes,
-        within,
-        smaller,
-        () if memory is None else memory.training.tolist(),
-        () if memory is None else memory.held.tolist(),
-        caps,
+        devices=settings.devices,
+        slots=settings.slots_per_device,
+        home=homes,
+        stays=(table.pinned[rows] | settling).tolist(),
+        size=(table.size[rows] if size is None else size).tolist(),
+        launched=launched.tolist(),
+        unavailable=round.unavailable,
+        resizes=resizes,
+        within=within,
+        smaller=smaller,
+        memory=() if memory is None else memory.training.tolist(),
+        held=() if memory is None else memory.held.tolist(),
+        caps=caps,
     )
     share, homes = allocator.allocate(plan, frozenset(np.flatnonzero(excluded).tolist()))
     lacking = None

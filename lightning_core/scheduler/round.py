@@ -36,11 +36,12 @@ class Round:
         excluded: Whether a job must hold nothing now.
         planned: Whether the policy plans a job: it is not excluded, and has a deadline that has not passed.
         evicted: Whether a job must leave its devices.
-        judged: Whether a job is given a verdict. One that a person has stopped is judged as if it went on alone now.
+        judged: Whether a job is given a verdict. One that is paused, or may hold no device, is judged as if it trained
+            alone from now.
         best_effort: Whether a job has no deadline.
         late: Whether a job goes on, or is held, after its deadline; or goes on although its target is met.
         goes_on: Whether a job goes on although its target is met.
-        paused: Whether a person has paused a job.
+        paused: Whether a job is held by a person, a controller or a program.
         told_none: Whether a job was told to hold no devices.
     """
 
