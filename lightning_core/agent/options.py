@@ -62,17 +62,17 @@ def read_on_refused(value: str) -> OnRefused:
 
 
 class JobTerms:
-    """A job with its deadline, which may be a time of day and then counts from the start of ``fit``.
+    """A job and its deadline; a time of day is resolved when ``fit`` starts.
 
     Args:
         name: Name of the job.
-        deadline: Deadline, a duration or a point in time; None for none.
+        deadline: Deadline, a duration or a point in time; None for best effort.
         target: Target of the job.
-        weight: Weight of the job.
+        weight: Relative importance when not all deadlines can be met.
         on_miss: What to do when the deadline passes.
         on_nan: What to do when the losses are NaN or infinite.
         like: Name or tag of earlier runs with a similar loss curve.
-        on_hold: What becomes of its memory on a GPU while it is held.
+        on_hold: Treatment of its GPU memory while it is held.
 
     Raises:
         ValueError: If a value is out of range, or the deadline is past.

@@ -44,7 +44,7 @@ class Controller(Protocol):
         """Return its state as JSON values."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
     @property
     def number(self) -> int:
-        """Number for charts, the higher the better for the job; below zero, it ended without reaching its target."""
+        """Number for charts: higher is better; negative means that the job ended without reaching its target."""
         return _VERDICT_NUMBERS[self]
 
 

@@ -166,7 +166,7 @@ class BinnedCurve:
         return {"width": self._width, "counts": encode(counts), "sums": encode(np.array([self._batches, self._losses]))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self._width = float(state["width"])
         self._bins, self._counts = (array("q", column) for column in decode(state["counts"]).tolist())
         self._batches, self._losses = (array("d", column) for column in decode(state["sums"]).tolist())

@@ -126,10 +126,11 @@ class Plan:
         waiting: Reasons of the jobs that are not served, likewise.
         numbers: Numbers of the reasons, shape ``(n, 2)``.
         work_conserving: Whether leftovers go to any job that can use them.
-        size: Number of devices that each job should train on, at least 1; None to keep the present sizes, and of a
-            policy without ``chooses_sizes`` (:class:`~lightning_core.core.protocols.ChoosesSizes`).
-        capped: Whether each job must not use more than its share; None for none.
-        yields: Whether each job uses only the part of a device that others leave free; None for none. Other jobs that
+        size: Number of devices that each job should train on, at least 1; None keeps the
+            present sizes. It must be None unless the policy has ``chooses_sizes``
+            (:class:`~lightning_core.core.protocols.ChoosesSizes`).
+        capped: Whether each job must not use more than its share; None if no job is capped.
+        yields: Whether each job uses only the part of a device that others leave free; None if no job does. Others that
             do not fit share a device in proportion to their requests.
         replan_at: Scheduler time of the next round, if the policy wants one before the usual period is over.
     """

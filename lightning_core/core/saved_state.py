@@ -50,7 +50,7 @@ class Saves(Protocol):
         """Return the state as JSON values."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned, in a new object with the same arguments.
+        """Restore a state that :meth:`state` returned, in a new object with the same arguments.
 
         Raises:
             StateError: If it is not the state of such a part.
@@ -74,7 +74,7 @@ class Stateful:
         return {name: encode(getattr(self, name)) for name in self.STATE}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned, in a new object with the same arguments.
+        """Restore a state that :meth:`state` returned, in a new object with the same arguments.
 
         Raises:
             StateError: If it is not the state of such a part.

@@ -162,7 +162,7 @@ class AboveFloor(Stateful):
         return np.array([k for k, row in enumerate(rows.tolist()) if row not in self._raised], np.int64)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self._other = None if state["_other"] is None else self._make()
         super().restore(state)
         self._raised = {row: restored(_Raised(0.0), one) for row, one in decode(state["_raised"]).items()}

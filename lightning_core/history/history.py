@@ -118,8 +118,8 @@ class History:
 
         Args:
             journal: Journal to read.
-            only: Name of the jobs that are read completely, as in :meth:`of`; of the others, reports that changed
-                nothing are passed over. Empty for all jobs.
+            only: Name of the jobs that are read completely, as in :meth:`of`; reports of other jobs that
+                were only accepted are skipped. Empty for all jobs.
         """
         history, only = cls(journal.settings()), only.partition("@")[0]
         history.part_of = journal.part_of

@@ -59,7 +59,7 @@ def cgroups_of(root: Path, pid: int) -> list[Cgroup]:
 
 
 def memberships(root: Path, pid: int) -> dict[str, str]:
-    """Return the name of a process's group in each hierarchy."""
+    """Return the path of a process's cgroup in each hierarchy."""
     lines = (root / "proc" / str(pid) / "cgroup").read_text(errors="surrogateescape").splitlines()
     return {hierarchy: group for _, hierarchy, group in (line.split(":", 2) for line in lines)}
 

@@ -88,7 +88,7 @@ class _Admission:
         return True
 
     def _block(self, row: int, times: float, whole_protection: bool) -> None:
-        """Block the devices that a job holds until it is planned: no other job can train on them before."""
+        """Block (``times`` 1) or unblock (-1) the devices that a job holds, while no other job can train on them."""
         need, now = self.demands[row], self._empty.times[0]
         seconds = need.protected_seconds if whole_protection else need.arrival_delay
         if need.held and seconds > 0 and not need.share:

@@ -3,8 +3,8 @@
 They are served last, unless a part of the pool is kept for them. Where whole devices are left, jobs of one device share
 them side by side, and jobs of several take turns. Whose turn it is goes by lag, as in fair queueing: the device-seconds
 that a job would have had if all had been served equally since their submission, less those that it has had. A job that
-trains keeps its devices until another one lags behind it by a turn. A job that can be resized has the most devices that
-its equal part allows.
+trains keeps its devices until another one lags behind it by a turn. A resizable job gets the most devices
+that fit its equal share, but at least its minimum; it keeps a size for a turn.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class RampController(Stateful):
         self._stepped_at = -math.inf
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         super().restore(state)
         self._ramp = None if self._ramp is None else Ramp(*self._ramp)
 

@@ -51,7 +51,7 @@ class SliceHolders(Stateful):
         self._silent: dict[int, tuple[float, float]] = {}  # stalled jobs: until when they sit out, and for how long
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         super().restore(state)
         self._holders = {row: restored(_Holder(), one) for row, one in decode(state["_holders"]).items()}
 

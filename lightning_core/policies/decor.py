@@ -132,7 +132,7 @@ class Decor(Stateful):
         return make_plan(jobs, rows, demands, plan_rows, again)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         super().restore(state)
         self._controllers = {
             row: restored(RampController(self.settings, 0.0), one) for row, one in decode(state["_controllers"]).items()

@@ -124,7 +124,7 @@ class Laira(Stateful):
         self._ranked = Ranking()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         super().restore(state)
         self._forecasts = {row: _SliceForecast(*one) for row, one in self._forecasts.items()}
 
@@ -261,7 +261,7 @@ class Laira(Stateful):
 
 
 def rate(log_loss: FloatArray, to: FloatArray, position: FloatArray, batches: FloatArray) -> FloatArray:
-    """Return the fall of ln l per unit of ln s if ``batches`` more bring it ``to`` (eqs. 11 and 12).
+    """Return the fall of ln l per unit of ln s, from ``log_loss`` to ``to`` over ``batches`` more (eqs. 11 and 12).
 
     Example: from a loss of 0.8 after 100 batches to 0.4 with 300 more, ln 2 / ln 4::
 

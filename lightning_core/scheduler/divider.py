@@ -118,7 +118,7 @@ class Divider(Protocol):
         """Return the state as JSON values."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
 
 
 DIVIDERS: Family[Divider] = Family(
@@ -196,7 +196,7 @@ class Division:
         return {"divider": self.divider.state(), "groups": self._groups, "policies": policies}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self.divider.restore(state["divider"])
         self._groups = {str(job): str(group) for job, group in state["groups"].items()}
         for group, saved in state["policies"].items():

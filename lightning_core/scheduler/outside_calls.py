@@ -179,7 +179,7 @@ class OutsidePart:
         return {"own": own, "other": None if self._other is None else self._other.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state; a part that does not know it any more, as a newer version may, begins anew."""
+        """Restore a state; a part that no longer knows it, as a newer version may, begins anew."""
         fresh = deepcopy(self.inner)
         try:
             if state["own"] is not None:

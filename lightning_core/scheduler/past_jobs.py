@@ -104,7 +104,7 @@ class PastJobs:
         return {"table": table_to_dict(self.table), "version": self.version, "incarnation": self.incarnation}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         restore_table(self.table, state["table"])
         self.version, self.incarnation = checked(state["version"], int), checked(state["incarnation"], int)
 

@@ -74,7 +74,7 @@ class Round:
         return len(self.rows)
 
     def only(self, some: IntArray) -> Round:
-        """Return the round as it is about some of its jobs."""
+        """Return the round restricted to some of its jobs."""
         part = copy(self)
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):

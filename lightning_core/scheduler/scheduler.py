@@ -111,7 +111,7 @@ class Scheduler:
         return state_to_dict(self._state, self._now, self._next_round)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned, in a new scheduler of the same settings; else a StateError."""
+        """Restore a state that :meth:`state` returned, in a new scheduler of the same settings; else a StateError."""
         self._now, self._next_round = restore_state(self._state, state)
 
     # ------------------------------------------------------------------------------------------------ events

@@ -319,7 +319,7 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
 
 
 def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[float, float | None]:
-    """Take on a state that :func:`state_to_dict` returned, in a new scheduler with the same settings.
+    """Restore a state that :func:`state_to_dict` returned, in a new scheduler with the same settings.
 
     Returns:
         Scheduler time of the last event, and when the next round is due.

@@ -215,7 +215,7 @@ class VirtualPool:
         self._unplaced = True
 
     def end_device(self, device: int, cause: ExitCause, detail: str, heard: float = 0.0) -> None:
-        """End a device, and lose the workers that are on it; the scheduler hears of that some seconds later."""
+        """End a device and lose its workers; the scheduler is notified ``heard`` seconds later."""
         self.close(device)
         for worker in self.workers.values():
             if device in worker.at:

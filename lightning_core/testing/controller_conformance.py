@@ -157,7 +157,7 @@ def random_events(seed: int, own: Sequence[Any] = ()) -> Iterator[tuple[Any, flo
 
     Args:
         seed: Seed of the draws.
-        own: Further events, one of which comes now and then.
+        own: Further events, which are mixed in at random.
     """
     draw, now = np.random.default_rng(seed), 0.0
     for number in range(EVENTS):

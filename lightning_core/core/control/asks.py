@@ -92,10 +92,10 @@ def rights_of(by: Asker) -> Rights:
 
 
 def check_known(by: Asker) -> None:
-    """Check that the rights of one who has asked are known: what it asked cannot be weighed without them.
+    """Check that the rights of an asker are known: its requests cannot be ranked without them.
 
     Raises:
-        AbsentPartError: If the part that brings it is not installed.
+        AbsentPartError: If no installed part brings the asker.
     """
     if _known(by) is None:
         raise AbsentPartError(f"no part that is installed here asks under the name {shown(str(by))}")
@@ -232,7 +232,7 @@ def check_devices(devices: int) -> None:
 
 
 def first(levels: Mapping[Asker, Asked], name: str) -> tuple[Any, Asker | None]:
-    """Return what the first one asks that asks for something, and which one that is.
+    """Return the request of the highest-ranking asker that sets a field, and that asker; (None, None) if none does.
 
     Example::
 

@@ -51,7 +51,7 @@ def _offers(history: Any) -> str:
 
 
 def _rents(about: Mapping[str, Any]) -> bool:
-    """Return whether a pool rents its nodes on a market, by its description."""
+    """Return whether the description of a pool says that it rents nodes on a market."""
     return "market" in about["settings"]["controllers"]
 
 

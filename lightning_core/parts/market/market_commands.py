@@ -106,7 +106,7 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
 
 def _read(study: Study) -> tuple[Zones | None, Market, SpotJob]:
-    """Return the zones if there are several, the market, of all of them together, and the job on it."""
+    """Return the zones (None unless there are several), the market over all of them, and the job on it."""
     if study.has_zones:
         zones = read_zones(study)
         return zones, any_of(zones.traces), zones.job

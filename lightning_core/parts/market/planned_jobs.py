@@ -91,7 +91,7 @@ class PlannedJobs:
         return {"jobs": jobs, "start_up": self._start_up.state(), "before": before}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self._jobs = {name: MarketJob.of(planned, self._forecasts) for name, planned in state["jobs"].items()}
         self._start_up.restore(state["start_up"])
         self._before = None if state["before"] is None else QuotedBefore(*map(tuple, state["before"]))

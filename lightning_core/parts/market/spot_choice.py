@@ -49,7 +49,7 @@ class SpotChoice:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self.selector.restore(state["selector"])
         self.drawn.clear()  # the plans look there
         self.drawn |= state["drawn"]

@@ -108,7 +108,7 @@ class Study:
             ValueError: If there are several.
         """
         if self.has_zones:
-            raise ValueError(f"trace must be one recording here, got {len(self.traces)}")
+            raise ValueError(f"trace must be a single recording, got {len(self.traces)}")
         [market] = self.markets()
         each = f"recorded: {market.price.min():.3g} to {market.price.max():.3g}"
         price = each if self.terms.price is None else f"assumed: {self.terms.price:g}"

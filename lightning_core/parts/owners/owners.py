@@ -167,7 +167,7 @@ class Owners:
         return {"time": self.time.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self.time.restore(state["time"])
         for name in self.time.names:
             self._take_terms(name)

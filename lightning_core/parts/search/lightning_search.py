@@ -97,8 +97,8 @@ class Search:
         """Train until the deadline, the target or the end of the last trial, and return the best.
 
         Raises:
-            RuntimeError: No trial has reported a value.
-            ValueError: The Trainers have no or different ``max_epochs``, or do not log the metric.
+            RuntimeError: If no trial has reported a value.
+            ValueError: If the Trainers lack ``max_epochs`` or differ in it, or do not log the metric.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._end = time.monotonic() + seconds_until(self._when, datetime.now())

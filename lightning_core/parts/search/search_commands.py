@@ -35,7 +35,7 @@ SPEC = "lightning_core:search"
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``search``."""
     search = command("search", _search, "search hyper-parameters in a pool until a deadline", acts=True)
-    search.add_argument("search", type=Path, metavar="SEARCH.yaml", help="file of a job with the key search")
+    search.add_argument("search", type=Path, metavar="SEARCH.yaml", help="job file with a section search")
     folder = "folder of the study; a search that is there continues (default: searches/NAME)"
     search.add_argument("--run-dir", type=Path, metavar="DIR", help=folder)
     storage = "Optuna storage for the study, such as sqlite:///FILE (default: study.db in that folder)"

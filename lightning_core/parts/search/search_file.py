@@ -254,7 +254,7 @@ def _metric(value: Any) -> str:
 
 def _epochs(value: Any) -> int:
     if isinstance(value, int) and value < 2:
-        raise ValueError(f"must be at least 2, or there is nothing to decide between them, got {shown(value)}")
+        raise ValueError(f"must be at least 2, as a search stops trials between epochs, got {shown(value)}")
     return positive_int(value, maximum=MAX_COUNT)
 
 

@@ -20,7 +20,7 @@ PATIENCE = 1.0
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add ``serve``."""
+    """Add the command ``serve``."""
     serve = command("serve", _serve, "serve the pool as a page in a browser: watch its jobs, and steer them")
     serve.add_argument("--port", type=whole_number(0, MAX_PORT), default=PORT, metavar="N",
                        help=f"port to listen on (default {PORT}; 0 for any that is free)")  # fmt: skip

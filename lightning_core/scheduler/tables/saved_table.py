@@ -74,7 +74,7 @@ def table_to_dict(table: JobTable) -> dict[str, Any]:
 
 
 def restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
-    """Take on what :func:`table_to_dict` returned.
+    """Restore what :func:`table_to_dict` returned.
 
     Raises:
         StateError: If the columns have other names.

@@ -19,7 +19,7 @@ class LocalClient:
     Args:
         settings: Settings of the scheduler; None for the defaults.
         journal: Path of the journal; None for no journal.
-        history: Folder of the store of earlier runs, created if it does not exist; None for none.
+        history: Folder of the store of earlier runs, created if it does not exist; None to remember no run.
 
     Example::
 

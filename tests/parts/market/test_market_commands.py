@@ -254,7 +254,7 @@ def test_several_recordings_are_one_plan(tmp_path: Path, capsys: pytest.CaptureF
     assert body["free_moves_cost"] < body["cost"]
     plan = said("plan")
     assert re.search(r"us-east-1a +0 +0.250 +0 +0\n *us-west-2b +1 +0.250 +[\d.]+ +1 +0\n", plan.out)
-    assert said("forecast").err == "error: trace must be one recording here, got 2\n"
+    assert said("forecast").err == "error: trace must be a single recording, got 2\n"
     twice = {"trace": [*market["trace"], market["trace"][0]], "price": 0.25}
     assert "that of another zone, got 'us-east-1a' twice" in said("backtest", market=twice).err
     assert "--picture draws one" in said("backtest", "--picture", str(tmp_path / "a.png")).err

@@ -211,7 +211,7 @@ class Demands:
 
     @property
     def steps(self) -> list[tuple[int, int]]:
-        """Pairs of consecutive periods."""
+        """Pairs of consecutive periods; in a cycle of more than two, also the last and the first."""
         steps = [(period, period + 1) for period in range(len(self.periods) - 1)]
         return [*steps, (len(self.periods) - 1, 0)] if self.cycle and len(self.periods) > 2 else steps
 

@@ -114,7 +114,7 @@ class MilpModel:
         return len(self.cost) - 1
 
     def _serve(self, number: int, group: TaskGroup, period: int, partly: bool) -> None:
-        """Serve each task once (4)."""
+        """Serve each task once (eq. 4)."""
         count = float(len(group.tasks))
         self._first[number, period] = len(self.cost)
         columns = [self._column(choice.cost, choice.accuracy, count) for choice in group.choices]

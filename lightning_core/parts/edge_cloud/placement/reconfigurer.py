@@ -132,7 +132,7 @@ class Reconfigurer:
         return {"tasks": tasks, "used": [[*key, amount] for key, amount in self._used.items()]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned, of the same period of the same plan."""
+        """Restore a state that :meth:`state` returned, of the same period of the same plan."""
         for job, number, location, gpu, level, rate in state["tasks"]:
             task = Task(job, number)
             self._rates[task] = rate

@@ -40,7 +40,7 @@ class Provisioner(Protocol):
         """
 
     def close(self) -> None:
-        """Return all nodes."""
+        """Give all nodes back."""
 
 
 def list_marks() -> dict[str, str]:

@@ -56,7 +56,7 @@ GIVE_BACK_TIMEOUT, CLOSE_TIMEOUT = 60.0, 10.0
 
 
 class ProvisionerActor:
-    """Brings the nodes of a pool.
+    """Brings up the nodes of a pool, and gives them back.
 
     Args:
         scheduler: Name of the scheduler's actor.
@@ -93,7 +93,7 @@ class ProvisionerActor:
         return _counts(await asyncio.to_thread(self._listed)), self._lease.is_over(time.monotonic())
 
     async def give_back(self) -> bool:
-        """Return all nodes, for good; return whether none is there any more."""
+        """Give all nodes back for good; return whether none remains."""
         self._closed = True
         self._changed.set()
         until = time.monotonic() + GIVE_BACK_TIMEOUT - CLOSE_TIMEOUT

@@ -1,8 +1,8 @@
 """The bill of a pool's nodes, second by second, as a cloud computes it.
 
 A node is billed from its launch to its end, also while it starts, while it trains beside its replacement and while it
-leaves, at the price of each second, and for a minimum at least. Launches and ends are known from observations alone:
-between two of them a node counts as present.
+leaves, at the price of each second, with a minimum charge. Launches and ends are known from observations alone: it is
+billed from the first that lists it to the first that does not.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class NodeBill:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self._nodes = {name: BilledNode(bool(is_spot), since) for name, is_spot, since in state["nodes"]}
         self._places = checked(state["places"], tuple[PlacedNodes, ...])
         self._quotes = [(at, quote_from_list(quote)) for at, quote in state["quotes"]]

@@ -47,7 +47,7 @@ class QuoteHistory:
         return {"quotes": quotes, "quoted_at": self._quoted_at if self._quotes else None, "news": news}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         quotes = list(map(quote_from_list, state["quotes"]))
         self._quotes = {quote.interval: quote for quote in quotes if quote.interval is not None}
         self._quoted_at = -math.inf if state["quoted_at"] is None else state["quoted_at"]

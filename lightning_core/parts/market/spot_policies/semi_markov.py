@@ -103,7 +103,7 @@ class SemiMarkov:
         return {"plans": [[row, encode(astuple(one.job)), one.begins, *one[2:]] for row, one in known.items()]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned: the same plans are made again."""
+        """Restore a state that :meth:`state` returned: the same plans are made again."""
         try:
             plans = [(row, _Basis(begins, SpotJob(*decode(job)), *rest)) for row, job, begins, *rest in state["plans"]]
         except (KeyError, TypeError, ValueError) as error:

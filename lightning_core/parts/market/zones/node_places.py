@@ -50,7 +50,7 @@ class NodePlaces:
                 "leeway": list(self._leeway)}  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state that :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self._seen, self._wanted = (checked(state[name], tuple[PlacedNodes, ...]) for name in ("seen", "wanted"))
         self._homes, self._lost = list(state["homes"]), dict(state["lost"])
         self._leeway = Leeway(*state["leeway"])

@@ -51,7 +51,7 @@ class TrialForecasts:
             lost: Seconds, ``(q,)``.
 
         Returns:
-            Values, ``(n, q)``; inf for a trial that would not train a step.
+            Values, ``(n, q)``; inf for a trial that would still be at step 0.
         """
         reach = self._reach(np.maximum(self._left - lost, 0.0))
         phi = self._model.basis(np.maximum(reach, 1.0).ravel()).reshape(*reach.shape, KNOTS)

@@ -73,7 +73,7 @@ class GrowthCurves:
         return phi
 
     def summed(self, curves: Sequence[tuple[FloatArray, FloatArray]]) -> Curves:
-        """Return the sums of curves, each ``(steps, values)``: one cell for each fifth of an e-fold."""
+        """Return sums over each curve ``(steps, values)``, of the last value in each fifth of an e-fold of steps."""
         n = len(curves)
         gram, cross = np.zeros((n, KNOTS, KNOTS)), np.zeros((n, KNOTS))
         square, cells = np.zeros((2, n))
