@@ -25,7 +25,7 @@ from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
 from lightning_core.agent.steering.ranks import NOTHING, SideAction
 from lightning_core.core.answers import End, JobForecast
-from lightning_core.core.events import Horizon, WorkerExited
+from lightning_core.core.events import Horizon
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.view.console_lines import logger, print_line, watch_bar_of
 
@@ -84,6 +84,7 @@ class Fit(Participant):
                 bool(trainer.loggers),
                 lambda: offload_of(trainer, pl_module, options.job),
                 lambda: trainer.received_sigterm,
+                lambda error: exit_of(trainer, self.name, error),
             ),
         )
         target = options.job.target
@@ -352,9 +353,6 @@ class Fit(Participant):
             outcome = end if isinstance(end, End) else mailbox.final_forecast or mailbox.job_forecast
             if outcome is not None:
                 self._alone(lambda: self._metrics.log(self.trainer, outcome, at_once=True), None)
-
-    def _exit(self, error: BaseException | None) -> WorkerExited:
-        return exit_of(self.trainer, self.name, error)
 
     def _save_due(self) -> bool:
         """Return whether a launched job is due to be saved; while losses are NaN, the last checkpoint is kept."""

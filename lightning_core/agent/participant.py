@@ -109,6 +109,7 @@ class Loop(NamedTuple):
         shows_forecasts: Whether forecasts are shown where the training logs.
         offload: Returns what moves its state off its device; None where that cannot be done.
         is_interrupted: Returns whether a signal has told the process to leave, so that it must not hold.
+        exit_of: Returns how the training has ended, from the exception that ended it; None if there was none.
     """
 
     device: torch.device
@@ -119,6 +120,7 @@ class Loop(NamedTuple):
     shows_forecasts: bool
     offload: Callable[[], Offload | None]
     is_interrupted: Callable[[], bool]
+    exit_of: Callable[[BaseException | None], WorkerExited]
 
 
 class Participant:
@@ -143,6 +145,7 @@ class Participant:
         self._guarded = Guarded(self.name)
         self._defects: set[str] = set()
         self._record = record
+        self._exit_of = loop.exit_of
         self._stops = options.launched or options.stop_when_met
         self._batches = 0
         self._new_epoch = True
@@ -206,10 +209,6 @@ class Participant:
     def _save_due(self) -> bool:
         """Return whether a launched job is due to be saved."""
         return False
-
-    def _exit(self, error: BaseException | None) -> WorkerExited:
-        """Return how the training has ended, from the exception by which it left its loop."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -369,7 +368,7 @@ class Participant:
         if self._launched:
             mailbox.close()
         else:
-            mailbox.close(self._exit(error), CLOSE_TIMEOUT)
+            mailbox.close(self._exit_of(error), CLOSE_TIMEOUT)
             print_line(summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
         self._record.job_forecast = mailbox.final_forecast or mailbox.job_forecast or self._record.job_forecast
 

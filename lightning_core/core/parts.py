@@ -294,13 +294,9 @@ def names_of(family: str) -> list[str]:
 
 
 def all_of(family: str) -> dict[str, Any]:
-    """Return everything that parts bring of a family, by name; what cannot be imported is left out."""
+    """Return everything that parts bring of a family, by name."""
     pairs = ((name, found) for one in all_parts() for name, found in _brings(one.part, family).items())
-    loaded = {
-        name: guarded(f"{name} of {family}", found.load, lambda _: None) if isinstance(found, Later) else found
-        for name, found in pairs
-    }
-    return {name: found for name, found in loaded.items() if found is not None}
+    return {name: found.load() if isinstance(found, Later) else found for name, found in pairs}
 
 
 def _brings(part: Part, family: str) -> Mapping[str, Any]:

@@ -165,7 +165,11 @@ class Division:
 
     def policy_of(self, job: str) -> Policy:
         """Return the policy of the group of a job."""
-        return self._policy_of(self._groups[job])
+        return self._policy_of(self._group_of(job))
+
+    def _group_of(self, job: str) -> str:
+        """Return the group of a job; all are in one once the divider has failed."""
+        return Membership().group if getattr(self.divider, "has_failed", False) else self._groups[job]
 
     def _policy_of(self, group: str) -> Policy:
         if group not in self.policies:
@@ -183,7 +187,7 @@ class Division:
     def forget(self) -> None:
         """Forget the groups that have no job in the table."""
         self._groups = {name: self._groups[name] for name in self._table.names}
-        present = set(self._groups.values())
+        present = set(map(self._group_of, self._groups))
         self.policies = {group: policy for group, policy in self.policies.items() if group in present}
 
     def state(self) -> dict[str, Any]:

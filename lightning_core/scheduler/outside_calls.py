@@ -347,6 +347,11 @@ class GuardedDivider(OutsidePart):
     """A divider behind its guard; once it has failed, all jobs are planned together."""
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it divides no more."""
+        return self.part in self.calls.failed
+
+    @property
     def group_word(self) -> str:
         return str(getattr(self.inner, "group_word", "group"))[:MAX_TEXT]
 
@@ -384,7 +389,7 @@ class GuardedDivider(OutsidePart):
         self.calls.tell(self.part, "count", lambda: self.inner.count(table, now))
 
     def check(self, table: Any) -> None:
-        if self.part not in self.calls.failed:
+        if not self.has_failed:
             self.inner.check(table)
 
     def describe(self, jobs: Iterable[Job], now: float) -> list[dict[str, Any]]:

@@ -494,6 +494,11 @@ def test_a_divider_that_fails_divides_no_more(
     assert host.scheduler.failed_parts["divider halves"] == words
     assert sum(devices_of(host).values()) == 4.0  # of five jobs of which four are heavy
     assert host.scheduler.shares() == []
+    division = host.scheduler._state.division
+    assert division is not None
+    division.forget()
+    assert list(division.policies) == [""]  # that which plans all of them stays, and hears of their losses
+    assert division.policy_of("a") is division.policy_of("e") is division.policies[""]
     again = halved(tmp_path, clock, policy)  # it would not fail any more, and has failed all the same
     assert again.scheduler.failed_parts == {"divider halves": words}
     assert devices_of(again) == devices_of(host)

@@ -8,11 +8,10 @@ raises, or returns anything but a person, its users are refused; the others are 
 from __future__ import annotations
 
 import logging
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from lightning_core.core.parts import all_of, guarded
+from lightning_core.core.parts import brought, names_of
 from lightning_core.server.access.people import Person, person_from_dict
 
 log = logging.getLogger(__name__)
@@ -52,9 +51,12 @@ class Authenticators:
 
     def __init__(self, folder: Path) -> None:
         self._known: dict[str, Authenticator] = {}
-        for name, make in all_of("authenticators").items():
-            if (made := guarded(f"authenticator {name}", partial(make, folder), lambda _: None)) is not None:
-                self._known[name] = made
+        for name in names_of("authenticators"):
+            try:
+                if (found := brought("authenticators", name)) is not None:
+                    self._known[name] = found[0](folder)
+            except Exception as error:  # code from outside may raise anything
+                log.warning("authenticator %s refuses its users: %s: %s", name, type(error).__name__, error)
 
     def person(self, secret: str) -> Person | None:
         """Return the user of a secret; None if no authenticator knows it."""
