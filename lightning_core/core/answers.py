@@ -64,7 +64,7 @@ class Grant(NamedTuple):
     job: str
     version: int
     share: float
-    """Share of its devices, in [0, 1]: at 0 it is held, at 1 it trains alone."""
+    """Share of its devices, in [0, 1]: at 0 it is held unless it trains beside others, at 1 it needs no turns."""
     devices: tuple[int, ...]
     """Devices on which it may keep its memory and train. If they differ from its present ones, it saves and exits."""
     reason: Reason
@@ -72,6 +72,9 @@ class Grant(NamedTuple):
     """Whether it must not exceed its share even if the rest is idle."""
     target: Target | None = None
     """Target that it was given since it was submitted, by which its process judges itself; None if it was not."""
+    beside: int = 0
+    """Number of the group of jobs that train within the same turns on its device; 0 if it takes turns of its own. With
+    a number it trains at share 0 too: its time counts against no share."""
 
 
 class End(NamedTuple):
