@@ -76,6 +76,11 @@ class Grant(NamedTuple):
     """Number of the group of jobs that train within the same turns on its device; 0 if it takes turns of its own. With
     a number it trains at share 0 too: its time counts against no share."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether it may train now."""
+        return self.share > 0 or self.beside > 0
+
 
 class End(NamedTuple):
     """End of a job; its worker exits."""
@@ -257,5 +262,11 @@ class JobStatus:
     """Name of the person to whom it belongs; empty if unknown."""
     watched: Watched | None = None
     """Metric that its target watches; None before the first value, and for a target that watches none."""
+    beside: tuple[str, ...] = ()
+    """Names of the jobs that train at the same time on its device."""
+    pace: float = 1.0
+    """Expected throughput beside them, as a fraction of its throughput alone."""
+    device_seconds: float = 0.0
+    """Seconds of its devices that count as its own: time beside others is divided by the work that each does."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Data that parts keep with it, by the name of the part."""

@@ -50,6 +50,16 @@ class OnHold(StrEnum):
     """Its state is moved to the host's memory, and back before the job resumes."""
 
 
+class Beside(StrEnum):
+    """Whether a job may train at the same time as others on its device."""
+
+    NEVER = "never"
+    AUTO = "auto"
+    """While that does more than turns and makes no job late."""
+    ALWAYS = "always"
+    """While it makes no job late, whether it does more than turns or not."""
+
+
 class OnRefused(StrEnum):
     """Action of a script when the pool on its device refuses its job."""
 
@@ -117,6 +127,7 @@ class Job:
         save_every: Seconds of training between two periodic checkpoints; None if unknown.
         memory: Bytes that it needs at least of each device's memory; None to estimate and measure it.
         on_hold: Treatment of its GPU memory while it is held.
+        beside: Whether it may train at the same time as others on its device.
         owner: Name of the person to whom it belongs, set by the server; empty if unknown.
         parts: Data that parts keep with it, by the name of the part; at most
             :data:`~lightning_core.core.limits.MAX_TEXT` characters as JSON.
@@ -156,6 +167,7 @@ class Job:
     save_every: float | None = None
     memory: int | None = None
     on_hold: OnHold = OnHold.KEEP
+    beside: Beside = Beside.AUTO
     owner: str = ""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
@@ -185,6 +197,20 @@ class Job:
     def is_best_effort(self) -> bool:
         """Whether it has no deadline: it trains on devices that no job with a deadline needs."""
         return self.deadline == math.inf
+
+    @property
+    def family(self) -> str:
+        """Kind of its training: trainings of one kind are expected to be as fast beside others.
+
+        Example::
+
+            >>> Job("run-7", 60.0, "loss<=0.1", model="nets.ResNet", batch_size=32).family
+            'nets.ResNet x32'
+            >>> Job("run-7", 60.0, "loss<=0.1").family
+            'run'
+        """
+        kind = self.model or self.like or re.sub(r"[-_. ]?\d+$", "", self.name) or self.name
+        return kind if self.batch_size is None else f"{kind} x{self.batch_size}"
 
     @property
     def is_launched(self) -> bool:

@@ -164,6 +164,8 @@ WORDS |= {
     "closed": "{text}",
     "withdrawn": "request withdrawn",
 }
+WORDS["beside"] = "beside {text}, at {0:.0%} of its throughput alone"
+WORDS["seen_alone"] = "trains alone for a moment, so that its throughput is known"
 WORDS["like"] = "like {text}, {0:.0%}"  # the basis of a forecast
 WORDS |= {
     "part": "{text}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_core.core.answers import Alert
-from lightning_core.core.arrays import IntArray
+from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.events import BadLosses
 from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import Hang
@@ -79,7 +79,7 @@ def check_stalls(round: Round) -> list[Alert]:
     table, settings, rows, now = round.table, round.settings, round.rows, round.now
     if settings.stall is None:
         return []
-    idle = (table.share[rows] == 0) | (table.last_report[rows] == 0) | table.recovering[rows]
+    idle = ~table.trains(rows) | (table.last_report[rows] == 0) | table.recovering[rows]
     table.moved_at[rows[idle]] = now
     stalled = _stalled(table, rows[now - table.moved_at[rows] > settings.stall], settings.stall, now)
     for row in table.alerts.keys() - stalled.keys():
@@ -104,12 +104,18 @@ def _stalled(table: JobTable, rows: IntArray, least: float, now: float) -> dict[
     if not len(rows):
         return {}
     with np.errstate(divide="ignore"):
-        usual = 1.0 / (table.throughput(rows) * table.share[rows])
+        usual = 1.0 / (table.throughput(rows) * _speed(table, rows))
     waited = now - table.moved_at[rows]
     slow = np.where(table.in_slow_phase[rows], SLOW_PHASE_FACTOR, 1.0)
     stalled = waited > np.maximum(least, STALL_FACTOR * usual) * slow
     columns = (column[stalled].tolist() for column in (rows, waited, usual))
     return {row: (seconds, batch_seconds) for row, seconds, batch_seconds in zip(*columns, strict=True)}
+
+
+def _speed(table: JobTable, rows: IntArray) -> FloatArray:
+    """Return the expected throughput as a fraction of that alone on the devices; shape ``(n,)``."""
+    group = table.held_share(rows) / table.portion[rows]
+    return np.asarray(group * table.pace[rows])
 
 
 def discount_downtime(table: JobTable, settings: Settings, gap: float) -> None:

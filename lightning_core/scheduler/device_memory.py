@@ -91,7 +91,7 @@ def wait_for_memory(table: JobTable, rows: IntArray, device_memory: int | None) 
     taken: Counter[int] = Counter()
     for row, training, held in zip(concerned.tolist(), parts.training.tolist(), parts.held.tolist(), strict=True):
         for device in table.home[row]:
-            taken[device] += training if table.share[row] else held
+            taken[device] += training if table.share[row] or table.beside[row] else held
         for device in table.leaving.get(row, ()):
             taken[device] += training
     full = {device for devices in table.leaving.values() for device in devices if taken[device] > 1 + LEAST / 2}

@@ -12,6 +12,7 @@ from lightning_core.core.plans import Plan
 from lightning_core.core.reasons import CODES, Reason, index
 from lightning_core.scheduler.allocation import Allocator, Caps, Devices, allocate_one, is_simple
 from lightning_core.scheduler.asked_levels import asker
+from lightning_core.scheduler.company.forming import Companies
 from lightning_core.scheduler.device_memory import Needs, needs
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import NONE, JobTable
@@ -20,6 +21,7 @@ FIRST_DEVICE = (0,)
 # Shares that differ by no more are the same.
 SHARE_TOLERANCE = 1e-9
 PAUSED, TOLD_NONE = ASKED = index("paused"), index("told_none")
+BESIDE = index("beside")
 
 
 class Allocation(NamedTuple):
@@ -33,6 +35,8 @@ class Allocation(NamedTuple):
     """Memory that each needs; None if that limits none."""
     lacking: BoolArray | None = None
     """Whether a job holds nothing for want of memory."""
+    companies: Companies | None = None
+    """Which jobs train beside which; None if none does."""
 
 
 def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
@@ -115,12 +119,14 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
         allocation: What each job holds.
     """
     table, rows = round.table, round.rows
-    share, homes = allocation.share, allocation.homes
-    served = share > 0
-    codes, numbers = _reasons(round, plan, served, allocation)
+    share, homes, companies = allocation.share, allocation.homes, allocation.companies
+    group = np.zeros(len(rows), np.int64) if companies is None else companies.group
+    served = (share > 0) | (group > 0)
+    codes, numbers = _reasons(round, plan, share > 0, allocation)
     capped = np.zeros(len(rows), np.bool_) if plan.capped is None else plan.capped & served
     moved = _moved(round, homes)
     changed = (np.abs(share - table.share[rows]) > SHARE_TOLERANCE) | (capped != table.capped[rows]) | moved
+    changed |= _keep_company(round, companies)
     explained = ~changed & (codes != table.code[rows])
     table.share[rows] = np.where(changed, share, table.share[rows])  # what was granted, to the bit
     table.code[rows], table.number[rows], table.number_2[rows] = codes, numbers[:, 0], numbers[:, 1]
@@ -137,21 +143,43 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
     for row, granted_share, code, first, second, cap in zip(*(column[at].tolist() for column in columns), strict=True):
         before = directives[row]
         target = before.target if isinstance(before, Grant) else None
-        reason = Reason(CODES[code], (first, second), _asker(table, row, code) if code in ASKED else "")
-        directives[row] = granted = Grant(names[row], before.version + 1, granted_share, home[row], reason, cap, target)
+        reason = Reason(CODES[code], (first, second), _text(table, row, code))
+        directives[row] = granted = Grant(
+            names[row], before.version + 1, granted_share, home[row], reason, cap, target, int(table.beside[row])
+        )
         grants.append(granted)
     begins = rows[served & np.isinf(table.trained_at[rows])]
     table.trained_at[begins] = round.now
     # Only the reason is new: the grant keeps its version and is not sent, but a query returns the new reason.
     for k in np.flatnonzero(explained).tolist():
         row = int(rows[k])
-        text = _asker(table, row, int(codes[k]))
+        text = _text(table, row, int(codes[k]))
         directives[row] = directives[row]._replace(reason=Reason(CODES[codes[k]], tuple(numbers[k].tolist()), text))
     return grants
 
 
-def _asker(table: JobTable, row: int, code: int) -> str:
-    """Return who asked for what a reason speaks of, in words; empty if no one did."""
+def _keep_company(round: Round, companies: Companies | None) -> BoolArray:
+    """Write which jobs train beside which to the table; return whose company has changed, shape ``(n,)``."""
+    table, rows = round.table, round.rows
+    before = table.beside[rows]
+    if companies is None or not (before.any() or companies.group.any()):
+        return np.zeros(len(rows), np.bool_)
+    group = companies.group
+    changed: BoolArray = group != before
+    for number in np.unique(np.concatenate([group[changed], before[changed]])).tolist():
+        if number:  # those who stay have other company too
+            changed |= group == number
+    table.beside[rows], table.pace[rows], table.portion[rows] = group, companies.pace, companies.portion
+    table.company_since[rows[changed]], table.counts_from[rows[changed]] = round.now, False
+    for row in rows[changed].tolist():
+        table.company_version[row] = table.directives[row].version + 1
+    return changed
+
+
+def _text(table: JobTable, row: int, code: int) -> str:
+    """Return the text of a reason: beside whom, or who asked for what it speaks of; empty if no one did."""
+    if code == BESIDE:
+        return " and ".join(table.beside_names(row))
     if code not in ASKED:
         return ""
     return asker(table, row, "hold" if code == PAUSED else "devices")
@@ -163,8 +191,8 @@ def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation
     codes = np.where(served, plan.codes, plan.waiting)
     codes[served & (plan.share == 0) & ~round.late & ~round.best_effort] = index("left_over")
     numbers = plan.numbers
-    memory, lacking = allocation.memory, allocation.lacking
-    if settings.locations or round.unavailable or excluded.any() or lacking is not None:
+    memory, lacking, companies = allocation.memory, allocation.lacking, allocation.companies
+    if settings.locations or round.unavailable or excluded.any() or lacking is not None or companies is not None:
         numbers = numbers.copy()
     if memory is not None:
         codes[served & memory.trial] = index("memory_trial")
@@ -188,6 +216,10 @@ def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation
         if round.closing:
             codes[excluded & table.launched[rows]] = index("closing")
         numbers[excluded, 0] = table.wakes(rows[excluded]) - round.now
+    if companies is not None:
+        beside = ~served & (companies.group > 0)
+        codes[beside] = BESIDE
+        numbers[beside] = np.stack([companies.pace[beside], np.zeros(beside.sum())], axis=1)
     return codes, numbers
 
 

@@ -42,7 +42,7 @@ def take_report(state: SchedulerState, report: Report, now: float) -> bool:
     if row is None:
         return False
     batches_at_start = None if table.last_report[row] else report.batches_at_start
-    record_progress(table, row, report, now)
+    record_progress(state, row, report, now)
     table.obeys[row] = report.version >= table.directives[row].version
     table.accept(row, report.checkpoint)
     sooner = table.set_horizon(row, report.horizon, now)
@@ -113,8 +113,9 @@ def is_countable(report: Report) -> bool:
 # ---------------------------------------------------------------------------------------------------- progress
 
 
-def record_progress(table: JobTable, row: int, report: Report, now: float) -> None:
+def record_progress(state: SchedulerState, row: int, report: Report, now: float) -> None:
     """Record the cumulative counts of one incarnation; batches from before it started cost it no time."""
+    table = state.table
     batches_at_start = report.batches_at_start
     if not table.last_report[row]:
         table.recovering[row] = False
@@ -125,10 +126,16 @@ def record_progress(table: JobTable, row: int, report: Report, now: float) -> No
     table.last_report[row] = report.number
     more_batches = max(report.batches - int(table.batches[row]), 0)
     more_busy = max(report.busy + float(table.busy_before[row]) - float(table.busy[row]), 0.0)
-    keep = np.exp(-more_busy / THROUGHPUT_MEMORY)
     trained = max(report.batches - max(int(table.batches[row]), batches_at_start), 0)
-    table.recent_batches[row] = keep * table.recent_batches[row] + trained
-    table.recent_busy[row] = keep * table.recent_busy[row] + more_busy
+    table.device_seconds[row] += more_busy * float(table.portion[row]) * len(table.home[row])
+    measurable = table.counts(row, report.version)
+    if measurable and table.beside[row]:
+        _measure_pace(state, row, trained, more_busy)
+    elif measurable:
+        keep = np.exp(-more_busy / THROUGHPUT_MEMORY)
+        table.recent_batches[row] = keep * table.recent_batches[row] + trained
+        table.recent_busy[row] = keep * table.recent_busy[row] + more_busy
+        table.alone_at[row] = now
     table.batches[row] += more_batches
     table.busy[row] += more_busy
     table.rejected[row] = max(int(table.rejected[row]), report.rejected)
@@ -140,6 +147,15 @@ def record_progress(table: JobTable, row: int, report: Report, now: float) -> No
     if trained:
         _measure_resize(table, row, report, trained, now)
     _measure_throughput(table, row, report.version, now)
+
+
+def _measure_pace(state: SchedulerState, row: int, batches: int, seconds: float) -> None:
+    """Measure the pace of a training beside others, once all of them train under their newest grants."""
+    table = state.table
+    alone, members = float(table.throughput(np.array([row]))[0]), table.members(int(table.beside[row]))
+    if seconds > 0 and alone > 0 and table.obeys[members].all():
+        others = [table.jobs[other].family for other in members.tolist() if other != row]
+        state.forming.paces.observe(table.jobs[row].family, others, batches / seconds / alone, seconds)
 
 
 def _measure_resize(table: JobTable, row: int, report: Report, trained: int, now: float) -> None:
@@ -159,7 +175,12 @@ def _measure_throughput(table: JobTable, row: int, version: int, now: float) -> 
     """Measure the throughput on what a job holds, from one report under a grant to the next."""
     batches, directive = int(table.batches[row]), table.directives[row]
     held = float(table.share[row]) * len(table.home[row])
-    if version != directive.version or not held or not (table.capped[row] or table.share[row] == 1.0):
+    if (
+        version != directive.version
+        or not held
+        or table.beside[row]
+        or not (table.capped[row] or table.share[row] == 1.0)
+    ):
         table.timed_version[row] = -1
         return
     if table.timed_version[row] == version:

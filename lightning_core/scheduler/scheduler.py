@@ -237,9 +237,12 @@ class Scheduler:
         state.answers += check_stalls(this)
         view = forecast(this, state.curves, chooses_sizes=state.chooses_sizes)
         plan, caps = state.plan(this, view)
-        state.answers += grant(this, plan, allocate(this, plan, caps))
+        allocation = allocate(this, plan, caps)
+        companies = state.forming.form(this, plan, view, allocation.share, allocation.homes, allocation.memory)
+        allocation = allocation._replace(share=companies.share, companies=companies)
+        state.answers += grant(this, plan, allocation)
         # Verdicts come last: the reason of one may be that of the grant, which must be the new one.
-        state.answers += judge(this, view, this.expected_finish(plan, view), state.curves)
+        state.answers += judge(this, view, companies.finish, state.curves)
         table.finish[this.rows[~this.planned]] = np.nan
         self._next_round = this.next_round(plan.replan_at)
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from lightning_core.controllers import CONTROLLERS, Controller
 from lightning_core.core.control import RIGHTS, Asker, Rights, declare_rights, rights_of
+from lightning_core.core.jobs import Beside, Job
 from lightning_core.core.limits import (
     MAX_CELLS,
     MAX_CORES,
@@ -70,6 +71,7 @@ class Settings:
         keep_ended: Seconds for which logs, spec and resume checkpoints of a job are kept after its end; None for ever.
         best_effort: Part of the time of all devices that is kept for jobs without a deadline, together, while there are
             any; at least 0 and below 1. With 0 they have what the others leave.
+        beside: Whether jobs may train at the same time as others on their device; a job may say otherwise.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown: then all are let in.
         share_history: Whether jobs are given the earlier runs of other users of the pool's machine too.
         controllers: Arguments of each controller, by its name in :data:`lightning_core.controllers.CONTROLLERS`, or of
@@ -105,6 +107,7 @@ class Settings:
     keep_all: bool = False
     keep_ended: float | None = KEEP_ENDED
     best_effort: float = 0.0
+    beside: Beside = Beside.AUTO
     device_memory: int | None = None
     share_history: bool = False
     controllers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -115,6 +118,7 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", POLICIES.name_of(self.policy))
         object.__setattr__(self, "estimator", ESTIMATORS.name_of(self.estimator))
+        object.__setattr__(self, "beside", _beside(self.beside))
         if not self.period > 0:
             raise ValueError(f"period must be positive, got {self.period}")
         if self.window < 1:
@@ -244,6 +248,13 @@ class Settings:
         found = {f"{family.kind} {name}": family.package(name) for family, name in self._named()}
         return {part: package for part, package in found.items() if package}
 
+    def wish(self, job: Job) -> Beside:
+        """Return whether a job may train beside others: as the pool says, or as the job does where that is stricter."""
+        wishes = self.beside, job.beside
+        if Beside.NEVER in wishes:
+            return Beside.NEVER
+        return Beside.ALWAYS if Beside.ALWAYS in wishes else Beside.AUTO
+
     def refusal(self, target: Target) -> Reason | None:
         """Return why a job with this target cannot run under these settings; None if it can.
 
@@ -296,3 +307,9 @@ class Settings:
         """Return plain data; the estimator is named, so that a replay uses the same one whatever the default."""
         body = {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}
         return body | {"estimator": self.estimator_used}
+
+
+def _beside(word: str) -> Beside:
+    if word not in list(Beside):
+        raise ValueError(f"beside must be one of {', '.join(Beside)}, got {word!r}")
+    return Beside(word)

@@ -29,6 +29,7 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.allocation import Caps
+from lightning_core.scheduler.company.forming import Forming
 from lightning_core.scheduler.divider import DIVIDERS, Divider, Division
 from lightning_core.scheduler.outside_calls import OutsideCalls, guarded_divider, guarded_estimator, guarded_policy
 from lightning_core.scheduler.past_jobs import PastJobs
@@ -39,8 +40,8 @@ from lightning_core.scheduler.tables.saved_table import restore_table, table_to_
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-STATE_VERSION = 24
-_PARTS = ("curves", "policy")
+STATE_VERSION = 25
+_PARTS = ("curves", "policy", "forming")
 
 
 class SchedulerState:
@@ -55,6 +56,7 @@ class SchedulerState:
         calls: Calls of parts from outside the library.
         curves: Estimator of the loss curves, one row per job.
         division: The pool as it is divided among groups of jobs; None if nothing divides it.
+        forming: Forms the companies of jobs that train beside each other.
         controllers: What decides beside the policy, in order of whose word counts.
         failed: Disabled controllers, which have raised, each with its error.
         unavailable: Devices that cannot have a worker now.
@@ -76,6 +78,7 @@ class SchedulerState:
         self.division = None if divider is None else Division(divider, self.policy, self.table)
         self.past = PastJobs(settings.window, settings.remember)
         self._lets_rows_go = _lets_rows_go(self.policy) and _lets_rows_go(self.curves.bank)
+        self.forming = Forming()
         self.controllers = settings.make_controllers()
         self.failed: dict[Asker, str] = {}
         self.unavailable: frozenset[int] = frozenset()
@@ -245,6 +248,7 @@ class SchedulerState:
         goes_on = np.isin(np.arange(n), list(table.met_at))
         stands_still = (table.paused[:n] | (table.late[:n] & table.holds[:n] & ~goes_on)).tolist()
         active, share = table.active[:n].tolist(), table.share[:n].tolist()
+        beside, groups = table.beside[:n].tolist(), dict[int, list[int]]()
         size, placed, pinned = table.size[:n].tolist(), table.placed[:n].tolist(), table.pinned[:n].tolist()
         for row, (name, home) in enumerate(zip(table.names, table.home, strict=True)):
             self._check_grant(row, share[row], active=active[row])
@@ -255,11 +259,19 @@ class SchedulerState:
             _holds(not pinned[row] or table.jobs[row].device in home, f"{name}: on {home}, which it is not pinned to")
             _holds(not (home and backing_off[row]), f"{name}: on {home} during the delay after a fault")
             _holds(not launched[row] or self.unavailable.isdisjoint(home), f"{name}: on unavailable devices: {home}")
+            if beside[row]:
+                groups.setdefault(beside[row], []).append(row)
+                _holds(size[row] == len(home) == 1, f"{name}: beside others on {home}")
+                _holds(not stands_still[row], f"{name}: beside others, and is paused or held")
             _holds(placed[row] == bool(home), f"{name}: placed without devices, or the reverse")
             for device in home:
                 load[device] += share[row]
                 whole[device] += share[row] >= 1 - 1e-6
                 resident[device] += launched[row]
+        for rows_of in groups.values():
+            names = [table.names[row] for row in rows_of]
+            _holds(len(rows_of) > 1 and any(share[row] for row in rows_of), f"beside no job with a share: {names}")
+            _holds(len({table.home[row] for row in rows_of}) == 1, f"beside each other on several devices: {names}")
         _holds(max(load) <= 1 + 1e-6, f"a device is oversold: {load}")
         _holds(max(whole) <= 1, f"a device has two whole owners: {whole}")
         if self.division is not None:
@@ -279,7 +291,8 @@ class SchedulerState:
             _holds(not active and not home and not share, f"{name}: has ended, and is active or holds a share")
             return
         _holds(active, f"{name}: neither active nor ended")
-        _holds(directive.share == share and directive.devices == home, f"{name}: grant and table differ")
+        same = directive.share == share and directive.devices == home and directive.beside == table.beside[row]
+        _holds(same, f"{name}: grant and table differ")
         goes_on = row in table.met_at
         _holds(goes_on or not table.is_met(row), f"{name}: met but not ended: {table.jobs[row].target}")
         _holds(not share or len(home) == 1 or share == 1, f"{name}: a share below 1 of several devices")

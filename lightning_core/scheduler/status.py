@@ -316,6 +316,9 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         memory_needed=needed(table, row),
         owner=table.jobs[row].owner,
         watched=_watched(table, row),
+        beside=table.beside_names(row),
+        pace=float(table.pace[row]),
+        device_seconds=float(table.device_seconds[row]),
         parts=table.jobs[row].parts,
     )
 
@@ -350,7 +353,7 @@ def _state(table: JobTable, row: int) -> State:
         return State.ENDED
     if table.recovering[row]:
         return State.RECOVERING
-    if directive.share > 0:
+    if directive.trains:
         return State.RUNNING if table.last_report[row] else State.QUEUED
     if not table.batches[row]:
         return State.QUEUED

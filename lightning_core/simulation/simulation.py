@@ -23,13 +23,14 @@ from pathlib import Path
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
 from lightning_core.core.control import PartAnswer, WallClock
 from lightning_core.core.events import EarlierRuns, Event, PartEvent, Report, Submit, Tick, WorkerExited
+from lightning_core.core.jobs import Beside
 from lightning_core.core.supplies import VirtualNodes
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 from lightning_core.simulation.event_queue import EventQueue
 from lightning_core.simulation.scenario import Delays, GivenVerdict, JobOutcome, Outcome, SimulatedJob
-from lightning_core.simulation.virtual_pool import VirtualPool
+from lightning_core.simulation.virtual_pool import Pace, VirtualPool
 from lightning_core.simulation.virtual_workers import VirtualWorker
 from lightning_core.storage.journals.journal import Journal
 
@@ -49,6 +50,8 @@ class Simulation:
         wall_clock: Wall clock at the start, for controllers that use it.
         nodes: Nodes of the pool, whose devices come and go with them; None if all devices stay.
         events: Events for controllers, each with its scheduler time, such as a placement plan.
+        pace: Returns how fast a job trains beside others, by its name and theirs, as a fraction of its throughput
+            alone. None if that is not known: then no two jobs train at once.
 
     Raises:
         ValueError: If there is no job, two have the same name, ``losses`` names an unknown one, or there are nodes
@@ -80,6 +83,7 @@ class Simulation:
         wall_clock: WallClock | None = None,
         nodes: VirtualNodes | None = None,
         events: Sequence[tuple[float, PartEvent]] = (),
+        pace: Pace | None = None,
     ) -> None:
         names = [given.job.name for given in jobs]
         if not names:
@@ -94,6 +98,9 @@ class Simulation:
             raise ValueError("nodes: must be given where the settings have a supply of nodes, and only there")
         # Reports come as cells close, and nothing hangs.
         self._settings = replace(settings, stall=None, remember=max(settings.remember, len(names)))
+        if pace is None:
+            self._settings = replace(self._settings, beside=Beside.NEVER)
+        self._pace = pace
         self._delays = delays or Delays()
         self._save_every, self._wall_clock = save_every, wall_clock
         self._path = journal
@@ -128,6 +135,7 @@ class Simulation:
             self._save_every,
             self._queue,
             self._send,
+            self._pace,
         )
 
     def run(self, until: float = math.inf) -> Outcome:

@@ -13,13 +13,16 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lightning_core.core.answers import Grant, Placement
 from lightning_core.core.events import Event, ExitCause, WorkerExited
 from lightning_core.simulation.event_queue import EventQueue
 from lightning_core.simulation.scenario import Delays
 from lightning_core.simulation.virtual_workers import Device, Devices, VirtualWorker
+
+# Throughput of a job beside others, by its name and theirs, as a fraction of its throughput alone.
+Pace = Callable[[str, Sequence[str]], float]
 
 
 class VirtualPool:
@@ -33,6 +36,7 @@ class VirtualPool:
         save_every: Batches between two checkpoints; 0 if a job is saved only when it leaves.
         queue: Actions to come.
         send: Sends an event to the scheduler.
+        pace: Returns how fast a job trains beside others; None for as fast as if they took turns.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class VirtualPool:
         save_every: int,
         queue: EventQueue,
         send: Callable[[Event], None],
+        pace: Pace | None = None,
     ) -> None:
         self.workers = workers
         self._devices = [Device() for _ in range(devices)]
@@ -52,6 +57,7 @@ class VirtualPool:
         self._save_every = save_every
         self._queue = queue
         self._send = send
+        self._pace = pace or in_turns
         # Devices on which nothing is launched; called when a process has left its devices.
         self._closed: set[int] = set()
         self.on_free: Callable[[], None] = _nothing
@@ -76,7 +82,7 @@ class VirtualPool:
             if worker.launched and sorted(grant.devices) != sorted(worker.at):
                 self._leave(worker)
             else:
-                self._train(worker, grant.share, grant.devices)
+                self._train(worker, grant.share, grant.devices, grant.beside)
 
     def end(self, worker: VirtualWorker) -> None:
         """End a job."""
@@ -134,19 +140,19 @@ class VirtualPool:
     def _schedule_report(self, worker: VirtualWorker) -> None:
         worker.entry = self._queue.at(worker.aim(self._delays.report_every), self.report_due, worker)
 
-    def _train(self, worker: VirtualWorker, share: float, at: Devices) -> None:
-        """Continue a worker with a share; without one it stops and reports that."""
+    def _train(self, worker: VirtualWorker, share: float, at: Devices, beside: int = 0) -> None:
+        """Continue a worker with a share or beside others; without either it stops and reports that."""
         now = self._queue.now
         worker.advance(now)
-        before = worker.at if worker.share else ()
-        after = at if share else ()
+        before = worker.at if worker.trains else ()
+        after = at if share or beside else ()
         if before != after:
             for device in before:
                 self._devices[device].training.remove(worker)
             for device in after:
                 self._devices[device].training.append(worker)
         self._unsettled.update(before, after)
-        worker.share, worker.at = share, at
+        worker.share, worker.at, worker.beside = share, at, beside
         if before and not after:
             worker.set_throughput(now, 0.0)
             worker.entry = 0
@@ -155,7 +161,7 @@ class VirtualPool:
     def _leave(self, worker: VirtualWorker) -> None:
         """Make a worker save and leave."""
         left_at = self._queue.now + self._delays.release
-        if worker.share:
+        if worker.trains:
             self._train(worker, 0.0, worker.at)
             for device in worker.at:
                 self._devices[device].clear = max(self._devices[device].clear, left_at)
@@ -175,12 +181,12 @@ class VirtualPool:
     def _stop(self, worker: VirtualWorker) -> None:
         """Stop a training without a report."""
         worker.advance(self._queue.now)
-        if worker.share:
+        if worker.trains:
             for device in worker.at:
                 self._devices[device].training.remove(worker)
             self._unsettled.update(worker.at)
         worker.set_throughput(self._queue.now, 0.0)
-        worker.share = 0.0
+        worker.share, worker.beside = 0.0, 0
         worker.entry = 0
         worker.ready = False
 
@@ -250,11 +256,15 @@ class VirtualPool:
         worker.advance(self._queue.now)
         on = [self._devices[at] for at in worker.at]
         start = max(self._queue.now, *[device.clear for device in on])
-        time_share = worker.share * on[0].training_share(self._delays)
-        if time_share == worker.time_share and start == max(self._queue.now, worker.since):
+        company = on[0].company(worker)
+        time_share = sum(one.share for one in company) * on[0].training_share(self._delays)
+        pace = 1.0 if len(company) == 1 else self._pace(worker.name, [one.name for one in company if one is not worker])
+        same = time_share == worker.time_share and pace == worker.pace
+        worker.pace = pace
+        if same and start == max(self._queue.now, worker.since):
             return  # nothing has changed for it
         worker.set_throughput(start, time_share)
-        if time_share > 0:
+        if time_share * pace > 0:
             self._schedule_report(worker)
         else:
             worker.entry = 0
@@ -277,6 +287,11 @@ class VirtualPool:
         worker, incarnation = of
         if worker.at and worker.incarnation == incarnation:  # else it was lost before
             self.begin(worker)
+
+
+def in_turns(job: str, others: Sequence[str]) -> float:
+    """Return the pace of a job beside others where all of them together do no more than they would in turns."""
+    return 1.0 / (1 + len(others))
 
 
 def _nothing() -> None:

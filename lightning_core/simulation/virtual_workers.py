@@ -28,6 +28,7 @@ class VirtualWorker:
         "at",
         "batches_at_start",
         "batches_per_second",
+        "beside",
         "busy",
         "busy_before",
         "busy_since",
@@ -49,6 +50,7 @@ class VirtualWorker:
         "name",
         "number",
         "over",
+        "pace",
         "positions",
         "ready",
         "recorded",
@@ -90,6 +92,7 @@ class VirtualWorker:
         self.incarnation = 0 if self.launched else 1
         self.version = -1
         self.share = 0.0
+        self.beside, self.pace = 0, 1.0
         self.switches = 0
         # Progress now, and at `since`, from when on it gains `batches_per_second` batches and `time_share` busy seconds
         # per second. Progress is counted from there and not from step to step, so that rounding errors do not add up.
@@ -103,6 +106,11 @@ class VirtualWorker:
         self.entry = self.seen = 0
         self.until = 0.0
 
+    @property
+    def trains(self) -> bool:
+        """Whether it may train by its newest grant."""
+        return self.share > 0 or self.beside > 0
+
     def advance(self, now: float) -> None:
         """Train until now."""
         if now > self.since:
@@ -111,10 +119,8 @@ class VirtualWorker:
 
     def set_throughput(self, since: float, time_share: float) -> None:
         """Set the share of the time that it trains from ``since`` on; it must have advanced until now."""
-        self.time_share, self.batches_per_second = (
-            time_share,
-            time_share * self.by_size.get(len(self.at), self.throughput),
-        )
+        self.time_share = time_share
+        self.batches_per_second = time_share * self.pace * self.by_size.get(len(self.at), self.throughput)
         self.since, self.done_since, self.busy_since = since, self.done, self.busy
 
     def begin(self, now: float) -> None:
@@ -236,9 +242,13 @@ class Device:
         if len(self.members) == 1 and self.last not in (None, self.members[0]):
             self.clear += delays.switch
 
+    def company(self, worker: VirtualWorker) -> list[VirtualWorker]:
+        """Return the workers that train beside one, itself included."""
+        return [one for one in self.members if one is worker or (one.beside == worker.beside > 0)]
+
     def training_share(self, delays: Delays) -> float:
-        """Fraction of the time that is left for training where several workers take turns."""
-        m = len(self.members)
+        """Fraction of the time that is left for training where several groups take turns."""
+        m = len({one.beside or -place for place, one in enumerate(self.members, 1)})
         return 1.0 if m == 1 else max(0.0, 1.0 - m * delays.switch / delays.turn_unit)
 
     def _count(self, units: int) -> None:

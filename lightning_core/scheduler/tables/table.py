@@ -101,6 +101,15 @@ class JobTable:
     rejected_cells: IntArray  # losses rejected by the scheduler and by earlier workers
     share: FloatArray
     capped: BoolArray
+    beside: IntArray  # number of the group of jobs beside which it trains; 0 if alone
+    pace: FloatArray  # expected throughput there as a fraction of that alone; 1 alone
+    portion: FloatArray  # part of the group's time that counts as its own; 1 alone
+    company_version: IntArray  # version of the grant since which it trains beside the same jobs, or alone
+    counts_from: BoolArray  # whether all since its last report was trained under that or a later one
+    company_since: FloatArray  # time since which it trains beside the same jobs
+    alone_at: FloatArray  # time at which its throughput was last measured alone; -inf before that
+    trial_since: FloatArray  # time at which it was first given time to be measured alone; NaN before that
+    device_seconds: FloatArray  # seconds of its devices that count as its own
     code: IntArray
     number: FloatArray  # numbers of the reason of its grant, as of the last round
     number_2: FloatArray
@@ -222,6 +231,9 @@ class JobTable:
         self.told_memory[row] = np.nan if job.memory is None else job.memory
         self.trial_until[row] = NO_TRIAL
         self.ends_at[row] = self.ends_by[row] = self.trained_at[row] = np.inf
+        self.pace[row] = self.portion[row] = 1.0
+        self.company_version[row], self.counts_from[row] = -1, True
+        self.alone_at[row], self.trial_since[row] = -np.inf, np.nan
         self.group_share[row] = self.group_cap[row] = np.inf
         self.deadline[row] = now + job.deadline
         self.set_terms(row, job)
@@ -262,6 +274,7 @@ class JobTable:
         self.directives[row] = end
         self.active[row] = False
         self.share[row] = self.number[row] = self.number_2[row] = 0.0
+        self.beside[row] = 0
         self.ended_at[row] = now
         self.leave(row)
         self.home[row] = ()
@@ -360,6 +373,47 @@ class JobTable:
     def wakes(self, rows: IntArray) -> FloatArray:
         """Return the earliest time at which each may train; shape ``(n,)``."""
         return np.maximum(self.begin[rows], self.back_at[rows])
+
+    def trains(self, rows: IntArray) -> BoolArray:
+        """Return whether each may train now, on a share of its own or beside others; shape ``(n,)``."""
+        return (self.share[rows] > 0) | (self.beside[rows] > 0)
+
+    def held_share(self, rows: IntArray) -> FloatArray:
+        """Return the share of its devices' time that counts as each job's own; shape ``(n,)``.
+
+        The time of a group is divided by the work that each does there.
+        """
+        share, groups = self.share[rows], self.beside[rows]
+        if not groups.any():
+            return share
+        share, portion = share.copy(), self.portion[rows]
+        for group in np.unique(groups[groups > 0]).tolist():
+            of_it = groups == group
+            share[of_it] = float(self.share[self.members(group)].sum()) * portion[of_it]
+        return share
+
+    def members(self, group: int) -> IntArray:
+        """Return the rows of the jobs that train beside each other in a group."""
+        return np.flatnonzero(self.beside[: len(self)] == group)
+
+    def counts(self, row: int, version: int) -> bool:
+        """Return whether all since the last report of a job was trained in its present company, and note this one.
+
+        Args:
+            row: Row of the job.
+            version: Version of the grant under which the report was sent.
+        """
+        before = bool(self.counts_from[row])
+        self.counts_from[row] = version >= self.company_version[row]
+        if self.beside[row] and not self.obeys[row] and version >= self.directives[row].version:
+            others = self.members(int(self.beside[row]))
+            self.counts_from[others[others != row]] = False  # until now they had less company
+        return before and bool(self.counts_from[row])
+
+    def beside_names(self, row: int) -> tuple[str, ...]:
+        """Return the names of the jobs beside which one trains."""
+        group = int(self.beside[row])
+        return tuple(self.names[other] for other in self.members(group).tolist() if other != row) if group else ()
 
     def throughput(self, rows: IntArray) -> FloatArray:
         """Return batches per busy second, shape ``(n,)``; NaN until the first batch."""

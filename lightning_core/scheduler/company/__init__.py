@@ -1,0 +1,1 @@
+"""Two at once: which jobs train beside which on one device, and how fast they are there."""

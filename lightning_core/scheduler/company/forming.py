@@ -1,0 +1,367 @@
+"""Forming companies: after the policy's plan, which waiting job trains beside which that has a share.
+
+Rules
+
+1. A job that has a share of a device is asked first for whom it takes beside it, in the order of the plan. It takes the
+   job there that waits, or shares the device, with which both do the most together, and further ones if that pays too.
+2. It takes none that the device's memory does not hold, and none that makes it, or a job that waits for it, late that
+   was in time without it.
+3. What is not known is tried for a moment: if it may pay, and as long as what trials have lost is a small part of the
+   time of the devices. A job whose throughput alone is not known has half of a device for itself for that.
+4. What turns out not to pay ends; what pays stays until something else is better by a margin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.core.jobs import Beside
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.saved_state import Stateful
+from lightning_core.scheduler.allocation import Devices
+from lightning_core.scheduler.company.paces import Paces
+from lightning_core.scheduler.device_memory import Needs
+from lightning_core.scheduler.round import Round
+from lightning_core.scheduler.tables.table import JobTable
+
+# Work done together, as a multiple of turns, from which on it pays to begin, and below which it ends.
+PAYS, STILL_PAYS = 1.06, 1.0
+# Further work that another company must promise before it takes the place of one that pays.
+BETTER = 0.05
+# Doubt about the work done together above which it is tried before it is believed.
+UNSURE = 0.08
+# Doubts by which a company is given the benefit of the doubt when it is tried.
+HOPE = 1.0
+# Seconds of training after which a company has been tried, and those after which it is given up without.
+TRIED, GIVEN_UP = 2.0, 20.0
+# Seconds without a batch after which a training does not move beside others, or this many of its batches alone.
+STUCK, STUCK_BATCHES = 5.0, 10.0
+# Seconds of training alone, and batches, after which the throughput is known; and seconds after which it is old.
+ALONE, ALONE_BATCHES, OLD = 0.5, 3, 900.0
+# Seconds for which a job may be given half of a device to be seen alone.
+LONE_TRIAL = 30.0
+# Part of the time of the devices that trials may lose, and seconds that they may lose in any case.
+MAY_LOSE, FIRST_LOSS = 0.012, 4.0
+# Part of what a job has to spare that a company may cost it when it begins.
+SAFE = 0.8
+# Jobs of one device that are looked at, and jobs that train at once.
+MAX_LOOKED_AT, MAX_AT_ONCE = 16, 4
+
+
+class Companies(NamedTuple):
+    """Which jobs of a round train beside which; arrays of shape ``(n,)``."""
+
+    group: IntArray
+    """Number of its group; 0 for none."""
+    pace: FloatArray
+    """Expected pace: 1 alone."""
+    portion: FloatArray
+    """Part of the time in which its group trains that counts as its own: 1 alone; of a group they sum to 1."""
+    share: FloatArray
+    """Share of its devices; that of the allocation but for trials."""
+    finish: FloatArray
+    """Expected time at which the target is reached, scheduler time."""
+
+
+class _Trainee:
+    """One job that may train beside others."""
+
+    __slots__ = (
+        "at",
+        "deadline",
+        "family",
+        "finish",
+        "known",
+        "left",
+        "memory",
+        "more",
+        "rank",
+        "row",
+        "share",
+        "wish",
+    )
+
+    def __init__(self, at: int, row: int, rank: int, share: float) -> None:
+        self.at, self.row, self.rank, self.share = at, row, rank, share
+        self.family = ""
+        self.known = False
+        self.wish = Beside.AUTO
+        self.left = math.inf  # seconds alone on the device
+        self.finish = self.deadline = math.inf
+        self.memory = self.more = 0.0  # parts of the device's memory: while it trains, and beyond what it has held
+
+
+class Forming(Stateful):
+    """Forms companies, and keeps account of what trials have lost."""
+
+    STATE = ("paces", "_lost", "_time", "_at")
+
+    def __init__(self) -> None:
+        self.paces = Paces()
+        self._lost = self._time = self._at = 0.0
+
+    def form(
+        self, round: Round, plan: Plan, view: JobView, share: FloatArray, homes: Sequence[Devices] | None,
+        memory: Needs | None,
+    ) -> Companies:  # fmt: skip
+        """Return the companies of a round.
+
+        Args:
+            round: The round.
+            plan: The policy's plan.
+            view: The jobs as the policy sees them.
+            share: Share of its devices that each job is allocated, shape ``(n,)``.
+            homes: Devices of each job; None if all are on the only one.
+            memory: Memory that each needs; None if that limits none.
+        """
+        n = len(round)
+        result = Companies(
+            np.zeros(n, np.int64), np.ones(n), np.ones(n), share.copy(), round.expected_finish(plan, view)
+        )
+        if round.settings.beside is Beside.NEVER:
+            return result
+        self._count(round)
+        for on_device in self._trainees(round, plan, view, share, homes, memory).values():
+            self._form(round, plan, view, on_device, result)
+        return result
+
+    # ------------------------------------------------------------------------------------------------ who may
+
+    def _trainees(
+        self, round: Round, plan: Plan, view: JobView, share: FloatArray, homes: Sequence[Devices] | None,
+        memory: Needs | None,
+    ) -> dict[int, list[_Trainee]]:  # fmt: skip
+        """Return the jobs of each device that may train beside others, in the order of the plan."""
+        table, rows, settings = round.table, round.rows, round.settings
+        able = ~round.excluded & (table.last_report[rows] > 0) & (table.size[rows] == 1) & ~table.recovering[rows]
+        if plan.capped is not None:
+            able &= ~plan.capped
+        throughput, spent = table.throughput(rows), table.recent_busy[rows]
+        fresh = (spent >= ALONE) & (table.recent_batches[rows] >= ALONE_BATCHES)
+        fresh &= round.now - table.alone_at[rows] <= OLD
+        found: dict[int, list[_Trainee]] = {}
+        full = 0
+        for rank, at in enumerate(plan.order.tolist()):
+            if not able[at]:
+                continue
+            row = int(rows[at])
+            home = (0,) if homes is None else homes[at]
+            if len(home) != 1 or home != table.home[row]:
+                continue  # its process is not there yet
+            there = found.setdefault(home[0], [])
+            member = table.beside[row] > 0
+            if not share[at] and not member and len(there) >= MAX_LOOKED_AT:
+                full += 1
+                if full >= MAX_LOOKED_AT * settings.devices:
+                    break
+                continue
+            job = table.jobs[row]
+            wish = settings.wish(job)
+            if wish is Beside.NEVER:
+                continue
+            one = _Trainee(at, row, rank, float(share[at]))
+            one.wish, one.family = wish, job.family
+            one.known = bool(fresh[at] and throughput[at] > 0)
+            work = float(view.work[at])
+            one.left = work if work == work else math.inf
+            one.deadline = float(view.deadline[at])
+            if memory is not None:
+                one.memory = float(memory.training[at])
+                one.more = one.memory - float(memory.held[at])
+            there.append(one)
+        return found
+
+    # ------------------------------------------------------------------------------------------------ one device
+
+    def _form(self, round: Round, plan: Plan, view: JobView, there: list[_Trainee], result: Companies) -> None:
+        table = round.table
+        hosts = [one for one in there if one.share > 0]
+        if len(there) < 2 or not hosts:
+            return
+        for one in there:
+            finish = float(result.finish[one.at])
+            one.finish = finish if finish == finish else math.inf
+        free = 1.0 - sum(one.memory if one.share else one.memory - one.more for one in there)
+        taken: set[int] = set()
+        for host in hosts:
+            if host.at in taken or not host.known:
+                continue
+            others = [one for one in there if one is not host and one.at not in taken]
+            waits = _least_spare(round, plan, result.finish, host)
+            chosen = self._choose(round, host, others, free, waits)
+            if chosen is None:
+                continue
+            if not all(one.known for one in chosen):
+                [one] = [one for one in chosen if not one.known][:1]
+                if self._see_alone(round, host, one, result):
+                    taken |= {host.at, one.at}
+                continue
+            taken |= {host.at, *(one.at for one in chosen)}
+            free -= sum(one.more for one in chosen if not one.share)
+            self._join(table, round.now, host, chosen, result)
+
+    def _choose(
+        self, round: Round, host: _Trainee, others: list[_Trainee], free: float, waits: FloatArray
+    ) -> list[_Trainee] | None:
+        """Return those who train beside a job; None for none."""
+        table, now = round.table, round.now
+        present = [one for one in others if table.beside[one.row] == table.beside[host.row] > 0]
+        best: list[_Trainee] | None = None
+        threshold = PAYS
+        if present and table.beside[host.row]:
+            since = float(table.company_since[host.row])
+            self._note_stuck(round, (host, *present), since)
+            together, doubt = self._together(host, present)
+            fits = sum(one.more for one in present if not one.share) <= free + 1e-9
+            fits &= self.paces.run_together([one.family for one in (host, *present)])
+            if fits and not self._delays(host, present, waits, now, 1.0):
+                tried = now - since >= GIVEN_UP or self._is_tried(host, present)
+                wanted = any(one.wish is Beside.ALWAYS for one in (host, *present))
+                if not tried or wanted:
+                    return present
+                if together >= STILL_PAYS:
+                    best, threshold = present, max(together + BETTER, PAYS)
+        may_try = self._lost <= MAY_LOSE * self._time + FIRST_LOSS
+        options = [[one] for one in others]
+        if best is not None and len(best) + 2 <= MAX_AT_ONCE:
+            options += [[*best, one] for one in others if one not in best]
+        for option in options:
+            if sum(one.more for one in option if not one.share) > free + 1e-9:
+                continue
+            if not self.paces.run_together([one.family for one in (host, *option)]):
+                continue
+            together, doubt = self._together(host, option)
+            wanted = any(one.wish is Beside.ALWAYS for one in (host, *option))
+            unsure = doubt > UNSURE
+            promise = together + HOPE * doubt if unsure else together
+            if wanted:
+                promise = max(promise, PAYS + 1e-3)
+            elif unsure and not may_try:
+                continue
+            if promise < threshold or self._delays(host, option, waits, now, SAFE):
+                continue
+            if unsure and min(host.left, *(one.left for one in option)) < 4 * TRIED:
+                continue  # over before it is known
+            best, threshold = option, promise
+            threshold += 1e-9
+        return best
+
+    def _together(self, host: _Trainee, others: Sequence[_Trainee]) -> tuple[float, float]:
+        """Return the work that some jobs do at once, as a multiple of turns, and the doubt about it."""
+        members = [host, *others]
+        total = variance = 0.0
+        for one in members:
+            pace, doubt = self.paces.expect(one.family, [other.family for other in members if other is not one])
+            total += pace
+            variance += (pace * doubt) ** 2
+        return total, math.sqrt(variance)
+
+    def _is_tried(self, host: _Trainee, others: Sequence[_Trainee]) -> bool:
+        members = [host, *others]
+        return all(
+            self.paces.seconds(one.family, [other.family for other in members if other is not one]) >= TRIED
+            for one in members
+        )
+
+    def _delays(self, host: _Trainee, others: Sequence[_Trainee], waits: FloatArray, now: float, safe: float) -> bool:
+        """Return whether a company makes a job late that is in time without it.
+
+        Args:
+            host: The job that has the share.
+            others: Those who would train beside it.
+            waits: Least time to spare of the jobs that wait for the host, up to each place in the order of the plan.
+            now: Scheduler time.
+            safe: Part of what a job has to spare that may be lost.
+        """
+        lost = self._lost_by(host, others, now)
+        if host.finish <= host.deadline and lost > safe * (host.deadline - host.finish):
+            return True
+        last = max(one.rank for one in others)
+        return lost > 0 and last > host.rank + 1 and lost > safe * float(waits[last - host.rank - 2])
+
+    def _lost_by(self, host: _Trainee, others: Sequence[_Trainee], now: float) -> float:
+        """Return the seconds by which a company delays the job that has the share."""
+        pace = self.paces.expect(host.family, [one.family for one in others]).pace
+        share = host.share + sum(one.share for one in others)
+        pace = min(pace * share / host.share, 1.0)
+        alone = host.finish - now if host.finish < math.inf else host.left / host.share
+        if pace >= 1.0 or alone == math.inf:
+            return 0.0
+        until = 0.0
+        for one in others:
+            theirs = self.paces.expect(one.family, [x.family for x in (host, *others) if x is not one]).pace
+            until = max(until, one.left / (theirs * share))
+        return (1.0 - pace) * min(alone / pace, until)
+
+    def _join(self, table: JobTable, now: float, host: _Trainee, others: Sequence[_Trainee], result: Companies) -> None:
+        members = [host, *others]
+        paces = [self.paces.expect(one.family, [x.family for x in members if x is not one]).pace for one in members]
+        share, total = sum(one.share for one in members), sum(paces)
+        lost = self._lost_by(host, others, now)
+        together = (host.finish - now + lost) if host.finish < math.inf else math.inf
+        for one, pace in zip(members, paces, strict=True):
+            result.group[one.at] = int(table.ordinal[host.row]) + 1
+            result.pace[one.at] = pace
+            result.portion[one.at] = pace / total
+            if one is host:
+                result.finish[one.at] += lost
+            elif not one.share and (soon := now + one.left / (pace * share)) <= now + together:
+                result.finish[one.at] = np.fmin(result.finish[one.at], soon)
+            elif not one.share and together < math.inf:
+                result.finish[one.at] += lost - pace * share * together
+
+    def _see_alone(self, round: Round, host: _Trainee, one: _Trainee, result: Companies) -> bool:
+        """Let a job train alone in half of another's time, unless that has been tried for long; return whether."""
+        table = round.table
+        if np.isnan(table.trial_since[one.row]):
+            table.trial_since[one.row] = round.now
+        if round.now - table.trial_since[one.row] > LONE_TRIAL or one.share:
+            return False
+        result.share[one.at] = result.share[host.at] = host.share / 2
+        return True
+
+    # ------------------------------------------------------------------------------------------------ accounts
+
+    def _note_stuck(self, round: Round, members: Sequence[_Trainee], since: float) -> None:
+        """Note of those that do not move beside the others that they do not."""
+        table, now = round.table, round.now
+        for one in members:
+            usual = 1.0 / float(table.throughput(np.array([one.row]))[0])
+            moved = max(float(table.moved_at[one.row]), since)
+            if now - moved > max(STUCK, STUCK_BATCHES * usual):
+                self.paces.part([other.family for other in members])
+                return
+
+    def _count(self, round: Round) -> None:
+        """Count the time of the devices, and that of companies that lose, since the round before."""
+        table, rows, passed = round.table, round.rows, max(round.now - self._at, 0.0)
+        self._at = round.now
+        self._time += passed * float(table.share[rows].sum())
+        groups = table.beside[rows]
+        for group in np.unique(groups[groups > 0]).tolist():
+            of = rows[groups == group]
+            families = [table.jobs[row].family for row in of.tolist()]
+            if sum(self.paces.expect(one, _without(families, k)).pace for k, one in enumerate(families)) < 1.0:
+                self._lost += passed * float(table.share[of].sum())
+
+
+def _without(families: Sequence[str], place: int) -> list[str]:
+    return [family for k, family in enumerate(families) if k != place]
+
+
+def _least_spare(round: Round, plan: Plan, finish: FloatArray, host: _Trainee) -> FloatArray:
+    """Return the least time to spare of the waiting jobs behind one, up to each place; those that are late not counted.
+
+    Shape ``(m,)``, with one entry for each job behind it in the order of the plan.
+    """
+    behind = plan.order[host.rank + 1 :]
+    due = round.table.due(round.rows[behind], round.now)
+    spare = due - finish[behind]
+    held = round.table.share[round.rows[behind]] > 0
+    spare = np.where(np.isfinite(spare) & (spare >= 0) & ~held, spare, np.inf)
+    return np.minimum.accumulate(spare) if len(spare) else np.array([np.inf])
