@@ -171,6 +171,7 @@ def _keep_company(round: Round, companies: Companies | None) -> BoolArray:
             changed |= group == number
     table.beside[rows], table.pace[rows], table.portion[rows] = group, companies.pace, companies.portion
     table.company_since[rows[changed]], table.counts_from[rows[changed]] = round.now, False
+    table.company_batches[rows[changed]] = table.batches[rows[changed]]
     for row in rows[changed].tolist():
         table.company_version[row] = table.directives[row].version + 1
     return changed

@@ -135,7 +135,7 @@ def record_progress(state: SchedulerState, row: int, report: Report, now: float)
         keep = np.exp(-more_busy / THROUGHPUT_MEMORY)
         table.recent_batches[row] = keep * table.recent_batches[row] + trained
         table.recent_busy[row] = keep * table.recent_busy[row] + more_busy
-        table.alone_at[row] = now
+        table.alone_at[row], table.trial_since[row] = now, np.nan
     table.batches[row] += more_batches
     table.busy[row] += more_busy
     table.rejected[row] = max(int(table.rejected[row]), report.rejected)

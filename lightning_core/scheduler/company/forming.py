@@ -40,7 +40,7 @@ HOPE = 1.0
 # Seconds of training after which a company has been tried, and those after which it is given up without.
 TRIED, GIVEN_UP = 2.0, 20.0
 # Seconds without a batch after which a training does not move beside others, or this many of its batches alone.
-STUCK, STUCK_BATCHES = 5.0, 10.0
+STUCK, STUCK_BATCHES = 3.0, 10.0
 # Seconds of training alone, and batches, after which the throughput is known; and seconds after which it is old.
 ALONE, ALONE_BATCHES, OLD = 0.5, 3, 900.0
 # Seconds for which a job may be given half of a device to be seen alone.
@@ -94,6 +94,13 @@ class _Trainee:
         self.left = math.inf  # seconds alone on the device
         self.finish = self.deadline = math.inf
         self.memory = self.more = 0.0  # parts of the device's memory: while it trains, and beyond what it has held
+
+
+class _Choice(NamedTuple):
+    """Those who might train beside a job, and the work that is hoped for, as a multiple of turns."""
+
+    others: list[_Trainee]
+    promise: float
 
 
 class Forming(Stateful):
@@ -180,42 +187,36 @@ class Forming(Stateful):
 
     def _form(self, round: Round, plan: Plan, view: JobView, there: list[_Trainee], result: Companies) -> None:
         table = round.table
-        hosts = [one for one in there if one.share > 0]
+        hosts = [one for one in there if one.share > 0][:MAX_LOOKED_AT]
         if len(there) < 2 or not hosts:
             return
         for one in there:
             finish = float(result.finish[one.at])
             one.finish = finish if finish == finish else math.inf
         free = 1.0 - sum(one.memory if one.share else one.memory - one.more for one in there)
-        taken: set[int] = set()
-        for host in hosts:
-            if host.at in taken or not host.known:
-                continue
-            others = [one for one in there if one is not host and one.at not in taken]
-            waits = _least_spare(round, plan, result.finish, host)
-            chosen = self._choose(round, host, others, free, waits)
-            if chosen is None:
-                continue
-            if not all(one.known for one in chosen):
-                [one] = [one for one in chosen if not one.known][:1]
-                if self._see_alone(round, host, one, result):
-                    taken |= {host.at, one.at}
-                continue
-            taken |= {host.at, *(one.at for one in chosen)}
-            free -= sum(one.more for one in chosen if not one.share)
-            self._join(table, round.now, host, chosen, result)
+        waits = {host.at: _least_spare(round, plan, result.finish, host) for host in hosts}
+        able = [host for host in hosts if host.known]
+        while able:
+            options = [(host, self._choose(round, host, _but(there, host), free, waits[host.at])) for host in able]
+            host, chosen = max(options, key=lambda option: option[1].promise)
+            if not chosen.others:
+                return
+            if unseen := [one for one in chosen.others if not one.known]:
+                used = [host, unseen[0]] if self._see_alone(round, host, unseen[0], result) else [unseen[0]]
+            else:
+                used = [host, *chosen.others]
+                free -= sum(one.more for one in chosen.others if not one.share)
+                self._join(table, round.now, host, chosen.others, result)
+            there = [one for one in there if one not in used]
+            able = [one for one in able if one not in used]
 
-    def _choose(
-        self, round: Round, host: _Trainee, others: list[_Trainee], free: float, waits: FloatArray
-    ) -> list[_Trainee] | None:
-        """Return those who train beside a job; None for none."""
+    def _choose(self, round: Round, host: _Trainee, others: list[_Trainee], free: float, waits: FloatArray) -> _Choice:
+        """Return those who train beside a job, and what that promises."""
         table, now = round.table, round.now
         present = [one for one in others if table.beside[one.row] == table.beside[host.row] > 0]
-        best: list[_Trainee] | None = None
-        threshold = PAYS
+        best, threshold = _Choice([], 0.0), PAYS
         if present and table.beside[host.row]:
             since = float(table.company_since[host.row])
-            self._note_stuck(round, (host, *present), since)
             together, doubt = self._together(host, present)
             fits = sum(one.more for one in present if not one.share) <= free + 1e-9
             fits &= self.paces.run_together([one.family for one in (host, *present)])
@@ -223,13 +224,13 @@ class Forming(Stateful):
                 tried = now - since >= GIVEN_UP or self._is_tried(host, present)
                 wanted = any(one.wish is Beside.ALWAYS for one in (host, *present))
                 if not tried or wanted:
-                    return present
+                    return _Choice(present, together + HOPE * doubt)
                 if together >= STILL_PAYS:
-                    best, threshold = present, max(together + BETTER, PAYS)
+                    best, threshold = _Choice(present, together), max(together + BETTER, PAYS)
         may_try = self._lost <= MAY_LOSE * self._time + FIRST_LOSS
         options = [[one] for one in others]
-        if best is not None and len(best) + 2 <= MAX_AT_ONCE:
-            options += [[*best, one] for one in others if one not in best]
+        if best.others and len(best.others) + 2 <= MAX_AT_ONCE:
+            options += [[*best.others, one] for one in others if one not in best.others]
         for option in options:
             if sum(one.more for one in option if not one.share) > free + 1e-9:
                 continue
@@ -247,8 +248,7 @@ class Forming(Stateful):
                 continue
             if unsure and min(host.left, *(one.left for one in option)) < 4 * TRIED:
                 continue  # over before it is known
-            best, threshold = option, promise
-            threshold += 1e-9
+            best, threshold = _Choice(option, promise), promise + 1e-9
         return best
 
     def _together(self, host: _Trainee, others: Sequence[_Trainee]) -> tuple[float, float]:
@@ -327,14 +327,13 @@ class Forming(Stateful):
 
     # ------------------------------------------------------------------------------------------------ accounts
 
-    def _note_stuck(self, round: Round, members: Sequence[_Trainee], since: float) -> None:
-        """Note of those that do not move beside the others that they do not."""
-        table, now = round.table, round.now
-        for one in members:
-            usual = 1.0 / float(table.throughput(np.array([one.row]))[0])
-            moved = max(float(table.moved_at[one.row]), since)
-            if now - moved > max(STUCK, STUCK_BATCHES * usual):
-                self.paces.part([other.family for other in members])
+    def _note_stuck(self, table: JobTable, members: IntArray, now: float) -> None:
+        """Note that trainings do not run together, if one of them has not moved in far more time than a batch takes."""
+        for row in members.tolist():
+            throughput = float(table.throughput(np.array([row]))[0])
+            waits = now - float(table.company_since[row]) > max(STUCK, STUCK_BATCHES / throughput)
+            if waits and table.batches[row] == table.company_batches[row] and not table.in_slow_phase[row]:
+                self.paces.part([table.jobs[other].family for other in members.tolist()])
                 return
 
     def _count(self, round: Round) -> None:
@@ -345,9 +344,14 @@ class Forming(Stateful):
         groups = table.beside[rows]
         for group in np.unique(groups[groups > 0]).tolist():
             of = rows[groups == group]
+            self._note_stuck(table, of, round.now)
             families = [table.jobs[row].family for row in of.tolist()]
             if sum(self.paces.expect(one, _without(families, k)).pace for k, one in enumerate(families)) < 1.0:
                 self._lost += passed * float(table.share[of].sum())
+
+
+def _but(there: Sequence[_Trainee], host: _Trainee) -> list[_Trainee]:
+    return [one for one in there if one is not host]
 
 
 def _without(families: Sequence[str], place: int) -> list[str]:

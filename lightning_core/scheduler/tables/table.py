@@ -106,6 +106,7 @@ class JobTable:
     portion: FloatArray  # part of the group's time that counts as its own; 1 alone
     company_version: IntArray  # version of the grant since which it trains beside the same jobs, or alone
     counts_from: BoolArray  # whether all since its last report was trained under that or a later one
+    company_batches: IntArray  # batches done by then
     company_since: FloatArray  # time since which it trains beside the same jobs
     alone_at: FloatArray  # time at which its throughput was last measured alone; -inf before that
     trial_since: FloatArray  # time at which it was first given time to be measured alone; NaN before that
