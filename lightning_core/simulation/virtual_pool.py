@@ -13,6 +13,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lightning_core.core.answers import Grant, Placement
@@ -21,6 +22,8 @@ from lightning_core.simulation.event_queue import EventQueue
 from lightning_core.simulation.scenario import Delays
 from lightning_core.simulation.virtual_workers import Device, Devices, VirtualWorker
 
+# Seconds after which a worker that may train beside others reports its progress, as a live one does.
+PROGRESS_EVERY = 1.0
 # Throughput of a job beside others, by its name and theirs, as a fraction of its throughput alone.
 Pace = Callable[[str, Sequence[str]], float]
 
@@ -57,7 +60,8 @@ class VirtualPool:
         self._save_every = save_every
         self._queue = queue
         self._send = send
-        self._pace = pace or in_turns
+        # A pace is measured from report to report; alone, cells are enough.
+        self._pace, self._progress_every = pace or in_turns, math.inf if pace is None else PROGRESS_EVERY
         # Devices on which nothing is launched; called when a process has left its devices.
         self._closed: set[int] = set()
         self.on_free: Callable[[], None] = _nothing
@@ -138,7 +142,9 @@ class VirtualPool:
             self._schedule_report(worker)
 
     def _schedule_report(self, worker: VirtualWorker) -> None:
-        worker.entry = self._queue.at(worker.aim(self._delays.report_every), self.report_due, worker)
+        worker.entry = self._queue.at(
+            worker.aim(self._delays.report_every, self._progress_every), self.report_due, worker
+        )
 
     def _train(self, worker: VirtualWorker, share: float, at: Devices, beside: int = 0) -> None:
         """Continue a worker with a share or beside others; without either it stops and reports that."""

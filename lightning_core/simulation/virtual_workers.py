@@ -187,8 +187,13 @@ class VirtualWorker:
             memory=self.memory if self.number == 1 else None,
         )
 
-    def aim(self, report_every: float) -> float:
-        """Return when its next report is due, and keep its progress at that time in ``until`` and ``seen``."""
+    def aim(self, report_every: float, progress_every: float = math.inf) -> float:
+        """Return when its next report is due, and keep its progress at that time in ``until`` and ``seen``.
+
+        Args:
+            report_every: Minimum seconds between two reports.
+            progress_every: Seconds after which it reports its progress though no cell has closed.
+        """
         ahead = self.reported + report_every - self.since
         earliest = max(self.done, self.done_since + self.batches_per_second * ahead) * (1 - ROUNDING)
         cell = bisect_left(self.positions, earliest, self.cells)
@@ -198,7 +203,11 @@ class VirtualWorker:
         self.until, self.seen = float(self.positions[cell]), cell + 1
         if self.done < self.goal < self.until:
             self.until, self.seen = self.goal, bisect_right(self.positions, self.goal, self.cells)
-        return self.since + (self.until - self.done_since) / self.batches_per_second
+        due = self.since + (self.until - self.done_since) / self.batches_per_second
+        if due > (sooner := max(self.reported, self.since) + progress_every):
+            self.until, self.seen = self.done_since + self.batches_per_second * (sooner - self.since), self.cells
+            return sooner
+        return due
 
     def _lengthen(self, position: float) -> None:
         """Repeat the last tenth of the recording, as often as a position needs and at least once."""

@@ -24,6 +24,7 @@ from lightning_core.core.jobs import Beside
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.saved_state import Stateful
 from lightning_core.scheduler.allocation import Devices
+from lightning_core.scheduler.company.chances import Effect, Member, Prospects
 from lightning_core.scheduler.company.paces import Paces
 from lightning_core.scheduler.device_memory import Needs
 from lightning_core.scheduler.round import Round
@@ -47,8 +48,14 @@ ALONE, ALONE_BATCHES, OLD = 0.5, 3, 900.0
 LONE_TRIAL = 30.0
 # Part of the time of the devices that trials may lose, and seconds that they may lose in any case.
 MAY_LOSE, FIRST_LOSS = 0.012, 4.0
-# Part of what a job has to spare that a company may cost it when it begins.
-SAFE = 0.8
+# Jobs in time, by weight, that a company may be expected to cost when it begins, and while it lasts.
+COSTS, STILL_COSTS = 0.0, 0.05
+# Work, as a multiple of turns, that one more job in time is worth.
+IN_TIME = 1.0
+# Times as long as a trial that an unknown company must be able to last.
+WORTH_IT = 4.0
+# Score of no company.
+NONE = 0.0
 # Jobs of one device that are looked at, and jobs that train at once.
 MAX_LOOKED_AT, MAX_AT_ONCE = 16, 4
 
@@ -86,21 +93,26 @@ class _Trainee:
         "wish",
     )
 
-    def __init__(self, at: int, row: int, rank: int, share: float) -> None:
-        self.at, self.row, self.rank, self.share = at, row, rank, share
+    def __init__(self, at: int, row: int, share: float) -> None:
+        self.at, self.row, self.share = at, row, share
         self.family = ""
         self.known = False
         self.wish = Beside.AUTO
         self.left = math.inf  # seconds alone on the device
-        self.finish = self.deadline = math.inf
         self.memory = self.more = 0.0  # parts of the device's memory: while it trains, and beyond what it has held
 
 
 class _Choice(NamedTuple):
-    """Those who might train beside a job, and the work that is hoped for, as a multiple of turns."""
+    """Those who might train beside a job."""
 
     others: list[_Trainee]
-    promise: float
+    together: float
+    """Expected work of all at once, as a multiple of turns."""
+    score: float
+    """The same with the benefit of the doubt, and what it does to deadlines."""
+    effect: Effect | None = None
+    unsure: bool = False
+    wanted: bool = False
 
 
 class Forming(Stateful):
@@ -133,8 +145,11 @@ class Forming(Stateful):
         if round.settings.beside is Beside.NEVER:
             return result
         self._count(round)
-        for on_device in self._trainees(round, plan, view, share, homes, memory).values():
-            self._form(round, plan, view, on_device, result)
+        trainees = self._trainees(round, plan, view, share, homes, memory)
+        if any(len(there) > 1 for there in trainees.values()):
+            prospects = Prospects(view, plan, share, round.now)
+            for there in trainees.values():
+                self._form(round, prospects, there, result)
         return result
 
     # ------------------------------------------------------------------------------------------------ who may
@@ -153,7 +168,7 @@ class Forming(Stateful):
         fresh &= round.now - table.alone_at[rows] <= OLD
         found: dict[int, list[_Trainee]] = {}
         full = 0
-        for rank, at in enumerate(plan.order.tolist()):
+        for at in plan.order.tolist():
             if not able[at]:
                 continue
             row = int(rows[at])
@@ -171,12 +186,11 @@ class Forming(Stateful):
             wish = settings.wish(job)
             if wish is Beside.NEVER:
                 continue
-            one = _Trainee(at, row, rank, float(share[at]))
+            one = _Trainee(at, row, float(share[at]))
             one.wish, one.family = wish, job.family
             one.known = bool(fresh[at] and throughput[at] > 0)
             work = float(view.work[at])
             one.left = work if work == work else math.inf
-            one.deadline = float(view.deadline[at])
             if memory is not None:
                 one.memory = float(memory.training[at])
                 one.more = one.memory - float(memory.held[at])
@@ -185,20 +199,12 @@ class Forming(Stateful):
 
     # ------------------------------------------------------------------------------------------------ one device
 
-    def _form(self, round: Round, plan: Plan, view: JobView, there: list[_Trainee], result: Companies) -> None:
-        table = round.table
-        hosts = [one for one in there if one.share > 0][:MAX_LOOKED_AT]
-        if len(there) < 2 or not hosts:
-            return
-        for one in there:
-            finish = float(result.finish[one.at])
-            one.finish = finish if finish == finish else math.inf
+    def _form(self, round: Round, prospects: Prospects, there: list[_Trainee], result: Companies) -> None:
+        able = [one for one in there if one.share > 0 and one.known][:MAX_LOOKED_AT]
         free = 1.0 - sum(one.memory if one.share else one.memory - one.more for one in there)
-        waits = {host.at: _least_spare(round, plan, result.finish, host) for host in hosts}
-        able = [host for host in hosts if host.known]
-        while able:
-            options = [(host, self._choose(round, host, _but(there, host), free, waits[host.at])) for host in able]
-            host, chosen = max(options, key=lambda option: option[1].promise)
+        while able and len(there) > 1:
+            choices = [(host, self._choose(round, prospects, host, _but(there, host), free)) for host in able]
+            host, chosen = max(choices, key=lambda choice: choice[1].score)
             if not chosen.others:
                 return
             if unseen := [one for one in chosen.others if not one.known]:
@@ -206,50 +212,64 @@ class Forming(Stateful):
             else:
                 used = [host, *chosen.others]
                 free -= sum(one.more for one in chosen.others if not one.share)
-                self._join(table, round.now, host, chosen.others, result)
+                self._join(round, host, chosen, result)
             there = [one for one in there if one not in used]
             able = [one for one in able if one not in used]
 
-    def _choose(self, round: Round, host: _Trainee, others: list[_Trainee], free: float, waits: FloatArray) -> _Choice:
-        """Return those who train beside a job, and what that promises."""
-        table, now = round.table, round.now
+    def _choose(
+        self, round: Round, prospects: Prospects, host: _Trainee, others: list[_Trainee], free: float
+    ) -> _Choice:
+        """Return those who train beside a job; with none if none should."""
+        table = round.table
         present = [one for one in others if table.beside[one.row] == table.beside[host.row] > 0]
-        best, threshold = _Choice([], 0.0), PAYS
-        if present and table.beside[host.row]:
-            since = float(table.company_since[host.row])
-            together, doubt = self._together(host, present)
-            fits = sum(one.more for one in present if not one.share) <= free + 1e-9
-            fits &= self.paces.run_together([one.family for one in (host, *present)])
-            if fits and not self._delays(host, present, waits, now, 1.0):
-                tried = now - since >= GIVEN_UP or self._is_tried(host, present)
-                wanted = any(one.wish is Beside.ALWAYS for one in (host, *present))
-                if not tried or wanted:
-                    return _Choice(present, together + HOPE * doubt)
-                if together >= STILL_PAYS:
-                    best, threshold = _Choice(present, together), max(together + BETTER, PAYS)
+        best = _Choice([], 0.0, NONE)
         may_try = self._lost <= MAY_LOSE * self._time + FIRST_LOSS
+        if present and (now := self._weigh(prospects, host, present, free, STILL_COSTS)) is not None:
+            since = round.now - float(table.company_since[host.row])
+            if now.wanted or not (since >= GIVEN_UP or self._is_tried(host, present)):
+                return now
+            if now.together >= STILL_PAYS:
+                best = now._replace(score=max(now.score + BETTER, PAYS))
         options = [[one] for one in others]
         if best.others and len(best.others) + 2 <= MAX_AT_ONCE:
             options += [[*best.others, one] for one in others if one not in best.others]
         for option in options:
-            if sum(one.more for one in option if not one.share) > free + 1e-9:
+            choice = self._weigh(prospects, host, option, free, COSTS)
+            if choice is None or choice.score <= best.score:
                 continue
-            if not self.paces.run_together([one.family for one in (host, *option)]):
-                continue
-            together, doubt = self._together(host, option)
-            wanted = any(one.wish is Beside.ALWAYS for one in (host, *option))
-            unsure = doubt > UNSURE
-            promise = together + HOPE * doubt if unsure else together
-            if wanted:
-                promise = max(promise, PAYS + 1e-3)
-            elif unsure and not may_try:
-                continue
-            if promise < threshold or self._delays(host, option, waits, now, SAFE):
-                continue
-            if unsure and min(host.left, *(one.left for one in option)) < 4 * TRIED:
-                continue  # over before it is known
-            best, threshold = _Choice(option, promise), promise + 1e-9
-        return best
+            lasts = min(host.left, *(one.left for one in option))
+            if choice.wanted or not choice.unsure or (may_try and lasts >= WORTH_IT * TRIED):
+                best = choice
+        return best if best.score > PAYS or best.together >= STILL_PAYS else _Choice([], 0.0, NONE)
+
+    def _weigh(
+        self, prospects: Prospects, host: _Trainee, others: list[_Trainee], free: float, costs: float
+    ) -> _Choice | None:
+        """Return what some jobs promise beside another; None if they do not fit, or cost others their deadlines.
+
+        Args:
+            prospects: What becomes of the jobs of the round.
+            host: The job that has the share.
+            others: Those beside it.
+            free: Part of the device's memory that is free.
+            costs: Jobs in time, by weight, that it may be expected to cost.
+        """
+        if sum(one.more for one in others if not one.share) > free + 1e-9:
+            return None
+        if not self.paces.run_together([one.family for one in (host, *others)]):
+            return None
+        effect = self._effect(prospects, host, others)
+        if effect.value < -costs:
+            return None
+        together, doubt = self._together(host, others)
+        wanted = any(one.wish is Beside.ALWAYS for one in (host, *others))
+        unsure = doubt > UNSURE
+        promise = together + HOPE * doubt if unsure else together
+        if wanted:
+            promise = max(promise, PAYS + 1e-3)
+        if promise < STILL_PAYS:
+            return None
+        return _Choice(others, together, promise + IN_TIME * effect.value, effect, unsure, wanted)
 
     def _together(self, host: _Trainee, others: Sequence[_Trainee]) -> tuple[float, float]:
         """Return the work that some jobs do at once, as a multiple of turns, and the doubt about it."""
@@ -268,52 +288,26 @@ class Forming(Stateful):
             for one in members
         )
 
-    def _delays(self, host: _Trainee, others: Sequence[_Trainee], waits: FloatArray, now: float, safe: float) -> bool:
-        """Return whether a company makes a job late that is in time without it.
-
-        Args:
-            host: The job that has the share.
-            others: Those who would train beside it.
-            waits: Least time to spare of the jobs that wait for the host, up to each place in the order of the plan.
-            now: Scheduler time.
-            safe: Part of what a job has to spare that may be lost.
-        """
-        lost = self._lost_by(host, others, now)
-        if host.finish <= host.deadline and lost > safe * (host.deadline - host.finish):
-            return True
-        last = max(one.rank for one in others)
-        return lost > 0 and last > host.rank + 1 and lost > safe * float(waits[last - host.rank - 2])
-
-    def _lost_by(self, host: _Trainee, others: Sequence[_Trainee], now: float) -> float:
-        """Return the seconds by which a company delays the job that has the share."""
-        pace = self.paces.expect(host.family, [one.family for one in others]).pace
-        share = host.share + sum(one.share for one in others)
-        pace = min(pace * share / host.share, 1.0)
-        alone = host.finish - now if host.finish < math.inf else host.left / host.share
-        if pace >= 1.0 or alone == math.inf:
-            return 0.0
-        until = 0.0
-        for one in others:
-            theirs = self.paces.expect(one.family, [x.family for x in (host, *others) if x is not one]).pace
-            until = max(until, one.left / (theirs * share))
-        return (1.0 - pace) * min(alone / pace, until)
-
-    def _join(self, table: JobTable, now: float, host: _Trainee, others: Sequence[_Trainee], result: Companies) -> None:
+    def _effect(self, prospects: Prospects, host: _Trainee, others: Sequence[_Trainee]) -> Effect:
+        """Return what a company does to the chances of all."""
         members = [host, *others]
         paces = [self.paces.expect(one.family, [x.family for x in members if x is not one]).pace for one in members]
-        share, total = sum(one.share for one in members), sum(paces)
-        lost = self._lost_by(host, others, now)
-        together = (host.finish - now + lost) if host.finish < math.inf else math.inf
+        share = sum(one.share for one in members)
+        beside = [Member(one.at, pace) for one, pace in zip(others, paces[1:], strict=True)]
+        return prospects.effect(host.at, share, paces[0], beside)
+
+    def _join(self, round: Round, host: _Trainee, chosen: _Choice, result: Companies) -> None:
+        others, effect = chosen.others, chosen.effect
+        assert effect is not None  # there are others
+        members = [host, *others]
+        paces = [self.paces.expect(one.family, [x.family for x in members if x is not one]).pace for one in members]
         for one, pace in zip(members, paces, strict=True):
-            result.group[one.at] = int(table.ordinal[host.row]) + 1
-            result.pace[one.at] = pace
-            result.portion[one.at] = pace / total
-            if one is host:
-                result.finish[one.at] += lost
-            elif not one.share and (soon := now + one.left / (pace * share)) <= now + together:
-                result.finish[one.at] = np.fmin(result.finish[one.at], soon)
-            elif not one.share and together < math.inf:
-                result.finish[one.at] += lost - pace * share * together
+            result.group[one.at] = int(round.table.ordinal[host.row]) + 1
+            result.pace[one.at], result.portion[one.at] = pace, pace / sum(paces)
+        result.finish[host.at] += effect.host
+        for one, end in zip(others, effect.others, strict=True):
+            if end < math.inf:
+                result.finish[one.at] = round.now + end
 
     def _see_alone(self, round: Round, host: _Trainee, one: _Trainee, result: Companies) -> bool:
         """Let a job train alone in half of another's time, unless that has been tried for long; return whether."""
@@ -356,16 +350,3 @@ def _but(there: Sequence[_Trainee], host: _Trainee) -> list[_Trainee]:
 
 def _without(families: Sequence[str], place: int) -> list[str]:
     return [family for k, family in enumerate(families) if k != place]
-
-
-def _least_spare(round: Round, plan: Plan, finish: FloatArray, host: _Trainee) -> FloatArray:
-    """Return the least time to spare of the waiting jobs behind one, up to each place; those that are late not counted.
-
-    Shape ``(m,)``, with one entry for each job behind it in the order of the plan.
-    """
-    behind = plan.order[host.rank + 1 :]
-    due = round.table.due(round.rows[behind], round.now)
-    spare = due - finish[behind]
-    held = round.table.share[round.rows[behind]] > 0
-    spare = np.where(np.isfinite(spare) & (spare >= 0) & ~held, spare, np.inf)
-    return np.minimum.accumulate(spare) if len(spare) else np.array([np.inf])

@@ -154,8 +154,10 @@ class Paces(Stateful):
             pairs = [(family, other) for family, other, _, _ in seen]
             noise = np.array([_noise(seconds) for *_, seconds in seen])
             rest = np.array([mean - self._prior(family, other) for family, other, mean, _ in seen])
-            inverse = np.linalg.inv(self._covariance(pairs, pairs) + np.diag(noise)) if pairs else np.zeros((0, 0))
-            self._solved = pairs, inverse @ rest, inverse
+            inverse: Any = np.zeros((0, 0))
+            if pairs:
+                inverse = np.linalg.inv(self._covariance(pairs, pairs) + np.diag(noise))
+            self._solved = pairs, np.asarray(inverse @ rest), inverse
         return self._solved
 
     def _prior(self, family: str, other: str) -> float:
@@ -178,7 +180,7 @@ class Paces(Stateful):
             return np.asarray(unknown)
         # What both say counts more than what others have shown.
         says = [np.array([self._both(*pair) is not None for pair in pairs]) for pairs in (some, others)]
-        return np.where(says[0][:, None] | says[1][None], REST_OF_KNOWN**2 * (first & second), unknown)
+        return np.asarray(np.where(says[0][:, None] | says[1][None], REST_OF_KNOWN**2 * (first & second), unknown))
 
     def _forget(self) -> None:
         self._expected, self._solved = {}, None
