@@ -76,6 +76,11 @@ class Grant(NamedTuple):
     """Number of the group of jobs that train within the same turns on its device; 0 if it takes turns of its own. With
     a number it trains at share 0 too: its time counts against no share."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether the job may train; it is held otherwise."""
+        return self.share > 0 or self.beside > 0
+
 
 class End(NamedTuple):
     """End of a job; its worker exits."""

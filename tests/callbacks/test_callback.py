@@ -82,15 +82,15 @@ class AlwaysFree:
         self.held = False
         self.log: list[str] = []
 
-    def acquire(self, share: float, timeout: float) -> bool:
+    def acquire(self, share: float, timeout: float, beside: int = 0) -> bool:
         self.held = True
-        self.log.append(f"acquire {share}")
+        self.log.append(f"acquire {share}" + (f" beside {beside}" if beside else ""))
         return True
 
     def expired(self) -> bool:
         return False
 
-    def release(self, *, again: bool, share: float = 0.0) -> None:
+    def release(self, *, again: bool, share: float = 0.0, beside: int = 0) -> None:
         self.held = False
         self.log.append("release again" if again else "release")
 

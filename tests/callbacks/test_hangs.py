@@ -252,9 +252,9 @@ class ProbedLock(AlwaysFree):
         super().__init__()
         self.probe = probe
 
-    def acquire(self, share: float, timeout: float) -> bool:
+    def acquire(self, share: float, timeout: float, beside: int = 0) -> bool:
         self.probe.at("device")
-        return super().acquire(share, timeout)
+        return super().acquire(share, timeout, beside)
 
     def expired(self) -> bool:
         return True

@@ -267,6 +267,7 @@ def test_an_arbiter_that_is_started_again_does_not_shorten_the_file_that_others_
     """To read what was cut off kills a process."""
     first = DeviceArbiter(tmp_path / "t")
     client = ArbiterClient(tmp_path / "t")
+    assert client.acquire(0.5, 60.0)
     before = signs_file(tmp_path / "t").stat().st_ino
     second = DeviceArbiter(tmp_path / "t")
     assert signs_file(tmp_path / "t").stat().st_ino != before
