@@ -46,7 +46,7 @@ POLL_INTERVAL = 0.2
 ACCEPT_RETRY_DELAY = 0.1
 
 
-class _Group:
+class _Companions:
     """Processes that have the device in the same turns: those that name one number, or one that names none."""
 
     def __init__(self, number: int, virtual_time: float) -> None:
@@ -58,7 +58,7 @@ class _Group:
 class _ConnectedProcess:
     """A process connected to the arbiter."""
 
-    def __init__(self, connection: socket.socket, pid: int, group: _Group) -> None:
+    def __init__(self, connection: socket.socket, pid: int, group: _Companions) -> None:
         self.connection = connection
         self.pid = pid
         self.group = group
@@ -87,7 +87,7 @@ class DeviceArbiter:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._processes: list[_ConnectedProcess] = []
-        self._turn: _Group | None = None  # the group whose turn it is
+        self._turn: _Companions | None = None  # the group whose turn it is
         self._turn_ends = False
         self._turns = 0  # that were ended: the number of the present one
         self._charged_until = 0.0
@@ -139,7 +139,7 @@ class DeviceArbiter:
             connection.close()  # it trains without time slicing
             return
         connection.setblocking(False)  # never wait for a process that does not read
-        process = _ConnectedProcess(connection, pid, _Group(0, self._virtual_floor))
+        process = _ConnectedProcess(connection, pid, _Companions(0, self._virtual_floor))
         self._processes.append(process)
         self._selector.register(connection, selectors.EVENT_READ, process)
         with contextlib.suppress(OSError):  # without a watch, only the socket can tell that the process has died
@@ -158,7 +158,7 @@ class DeviceArbiter:
             return
         kind, share, number, request = REQUEST.unpack(message)
         self._charge()
-        if kind == ACQUIRE and process.holds and self._others():
+        if kind == ACQUIRE and process.holds and self._waiters():
             self._end_turn()
         process.share = min(max(share, 0.0), 1.0) if share == share else 0.0
         process.request, process.holds, process.waits = request, False, kind == ACQUIRE
@@ -170,11 +170,11 @@ class DeviceArbiter:
         before = process.group
         if number != before.number:
             named = (other.group for other in self._processes if number and other.group.number == number)
-            process.group = next(named, None) or _Group(number, self._virtual_floor)
+            process.group = next(named, None) or _Companions(number, self._virtual_floor)
             self._weigh(before)
         self._weigh(process.group)
 
-    def _weigh(self, group: _Group) -> None:
+    def _weigh(self, group: _Companions) -> None:
         owed = max(group.virtual_time - self._virtual_floor, 0.0) * group.weight
         share = sum(process.share for process in self._processes if process.group is group)
         group.weight = min(max(share, MIN_SHARE), 1.0)
@@ -194,19 +194,16 @@ class DeviceArbiter:
         self._grant()
 
     def _waiters(self) -> list[_ConnectedProcess]:
+        """Return those that wait: for the turn of another group to end, or for their own one to have ended."""
         return [process for process in self._processes if process.waits]
-
-    def _others(self) -> list[_ConnectedProcess]:
-        """Return the waiting processes of other groups than the one whose turn it is."""
-        return [process for process in self._waiters() if process.group is not self._turn]
 
     def _charge(self) -> None:
         """Charge the time since the last message, during which nothing changed."""
         now = time.monotonic()
-        if self._turn is not None and self._others():
-            self._turn.virtual_time += (now - self._charged_until) / self._turn.weight
         if not self._waiters():
             self._blocked_since = now
+        elif self._turn is not None:
+            self._turn.virtual_time += (now - self._charged_until) / self._turn.weight
         self._charged_until = now
 
     def _end_turn(self) -> None:
@@ -215,7 +212,7 @@ class DeviceArbiter:
             self._turns += 1
 
     def _grant(self) -> None:
-        """Grant the device to members of the group whose turn it is; if it is nobody's, the next turn begins."""
+        """Grant the device to members of the group whose turn it is; else the next turn begins."""
         waiters = self._waiters()
         if not any(process.holds for process in self._processes):
             self._turn = min((one.group for one in waiters), key=lambda group: group.virtual_time, default=None)
@@ -236,7 +233,7 @@ class DeviceArbiter:
     def _show(self) -> None:
         """Show in the shared file that this process works, how many wait for the turn to end, and which turn it is."""
         self._beats += 1
-        self._signs[0] = min(len(self._others()), 255)
+        self._signs[0] = min(len(self._waiters()), 255)
         self._signs[1] = self._turns % 256
         BEATS.pack_into(self._signs, BEATS_AT, self._beats)
 

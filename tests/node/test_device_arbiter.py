@@ -202,7 +202,7 @@ def test_a_dead_member_leaves_its_turn_and_a_hung_one_ends_it_for_all(
 
 
 def test_a_process_that_was_passed_over_sees_it_when_it_recovers(arbiter: DeviceArbiter) -> None:
-    """Although nobody waits for it: it would train beside the next one for ever."""
+    """Although no other waits for it: it would train beside the next one for ever."""
     hung, other = (ArbiterClient(arbiter.path, quantum=1e9) for _ in range(2))
     assert hung.acquire(0.5, 60.0)
     arbiter._hang_timeout = 0.1
@@ -383,27 +383,85 @@ def test_what_a_group_has_used_is_remembered_while_a_member_is_connected(
     assert [turn(groups, clock, 0.4) for _ in range(4)] == [-1, -1, -1, 7]
 
 
-def test_time_alone_is_free_and_absence_earns_nothing(arbiter: DeviceArbiter, clock: SimpleNamespace) -> None:
+def test_time_alone_is_free(arbiter: DeviceArbiter, clock: SimpleNamespace) -> None:
     first, second, other = (ArbiterClient(arbiter.path) for _ in range(3))
     groups: dict[int, Members] = {7: [(first, 0.25), (second, 0.25)], -1: [(other, 0.5)]}
     for client, share in groups[7]:
         assert client.acquire(share, 60.0, 7)
     clock.now += 1e6
     assert not other.acquire(0.5, 0.0)
-    until(lambda: arbiter._waiters())
+    until(arbiter._waiters)
     assert turn(groups, clock, 1.0, 7) == 7
     assert [turn(groups, clock, 1.0) for _ in range(4)] == [-1, 7, -1, 7]
-    assert turn(groups, clock, 1.0) == -1
-    for client, share in groups[7]:  # they stay away while the other one trains
-        assert until(lambda one=client, part=share: one.acquire(part, 0.0, 7))  # type: ignore[misc]
-    for client, share in groups[7]:
-        client.release(again=False, share=share, beside=7)
-    assert until(lambda: other.acquire(0.5, 0.0))
-    clock.now += 1e6
-    assert not any(client.acquire(share, 0.0, 7) for client, share in groups[7])
-    until(lambda: len(arbiter._waiters()) == 2)
-    turns = [turn(groups, clock, 1.0, -1)] + [turn(groups, clock, 1.0) for _ in range(5)]
-    assert turns.count(7) == 3
+
+
+def test_absence_earns_no_credit(arbiter: DeviceArbiter, clock: SimpleNamespace) -> None:
+    pair, others = [ArbiterClient(arbiter.path) for _ in range(2)], [ArbiterClient(arbiter.path) for _ in range(2)]
+    groups: dict[int, Members] = {-1: [(others[0], 0.25)], -2: [(others[1], 0.25)]}
+    compete(arbiter, groups)
+    turn(groups, clock, 1.0, -1)
+    for _ in range(9):
+        turn(groups, clock, 1.0)
+    groups[7] = [(client, 0.25) for client in pair]
+    for client in pair:
+        assert not client.acquire(0.25, 0.0, 7)
+    until(lambda: len(arbiter._waiters()) == 3)
+    turns = [turn(groups, clock, 1.0) for _ in range(8)]
+    assert turns.count(7) == 4
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_who_leaves_a_group_takes_its_share_along(arbiter: DeviceArbiter, clock: SimpleNamespace, dies: bool) -> None:
+    stays, leaves, other = (ArbiterClient(arbiter.path) for _ in range(3))
+    groups: dict[int, Members] = {7: [(stays, 0.25), (leaves, 0.5)], -1: [(other, 0.75)]}
+    compete(arbiter, groups)
+    if dies:
+        leaves.close()
+    else:
+        leaves.release(again=False, share=0.5)
+    groups[7].pop()
+    until(lambda: sum(process.holds for process in arbiter._processes) == 1)
+    turns = [turn(groups, clock, 0.01, 7), *(turn(groups, clock, 0.01) for _ in range(39))]
+    assert turns.count(7) == pytest.approx(10, abs=1)
+
+
+def test_the_last_turn_of_a_process_that_dies_is_charged_to_no_other(
+    arbiter: DeviceArbiter, clock: SimpleNamespace
+) -> None:
+    dies, first, second = (ArbiterClient(arbiter.path) for _ in range(3))
+    compete(arbiter, {-1: [(dies, 0.3)], -2: [(first, 0.3)], -3: [(second, 0.3)]})
+    clock.now += 10.0
+    dies.close()
+    groups: dict[int, Members] = {-2: [(first, 0.3)], -3: [(second, 0.3)]}
+    assert sorted(turn(groups, clock, 1.0) for _ in range(4)) == [-3, -3, -2, -2]
+
+
+def test_only_a_turn_that_does_not_end_is_passed_over(arbiter: DeviceArbiter, clock: SimpleNamespace) -> None:
+    """However long the others have waited before it, and however often they say something meanwhile."""
+    arbiter._hang_timeout = 1.0
+    first, second = (ArbiterClient(arbiter.path, quantum=1e9) for _ in range(2))
+
+    def looks() -> None:
+        before = arbiter._beats
+        until(lambda: arbiter._beats > before + 2)
+
+    assert first.acquire(0.5, 60.0)
+    clock.now += 100.0  # alone
+    for holder, waiter in ((first, second), (second, first), (first, second)):
+        assert not waiter.acquire(0.5, 0.0)
+        until(arbiter._waiters)
+        clock.now += 0.9
+        looks()
+        assert not holder.expired()
+        holder.release(again=True, share=0.5)
+        assert waiter.acquire(0.5, 60.0)
+    assert not first.acquire(0.5, 0.0)
+    for _ in range(2):
+        clock.now += 0.6
+        first.release(again=True, share=0.5)
+        looks()
+    assert second.expired()
+    assert not second.acquire(0.5, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -515,6 +573,21 @@ def test_training_goes_on_while_the_arbiter_is_stopped_and_takes_turns_again_aft
     assert next_holder((first, 0.5), (second, 0.5)) in (first, second)
     assert first.held != second.held
     assert sum("arbiter works again" in words for words in said) == 2
+
+
+@pytest.mark.promise("F35")
+def test_what_was_taken_without_the_arbiter_is_released_when_it_works_again(
+    arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no turn has ended since this process had one."""
+    client = ArbiterClient(arbiter.path)
+    assert client.acquire(0.5, 60.0)
+    client.release(again=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "_looks_stopped", lambda: True)
+        assert client.acquire(0.5, 60.0)
+        assert not client.expired()
+    assert client.expired()
 
 
 @pytest.mark.promise("F35")
