@@ -6,7 +6,7 @@ Rules
    each member that asks gets the device at once. Turns of two groups never overlap.
 2. Weighted fair queueing decides which group is next: the seconds of its turn, divided by its weight, are added to its
    virtual time, and the waiting group with the least virtual time is next. Its weight is the sum of the shares of its
-   connected members.
+   connected members, as of the newest message of one of them.
 3. A turn ends between batches: when a member has had the device for ``quantum`` seconds and another group waits, never
    if none does. From then on no member gets the device in this turn, and those that have it release it after their
    batch. A process reads from a shared file whether other groups wait, and which turn it is, so a group alone on its
@@ -32,7 +32,17 @@ import threading
 import time
 from pathlib import Path
 
-from lightning_core.node.arbiter_client import ACQUIRE, BEATS, BEATS_AT, GRANTED, REQUEST, SIGNS_SIZE, signs_file
+from lightning_core.node.arbiter_client import (
+    ACQUIRE,
+    BEATS,
+    BEATS_AT,
+    GRANTED,
+    REQUEST,
+    SIGNS_SIZE,
+    TURN_AT,
+    WAITING_AT,
+    signs_file,
+)
 from lightning_core.node.processes import peer_of, process_watch
 from lightning_core.node.unix_sockets import listen, max_connections
 
@@ -166,17 +176,13 @@ class DeviceArbiter:
         self._grant()
 
     def _assign(self, process: _ConnectedProcess, number: int) -> None:
-        """Make a process a member of the group with a number, or with 0 of one of its own."""
-        before = process.group
-        if number != before.number:
+        """Make a process a member of the group with a number, or with 0 of one of its own; weigh that group anew."""
+        if number != process.group.number:
             named = (other.group for other in self._processes if number and other.group.number == number)
             process.group = next(named, None) or _Companions(number, self._virtual_floor)
-            self._weigh(before)
-        self._weigh(process.group)
-
-    def _weigh(self, group: _Companions) -> None:
+        group = process.group
         owed = max(group.virtual_time - self._virtual_floor, 0.0) * group.weight
-        share = sum(process.share for process in self._processes if process.group is group)
+        share = sum(member.share for member in self._processes if member.group is group)
         group.weight = min(max(share, MIN_SHARE), 1.0)
         group.virtual_time = self._virtual_floor + owed / group.weight
 
@@ -190,7 +196,6 @@ class DeviceArbiter:
             self._selector.unregister(process.watch)
             os.close(process.watch)
         self._processes.remove(process)
-        self._weigh(process.group)
         self._grant()
 
     def _waiters(self) -> list[_ConnectedProcess]:
@@ -233,8 +238,8 @@ class DeviceArbiter:
     def _show(self) -> None:
         """Show in the shared file that this process works, how many wait for the turn to end, and which turn it is."""
         self._beats += 1
-        self._signs[0] = min(len(self._waiters()), 255)
-        self._signs[1] = self._turns % 256
+        self._signs[WAITING_AT] = min(len(self._waiters()), 255)
+        self._signs[TURN_AT] = self._turns % 256
         BEATS.pack_into(self._signs, BEATS_AT, self._beats)
 
 

@@ -347,10 +347,9 @@ def test_a_group_has_as_much_of_the_device_as_its_shares_together(
 ) -> None:
     groups = {of: [(ArbiterClient(arbiter.path), share) for share in each] for of, each in shares.items()}
     compete(arbiter, groups)
-    had, holding = dict.fromkeys(groups, 0), next(iter(groups))
-    for _ in range(100):
-        had[turn(groups, clock, 0.01, holding)] += 1
-        holding = None
+    had = dict.fromkeys(groups, 0)
+    for number in range(100):
+        had[turn(groups, clock, 0.01, None if number else next(iter(groups)))] += 1
     for group, each in shares.items():
         assert had[group] / 100 == pytest.approx(sum(max(share, 0.0) for share in each if share == share), abs=0.03)
 
