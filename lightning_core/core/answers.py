@@ -78,7 +78,7 @@ class Grant(NamedTuple):
 
     @property
     def trains(self) -> bool:
-        """Whether it may train now."""
+        """Whether the job may train; it is held otherwise."""
         return self.share > 0 or self.beside > 0
 
 

@@ -185,7 +185,7 @@ class Client(Protocol):
 
 @runtime_checkable
 class DeviceLock(Protocol):
-    """Exclusive use of a shared device, held for one quantum at a time.
+    """Use of a shared device, held for one quantum at a time, by one process or by a group of them.
 
     Called from the training thread. ``acquire`` waits; the other methods return at once.
     """
@@ -193,18 +193,19 @@ class DeviceLock(Protocol):
     held: bool
     """Whether this process holds the device."""
 
-    def acquire(self, share: float, timeout: float) -> bool:
+    def acquire(self, share: float, timeout: float, beside: int = 0) -> bool:
         """Wait up to ``timeout`` seconds for the device and return whether it was acquired.
 
         Args:
-            share: Weight against the other processes, in [0, 1].
+            share: Weight against the other processes, in [0, 1]; a group weighs as much as its members together.
             timeout: Seconds to wait.
+            beside: Number of the group within whose turns it trains; 0 for turns of its own.
         """
 
     def expired(self) -> bool:
-        """Return whether the quantum is over and another process waits for the device."""
+        """Return whether the device must be released: the quantum is over and others wait, or the group's turn ends."""
 
-    def release(self, *, again: bool, share: float = 0.0) -> None:
+    def release(self, *, again: bool, share: float = 0.0, beside: int = 0) -> None:
         """Release the device; ``again`` requests the next quantum in the same message."""
 
     def bind(self) -> None:

@@ -249,7 +249,7 @@ class History:
             # Until it learned that its workers were lost, it seemed to have been silent.
             self.gaps = [gaps for gaps in self.gaps if gaps.since < down.since]
             (self.stops if down.by else self.gaps).append(Gap(down.since, down.until, down_words(down)))
-        elif now > due and any(job.ended is None and job.grants and job.grants[-1].share for job in self.jobs):
+        elif now > due and any(job.ended is None and job.grants and job.grants[-1].trains for job in self.jobs):
             self.gaps.append(Gap(self.last, now, "the scheduler did not answer"))
         return down
 

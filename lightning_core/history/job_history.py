@@ -66,7 +66,7 @@ class JobHistory:
         evaluated: Whether each point is a whole evaluation.
         rejected: Number of losses that were NaN or infinite.
         version: Version of the newest directive.
-        trains_since: Time from which it has had a share.
+        trains_since: Time from which it may train.
         levels: Current requests, by asker.
         hyper_parameters: Hyper-parameters, as reported by its training.
     """
@@ -153,12 +153,12 @@ class JobHistory:
     @property
     def size(self) -> int:
         """Largest number of devices that it trained on."""
-        return max((len(held.devices) for held in self.grants if held.share), default=1)
+        return max((len(held.devices) for held in self.grants if held.trains), default=1)
 
     @property
     def device_seconds(self) -> float:
         """Busy seconds, each times the devices that it had then."""
-        levels = [(held.time, len(held.devices)) for held in self.grants if held.share]
+        levels = [(held.time, len(held.devices)) for held in self.grants if held.trains]
         if not levels or not self.progress:
             return 0.0
         since, size = (np.array(column) for column in zip(*levels, strict=True))
@@ -217,9 +217,9 @@ class JobHistory:
             return
         if fault is not None and answer.reason.code == "recovering":
             fault.pause = answer.reason.numbers[0]
-        if answer.share and not (self.grants and self.grants[-1].share):
+        if answer.trains and not (self.grants and self.grants[-1].trains):
             self.trains_since = now
-        self.grants.append(Holding(now, answer.share, answer.devices, answer.reason))
+        self.grants.append(Holding(now, answer.share, answer.devices, answer.reason, answer.trains))
 
     def change(self, event: Change, now: float) -> None:
         """Record a command that changes one term of the job."""

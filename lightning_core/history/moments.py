@@ -111,6 +111,8 @@ class Holding(NamedTuple):
     share: float
     devices: tuple[int, ...]
     reason: Reason
+    trains: bool
+    """Whether it may train: also at share 0, beside other jobs."""
 
 
 class Belief(NamedTuple):

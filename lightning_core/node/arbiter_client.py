@@ -17,14 +17,15 @@ from lightning_core.node.unix_sockets import connect
 
 log = logging.getLogger(__name__)
 
-# A request: its kind, the share, and its number. The grant repeats the number, so that a grant that answers a
-# withdrawn request is recognised.
-REQUEST = struct.Struct("<cdQ")
+# A request: its kind, the share, the number of the group, and its own. The grant repeats the latter, so that one that
+# answers a withdrawn request is recognised, and says which turn it is.
+REQUEST = struct.Struct("<cdqQ")
 ACQUIRE, RELEASE = b"w", b"g"
-GRANTED = struct.Struct("<Q")
-# Layout of the arbiter's shared file: the number of waiting processes, 255 at most, and a counter that the arbiter
-# keeps incrementing, whichever process holds the device.
-SIGNS = struct.Struct("<B7xQ")
+GRANTED = struct.Struct("<QB")
+# The arbiter's shared file. One byte each: the number of processes that wait for the turn to end, 255 at most, and the
+# turn, modulo 256. At its end a counter that the arbiter keeps incrementing, whichever process holds the device.
+WAITING_AT, TURN_AT, BEATS_AT, SIGNS_SIZE = 0, 1, 8, 16
+BEATS = struct.Struct("<Q")
 # Seconds between two attempts to connect.
 RECONNECT_INTERVAL = 1.0
 # Seconds that an attempt may take while many processes connect; it is the training thread that waits.
@@ -41,7 +42,8 @@ class ArbiterClient:
 
     Args:
         path: Path of the arbiter's socket.
-        quantum: Seconds for which the device is held while others wait; one batch at least.
+        quantum: Seconds for which the device is held while other groups wait; one batch at least, and less if the turn
+            of its group ends earlier.
         cores: Cores to pin the training thread to, where cores are the device. An unpinned process wakes up on
             whichever core is free, with cold caches, and its batches take 10 to 20 % longer (measured).
         tell: Logs a line.
@@ -62,6 +64,7 @@ class ArbiterClient:
         self._has_requested = False
         self._request = 0
         self._acquired_at = 0.0
+        self._turn: int | None = None  # in which the device was granted; None if it was taken without an arbiter
         self._reconnect_at = 0.0
         self._socket: socket.socket | None = None
         self._signs: mmap.mmap | None = None
@@ -70,16 +73,17 @@ class ArbiterClient:
         self._silent_for = self._looked_at = 0.0
         self._connect()
 
-    def acquire(self, share: float, timeout: float) -> bool:
+    def acquire(self, share: float, timeout: float, beside: int = 0) -> bool:
         self.bind()
         if self._socket is None:
             self._connect()
         if not self._has_requested:
-            self._send_request(share)
-        until = time.monotonic() + timeout
+            self._send_request(share, beside)
+        self._turn, until = None, time.monotonic() + timeout
         while self._socket is not None and not self._looks_stopped():
             answer = self._receive(min(max(until - time.monotonic(), 0.0), LOOK_INTERVAL))
-            if answer == self._request:
+            if answer is not None and answer[0] == self._request:
+                self._turn = answer[1]
                 break
             if answer is None and time.monotonic() >= until:
                 return False
@@ -90,21 +94,20 @@ class ArbiterClient:
         return True
 
     def expired(self) -> bool:
-        was_stopped = self._is_stopped
         if self._signs is None or self._looks_stopped():
             return False
-        if was_stopped:  # it works again, and may take another process for the holder
+        if self._signs[TURN_AT] != self._turn:  # it ends or is over, or the arbiter works again and knows of none
             return True
         over = time.monotonic() - self._acquired_at >= self._quantum
-        return over and self._signs[0] != 0
+        return over and self._signs[WAITING_AT] != 0
 
-    def release(self, *, again: bool, share: float = 0.0) -> None:
+    def release(self, *, again: bool, share: float = 0.0, beside: int = 0) -> None:
         self.held = False
         if again:
-            self._send_request(share)
+            self._send_request(share, beside)
         else:
             self._has_requested = False
-            self._send(RELEASE, share)
+            self._send(RELEASE, share, beside)
 
     def bind(self) -> None:
         if self._cores is not None:
@@ -121,7 +124,7 @@ class ArbiterClient:
         """Look for a sign of life of the arbiter; return whether there has been none for too long."""
         if self._signs is None:
             return False
-        sign, now = SIGNS.unpack_from(self._signs)[1], time.monotonic()
+        sign, now = BEATS.unpack_from(self._signs, BEATS_AT)[0], time.monotonic()
         gap, self._looked_at = min(now - self._looked_at, 2 * LOOK_INTERVAL), now
         if sign != self._sign:
             if self._is_stopped:
@@ -134,8 +137,8 @@ class ArbiterClient:
             self._log("the device arbiter has stopped: training continues without turns until it works again")
         return self._is_stopped
 
-    def _receive(self, timeout: float) -> int | None:
-        """Return the number of the request that is granted, within some seconds; None if none is."""
+    def _receive(self, timeout: float) -> tuple[int, int] | None:
+        """Return the number of the request that is granted, and the turn, within some seconds; None if none is."""
         assert self._socket is not None
         answer = b""
         try:
@@ -149,7 +152,8 @@ class ArbiterClient:
         if len(answer) != GRANTED.size:
             self._disconnect()
             return None
-        return int(GRANTED.unpack(answer)[0])
+        number, turn = GRANTED.unpack(answer)
+        return number, turn
 
     def _connect(self) -> bool:
         if time.monotonic() < self._reconnect_at:
@@ -163,22 +167,22 @@ class ArbiterClient:
             # The training thread waits for no room to send: an arbiter that takes nothing is one that is gone.
             connection.setblocking(False)
             with signs_file(self._path).open("rb") as file:
-                self._signs = mmap.mmap(file.fileno(), SIGNS.size, prot=mmap.PROT_READ)
+                self._signs = mmap.mmap(file.fileno(), SIGNS_SIZE, prot=mmap.PROT_READ)
         except (OSError, ValueError):
             connection.close()
             return False
         self._socket, self._looked_at = connection, time.monotonic()
         return True
 
-    def _send_request(self, share: float) -> None:
+    def _send_request(self, share: float, beside: int) -> None:
         self._request += 1
         self._has_requested = True
-        self._send(ACQUIRE, share)
+        self._send(ACQUIRE, share, beside)
 
-    def _send(self, kind: bytes, share: float) -> None:
+    def _send(self, kind: bytes, share: float, beside: int) -> None:
         if self._socket is not None:
             try:
-                self._socket.send(REQUEST.pack(kind, share, self._request))
+                self._socket.send(REQUEST.pack(kind, share, beside, self._request))
             except OSError:
                 self._disconnect()
 

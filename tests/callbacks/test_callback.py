@@ -82,17 +82,17 @@ class AlwaysFree:
         self.held = False
         self.log: list[str] = []
 
-    def acquire(self, share: float, timeout: float) -> bool:
+    def acquire(self, share: float, timeout: float, beside: int = 0) -> bool:
         self.held = True
-        self.log.append(f"acquire {share}")
+        self.log.append(f"acquire {share}" + (f" beside {beside}" if beside else ""))
         return True
 
     def expired(self) -> bool:
         return False
 
-    def release(self, *, again: bool, share: float = 0.0) -> None:
+    def release(self, *, again: bool, share: float = 0.0, beside: int = 0) -> None:
         self.held = False
-        self.log.append("release again" if again else "release")
+        self.log.append(("release again" if again else "release") + (f" beside {beside}" if beside else ""))
 
     def close(self) -> None:
         """Nothing to put away."""
@@ -184,6 +184,34 @@ def test_without_a_share_it_holds_and_releases_the_device() -> None:
     script.say(End("job", 4, Verdict.MET, Reason("target_met", (1.0,))))
     join(thread)
     assert len(trained) == 1
+
+
+def test_beside_another_job_it_trains_without_a_share() -> None:
+    """It asks within its group, leaves it when its number changes, and releases the device for no other news."""
+    script, lock, model = Script(grant(1, 0.0)._replace(beside=7)), AlwaysFree(), Line(pause=0.002)
+    thread = threading.Thread(target=lambda: fit(steered(script, device_lock=lock), model, max_epochs=-1))
+    thread.start()
+    said: list[list[str]] = []
+    for version, (share, beside) in enumerate([(0.0, 7), (0.0, 8), (0.5, 8), (0.5, 0), (0.0, 0), (0.0, 9)], start=1):
+        heard = len(lock.log)
+        if version > 1:
+            script.say(grant(version, share)._replace(beside=beside))
+        until(lambda latest=version: script.reports and script.reports[-1].version == latest)  # type: ignore[misc]
+        at = model.steps
+        if share or beside:
+            until(lambda before=at: model.steps > before + 5)  # type: ignore[misc]
+        else:
+            time.sleep(0.2)
+            assert model.steps <= at + 1
+        said.append(lock.log[heard:])
+    script.say(End("job", 7, Verdict.MET, Reason("target_met", (1.0,))))
+    join(thread)
+    assert said[0][-1] == "acquire 0.0 beside 7"
+    assert said[1] == ["release beside 8", "acquire 0.0 beside 8"]
+    assert said[2] == []
+    assert said[3] == ["release", "acquire 0.5"]
+    assert said[4][-1] == "release"
+    assert said[5][-1] == "acquire 0.0 beside 9"
 
 
 def test_a_launched_job_leaves_when_it_is_ended_also_while_held() -> None:

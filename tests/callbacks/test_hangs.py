@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_core.agent.reporting.hang_watch import MAX_GAP, UNKNOWN_FACTOR, HangWatch, Phase
+from lightning_core.agent.reporting.hang_watch import COMPANY_FACTOR, MAX_GAP, UNKNOWN_FACTOR, HangWatch, Phase
 from lightning_core.agent.reporting.inbox import Inbox
 from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.callbacks import CoreCallback
@@ -47,12 +47,12 @@ class Watched:
         self.clock.now += seconds
         self.watch.done()
 
-    def pass_time(self, seconds: float, share: float = 1.0) -> Hang | None:
+    def pass_time(self, seconds: float, share: float = 1.0, *, beside: bool = False) -> Hang | None:
         """Let time pass, look every second, and return what is said in the end."""
-        hang: Hang | None = self.watch.look(share)
+        hang: Hang | None = self.watch.look(share, beside=beside)
         for _ in range(round(seconds)):
             self.clock.now += 1.0
-            hang = self.watch.look(share)
+            hang = self.watch.look(share, beside=beside)
         return hang
 
 
@@ -110,6 +110,41 @@ def test_with_a_small_share_everything_may_take_longer() -> None:
     watched.watch.begin(Phase.TRAINING)
     assert watched.pass_time(4 * LIMIT, share=0.25) is None
     assert watched.pass_time(1.0, share=0.25) is not None
+
+
+def test_beside_others_everything_may_take_longer() -> None:
+    watched = Watched()
+    for _ in range(2):
+        watched.step(100.0)
+    watched.watch.begin(Phase.TRAINING)
+    assert watched.pass_time(COMPANY_FACTOR * 2000.0, beside=True) is None
+    assert watched.pass_time(1.0, beside=True) is not None
+
+
+def test_a_step_that_began_beside_others_may_last_as_long_when_they_have_left() -> None:
+    watched = Watched()
+    watched.step(1.0)
+    watched.watch.begin(Phase.TRAINING)
+    assert watched.pass_time(2 * LIMIT, beside=True) is None
+    assert watched.pass_time((COMPANY_FACTOR - 2) * LIMIT) is None
+    assert watched.pass_time(1.0) is not None
+    watched.watch.begin(Phase.TRAINING)
+    assert watched.pass_time(LIMIT) is None
+    assert watched.pass_time(1.0) is not None
+
+
+def test_a_job_at_share_0_beside_another_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mailbox, "_run", lambda self: None)  # this thread looks
+    watched = Watched()
+    mailbox = Mailbox(Script, "job", hangs=watched.watch)  # type: ignore[arg-type]
+    mailbox.inbox.take(grant(1, 0.0)._replace(beside=7))
+    watched.step(1.0)
+    watched.watch.begin(Phase.TRAINING)
+    for seconds, hangs in ((COMPANY_FACTOR * LIMIT, False), (1.0, True)):
+        for _ in range(round(seconds)):
+            watched.clock.now += 1.0
+            mailbox._look()
+        assert (mailbox.outbox.hang is not None) is hangs
 
 
 def test_time_in_which_the_process_stood_still_does_not_count() -> None:
@@ -252,9 +287,9 @@ class ProbedLock(AlwaysFree):
         super().__init__()
         self.probe = probe
 
-    def acquire(self, share: float, timeout: float) -> bool:
+    def acquire(self, share: float, timeout: float, beside: int = 0) -> bool:
         self.probe.at("device")
-        return super().acquire(share, timeout)
+        return super().acquire(share, timeout, beside)
 
     def expired(self) -> bool:
         return True

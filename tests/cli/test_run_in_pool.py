@@ -421,7 +421,7 @@ def test_an_excerpt_of_a_journal_holds_everything_about_its_jobs(tmp_path: Path)
         [theirs] = [job for job in all_of_it.jobs if job.name == mine.name and job.submitted == 10.0]
         assert mine.submitted == 0.0
         assert [(p.time + 10.0, p.batches) for p in mine.progress] == [(p.time, p.batches) for p in theirs.progress]
-        assert [(h.time + 10.0, h.share, h.devices, h.reason) for h in mine.grants] == list(theirs.grants)
+        assert [held._replace(time=held.time + 10.0) for held in mine.grants] == list(theirs.grants)
         assert [(b.time + 10.0, b.verdict, b.reason) for b in mine.beliefs] == list(theirs.beliefs)
         assert mine.ended is not None
         assert theirs.ended == mine.ended + 10.0

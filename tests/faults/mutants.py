@@ -284,6 +284,12 @@ MUTANTS = (
         "::test_training_goes_on_while_the_arbiter_is_stopped_and_takes_turns_again_after_it",
     ),
     Mutant(
+        "F35", "lightning_core/node/arbiter_client.py",
+        "self._turn, until = None, time.monotonic() + timeout", "until = time.monotonic() + timeout",
+        "tests/node/test_device_arbiter.py"
+        "::test_what_was_taken_without_the_arbiter_is_released_when_it_works_again",
+    ),
+    Mutant(
         "F36", "lightning_core/agent/user_code/guarded.py",
         "            return otherwise", "            raise",
         "tests/callbacks/test_others_code.py::test_what_refuses_us_trains_as_without_us", "logger-alone",

@@ -110,11 +110,19 @@ def report(number: int, cells: list[tuple[int, int, float]], incarnation: int = 
     )
 
 
-def test_device_time_is_counted_by_the_devices_that_were_held_then() -> None:
+def test_a_job_beside_another_trains_although_it_has_no_share() -> None:
+    history = History(Settings())
+    history.take(Submit((Job("a", 99.0, LossTarget("loss", 0.1)),)), 0.0, [grant(1, 0.0)], [Accepted("a")])
+    history.take(report(1, []), 4.0, [grant(2, 0.0)._replace(beside=7)], [Accepted("a")])
+    history.take(report(2, []), 6.0, [grant(3, 1.0)], [Accepted("a")])
+    assert history.of("a").trains_since == 4.0
+
+
+@pytest.mark.parametrize(("share", "beside"), [(1.0, 0), (0.0, 7)])
+def test_device_time_is_counted_by_the_devices_that_were_held_then(share: float, beside: int) -> None:
     history = History(Settings(devices=2))
-    two, one = (
-        Grant("a", version, 1.0, devices, Reason("first_in_line")) for version, devices in ((1, (0, 1)), (2, (0,)))
-    )
+    two = Grant("a", 1, 1.0, (0, 1), Reason("first_in_line"))
+    one = Grant("a", 2, share, (0,), Reason("first_in_line"), beside=beside)
     history.take(Submit((Job("a", 99.0, LossTarget("loss", 0.1), max_devices=2),)), 0.0, [two], [Accepted("a")])
     for number, (busy, answers) in enumerate([(4.0, []), (10.0, [one]), (15.0, [])], 1):
         history.take(Report("a", 1, number, 1, 10 * number, busy), busy, answers, [Accepted("a", 10 * number, busy)])

@@ -25,6 +25,9 @@ FACTOR, FIRST_FACTOR = 20.0, 2.0
 UNKNOWN_FACTOR = 10.0
 # A process is given up once a step has lasted this many times as long as it may.
 GIVE_UP_FACTOR = 2.0
+# Beside others, everything may take this many times as long: the cores or the memory of a device may be the limit, and
+# two that train at once then take somewhat more than twice as long each.
+COMPANY_FACTOR = 4.0
 # Seconds between two looks that count at most: while the whole process stood still, nothing hung.
 MAX_GAP = 5.0
 # Where Lightning waits for a batch, and what a debugger consists of.
@@ -76,7 +79,7 @@ class HangWatch:
         self._longest = dict.fromkeys(Phase, -1.0)  # of all but the first; below any while there was no first
         self._seen: tuple[Phase, float] | None = None
         self._looked_at = clock()
-        self._lasted = 0.0
+        self._lasted = self._limit_so_far = 0.0
         self._hang: Hang | None = None
 
     # ------------------------------------------------------------------------------------------------ training thread
@@ -115,20 +118,22 @@ class HangWatch:
 
     # ------------------------------------------------------------------------------------------------ reporting thread
 
-    def look(self, share: float) -> Hang | None:
+    def look(self, share: float, *, beside: bool = False) -> Hang | None:
         """Return what hangs, as it was when that was noticed; None if nothing does. To be called often.
 
         Args:
             share: Share of its devices that the training has; with half of them all takes twice as long.
+            beside: Whether it trains beside others. A step that began so may last as long as beside them to its end.
         """
         step, now = self._step, self._clock()
         gap, self._looked_at = min(now - self._looked_at, MAX_GAP), now
         if step is not self._seen:
-            self._seen, self._hang = step, None
+            self._seen, self._hang, self._limit_so_far = step, None, 0.0
             self._lasted = 0.0 if step is None else min(now - step[1], MAX_GAP)
         else:
             self._lasted += gap
-        limit = math.inf if step is None else self._may_last(step[0]) / share
+        limit = math.inf if step is None else self._may_last(step[0]) * (COMPANY_FACTOR if beside else 1.0) / share
+        self._limit_so_far = limit = max(limit, self._limit_so_far)
         if step is not None and self._lasted > limit and _is_excused(step[0], self._stack()):
             self._lasted = 0.0
         if step is None or self._lasted <= limit:

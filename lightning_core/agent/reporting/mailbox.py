@@ -218,8 +218,9 @@ class Mailbox:
     def _look(self) -> None:
         """Look whether the training hangs, and what memory it has; log once where it hangs."""
         directive, before = self.inbox.directive, self.outbox.hang
-        share = directive.share if isinstance(directive, Grant) and directive.share else 1.0
-        hang, parted = self.hangs.look(share), None if self._ranks is None else self._ranks.look()
+        share, beside = (directive.share, directive.beside) if isinstance(directive, Grant) else (1.0, 0)
+        hang = self.hangs.look(share or 1.0, beside=beside > 0)
+        parted = None if self._ranks is None else self._ranks.look()
         self.outbox.hang = parted or hang
         if self._memory is not None and self.outbox.has_trained:
             self.outbox.memory = self._memory.look()

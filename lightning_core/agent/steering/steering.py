@@ -104,6 +104,7 @@ class Steering:
         self._obeyed: Directive | None = None
         self._holds_device = False
         self._share = MIN_SHARE
+        self._beside = 0
         self._lapsed = False
 
     # ------------------------------------------------------------------------------------------------ called by hooks
@@ -303,15 +304,20 @@ class Steering:
                 return Action.STOP  # the user has asked for it, with on_nan or by cancelling it
             case Grant(devices=devices) if self._launched and sorted(devices) != self._devices:
                 return Action.LEAVE
-            case Grant(share=0.0):
+            case Grant() if not directive.trains:
                 return Action.HOLD
         return Action.GO
 
     def _apply(self, directive: Directive | None) -> None:
-        """Take over share, limit and device of a new grant, or report a new end."""
+        """Take over share, companions, limit and device of a new grant, or report a new end."""
+        beside = directive.beside if isinstance(directive, Grant) else 0
+        if beside != self._beside:
+            self._beside = beside
+            self._release(again=False)  # it leaves the turns of its old companions, who may never wait for it
         match directive:
             case Grant():
-                self._share = directive.share or self._share
+                if directive.trains:
+                    self._share = directive.share
                 if directive.target is not None and directive.target != self._target and self._aim is not None:
                     self._target = directive.target
                     self._aim(directive.target)
@@ -360,7 +366,7 @@ class Steering:
         """Wait a moment for the device, and move the state back to it; return whether the training may run."""
         self._hangs.done()  # it may take any time
         lock = None if self._throttle.by_kernel else self._device_lock
-        acquired = lock is None or lock.acquire(self._share, MAX_WAIT)
+        acquired = lock is None or lock.acquire(self._share, MAX_WAIT, self._beside)
         if not acquired and (self._has_news() or not self._must_go_on()):
             return False
         if self._offload is not None and not self._offload.move_back():
@@ -422,4 +428,4 @@ class Steering:
     def _release(self, *, again: bool) -> None:
         self._stand_still()
         if self._device_lock is not None:
-            self._device_lock.release(again=again, share=self._share)
+            self._device_lock.release(again=again, share=self._share, beside=self._beside)
