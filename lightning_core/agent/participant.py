@@ -110,8 +110,8 @@ class Loop(NamedTuple):
         offload: Returns what moves its state off its device; None where that cannot be done.
         is_interrupted: Returns whether a signal has told the process to leave, so that it must not hold.
         exit_of: Returns how the training has ended, from the exception that ended it; None if there was none.
-        copies_losses: Whether the loss of each batch is a tensor of its own, which nobody but a user's hook can change:
-            a copy that the loop has made, outside of any CUDA graph.
+        copies_losses: Whether the loss of each batch is a tensor of its own that only a user's hook can change: a copy
+            that the loop has made, outside of any CUDA graph.
     """
 
     device: torch.device

@@ -99,7 +99,7 @@ def test_batches_that_do_nothing_do_not_make_the_host_run_away(cuda: FakeCuda) -
         for _ in range(draw.randrange(4)):
             train(cuda, timer, 1e-6, (1e-6, 1e-6))
         _, lead = train(cuda, timer, 0.03, (0.01, 1e-5))
-        assert lead < 0.1
+        assert lead < 0.15
     train(cuda, timer, 1.0, (1e-6, 1e-6))
     _, lead = train(cuda, timer, 0.1, (0.01, 1e-5))
     assert lead <= 2 * MAX_BETWEEN * 0.01
@@ -278,19 +278,31 @@ def test_what_is_kept_holds_no_graph_and_no_large_memory(cuda: FakeCuda) -> None
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64])
 def test_losses_of_any_type_shape_and_factor_are_read(cuda: FakeCuda, dtype: torch.dtype) -> None:
-    cells: list[Cell] = []
-    meter = LossMeter(cells.append, every=4, growth=0.0)
-    losses = [torch.tensor(2, dtype=dtype), torch.tensor([2], dtype=dtype), torch.full((1, 1), 2, dtype=dtype)]
-    for batch, loss in enumerate(losses, start=1):
-        meter.add_tensor(loss.as_subclass(OnGpu), 0.5, batch)
-    meter.add(5.0, 4)  # a number among them; it waits for no other
-    meter.add_tensor(torch.tensor(2.0), 1.0, 5)  # one on the host, whatever the device of the module
-    for batch in range(6, 12):
-        meter.add_tensor(on_gpu(2.0), 0.5, batch)
-    meter.flush()
-    assert sum(cell.value for cell in cells) > 0
-    assert cells[0] == Cell(1, 4, 5.0)
-    assert all(math.isfinite(cell.value) for cell in cells)
+    cells = Cells(every=4)
+    one = torch.tensor(2, dtype=dtype)
+    for loss, scale in ((one, 0.5), (one.reshape(1), 1.0), (one.reshape(1, 1), 2.0), (one, 4.0)):
+        cells.batch += 1
+        cells.meter.add_tensor(loss.as_subclass(OnGpu), scale, cells.batch)
+    cells.meter.flush()
+    assert cells.arrived == [(4, Cell(1, 4, (1.0 + 2.0 + 4.0 + 8.0) / 4))]
+
+
+def test_losses_on_the_host_and_numbers_may_come_among_those_of_a_gpu(cuda: FakeCuda) -> None:
+    """A number waits for no loss of the device: those that come later are of a later cell."""
+    cells = Cells(every=2)
+    for batch in range(1, 13):
+        cells.batch = batch
+        if batch % 4 == 3:
+            cells.meter.add(float(batch), batch)
+        elif batch % 4 == 0:
+            cells.meter.add_tensor(torch.tensor(float(batch)), 1.0, batch)
+        else:
+            cells.meter.add_tensor(on_gpu(float(batch)), 1.0, batch)
+    cells.meter.flush()
+    found = [cell for _, cell in cells.arrived]
+    assert [cell.number for cell in found] == list(range(1, len(found) + 1))
+    assert [cell.batches for cell in found] == sorted({cell.batches for cell in found})
+    assert len(found) >= 3
 
 
 def test_a_bad_loss_of_a_gpu_is_left_out_and_told_with_its_batch(cuda: FakeCuda) -> None:
@@ -315,7 +327,8 @@ def test_losses_are_the_same_on_both_kinds_of_devices(cuda: FakeCuda) -> None:
         device.add_tensor(on_gpu(loss), 1.0, batch, private=draw.random() < 0.5)
     device.flush()
     assert on_device == on_host
-    assert (device.rejected, len(on_host) > 50) == (host.rejected - math.isinf(host._sum), True) or device.rejected > 0
+    assert len(on_host) > 50
+    assert host.rejected >= device.rejected > 20  # the last cell is open
 
 
 # ------------------------------------------------------------------------------------------ what is leaned on
@@ -366,7 +379,7 @@ def test_only_the_loss_that_lightning_has_copied_is_private(target: Any, monkeyp
     monkeypatch.setattr("lightning_core.agent.reporting.target_reader.as_number", lambda value: value)
     assert read(True, torch.tensor(1.0)) == [*by_metric, True]
     assert read(False, torch.tensor(1.0)) == [*by_metric, False]
-    assert read(True, on_gpu(1.0)) == [*by_metric, False]  # of a class of somebody's
+    assert read(True, on_gpu(1.0)) == [*by_metric, False]  # of another class
 
 
 def test_cells_are_exact_where_a_stop_or_the_best_model_depends_on_them() -> None:
@@ -387,7 +400,7 @@ def test_cells_are_exact_where_a_stop_or_the_best_model_depends_on_them() -> Non
 
 @pytest.fixture
 def default_device() -> Iterator[None]:
-    """As after ``torch.set_default_device("cuda")``: a tensor that names no device can be read by nobody."""
+    """As after ``torch.set_default_device("cuda")``: a tensor that names no device has no values."""
     torch.set_default_device("meta")
     yield
     torch.set_default_device(None)

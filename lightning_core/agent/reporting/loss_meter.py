@@ -183,7 +183,7 @@ class _Kept(NamedTuple):
 
     Attributes:
         loss: The loss, without dimensions.
-        version: Number of changes that the loss had when it was kept; None if nobody else has it.
+        version: Number of changes that the loss had when it was kept; None if it is a copy of ours.
         scale: Its factor.
         batches: Batches that were done.
     """
