@@ -273,7 +273,9 @@ def test_what_is_kept_holds_no_graph_and_no_large_memory(cuda: FakeCuda) -> None
     assert gone() is None
     kept = cells.meter._on_device._kept  # type: ignore[union-attr]
     assert [each.loss.item() for each in kept] == [3.0, 5.0, 7.0]
-    assert all(each.loss.untyped_storage().nbytes() == 4 and not each.loss.requires_grad for each in kept)
+    assert not any(each.loss.requires_grad for each in kept)
+    assert {each.loss.untyped_storage().nbytes() for each in kept} == {4 * MAX_KEPT}
+    assert len({each.loss.untyped_storage().data_ptr() for each in kept}) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64])

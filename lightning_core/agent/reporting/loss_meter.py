@@ -197,9 +197,9 @@ class _Kept(NamedTuple):
 class _OnDevice:
     """Losses of a GPU: kept there until a cell closes, and then copied to the host together.
 
-    A loss that others may write to before that is copied at once, which takes one kernel and 512 bytes: a replay of a
+    A loss that others may write to before that is copied at once, which takes one small kernel: a replay of a
     CUDA graph overwrites its outputs without a trace, and a view keeps the memory of a whole batch. A tensor that its
-    giver calls private is kept as it is, for a tenth of the host's time. If a user changes one of those in place after
+    giver calls private is kept as it is, for a fifth of the host's time. If a user changes one of those in place after
     all, its version says so: this loss is left out, and all that follow are copied.
 
     Args:
@@ -207,8 +207,12 @@ class _OnDevice:
     """
 
     def __init__(self, device: torch.device) -> None:
+        import torch
+
         self._device = device
         self._trusts = True
+        # Once they are sent, later losses may take their place: the device does one after the other.
+        self._slots = torch.zeros(MAX_KEPT, dtype=torch.float32, device=device).unbind()
         self._kept: list[_Kept] = []
         self._sent: deque[tuple[_Copy, list[tuple[float, int]]]] = deque()
         self._spare: list[_Copy] = []
@@ -218,10 +222,10 @@ class _OnDevice:
         if private and self._trusts and loss.device == self._device:
             self._kept.append(_Kept(loss, loss._version, scale, batches))
         else:
-            import torch
-
-            plain = loss.detach().as_subclass(torch.Tensor).reshape(())
-            own = plain.to(self._device, non_blocking=True, copy=True)
+            if loss.requires_grad:
+                loss = loss.detach()
+            own = self._slots[len(self._kept)]
+            own.copy_(loss.reshape(()) if loss.dim() else loss, non_blocking=True)
             self._kept.append(_Kept(own, None, scale, batches))
         return len(self._kept)
 
@@ -231,7 +235,7 @@ class _OnDevice:
         self._trusts = self._trusts and len(sent) == len(self._kept)
         self._kept = []
         copy = self._spare.pop() if self._spare else _Copy(self._device)
-        copy.begin([kept.loss.reshape(()) for kept in sent])
+        copy.begin([kept.loss.reshape(()) if kept.loss.dim() else kept.loss for kept in sent])
         self._sent.append((copy, [(kept.scale, kept.batches) for kept in sent]))
 
     def on_their_way(self) -> Iterator[int]:
