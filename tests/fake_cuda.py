@@ -103,7 +103,7 @@ class OnGpu(torch.Tensor):
 class Pinned(torch.Tensor):
     """Host memory to which the device copies once it comes to that."""
 
-    cuda: FakeCuda
+    gpu: FakeCuda
 
     def copy_(self, source: torch.Tensor, non_blocking: bool = False) -> Pinned:  # type: ignore[override]
         assert non_blocking
@@ -112,7 +112,7 @@ class Pinned(torch.Tensor):
         def arrive() -> None:
             into.copy_(value)
 
-        self.cuda.submit(0.0, do=arrive)
+        self.gpu.submit(0.0, do=arrive)
         return self
 
 
@@ -120,7 +120,7 @@ class Pinned(torch.Tensor):
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """The stand-in, in place of the events, streams and pinned memory of torch."""
     fake, empty = FakeCuda(), torch.empty
-    monkeypatch.setattr(Pinned, "cuda", fake, raising=False)
+    monkeypatch.setattr(Pinned, "gpu", fake, raising=False)
     for name in ("Event", "current_stream", "current_device", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
 

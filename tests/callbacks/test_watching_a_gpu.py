@@ -218,7 +218,12 @@ def test_between_two_cells_a_private_loss_costs_no_call_of_the_device(
     cells = Cells(every=1000)
     stacked: list[int] = []
     stack = torch.stack
-    monkeypatch.setattr(torch, "stack", lambda losses: stacked.append(len(losses)) or stack(losses))
+
+    def counted(losses: list[torch.Tensor]) -> torch.Tensor:
+        stacked.append(len(losses))
+        return stack(losses)
+
+    monkeypatch.setattr(torch, "stack", counted)
     losses = [on_gpu(1.0) for _ in range(1000)]
     for loss in losses[: MAX_KEPT - 1]:
         cells.add(loss)
