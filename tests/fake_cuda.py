@@ -57,21 +57,33 @@ class FakeCuda:
     def current_device(self) -> int:
         return 0
 
-    def current_stream(self, device: Any) -> int:
-        return int(getattr(device, "index", device) or 0)
+    def current_stream(self, device: Any) -> FakeStream:
+        assert device is not None, "the current device need not be that of the training"
+        return FakeStream(self)
 
     def synchronize(self, device: Any) -> None:
         self.calls.append("synchronize")
         self.wait_until(self.free_at)
 
 
+class FakeStream:
+    """The stream of the device."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+
+    def synchronize(self) -> None:
+        self._cuda.synchronize(None)
+
+
 class FakeEvent:
+    """An event, timed or not."""
+
     def __init__(self, cuda: FakeCuda, enable_timing: bool) -> None:
         self._cuda, self._timed = cuda, enable_timing
         self._at: float | None = None
 
-    def record(self, stream: int) -> None:
-        assert stream is not None, "an event of the current stream need not be one of the device's"
+    def record(self, stream: FakeStream) -> None:
         self._cuda.calls.append("record")
         self._at = max(self._cuda.free_at, self._cuda.now)
 
@@ -105,7 +117,7 @@ class Pinned(torch.Tensor):
 
     gpu: FakeCuda
 
-    def copy_(self, source: torch.Tensor, non_blocking: bool = False) -> Pinned:  # type: ignore[override]
+    def copy_(self, source: torch.Tensor, non_blocking: bool = False) -> Pinned:
         assert non_blocking
         value, into = source.as_subclass(torch.Tensor).float().clone(), self.as_subclass(torch.Tensor)
 

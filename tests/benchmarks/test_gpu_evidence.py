@@ -13,6 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 import psutil
 import pytest
+import torch
 
 from benchmarks import results
 from benchmarks.common import Figures
@@ -246,7 +247,7 @@ def test_hooks_are_measured_alone_and_in_turns_but_for_the_turns(
         pl.Trainer(max_steps=batches, max_epochs=-1, callbacks=callbacks, **QUIET).fit(model, datamodule=data)
 
     monkeypatch.setattr(gpu_parts, "fit", on_cpu)
-    monkeypatch.setattr(gpu_parts.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(overhead, "WARM", 5)
     alone = gpu_parts.pair(Regression, 2, 30, Noise())
     assert [len(part) for part in alone] == [60, 60, 2, 2]

@@ -15,9 +15,11 @@ import pytest
 import torch
 
 import lightning_core
+from lightning_core.agent import participant
 from lightning_core.agent.reporting.loss_meter import MAX_KEPT, READ_AFTER, LossMeter
 from lightning_core.agent.reporting.losses import Losses
 from lightning_core.agent.reporting.target_reader import as_number
+from lightning_core.agent.steering import ranks
 from lightning_core.agent.steering.busy_timer import (
     MAX_BETWEEN,
     MAX_INTERVAL,
@@ -29,6 +31,7 @@ from lightning_core.agent.steering.busy_timer import (
 from lightning_core.core.events import BadLosses, Cell
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.node.arbiter_client import ArbiterClient
+from tests.callbacks.test_callback import ConnectedScript, Script, grant
 from tests.conftest import ROOT
 from tests.fake_cuda import FakeCuda, OnGpu, cuda
 from tests.tiny import QUIET, Line, Points
@@ -336,6 +339,55 @@ def test_losses_are_the_same_on_both_kinds_of_devices(cuda: FakeCuda) -> None:
     assert on_device == on_host
     assert len(on_host) > 50
     assert host.rejected >= device.rejected > 20  # the last cell is open
+
+
+# ------------------------------------------------------------------------------------------ in a training
+
+
+def test_a_training_asks_the_device_hardly_anything(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training on a CPU whose timer and meter take it for a GPU; each batch takes the device a millisecond."""
+    monkeypatch.setattr(participant, "HostTimer", lambda: GpuTimer(GPU, cuda.clock, cuda))
+    monkeypatch.setattr("lightning_core.agent.reporting.target_reader.as_number", lambda loss: loss.as_subclass(OnGpu))
+    kept: list[bool] = []
+    add = LossMeter.add_tensor
+
+    def noted(meter: LossMeter, loss: torch.Tensor, scale: float, batches: int, *, private: bool) -> None:
+        kept.append(private)
+        add(meter, loss, scale, batches, private=private)
+
+    monkeypatch.setattr(LossMeter, "add_tensor", noted)
+    batches = 1000
+
+    class Device(pl.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            cuda.submit(0.001, host=0.0005)
+
+    script = Script(grant(1, 1.0))
+    core = ConnectedScript("job", BatchTarget(10**9), client=script)
+    pl.Trainer(max_steps=batches, max_epochs=-1, callbacks=[core, Device()], **QUIET).fit(Line(lr=1e-4), Points())
+    last = script.reports[-1]
+    cells = {cell.number: cell for report in script.reports for cell in report.cells}
+    assert kept == [True] * batches
+    assert len(cells) >= batches // 10 - 1
+    assert cuda.calls.count("record") <= batches * 0.001 / MAX_INTERVAL + 30 + len(cells)
+    assert cuda.calls.count("synchronize") == 1  # at the end
+    assert last.busy == pytest.approx(batches * 0.001, rel=0.01)
+    assert [report.busy for report in script.reports] == sorted(report.busy for report in script.reports)
+
+
+def test_what_is_queued_for_the_device_is_no_cost_of_an_agreement(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or ranks whose hosts are far ahead would agree rarely."""
+    monkeypatch.setattr("lightning_core.agent.steering.ranks.time.perf_counter", cuda.clock)
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, first: cuda.wait_until(cuda.free_at + 1e-4))
+    both = ranks.Ranks(0, torch.device("cpu"))
+    both._tensor = both._tensor.as_subclass(OnGpu)
+    for _ in range(5):
+        for _ in range(20):
+            cuda.submit(0.001, host=0.0001)
+        both.agree(ranks.Action.GO, 0)
+    assert both._cost == pytest.approx(1e-4)
 
 
 # ------------------------------------------------------------------------------------------ what is leaned on
