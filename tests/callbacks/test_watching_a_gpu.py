@@ -233,6 +233,7 @@ def test_between_two_cells_a_private_loss_costs_no_call_of_the_device(
     assert (cuda.calls, stacked) == ([], [])
     for loss in losses[MAX_KEPT - 1 :]:
         cells.add(loss)
+        assert cells.meter.next_cell == 1000 + READ_AFTER
     assert max(stacked) == MAX_KEPT  # memory is bounded
     assert cuda.calls.count("record") == math.ceil(1000 / MAX_KEPT)
     cells.meter.flush()
