@@ -186,6 +186,26 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "{:.0f} µs; {callback_p99_us:.0f} µs",
         ),
         "slower_pct": ("A training of small batches with the callback, against without", "{:+.1f} % of time"),
+        "hooks_alone_us": (
+            "Hooks above an empty callback, alone on the device: median; mean; 99th percentile",
+            "{:.0f}; {hooks_alone_mean_us:.0f}; {hooks_alone_p99_us:.0f} µs a batch",
+        ),
+        "hooks_turns_us": (
+            "... in turns with another process, but for the turns: median; mean; 99th percentile",
+            "{:.0f}; {hooks_turns_mean_us:.0f}; {hooks_turns_p99_us:.0f} µs a batch",
+        ),
+        "slower_alone_pct": (
+            "A training of small batches with the callback, against an empty one, alone",
+            "{:+.1f} % of time",
+        ),
+        "hooks_graph_us": (
+            "The same with a step that is one CUDA graph: hooks, median; time",
+            "{:.0f} µs; {slower_graph_pct:+.1f} %",
+        ),
+        "hooks_compiled_us": (
+            'The same with torch.compile(mode="reduce-overhead"): hooks, median; time',
+            "{:.0f} µs; {slower_compiled_pct:+.1f} %",
+        ),
         "share_error": ("Error of a share over 20 s, two jobs", "{:.2g} of the share"),
         "resize_s": ("From the decision to resize to the first batch, one GPU and two", "{:.1f} s"),
         "peak_in_torch": ("Peak of memory that is reported, of what torch had reserved", "{:.2f}"),

@@ -85,6 +85,7 @@ class Fit(Participant):
                 lambda: offload_of(trainer, pl_module, options.job),
                 lambda: trainer.received_sigterm,
                 lambda error: exit_of(trainer, self.name, error),
+                pl_module.automatic_optimization,  # then Lightning's ClosureResult clones it
             ),
         )
         target = options.job.target

@@ -14,9 +14,12 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_core.agent.reporting.inbox import Inbox
+from lightning_core.agent.reporting.loss_meter import LossMeter
+from lightning_core.agent.steering.busy_timer import MAX_INTERVAL, GpuTimer
 from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Grant
+from lightning_core.core.events import Cell
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
@@ -86,6 +89,50 @@ def test_losses_arrive_and_busy_seconds_are_the_device_s() -> None:
     cells = {cell.number: cell.value for report in script.reports for cell in report.cells}
     assert len(cells) >= BATCHES // 10 - 1
     assert all(loss > 0 for loss in cells.values())
+
+
+def test_the_loss_of_a_cuda_graph_is_that_of_its_batch() -> None:
+    """Each replay writes it to the same memory."""
+    step, graph = torch.zeros((), device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step.add_(1.0)
+        loss = step * 2.0
+    step.zero_()
+    cells: list[Cell] = []
+    meter = LossMeter(cells.append, every=10, growth=0.0)
+    for batch in range(1, 101):
+        graph.replay()
+        meter.add_tensor(loss, 0.5, batch)
+    meter.flush()
+    assert [cell.value for cell in cells] == [10 * number + 5.5 for number in range(10)]
+
+
+def test_a_training_whose_default_device_is_the_gpu_is_watched() -> None:
+    script = Script(grant(1, 1.0))
+    torch.set_default_device("cuda")
+    try:
+        fit([ConnectedScript("job", BatchTarget(10**9), client=script)])
+    finally:
+        torch.set_default_device(None)
+    assert script.reports[-1].batches == BATCHES
+    assert sum(len(report.cells) for report in script.reports) >= BATCHES // 10 - 1
+
+
+def test_the_host_is_a_few_milliseconds_ahead_of_a_graph_that_it_replays() -> None:
+    """Replays of a millisecond each, submitted in microseconds."""
+    data, graph = torch.randn(4096, 4096, device="cuda"), torch.cuda.CUDAGraph()
+    data @ data
+    with torch.cuda.graph(graph):
+        for _ in range(4):
+            data @ data
+    timer = GpuTimer(torch.device("cuda", torch.cuda.current_device()))
+    timer.begin()
+    for _ in range(500):
+        graph.replay()
+        timer.batch()
+    submitted = time.perf_counter()
+    timer.end()
+    assert time.perf_counter() - submitted < 4 * MAX_INTERVAL
 
 
 def test_memory_is_freed_on_release(tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ import json
 import multiprocessing
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lightning.pytorch as pl
 import numpy as np
@@ -37,6 +40,8 @@ READ = 2000
 MOVED, MOVED_FRACTION = 4 * GIB, 0.25
 # Width and layers of two jobs that do not fit together: 3 GiB of parameters, gradients and moments each.
 WIDE, LAYERS = 8192, 3
+# Seconds of the overhead, and those that compiling a model for it may take: without them it is left out.
+OVERHEAD_SECONDS, COMPILE_SECONDS = 50.0, 25.0
 # Seconds of a test after which its threads are printed.
 STUCK = 60
 # Bytes that are left free for them, and how often they change turns.
@@ -143,44 +148,232 @@ def checks(file: Path) -> Figures:
     return outcomes.figures()
 
 
-def overhead(_file: Path) -> Figures:
-    """Measure the hooks of the callback in a training on the GPU, and by how much it slows that down."""
-    from benchmarks.live.overhead import WARM, clock_cost, timed
-    from benchmarks.live.workloads import Noise, Regression
+class Compiled(pl.LightningModule):
+    """A small model whose loss torch.compile makes a CUDA graph of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = _layers(256, 4)
+        self._loss = torch.compile(self._plain_loss, mode="reduce-overhead")
+
+    def _plain_loss(self, batch: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.net(batch).square().mean()
+        return loss
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return self._loss(batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(torch.randn(6400, 256)), batch_size=64, drop_last=True)
+
+
+class Captured(pl.LightningModule):
+    """A model whose whole step is one CUDA graph: each replay writes the loss to the same memory."""
+
+    def __init__(self, width: int = 2048, layers: int = 8) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = _layers(width, layers)
+        self.width = width
+
+    def on_train_start(self) -> None:
+        self.batch = torch.randn(64, self.width, device=self.device)
+        self.sgd = torch.optim.SGD(self.net.parameters(), lr=1e-4)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = self._step()
+
+    def _step(self) -> torch.Tensor:
+        self.sgd.zero_grad(set_to_none=True)
+        loss: torch.Tensor = self.net(self.batch).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.sgd.step()
+        return loss
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        self.batch.copy_(batch[0])
+        self.graph.replay()
+        self.optimizers().step()  # type: ignore[union-attr]  # for Lightning's count
+        return self.loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1, device=self.device))], lr=0.0)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(torch.randn(6400, self.width)), batch_size=64, drop_last=True)
+
+
+def _layers(width: int, layers: int) -> torch.nn.Sequential:
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
+
+
+class Watch(pl.Callback):
+    """Notes when the device has done some batches.
+
+    Args:
+        at: Numbers of batches.
+    """
+
+    def __init__(self, *at: int) -> None:
+        self._at = at
+        self._batches = 0
+        self.seconds: list[float] = []
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self._batches += 1
+        if self._batches in self._at:
+            torch.cuda.synchronize()
+            self.seconds.append(time.perf_counter())
+
+
+class Pair(NamedTuple):
+    """What trainings took with our callback and with an empty one in the same loop, round by round.
+
+    Attributes:
+        hooks: Seconds of the hooks of each batch with ours, of all rounds.
+        empty: The same with the empty one.
+        whole: Seconds of each training with ours.
+        whole_empty: The same with the empty one.
+    """
+
+    hooks: list[float]
+    empty: list[float]
+    whole: list[float]
+    whole_empty: list[float]
+
+    def paid(self, quantile: float = 0.5) -> float:
+        """Return the microseconds of a quantile of the batches above the empty callback."""
+        return float(np.quantile(self.hooks, quantile) - np.quantile(self.empty, quantile)) * 1e6
+
+    def mean(self) -> float:
+        """Return the mean microseconds of a batch above the empty callback."""
+        return (statistics.fmean(self.hooks) - statistics.fmean(self.empty)) * 1e6
+
+    def slower(self) -> float:
+        """Return by how many percent trainings are slower, the median of the rounds."""
+        return statistics.median(100 * (a / b - 1) for a, b in zip(self.whole, self.whole_empty, strict=True))
+
+
+def pair(
+    model: Callable[[], pl.LightningModule], rounds: int, batches: int, data: Any = None, lock: Any = None
+) -> Pair:
+    """Train with ours and with an empty callback in turn, so that other load affects both.
+
+    Args:
+        model: Makes a model.
+        rounds: Trainings with each.
+        batches: Batches of a training, without those at its start.
+        data: Its data, if the model has none.
+        lock: Device lock for the training with ours; what it waits for its turn is not counted.
+    """
+    from benchmarks.live.overhead import WARM, empty, timed
     from lightning_core.callbacks import CoreCallback
     from lightning_core.core.targets import BatchTarget
 
-    batches, clock = WARM + 1000, clock_cost()
-    hooks: list[float] = []
-    slower = []
+    found = Pair([], [], [], [])
+    for number in range(2 * rounds):
+        ours = (number + number // 2) % 2 == 0
+        callback: Any = CoreCallback("bench", "1d", BatchTarget(10**9), pool="local") if ours else empty()
+        if ours and lock is not None:
+            callback._options = replace(callback._options, device_lock=lock)
+        spent, watch = timed(callback), Watch(WARM, WARM + batches)
+        waits: list[tuple[int, float]] = []
+        if lock is not None:
+            lock.told = lambda seconds, spent=spent, waits=waits: waits.append((len(spent), seconds))
+        fit(model(), [callback, watch], WARM + batches, data)
+        turned = {at for at, _ in waits}
+        kept = [seconds for at, seconds in enumerate(spent) if at >= WARM and at not in turned]
+        (found.hooks if ours else found.empty).extend(kept)
+        waited = sum(seconds for at, seconds in waits if at > WARM)
+        (found.whole if ours else found.whole_empty).append(watch.seconds[1] - watch.seconds[0] - waited)
+    return found
 
-    class Watch(pl.Callback):
-        """Notes when the device has done some batches."""
 
-        def __init__(self) -> None:
-            self.at: list[float] = []
+# A process that has a turn of 2 ms on the device whenever it gets one, and waits for the next at once.
+OTHER = """
+import sys, time
+from pathlib import Path
+from lightning_core.node.arbiter_client import ArbiterClient
+lock = ArbiterClient(Path(sys.argv[1]))
+print("waits", flush=True)
+while True:
+    if lock.acquire(0.5, 1.0):
+        time.sleep(0.002)
+        lock.release(again=True, share=0.5)
+"""
 
-        def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-            if trainer.global_step in (WARM, batches):
-                torch.cuda.synchronize()
-                self.at.append(time.perf_counter())
 
-    def seconds(callbacks: list[pl.Callback]) -> float:
-        watch = Watch()
-        fit(Regression(), [*callbacks, watch], batches, Noise())
-        return watch.at[1] - watch.at[0]
+@contextmanager
+def other_waits(folder: Path) -> Iterator[Any]:
+    """Yield the lock of a device for which another process waits all the time."""
+    from lightning_core.node.arbiter_client import ArbiterClient
+    from lightning_core.node.device_arbiter import DeviceArbiter
 
-    for _ in range(3):  # alternating, so that other load affects both
-        without = seconds([])
-        callback = CoreCallback("bench", "1d", BatchTarget(10**9), pool="local")
-        spent = timed(callback)
-        slower.append(seconds([callback]) / without - 1)
-        hooks += spent[WARM:]
-    return {
-        "callback_us": (statistics.median(hooks) - clock) * 1e6,
-        "callback_p99_us": (float(np.quantile(hooks, 0.99)) - clock) * 1e6,
-        "slower_pct": statistics.median(slower) * 100,
+    class Told(ArbiterClient):
+        """Says how long it was away from the device."""
+
+        told: Callable[[float], None] = staticmethod(lambda seconds: None)
+
+        def acquire(self, share: float, timeout: float) -> bool:
+            began = time.perf_counter()
+            try:
+                return super().acquire(share, timeout)
+            finally:
+                self.told(time.perf_counter() - began)
+
+    arbiter = DeviceArbiter(folder / "arbiter")
+    command = [sys.executable, "-c", OTHER, str(arbiter.path)]
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    lock = Told(arbiter.path)
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield lock
+    finally:
+        other.kill()
+        other.wait()
+        lock.close()
+        arbiter.close()
+
+
+def overhead(file: Path) -> Figures:
+    """Measure what the hooks of the callback cost above an empty one, and by how much they slow a training down."""
+    from benchmarks.live.workloads import Noise, Regression
+
+    until = time.monotonic() + OVERHEAD_SECONDS
+    alone = pair(Regression, 3, 1000, Noise())
+    figures: Figures = {
+        "hooks_alone_us": alone.paid(),
+        "hooks_alone_mean_us": alone.mean(),
+        "hooks_alone_p99_us": alone.paid(0.99),
+        "slower_alone_pct": alone.slower(),
     }
+    write_outcome(file, figures, "")
+    with tempfile.TemporaryDirectory(prefix="lc-") as temp, other_waits(Path(temp)) as lock:
+        in_turns = pair(Regression, 2, 1000, Noise(), lock)
+    figures |= {
+        "hooks_turns_us": in_turns.paid(),
+        "hooks_turns_mean_us": in_turns.mean(),
+        "hooks_turns_p99_us": in_turns.paid(0.99),
+    }
+    write_outcome(file, figures, "")
+    captured = pair(Captured, 2, 600)
+    figures |= {"hooks_graph_us": captured.paid(), "slower_graph_pct": captured.slower()}
+    write_outcome(file, figures, "")
+    if time.monotonic() < until - COMPILE_SECONDS:
+        compiled = pair(Compiled, 1, 600)
+        figures |= {"hooks_compiled_us": compiled.paid(), "slower_compiled_pct": compiled.slower()}
+    return figures
 
 
 def shares(_file: Path) -> Figures:

@@ -138,7 +138,7 @@ def to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
                 # Not torch's own copy, which uses many threads for bytes and is slow on busy cores.
                 host = torch.from_numpy(flat.numpy().copy()) if tensor.device.type == "cpu" else flat.cpu()
                 storages[key] = host.untyped_storage()
-            copied = torch.empty(0, dtype=tensor.dtype).set_(
+            copied = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
                 storages[key], tensor.storage_offset(), tensor.size(), tensor.stride()
             )
         else:

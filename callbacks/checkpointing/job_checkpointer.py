@@ -269,7 +269,7 @@ class JobCheckpointer:
         if len(states) == trainer.world_size or self._micro_batches is not None:
             random_state.restore(states[rank % len(states)])
         if rank >= len(states) and self._micro_batches is not None:
-            seed = int(torch.randint(2**31, ())) + rank
+            seed = int(torch.randint(2**31, (), device="cpu")) + rank
             random.seed(seed)
             np.random.seed(seed)
             torch.manual_seed(seed)

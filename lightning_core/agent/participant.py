@@ -110,6 +110,8 @@ class Loop(NamedTuple):
         offload: Returns what moves its state off its device; None where that cannot be done.
         is_interrupted: Returns whether a signal has told the process to leave, so that it must not hold.
         exit_of: Returns how the training has ended, from the exception that ended it; None if there was none.
+        copies_losses: Whether the loss of each batch is a tensor of its own that only a user's hook can change: a copy
+            that the loop has made, outside of any CUDA graph.
     """
 
     device: torch.device
@@ -121,6 +123,7 @@ class Loop(NamedTuple):
     offload: Callable[[], Offload | None]
     is_interrupted: Callable[[], bool]
     exit_of: Callable[[BaseException | None], WorkerExited]
+    copies_losses: bool = False
 
 
 class Participant:
@@ -179,14 +182,16 @@ class Participant:
 
         self.mailbox: Mailbox | None = self._alone(make_mailbox, None) if loop.rank == 0 else None
         """Mailbox of the job; None on all ranks but the first."""
-        self._losses = Losses(target, self._deliver, options.every, loop.metrics, record.evaluated_in)
+        self._losses = Losses(
+            target, self._deliver, options.every, loop.metrics, record.evaluated_in, private=loop.copies_losses
+        )
         self._judge = TargetJudge(target, Settings().window)
         if self._ranks is not None:
             self._ranks.stops_at = self._stops_at
         # The end of an allocation after which the script is requeued is not that of the training.
         ends = self.mailbox is not None and not options.launched and not options.requeue
         self._slurm_end = SlurmEnd() if ends else None
-        self._timer: BusyTimer = GpuTimer() if loop.device.type == "cuda" else HostTimer()
+        self._timer: BusyTimer = GpuTimer(loop.device) if loop.device.type == "cuda" else HostTimer()
         self.steering = Steering(
             self.name, self.mailbox, self.hangs, self._timer, self._ranks, options.device_lock, options.launched,
             options.devices, self._stops, loop.is_interrupted,
@@ -278,6 +283,7 @@ class Participant:
         Of another metric, which is not read here, the scheduler judges.
         """
         known, self._target, self._last_batch = self._target, target, target.work or UNKNOWN
+        self._losses.aim(target)
         if (target.observed, target.lower_is_better) == (known.observed, known.lower_is_better) or not target.observes:
             self._judge.aim(target)
             if self._best is not None:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import psutil
 import pytest
+import torch
 
 from benchmarks import results
 from benchmarks.common import Figures
@@ -20,8 +22,11 @@ from benchmarks.gpu.gpu_evidence import NO_GPU, PARTS, SECONDS, Part, collect
 from benchmarks.gpu.gpu_parts import Outcomes
 from benchmarks.gpu.turns import Turns
 from benchmarks.labels import HEADINGS, LABELS
+from benchmarks.live import overhead
+from benchmarks.live.workloads import Noise, Regression
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.events import Report
+from tests.tiny import QUIET
 
 # What each fake part does; FILE is where its outcome goes.
 CODE = {
@@ -225,6 +230,32 @@ def test_every_part_s_figures_have_a_label() -> None:
     assert len(measured) > 12
     checked = {f"checks_{outcome}" for outcome in ("passed", "failed", "skipped")}
     assert measured | checked | {"demo_met_triage", "demo_met_fifo", "demo_ceiling"} <= shown
+
+
+def test_what_is_paid_is_above_an_empty_callback_and_by_the_rounds() -> None:
+    pair = gpu_parts.Pair([3e-5] * 98 + [5e-4] * 2, [1e-5] * 100, [1.02, 1.0, 1.5], [1.0, 1.0, 1.0])
+    assert pair.paid() == pytest.approx(20.0)
+    assert pair.paid(0.99) == pytest.approx(490.0)
+    assert pair.mean() == pytest.approx(0.98 * 20 + 0.02 * 490)
+    assert pair.slower() == pytest.approx(2.0)
+
+
+def test_hooks_are_measured_alone_and_in_turns_but_for_the_turns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def on_cpu(model: Any, callbacks: list[Any], batches: int, data: Any = None) -> None:
+        pl.Trainer(max_steps=batches, max_epochs=-1, callbacks=callbacks, **QUIET).fit(model, datamodule=data)
+
+    monkeypatch.setattr(gpu_parts, "fit", on_cpu)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(overhead, "WARM", 5)
+    alone = gpu_parts.pair(Regression, 2, 30, Noise())
+    assert [len(part) for part in alone] == [60, 60, 2, 2]
+    assert min(min(part) for part in alone) > 0
+    with gpu_parts.other_waits(tmp_path) as lock:
+        in_turns = gpu_parts.pair(Regression, 1, 600, Noise(), lock)
+    assert len(in_turns.empty) == 600
+    assert 300 < len(in_turns.hooks) < 600  # without those in which a turn ended
 
 
 def test_two_trainings_take_turns(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.agent.reporting import loss_meter
-from lightning_core.agent.steering import busy_timer
 from lightning_core.core.answers import Directive, Grant, JobStatus, Verdict
 from lightning_core.core.codec import decode_answers, decode_event, encode_answers, encode_event
 from lightning_core.core.commands import Pause, SetTerms
@@ -265,40 +264,6 @@ def test_a_training_judges_by_the_target_that_it_was_given_last(first: str, then
 
 
 # ------------------------------------------------------------------------------------------ on a GPU
-
-
-class OnGpu(torch.Tensor):
-    """A loss that claims to be on a GPU."""
-
-    is_cuda = True
-
-
-class Copied:
-    """The event of a copy, which is there at once or only once it is waited for."""
-
-    def record(self) -> None:
-        """Nothing is measured."""
-
-    def synchronize(self) -> None:
-        """It is there."""
-
-
-def test_a_cell_of_a_gpu_arrives_two_batches_later_however_fast_the_copy_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the host waits for the copy's batch anyway."""
-    empty = torch.empty
-    monkeypatch.setattr(torch.cuda, "Event", Copied)
-    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **options: empty(*size, **options))
-    arrived: list[tuple[int, Cell]] = []
-    batch = 0
-    meter = loss_meter.LossMeter(lambda cell: arrived.append((batch, cell)), every=3, growth=0.0)
-    for batch in range(1, 9):
-        before = meter.next_cell
-        meter.add_tensor(torch.tensor(float(batch)).as_subclass(OnGpu), 1.0, batch)
-        assert (before == batch) == (bool(arrived) and arrived[-1][0] == batch)
-    assert arrived == [(5, Cell(1, 3, 2.0)), (8, Cell(2, 6, 5.0))]
-    meter.flush()
-    assert len(arrived) == 2  # no cell has closed since
-    assert loss_meter.READ_AFTER >= busy_timer.MAX_BATCHES_AHEAD
 
 
 @pytest.mark.gpu

@@ -8,10 +8,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 import pytest
+import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.fsdp import fully_shard
 
 from lightning_core.callbacks import CoreCallback
+from lightning_core.core.targets import LossTarget
 from tests.matrix.forks import Forks
 from tests.matrix.training import digest, ours_left
 from tests.tiny import QUIET, Line, ValidatedPoints
@@ -61,3 +63,51 @@ def test_it_trains_as_without_us_and_keeps_no_file_that_cannot_be_verified(forks
     assert not any(one.value[2] for one in seen)
     told = "no best model is kept: ModelParallelStrategy writes checkpoints without a plugin"
     assert "".join(one.output for one in seen).count(told) == 2  # once a fit
+
+
+def read_spread() -> dict[str, Any]:
+    """Read losses that are distributed tensors on the first rank alone; a collective would wait for the other one."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    from lightning_core.agent.reporting.loss_meter import LossMeter
+    from lightning_core.agent.reporting.target_reader import TargetReader
+
+    dist.init_process_group("gloo")
+    flat = init_device_mesh("cpu", (2,))
+    grid = init_device_mesh("cpu", (1, 2), mesh_dim_names=("alone", "both"))
+    own = torch.tensor(3.0 + dist.get_rank(), requires_grad=True)
+    kinds = {
+        "whole": (torch.tensor(7.0), flat, [Replicate()]),
+        "whole, of a shape": (torch.tensor([7.0]), flat, [Replicate()]),
+        "whole on a grid": (torch.tensor(7.0), grid, [Partial(), Replicate()]),
+        "alone": (own, grid["alone"], [Partial()]),
+        "sum": (own, flat, [Partial()]),
+        "part of a sum": (own, flat, [Partial()]),
+        "shard": (own.reshape(1), flat, [Shard(0)]),
+    }
+    found: dict[str, Any] = {}
+    for kind, (local, mesh, placements) in kinds.items():
+        loss = DTensor.from_local(local, mesh, placements, run_check=False).detach()
+        if kind == "sum":
+            loss = loss.clone()  # as Lightning does on all ranks if it optimizes; torch sums it up there
+        if dist.get_rank() == 0:
+            cells: list[Any] = []
+            reader = TargetReader(LossTarget("loss", 0.1), LossMeter(cells.append, every=1), None, private=True)  # type: ignore[arg-type]
+            complaint = reader.read_batch({"loss": loss}, 1, 1)
+            found[kind] = complaint or cells[0].value
+    dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
+def test_the_first_rank_reads_a_distributed_loss_alone_if_it_has_the_whole(forks: Forks) -> None:
+    first, other = forks.run("tests.callbacks.test_model_parallel:read_spread", ranks=2)
+    assert (first.code, other.code) == (0, 0), first.output
+    told = "the loss must be a number, got a tensor spread over ranks ({}): return value.full_tensor() instead"
+    assert first.value == {
+        "whole": 7.0, "whole, of a shape": 7.0, "whole on a grid": 7.0, "alone": 3.0, "sum": 7.0,
+        "part of a sum": told.format("P(sum)"), "shard": told.format("S(0)"),
+    }  # fmt: skip
+    assert [each.kind for each in first.collectives] == [each.kind for each in other.collectives]

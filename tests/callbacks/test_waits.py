@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lightning_core.agent import participant
+from lightning_core.agent.reporting import loss_meter
 from lightning_core.agent.reporting.joining import POOL_TIMEOUT
 from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.agent.steering import busy_timer, offload, ranks, steering, throttle
@@ -48,10 +49,10 @@ CALLS = {
     "callbacks/checkpointing/checkpoint_io.py": {"load_checkpoint:wait": BELOW},
     "callbacks/checkpointing/job_checkpointer.py": {"_gather:all_gather_object": SAVE, "_postpone:broadcast": SAVE},
     "callbacks/checkpointing/job_writer.py": {"_dump:reduce_boolean_decision": SAVE, "write:broadcast": SAVE},
-    "lightning_core/agent/steering/busy_timer.py": {"batch:synchronize": GPU, "end:synchronize": GPU},
+    "lightning_core/agent/steering/busy_timer.py": {"_mark:synchronize": GPU, "end:synchronize": GPU},
     "lightning_core/agent/steering/offload.py": {"_synchronize:synchronize": ROOM},
     "lightning_core/agent/steering/ranks.py": {
-        "_tell:all_gather": RANKS, "agree:broadcast": RANKS, "told:broadcast": RANKS,
+        "_tell:all_gather": RANKS, "agree:broadcast": RANKS, "agree:synchronize": RANKS, "told:broadcast": RANKS,
     },
     "lightning_core/agent/steering/steering.py": {
         "wait_for_start:wait": FIRST, "wait_for_start:wait_for_answer": FIRST, "admit:wait": HELD, "_hold:wait": HELD,
@@ -64,7 +65,7 @@ CALLS = {
     "lightning_core/agent/reporting/joining.py": {
         "_ask:join": ELSEWHERE, "_connect:connect": ELSEWHERE, "_connect_locally:join": ELSEWHERE,
     },
-    "lightning_core/agent/reporting/loss_meter.py": {"arrived:synchronize": GPU},
+    "lightning_core/agent/reporting/loss_meter.py": {"read:synchronize": GPU},
     "lightning_core/agent/reporting/mailbox.py": {
         "_listen:sleep": ELSEWHERE, "_listen:wait": ELSEWHERE, "_run:poll": ELSEWHERE, "_run:wait": ELSEWHERE,
         "close:join": LAST,
@@ -91,7 +92,9 @@ LIMITS = {
     "MAX_AGREEMENT_COST": 100 * ranks.MAX_AGREEMENT_COST,
     "MIN_TRAINING_PER_SAVE": 100 / job_checkpointer.MIN_TRAINING_PER_SAVE,
     "TRAINING_PER_CALL": 100 / metric_logging.TRAINING_PER_CALL,
-    "MAX_BATCHES_AHEAD": {2: "two", 3: "three"}.get(busy_timer.MAX_BATCHES_AHEAD, "no row"),
+    "MIN_INTERVAL": 1000 * busy_timer.MIN_INTERVAL,
+    "MAX_INTERVAL": 1000 * busy_timer.MAX_INTERVAL,
+    "READ_AFTER": {2: "two", 3: "three"}.get(loss_meter.READ_AFTER, "no row"),
     "MAX_WAIT": console_lines.MAX_WAIT,
     "MAX_WRITE": best_model.MAX_WRITE,
     "CLOSE_TIMEOUT": participant.CLOSE_TIMEOUT,

@@ -20,16 +20,21 @@ class Losses:
         every: Minimum batches per cell.
         metrics: Metrics that the training logs.
         evaluated_in: Stage in which the target's number is evaluated, if that is known from a checkpoint.
+        private: Whether the losses of batches are private (:meth:`LossMeter.add_tensor`).
     """
 
     def __init__(
-        self, target: Target, deliver: Callable[[Cell], None], every: int, metrics: LoggedMetrics, evaluated_in: str
-    ) -> None:
+        self, target: Target, deliver: Callable[[Cell], None], every: int, metrics: LoggedMetrics, evaluated_in: str,
+        *, private: bool,
+    ) -> None:  # fmt: skip
         self._meter = LossMeter(deliver, every)
         # The target's metric may be finite although the losses that are trained on are not.
         is_step_loss = target.observed == STEP_LOSS
         self._step_meter = self._meter if is_step_loss else LossMeter(lambda cell: None, every)
-        self._reader = TargetReader(target, self._meter, metrics, evaluated_in)
+        self._step_meter.exact = False
+        self._private = private
+        self._reader = TargetReader(target, self._meter, metrics, evaluated_in, private=private)
+        self.aim(target)
 
     @property
     def evaluated(self) -> bool:
@@ -57,6 +62,10 @@ class Losses:
         """Batches after which the next cell is delivered, if each batch has a number; None if no batch has one."""
         return self._meter.next_cell if self._reader.is_read_after_batches else None
 
+    def aim(self, target: Target) -> None:
+        """Deliver cells after the same batch in every run, if the training stops by them or keeps its best model."""
+        self._meter.exact = target.observes or target.watches
+
     def start_at(self, batches: int, cells: int) -> None:
         """Continue after so many batches and so many cells that were delivered before."""
         self._meter.start_at(batches, cells)
@@ -66,7 +75,7 @@ class Losses:
         """Read the losses after a batch; see :meth:`TargetReader.read_batch`."""
         complaint = self._reader.read_batch(outputs, accumulated, batches)
         if self._step_meter is not self._meter:
-            read_step_loss(outputs, accumulated, batches, self._step_meter)
+            read_step_loss(outputs, accumulated, batches, self._step_meter, private=self._private)
         return complaint
 
     def read_evaluation(self, stage: Stage, batches: int) -> str | None:

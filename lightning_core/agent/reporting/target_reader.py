@@ -47,14 +47,18 @@ class TargetReader:
         meter: Meter that takes the numbers.
         metrics: Metrics that the training logs.
         evaluated_in: Stage in which the number is evaluated, if that is known from a checkpoint.
+        private: Whether the losses of batches are private (:meth:`LossMeter.add_tensor`).
     """
 
-    def __init__(self, target: Target, meter: LossMeter, metrics: LoggedMetrics, evaluated_in: str = "") -> None:
+    def __init__(
+        self, target: Target, meter: LossMeter, metrics: LoggedMetrics, evaluated_in: str = "", *, private: bool = False
+    ) -> None:
         self._has_metric = target.observes or target.watches
         self._metric = target.observed
         self._is_step_loss = self._metric == STEP_LOSS
         self._times = target.evaluations
         self._meter = meter
+        self._private = private
         self._metrics = metrics
         self._seen = False
         self._complained = False
@@ -86,11 +90,11 @@ class TargetReader:
         """
         if self.evaluated_in:
             return None
-        scale, value = float(accumulated), None
+        scale, value, private = float(accumulated), None, self._private
         if self._is_step_loss and (type(outputs) is dict or isinstance(outputs, Mapping)):
             value = outputs.get("loss")
         if value is None and self._has_metric:
-            value, scale = self._metrics.of_batch(self._metric), 1.0
+            value, scale, private = self._metrics.of_batch(self._metric), 1.0, False
         if value is None:
             return None
         self._seen = True
@@ -98,7 +102,7 @@ class TargetReader:
         if type(number) is float:
             self._meter.add(number * scale, batches)
         elif isinstance(number, torch.Tensor):
-            self._meter.add_tensor(number, scale, batches)
+            self._meter.add_tensor(number, scale, batches, private=private and type(value) is torch.Tensor)
         else:
             return self._complain(f"the loss must be a number, got {_describe(value)}")
         return None
@@ -144,12 +148,12 @@ class TargetReader:
         return None if before else words
 
 
-def read_step_loss(outputs: Any, accumulated: int, batches: int, meter: LossMeter) -> None:
+def read_step_loss(outputs: Any, accumulated: int, batches: int, meter: LossMeter, *, private: bool) -> None:
     """Read the loss that ``training_step`` returned, if any, for a job whose target is about another number."""
     value = outputs.get("loss") if isinstance(outputs, Mapping) else None
     number = as_number(value) if isinstance(value, torch.Tensor) else None
     if isinstance(number, torch.Tensor):
-        meter.add_tensor(number, float(accumulated), batches)
+        meter.add_tensor(number, float(accumulated), batches, private=private and type(value) is torch.Tensor)
     elif number is not None:
         meter.add(number * accumulated, batches)
 
@@ -162,10 +166,13 @@ def as_number(value: Any) -> torch.Tensor | float | None:
         >>> as_number(torch.tensor([0.5])), as_number(np.array(0.5)), as_number(1), as_number("0.5"), as_number([0.5])
         (0.5, 0.5, 1.0, None, None)
     """
-    if type(value) is torch.Tensor and value.is_cpu and value.dim() == 0:
-        number = value.item()
-        if type(number) is float:
-            return number  # as nearly every loss
+    if type(value) is torch.Tensor and value.dim() == 0:  # as nearly every loss
+        if value.is_cuda and value.is_floating_point():
+            return value
+        if value.is_cpu:
+            number = value.item()
+            if type(number) is float:
+                return number
     if isinstance(value, torch.Tensor):
         if value.is_meta or value.is_nested:
             return None
@@ -187,14 +194,22 @@ def as_number(value: Any) -> torch.Tensor | float | None:
 
 
 def _own_part(value: torch.Tensor) -> torch.Tensor | None:
-    """Return this rank's part of a distributed tensor if it is the whole; None if not."""
+    """Return this rank's part of a distributed tensor if it is the whole; None if not.
+
+    The whole of another one is computed by all ranks together, which only the training can order.
+    """
     placements = getattr(value, "placements", ())
-    whole = bool(placements) and all(placement.is_replicate() for placement in placements)
+    if not placements:
+        return None
+    sizes = value.device_mesh.shape  # type: ignore[attr-defined]
+    whole = all(placement.is_replicate() or size == 1 for placement, size in zip(placements, sizes, strict=True))
     return value.to_local() if whole else None  # type: ignore[attr-defined]
 
 
 def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
+        if parts := getattr(value, "placements", ()):
+            return f"a tensor spread over ranks ({', '.join(map(str, parts))}): return value.full_tensor() instead"
         kind = "a complex tensor" if value.is_complex() else "a tensor"
         return f"{kind} of {value.numel()} elements"
     try:

@@ -143,13 +143,15 @@ class Ranks:
             action: What to do next. Ignored on all ranks but the first.
             side_actions: What to do besides, as :class:`SideAction`. Ignored on all ranks but the first.
         """
+        if self._tensor.is_cuda:  # what is queued for the device is no cost of the broadcast
+            torch.cuda.current_stream(self._tensor.device).synchronize()
         began = time.perf_counter()
         if self._first:
             if self._memory is not None and self._memory.due():
                 side_actions |= SideAction.TELL_MEMORY
             batch = max(began - self._since, 1e-6) / max(self._between - max(self._left, 0), 1)
             between = 1 if self._cost == math.inf else batches_between(self._cost, batch)
-            self._tensor.copy_(torch.tensor([action, side_actions, between, self.stops_at()]))
+            self._tensor.copy_(torch.tensor([action, side_actions, between, self.stops_at()], device="cpu"))
         torch.distributed.broadcast(self._tensor, 0)
         agreed, agreed_sides, self._between, self._stops_at = self._tensor.tolist()
         self._left = self._between
