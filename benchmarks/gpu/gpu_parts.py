@@ -324,10 +324,10 @@ def other_waits(folder: Path) -> Iterator[Any]:
 
         told: Callable[[float], None] = staticmethod(lambda seconds: None)
 
-        def acquire(self, share: float, timeout: float) -> bool:
+        def acquire(self, share: float, timeout: float, beside: int = 0) -> bool:
             began = time.perf_counter()
             try:
-                return super().acquire(share, timeout)
+                return super().acquire(share, timeout, beside)
             finally:
                 self.told(time.perf_counter() - began)
 
