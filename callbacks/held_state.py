@@ -32,8 +32,8 @@ def check_offload(trainer: pl.Trainer, job: Job) -> None:
         inform(f"{job.name}: on_hold={job.on_hold} changes nothing on CPUs")
     elif not isinstance(trainer.strategy, SingleDeviceStrategy):
         raise MisconfigurationException(
-            f"on_hold={job.on_hold} needs a training of one process, all of whose state is in its module and optimizers, "
-            f"got {type(trainer.strategy).__name__} with {trainer.world_size} processes: use on_hold=keep"
+            f"on_hold={job.on_hold} needs a training of one process, all of whose state is in its module and "
+            f"optimizers, got {type(trainer.strategy).__name__} with {trainer.world_size} processes: use on_hold=keep"
         )
 
 

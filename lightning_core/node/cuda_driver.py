@@ -2,9 +2,9 @@
 
 Rules
 
-1. A process is locked, which waits for what it has submitted; copied to the host's memory, the GPU free; restored at the
-   same addresses; and unlocked. What it calls of CUDA meanwhile blocks. Its state says where it stands, and so what is
-   left to do: bringing a process back can be begun anywhere, by any process of its user, itself included.
+1. A process is locked, which waits for what it has submitted; copied to the host's memory, the GPU free; restored at
+   the same addresses; and unlocked. What it calls of CUDA meanwhile blocks. Its state says where it stands, and so what
+   is left to do: bringing a process back can be begun anywhere, by any process of its user, itself included.
 2. A restore is tried once, where there is room. A driver that had none never restores that process again, however much
    is free later (seen with 580): there is nothing to do but to end it.
 3. A process whose copy failed is unlocked, and goes on as if nobody had asked. If that fails too, it is lost.

@@ -83,9 +83,7 @@ def test_a_process_that_had_its_gpu_to_itself_needs_no_margin(gpu: StandInGpu, s
 
 @pytest.mark.parametrize("error", sorted(set(WORDS) - {"CUDA_ERROR_OUT_OF_MEMORY"}))
 @pytest.mark.parametrize("what", [Ask.TRY, Ask.OUT])
-def test_a_process_that_cannot_be_locked_goes_on(
-    gpu: StandInGpu, suspender: Suspender, error: str, what: Ask
-) -> None:
+def test_a_process_that_cannot_be_locked_goes_on(gpu: StandInGpu, suspender: Suspender, error: str, what: Ask) -> None:
     """Among them a time that is over, and too few rights."""
     gpu.errors["lock"] = [error]
     client = SuspenderClient(suspender.path, UUID)
