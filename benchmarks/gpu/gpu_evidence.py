@@ -46,9 +46,10 @@ PARTS = (
     Part("memory", 40.0),
     Part("overhead", 45.0),
     Part("turns", 50.0),
-    Part("checks", 200.0),
+    Part("suspend", 40.0),
+    Part("checks", 170.0),
     Part("shares", 55.0),
-    Part("demo", 90.0),
+    Part("demo", 80.0),
     Part("resize", 50.0),
 )
 

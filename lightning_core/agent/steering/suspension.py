@@ -72,7 +72,9 @@ class Suspension:
         self._room = RoomWait(job, clock)
         self._open_driver = open_driver
         self._client: SuspenderClient | None = None
-        self._checked = self._refused = False
+        self._checked = False
+        self.why_refused = ""
+        """Why the process is not suspended; empty while it may be."""
         self._size = 0
 
     @property
@@ -82,7 +84,7 @@ class Suspension:
 
     def frees(self) -> int:
         """Return the bytes that leave the device when the job is held; may be called from another thread."""
-        return self._offload.frees() if self._refused else sys.maxsize
+        return self._offload.frees() if self.why_refused else sys.maxsize
 
     def check(self) -> None:
         """Ask once whether the process can be suspended, and say why not."""
@@ -105,15 +107,15 @@ class Suspension:
                 self._take(self._ask(self._client, Ask.STILL))
             return
         self.check()
-        if self._client is None and not self._refused:
+        if self._client is None and not self.why_refused:
             self._refuse("no pool's device arbiter is known for its GPU")
-        if self._client is None or self._refused:
+        if self._client is None or self.why_refused:
             self._offload.move_out()
             return
         size = self._offload.settle()
         self._hangs.suspended = True
         self._take(self._ask(self._client, Ask.OUT, size))
-        if self._refused:
+        if not self._hangs.suspended:
             self._offload.move_out()
 
     def move_back(self) -> bool:
@@ -172,8 +174,8 @@ class Suspension:
         return Answer(Condition.RUNNING, "the suspender of its GPU is gone")
 
     def _refuse(self, why: str) -> None:
-        if not self._refused:
-            self._refused = True
+        if not self.why_refused:
+            self.why_refused = why
             log.warning("%s: on_hold=suspend cannot be done, on_hold=offload is: %s", self._job, why)
 
     def _end(self, why: str, cause: ExitCause) -> NoReturn:
