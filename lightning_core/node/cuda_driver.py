@@ -7,12 +7,14 @@ Rules
    is left to do: bringing a process back can be begun anywhere, by any process of its user, itself included.
 2. A restore is tried once, where there is room. A driver that had none never restores that process again, however much
    is free later (seen with 580): there is nothing to do but to end it.
-3. A process whose copy failed is unlocked, and goes on as if nobody had asked. If that fails too, it is lost.
+3. A process whose copy failed is unlocked, and goes on as if it had not been asked for. If that fails too, it is lost.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from lightning_core.errors import LightningCoreError
 
 # Milliseconds for which the driver waits until a process has done what it has submitted.
 LOCK_TIMEOUT = 10_000
@@ -20,11 +22,11 @@ LOCK_TIMEOUT = 10_000
 INSTALL = "run pip install -c constraints.txt '.[gpu]' in the clone"
 
 
-class CannotSuspendError(Exception):
+class CannotSuspendError(LightningCoreError, RuntimeError):
     """The driver does not suspend a process, which goes on as it was."""
 
 
-class ProcessLostError(Exception):
+class ProcessLostError(LightningCoreError, RuntimeError):
     """A process cannot be brought back: all that it calls of CUDA blocks or fails."""
 
 

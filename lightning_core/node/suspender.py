@@ -3,7 +3,7 @@
 Rules
 
 1. A process asks for itself only: the kernel says which one is at the other end of the socket.
-2. One process at a time is moved, so that nobody takes the room that another is about to use. It is brought back when
+2. One process at a time is moved, so that no other takes the room that it is about to use. It is brought back when
    the device has as much room as it left, because it can be tried only once.
 3. A suspended process says now and then that it is there. One that is silent is brought back as soon as there is room:
    a thread of it may wait in a call of CUDA and hold Python's lock, so that no other could ask. So is one whose
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from lightning_core.node.cuda_driver import CannotSuspendError, CudaDriver, ProcessLostError
 from lightning_core.node.processes import peer_of, started
-from lightning_core.node.suspender_client import MAX_MESSAGE, Answer, Ask, Condition
+from lightning_core.node.suspender_client import MAX_MESSAGE, Condition, Move, Whereabouts
 from lightning_core.node.unix_sockets import listen
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Suspender:
             with connection:
                 while message := self._receive(connection, process):
                     number, what, device, size = json.loads(message)
-                    answer = self._answer(process, Ask(what), str(device), int(size))
+                    answer = self._answer(process, Move(what), str(device), int(size))
                     connection.send(json.dumps([number, *answer]).encode())
         except (OSError, ValueError, TypeError) as error:
             log.warning("process %d asks the suspender for nothing that it knows: %s", process.pid, error)
@@ -139,31 +139,33 @@ class Suspender:
 
     def _rescue(self, process: _Process) -> None:
         """Bring back a process that is not connected any more, once there is room."""
-        while process.condition is Condition.SUSPENDED and process.lives and not self._closed:
-            if self._bring_back(process).condition is Condition.SUSPENDED:
-                time.sleep(ROOM_INTERVAL)
+        while process.condition is Condition.SUSPENDED and not self._closed:
+            time.sleep(ROOM_INTERVAL)  # a process that ends closes its connections a moment before
+            if not process.lives:
+                return
+            self._bring_back(process)
 
-    def _answer(self, process: _Process, what: Ask, device: str, size: int) -> Answer:
+    def _answer(self, process: _Process, what: Move, device: str, size: int) -> Whereabouts:
         if process.condition is Condition.LOST:
-            return Answer(process.condition, process.why)
-        if what is Ask.STILL:
-            return Answer(process.condition, process.why, process.size)
-        if what is Ask.BACK:
+            return Whereabouts(process.condition, process.why)
+        if what is Move.STILL:
+            return Whereabouts(process.condition, process.why, process.size)
+        if what is Move.BACK:
             return self._bring_back(process)
         return self._take_off(process, what, device, size)
 
-    def _take_off(self, process: _Process, what: Ask, device: str, size: int) -> Answer:
+    def _take_off(self, process: _Process, what: Move, device: str, size: int) -> Whereabouts:
         if not process.lives:
-            return Answer(Condition.RUNNING, "its process is not visible from where the device's arbiter runs")
+            return Whereabouts(Condition.RUNNING, "its process is not visible from where the device's arbiter runs")
         if process.condition is Condition.SUSPENDED:
-            return Answer(process.condition, "", process.size)
+            return Whereabouts(process.condition, "", process.size)
         with self._moving:
             try:
                 driver = self._driver = self._driver or self._open_driver()
                 before = driver.free(device)
-                if what is Ask.TRY:
+                if what is Move.TRY:
                     driver.try_lock(process.pid)
-                    return Answer(Condition.RUNNING)
+                    return Whereabouts(Condition.RUNNING)
                 driver.take_off(process.pid)
                 process.condition, process.why, process.device, process.size = Condition.SUSPENDED, "", device, size
                 # What others have left meanwhile counts too: rather too much room is waited for than too little. But
@@ -171,31 +173,31 @@ class Suspender:
                 after = driver.free(device)
                 process.size = min(max(size, after - before) + MARGIN, after)
             except CannotSuspendError as error:
-                return Answer(process.condition, str(error)[:MAX_REASON], process.size)
+                return Whereabouts(process.condition, str(error)[:MAX_REASON], process.size)
             except ProcessLostError as error:
                 return _lose(process, error)
-        return Answer(process.condition, "", process.size)
+        return Whereabouts(process.condition, "", process.size)
 
-    def _bring_back(self, process: _Process) -> Answer:
+    def _bring_back(self, process: _Process) -> Whereabouts:
         with self._moving:
             if process.condition is not Condition.SUSPENDED:
-                return Answer(process.condition, process.why)
+                return Whereabouts(process.condition, process.why)
             assert self._driver is not None  # it has suspended the process
             try:
                 if (free := self._driver.free(process.device)) < process.size:
-                    return Answer(process.condition, room_words(process.size, free), process.size)
+                    return Whereabouts(process.condition, room_words(process.size, free), process.size)
                 self._driver.bring_back(process.pid)
             except CannotSuspendError as error:  # it is not known whether there is room
-                return Answer(process.condition, str(error)[:MAX_REASON], process.size)
+                return Whereabouts(process.condition, str(error)[:MAX_REASON], process.size)
             except ProcessLostError as error:
                 return _lose(process, error)
             process.condition = Condition.RUNNING
-        return Answer(process.condition, process.why)
+        return Whereabouts(process.condition, process.why)
 
 
-def _lose(process: _Process, error: ProcessLostError) -> Answer:
+def _lose(process: _Process, error: ProcessLostError) -> Whereabouts:
     process.condition, process.why = Condition.LOST, str(error)[:MAX_REASON]
-    return Answer(process.condition, process.why)
+    return Whereabouts(process.condition, process.why)
 
 
 def room_words(size: int, free: int) -> str:

@@ -16,7 +16,7 @@ CONNECT_TIMEOUT = 2.0
 MAX_MESSAGE = 4096
 
 
-class Ask(StrEnum):
+class Move(StrEnum):
     """What a process asks for itself."""
 
     TRY = "try"
@@ -37,7 +37,7 @@ class Condition(StrEnum):
     LOST = "lost"
 
 
-class Answer(NamedTuple):
+class Whereabouts(NamedTuple):
     """What the suspender answers."""
 
     condition: Condition
@@ -63,7 +63,7 @@ class SuspenderClient:
         self._number = 0
         self._socket = connect(path, CONNECT_TIMEOUT, socket.SOCK_SEQPACKET)
 
-    def ask(self, what: Ask, timeout: float, size: int = 0) -> Answer:
+    def ask(self, what: Move, timeout: float, size: int = 0) -> Whereabouts:
         """Ask for something, and return what has become of it.
 
         Args:
@@ -80,7 +80,7 @@ class SuspenderClient:
         while message := self._socket.recv(MAX_MESSAGE):
             number, condition, why, needed = json.loads(message)
             if number == self._number:  # else of a question that was interrupted
-                return Answer(Condition(condition), why, needed)
+                return Whereabouts(Condition(condition), why, needed)
         raise ConnectionResetError("it has closed the connection")
 
     def close(self) -> None:

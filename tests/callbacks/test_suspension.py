@@ -119,7 +119,7 @@ def test_what_the_driver_cannot_is_said_once_and_the_state_is_offloaded(
 
 
 def test_without_an_arbiter_the_state_is_offloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for where, words in ((None, "no pool's device arbiter is known"), (tmp_path / "none", "nobody answers")):
+    for where, words in ((None, "no pool's device arbiter is known"), (tmp_path / "none", "does not answer")):
         held = Held(lambda where=where: where)  # type: ignore[misc]
         held.suspension.check()
         held.suspension.move_out()

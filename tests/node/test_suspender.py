@@ -1,4 +1,4 @@
-"""A process is taken off its GPU and brought back, whatever the driver says, and whoever dies meanwhile."""
+"""A process is taken off its GPU and brought back, whatever the driver says, and whichever process dies meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from lightning_core.node.cuda_driver import LOCK_TIMEOUT, CannotSuspendError, CudaDriver
 from lightning_core.node.suspender import MARGIN, Suspender
-from lightning_core.node.suspender_client import Answer, Ask, Condition, SuspenderClient, suspender_of
+from lightning_core.node.suspender_client import Condition, Move, SuspenderClient, Whereabouts, suspender_of
 from tests.node.stand_in_gpu import UUID, WORDS, StandInGpu, installed
 from tests.waiting import until
 
@@ -38,7 +38,7 @@ def suspender(gpu: StandInGpu, tmp_path: Path) -> Iterator[Suspender]:
     made.close()
 
 
-def ask(client: SuspenderClient, what: Ask, size: int = 0) -> Answer:
+def ask(client: SuspenderClient, what: Move, size: int = 0) -> Whereabouts:
     return client.ask(what, 10.0, size)
 
 
@@ -46,17 +46,17 @@ def test_a_process_leaves_its_gpu_and_comes_back_in_the_order_of_the_driver(
     gpu: StandInGpu, suspender: Suspender
 ) -> None:
     client = SuspenderClient(suspender.path, UUID)
-    assert ask(client, Ask.TRY) == Answer(RUNNING)
+    assert ask(client, Move.TRY) == Whereabouts(RUNNING)
     assert gpu.names() == ["lock", "unlock"]
     gpu.calls.clear()
-    assert ask(client, Ask.OUT, 3 * GIB) == Answer(SUSPENDED, "", 4 * GIB + MARGIN)
+    assert ask(client, Move.OUT, 3 * GIB) == Whereabouts(SUSPENDED, "", 4 * GIB + MARGIN)
     assert (gpu.free, gpu.on_host) == (16 * GIB, {ME: 4 * GIB})
-    assert ask(client, Ask.STILL).condition is SUSPENDED
-    assert ask(client, Ask.BACK) == Answer(RUNNING)
+    assert ask(client, Move.STILL).condition is SUSPENDED
+    assert ask(client, Move.BACK) == Whereabouts(RUNNING)
     assert (gpu.on_gpu, gpu.on_host) == ({ME: 4 * GIB}, {})
     assert gpu.calls == [(name, ME) for name in ("lock", "checkpoint", "restore", "unlock")]
     assert set(gpu.timeouts) == {LOCK_TIMEOUT}
-    assert ask(client, Ask.BACK) == Answer(RUNNING)
+    assert ask(client, Move.BACK) == Whereabouts(RUNNING)
     assert len(gpu.calls) == 4
 
 
@@ -64,26 +64,26 @@ def test_it_is_brought_back_only_where_there_is_room_because_the_driver_tries_on
     gpu: StandInGpu, suspender: Suspender
 ) -> None:
     client = SuspenderClient(suspender.path, UUID)
-    ask(client, Ask.OUT)
+    ask(client, Move.OUT)
     gpu.on_gpu[1] = 12 * GIB
-    answer = ask(client, Ask.BACK)
+    answer = ask(client, Move.BACK)
     assert answer.condition is SUSPENDED
     assert answer.why == "it needs 4.2 GiB of its GPU, of which 4.0 GiB are free"
     assert "restore" not in gpu.names()
     gpu.on_gpu[1] = 11 * GIB
-    assert ask(client, Ask.BACK) == Answer(RUNNING)
+    assert ask(client, Move.BACK) == Whereabouts(RUNNING)
 
 
 def test_a_process_that_had_its_gpu_to_itself_needs_no_margin(gpu: StandInGpu, suspender: Suspender) -> None:
     gpu.on_gpu[ME] = gpu.size
     client = SuspenderClient(suspender.path, UUID)
-    assert ask(client, Ask.OUT) == Answer(SUSPENDED, "", gpu.size)
-    assert ask(client, Ask.BACK) == Answer(RUNNING)
+    assert ask(client, Move.OUT) == Whereabouts(SUSPENDED, "", gpu.size)
+    assert ask(client, Move.BACK) == Whereabouts(RUNNING)
 
 
 @pytest.mark.parametrize("error", sorted(set(WORDS) - {"CUDA_ERROR_OUT_OF_MEMORY"}))
-@pytest.mark.parametrize("what", [Ask.TRY, Ask.OUT])
-def test_a_process_that_cannot_be_locked_goes_on(gpu: StandInGpu, suspender: Suspender, error: str, what: Ask) -> None:
+@pytest.mark.parametrize("what", [Move.TRY, Move.OUT])
+def test_a_process_that_cannot_be_locked_goes_on(gpu: StandInGpu, suspender: Suspender, error: str, what: Move) -> None:
     """Among them a time that is over, and too few rights."""
     gpu.errors["lock"] = [error]
     client = SuspenderClient(suspender.path, UUID)
@@ -91,13 +91,13 @@ def test_a_process_that_cannot_be_locked_goes_on(gpu: StandInGpu, suspender: Sus
     assert answer.condition is RUNNING
     assert WORDS[error] in answer.why
     assert (gpu.names(), gpu.states[ME] if gpu.states else "running") == (["lock"], "running")
-    assert ask(client, Ask.OUT).condition is SUSPENDED  # nothing is left of the first attempt
+    assert ask(client, Move.OUT).condition is SUSPENDED  # nothing is left of the first attempt
 
 
 @pytest.mark.parametrize("error", sorted(WORDS))
 def test_a_process_that_cannot_be_copied_is_unlocked(gpu: StandInGpu, suspender: Suspender, error: str) -> None:
     gpu.errors["checkpoint"] = [error]
-    answer = ask(SuspenderClient(suspender.path, UUID), Ask.OUT)
+    answer = ask(SuspenderClient(suspender.path, UUID), Move.OUT)
     assert answer.condition is RUNNING
     assert WORDS[error] in answer.why
     assert (gpu.names(), gpu.states[ME]) == (["lock", "checkpoint", "unlock"], "running")
@@ -109,21 +109,21 @@ def test_a_process_that_cannot_be_restored_is_lost_and_not_tried_again(
     gpu: StandInGpu, suspender: Suspender, error: str, call: str
 ) -> None:
     client = SuspenderClient(suspender.path, UUID)
-    ask(client, Ask.OUT)
+    ask(client, Move.OUT)
     gpu.errors[call] = [error]
-    answer = ask(client, Ask.BACK)
+    answer = ask(client, Move.BACK)
     assert answer.condition is LOST
     assert WORDS[error] in answer.why
     before = len(gpu.calls)
-    for what in Ask:
+    for what in Move:
         assert ask(client, what) == answer
     assert len(gpu.calls) == before
 
 
 def test_a_process_that_the_driver_has_failed_is_lost(gpu: StandInGpu, suspender: Suspender) -> None:
     gpu.errors["checkpoint"], gpu.fails = ["CUDA_ERROR_NOT_SUPPORTED"], True
-    answer = ask(SuspenderClient(suspender.path, UUID), Ask.OUT)
-    assert answer == Answer(LOST, "the driver calls its state failed")
+    answer = ask(SuspenderClient(suspender.path, UUID), Move.OUT)
+    assert answer == Whereabouts(LOST, "the driver calls its state failed")
 
 
 def test_the_stand_in_never_restores_a_process_after_it_had_no_room(gpu: StandInGpu) -> None:
@@ -154,7 +154,7 @@ def test_what_is_missing_is_said_before_a_process_is_touched(
     gpu = StandInGpu(GIB)
     with installed(gpu, missing, begins):
         suspender = Suspender(tmp_path / "s")
-        answer = ask(SuspenderClient(suspender.path, device), Ask.TRY)
+        answer = ask(SuspenderClient(suspender.path, device), Move.TRY)
         suspender.close()
     assert answer.condition is RUNNING
     assert re.search(why, answer.why), answer.why
@@ -172,10 +172,10 @@ def test_another_process_asks_for_itself(gpu: StandInGpu, suspender: Suspender) 
     code = f"""
 import sys
 from pathlib import Path
-from lightning_core.node.suspender_client import Ask, SuspenderClient
+from lightning_core.node.suspender_client import Move, SuspenderClient
 client = SuspenderClient(Path({str(suspender.path)!r}), {UUID!r})
 for line in sys.stdin:
-    print(client.ask(Ask(line.strip()), 10.0, 7).condition, flush=True)
+    print(client.ask(Move(line.strip()), 10.0, 7).condition, flush=True)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -186,9 +186,9 @@ for line in sys.stdin:
             process.stdin.flush()
             assert process.stdout.readline().strip() == condition
         assert {pid for _, pid in gpu.calls} == {process.pid}
-        assert ask(SuspenderClient(suspender.path, UUID), Ask.BACK) == Answer(RUNNING)  # this one never left
+        assert ask(SuspenderClient(suspender.path, UUID), Move.BACK) == Whereabouts(RUNNING)  # this one never left
         process.kill()
-    until(lambda: len(suspender._connections) <= 1)
+    until(lambda: sum(thread.name == "suspends one" for thread in threading.enumerate()) <= 1)
     assert gpu.names() == ["lock", "checkpoint", "restore", "unlock", "lock", "checkpoint"]
 
 
@@ -196,7 +196,7 @@ def test_a_suspended_process_whose_connection_ends_is_brought_back_once_there_is
     gpu: StandInGpu, suspender: Suspender
 ) -> None:
     client = SuspenderClient(suspender.path, UUID)
-    ask(client, Ask.OUT)
+    ask(client, Move.OUT)
     gpu.on_gpu[1] = 13 * GIB
     client.close()
     until(lambda: not suspender._connections)
@@ -209,9 +209,9 @@ def test_a_suspended_process_that_is_silent_is_brought_back_and_told(gpu: StandI
     """A thread of it may wait in a call of CUDA with Python's lock."""
     suspender = Suspender(tmp_path / "s", silence=0.05)
     client = SuspenderClient(suspender.path, UUID)
-    ask(client, Ask.OUT)
+    ask(client, Move.OUT)
     until(lambda: gpu.states[ME] == "running")
-    assert ask(client, Ask.STILL).why == "it said nothing for 0 s and was brought back"
+    assert ask(client, Move.STILL).why == "it said nothing for 0 s and was brought back"
     suspender.close()
 
 
@@ -227,10 +227,10 @@ def test_one_process_at_a_time_is_moved(gpu: StandInGpu, suspender: Suspender) -
         call(name, pid, wants=wants)
 
     gpu.call = slow  # type: ignore[method-assign]
-    one = threading.Thread(target=ask, args=(first, Ask.OUT))
+    one = threading.Thread(target=ask, args=(first, Move.OUT))
     one.start()
     assert entered.wait(10.0)
-    other = threading.Thread(target=ask, args=(second, Ask.TRY))
+    other = threading.Thread(target=ask, args=(second, Move.TRY))
     other.start()
     assert gpu.calls == []
     go_on.set()
@@ -239,13 +239,13 @@ def test_one_process_at_a_time_is_moved(gpu: StandInGpu, suspender: Suspender) -
     assert gpu.names() == ["lock", "checkpoint", "lock"]  # of one process here, which is away by then
 
 
-def test_the_end_of_the_suspender_ends_its_connections_and_restores_nobody(gpu: StandInGpu, tmp_path: Path) -> None:
+def test_the_end_of_the_suspender_ends_its_connections_and_restores_no_process(gpu: StandInGpu, tmp_path: Path) -> None:
     suspender = Suspender(tmp_path / "s")
     client = SuspenderClient(suspender.path, UUID)
-    ask(client, Ask.OUT)
+    ask(client, Move.OUT)
     suspender.close()
     with pytest.raises(OSError, match=r".+"):
-        ask(client, Ask.BACK)
+        ask(client, Move.BACK)
     assert gpu.states[ME] == "checkpointed"
     assert not suspender.path.exists()
 

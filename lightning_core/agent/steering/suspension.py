@@ -5,7 +5,7 @@ threads go on, and what one calls of CUDA blocks: so the watch of this thread kn
 reports asks it. Rules
 
 1. What the driver cannot do is told once, with its reason, and the state is offloaded instead, here and from then on.
-2. A process that cannot be brought back is ended: nobody could save its state, or even free it. A launched job goes on
+2. A process that cannot be brought back is ended: its state could not be saved, nor even freed. A launched job goes on
    from the checkpoint that was written before it was first suspended.
 3. Whatever ends the hold brings the process back first: code of others that runs then may use the GPU.
 """
@@ -25,7 +25,7 @@ from lightning_core.agent.reporting.hang_watch import HangWatch
 from lightning_core.agent.steering.offload import Offload, RoomWait
 from lightning_core.core.events import ExitCause
 from lightning_core.node.cuda_driver import CannotSuspendError, CudaDriver, ProcessLostError
-from lightning_core.node.suspender_client import Answer, Ask, Condition, SuspenderClient
+from lightning_core.node.suspender_client import Condition, Move, SuspenderClient, Whereabouts
 from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
@@ -94,9 +94,9 @@ class Suspension:
         self._checked = True
         try:
             self._client = SuspenderClient(path, self._gpu)
-            answer = self._client.ask(Ask.TRY, ANSWER_TIMEOUT)
+            answer = self._client.ask(Move.TRY, ANSWER_TIMEOUT)
         except OSError as error:
-            self._refuse(f"nobody answers at its device's arbiter: {error}")
+            self._refuse(f"its device's suspender does not answer: {error}")
         else:
             self._take(answer)
 
@@ -104,7 +104,7 @@ class Suspension:
         """Suspend the process, or say that it still is; where that cannot be done, move the state."""
         if self._hangs.suspended:
             if self._client is not None:
-                self._take(self._ask(self._client, Ask.STILL))
+                self._take(self._ask(self._client, Move.STILL))
             return
         self.check()
         if self._client is None and not self.why_refused:
@@ -114,7 +114,7 @@ class Suspension:
             return
         size = self._offload.settle()
         self._hangs.suspended = True
-        self._take(self._ask(self._client, Ask.OUT, size))
+        self._take(self._ask(self._client, Move.OUT, size))
         if not self._hangs.suspended:
             self._offload.move_out()
 
@@ -122,7 +122,7 @@ class Suspension:
         """Bring the process back, or move the state; return whether the device has room for it."""
         if not self._hangs.suspended:
             return self._offload.move_back()
-        answer = self._bring_back_alone() if self._client is None else self._ask(self._client, Ask.BACK)
+        answer = self._bring_back_alone() if self._client is None else self._ask(self._client, Move.BACK)
         self._take(answer)
         if self._hangs.suspended:
             if self._room.is_over():
@@ -137,7 +137,7 @@ class Suspension:
             time.sleep(LOOK_INTERVAL)
         self._offload.read_on_host()
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: Whereabouts) -> None:
         """Take in where the process is."""
         if answer.condition is Condition.LOST:
             self._end(answer.why, ExitCause.LOST)
@@ -146,32 +146,32 @@ class Suspension:
         if answer.why and not self._hangs.suspended:
             self._refuse(answer.why)
 
-    def _ask(self, client: SuspenderClient, what: Ask, size: int = 0) -> Answer:
+    def _ask(self, client: SuspenderClient, what: Move, size: int = 0) -> Whereabouts:
         """Ask the suspender; if it is gone, find out where this process is."""
         try:
-            return client.ask(what, ANSWER_TIMEOUT if what is Ask.STILL else MOVE_TIMEOUT, size)
+            return client.ask(what, ANSWER_TIMEOUT if what is Move.STILL else MOVE_TIMEOUT, size)
         except TimeoutError:
-            if what is Ask.STILL:  # it moves another process
-                return Answer(Condition.SUSPENDED, "", self._size)
-            return Answer(Condition.LOST, f"the driver has not moved it for {MOVE_TIMEOUT:.0f} s")
+            if what is Move.STILL:  # it moves another process
+                return Whereabouts(Condition.SUSPENDED, "", self._size)
+            return Whereabouts(Condition.LOST, f"the driver has not moved it for {MOVE_TIMEOUT:.0f} s")
         except OSError as error:
             log.warning("%s: lost the suspender of its GPU, and brings itself back when it may: %s", self._job, error)
             client.close()
             self._client = None
-        if what is Ask.STILL:
-            return Answer(Condition.SUSPENDED, "", self._size)
+        if what is Move.STILL:
+            return Whereabouts(Condition.SUSPENDED, "", self._size)
         return self._bring_back_alone()
 
-    def _bring_back_alone(self) -> Answer:
+    def _bring_back_alone(self) -> Whereabouts:
         """Bring this process back without a suspender, if the device has room."""
         try:
             driver = self._open_driver()
             if driver.free(self._gpu) < self._size:
-                return Answer(Condition.SUSPENDED, "its GPU is full", self._size)
+                return Whereabouts(Condition.SUSPENDED, "its GPU is full", self._size)
             driver.bring_back(os.getpid())
         except (CannotSuspendError, ProcessLostError) as error:
-            return Answer(Condition.LOST, str(error))
-        return Answer(Condition.RUNNING, "the suspender of its GPU is gone")
+            return Whereabouts(Condition.LOST, str(error))
+        return Whereabouts(Condition.RUNNING, "the suspender of its GPU is gone")
 
     def _refuse(self, why: str) -> None:
         if not self.why_refused:
