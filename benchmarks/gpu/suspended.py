@@ -7,7 +7,7 @@ import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -81,7 +81,7 @@ def _child(path: Path, gib: int, parent: Connection) -> None:
     device, refused = torch.device("cuda", 0), list[str]()
     parts = [_random(number) for number in range(4 * gib)]
     weight, inputs = _random(-1)[: 2**20].float().view(1024, 1024) / 255, torch.ones(1024, device=device)
-    stream = torch.cuda.Stream()
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):  # as torch asks for before a capture
         (weight @ inputs).relu()
     torch.cuda.synchronize()

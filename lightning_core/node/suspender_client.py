@@ -89,5 +89,5 @@ class SuspenderClient:
 
 
 def suspender_of(arbiter: Path) -> Path:
-    """Return the path of the socket of a device's suspender, which is beside that of its arbiter."""
-    return arbiter.with_suffix(".suspender")
+    """Return the path of the socket of a device's suspender, which is beside that of its arbiter, and no longer."""
+    return arbiter.with_name("suspend")

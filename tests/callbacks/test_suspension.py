@@ -385,7 +385,7 @@ def test_a_script_finds_the_suspender_beside_the_arbiter_of_the_device_that_it_i
     asking: Any = type("Asking", (), {"mailbox": Told})()
     where = participant.Participant._suspender_of_script
     assert where(asking) is None
-    for devices, path in (((), None), ((0,), None), ((1,), Path("/run/one.suspender")), ((2,), None)):
+    for devices, path in (((), None), ((0,), None), ((1,), Path("/run/suspend")), ((2,), None)):
         Told.inbox.directive = Grant("job", 1, 1.0, devices, Reason("alone"))
         assert where(asking) == path
 

@@ -251,4 +251,4 @@ def test_the_end_of_the_suspender_ends_its_connections_and_restores_no_process(g
 
 
 def test_the_suspender_is_beside_the_arbiter() -> None:
-    assert suspender_of(Path("/run/x/arbiter")) == Path("/run/x/arbiter.suspender")
+    assert suspender_of(Path("/run/x/arbiter")) == Path("/run/x/suspend")
