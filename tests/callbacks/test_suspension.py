@@ -15,6 +15,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from lightning_core.agent import participant
 from lightning_core.agent.reporting.hang_watch import HangWatch, Phase
@@ -264,7 +265,7 @@ class Hold(pl.Callback):
 
 def train(
     monkeypatch: pytest.MonkeyPatch, gpu: StandInGpu, folder: Path, suspender: Suspender, *, held: tuple[int, ...] = (),
-    then: Any = None, callbacks: tuple[pl.Callback, ...] = (), lose: Any = None,
+    then: Any = None, lose: Any = None,
 ) -> tuple[Net, list[str]]:  # fmt: skip
     """Train a launched job that is held on its way; return its module, and the state of its process while it waits."""
     pl.seed_everything(3, verbose=False)
@@ -277,7 +278,7 @@ def train(
     hold = Hold(monkeypatch, gpu, held, then)
     options: dict[str, Any] = {"max_epochs": 2, **QUIET}
     trainer = pl.Trainer(**options)
-    trainer.callbacks += [core, hold, *callbacks]  # type: ignore[attr-defined]
+    trainer.callbacks += [core, hold]  # type: ignore[attr-defined]
     module = Net()
     trainer.fit(module, datamodule=NoisyPoints())
     return module, hold.states
@@ -309,15 +310,11 @@ def test_a_training_that_was_suspended_is_the_same_and_was_saved_before_the_firs
 def test_it_is_back_when_the_hold_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, gpu: StandInGpu, suspender: Suspender, tmp_path: Path
 ) -> None:
-    """Before any callback hears of it: one may save, which would wait for ever."""
+    """Before anything else hears of it: what saves or moves the module then would wait for ever."""
     seen = list[str]()
-
-    class Saves(pl.Callback):
-        def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-            seen.append(gpu.states[ME])
-
+    monkeypatch.setattr(SingleDeviceStrategy, "on_exception", lambda *_: seen.append(gpu.states[ME]))
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        train(monkeypatch, gpu, tmp_path, suspender, held=(5,), then=KeyboardInterrupt(), callbacks=(Saves(),))
+        train(monkeypatch, gpu, tmp_path, suspender, held=(5,), then=KeyboardInterrupt())
     assert seen == ["running"]
     assert gpu.names()[-2:] == ["restore", "unlock"]
 

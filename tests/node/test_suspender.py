@@ -188,7 +188,7 @@ for line in sys.stdin:
         assert {pid for _, pid in gpu.calls} == {process.pid}
         assert ask(SuspenderClient(suspender.path, UUID), Move.BACK) == Whereabouts(RUNNING)  # this one never left
         process.kill()
-    until(lambda: sum(thread.name == "suspends one" for thread in threading.enumerate()) <= 1)
+    until(lambda: all(thread.name != "suspends one" for thread in threading.enumerate()))
     assert gpu.names() == ["lock", "checkpoint", "restore", "unlock", "lock", "checkpoint"]
 
 
