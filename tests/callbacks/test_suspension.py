@@ -15,7 +15,6 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from lightning_core.agent import participant
 from lightning_core.agent.reporting.hang_watch import HangWatch, Phase
@@ -284,6 +283,14 @@ def train(
     return module, hold.states
 
 
+def script_core(monkeypatch: pytest.MonkeyPatch, suspender: Suspender) -> ConnectedScript:
+    """Return the callback of a script that is suspended while it is held."""
+    monkeypatch.setattr(fit, "offload_of", lambda trainer, module, job: Offload("job", lambda: [module], CPU))
+    monkeypatch.setattr(participant, "gpu_of", lambda device: UUID)
+    monkeypatch.setattr(participant.Participant, "_suspender_of_script", lambda self: suspender.path)
+    return ConnectedScript("job", BatchTarget(10**9), client=Script(grant(1, 1.0)), on_hold="suspend")
+
+
 def test_a_training_that_was_suspended_is_the_same_and_was_saved_before_the_first_time(
     monkeypatch: pytest.MonkeyPatch, gpu: StandInGpu, suspender: Suspender, tmp_path: Path
 ) -> None:
@@ -308,13 +315,20 @@ def test_a_training_that_was_suspended_is_the_same_and_was_saved_before_the_firs
 
 
 def test_it_is_back_when_the_hold_is_interrupted(
-    monkeypatch: pytest.MonkeyPatch, gpu: StandInGpu, suspender: Suspender, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, gpu: StandInGpu, suspender: Suspender
 ) -> None:
-    """Before anything else hears of it: what saves or moves the module then would wait for ever."""
+    """Before any other callback hears of it: one that saves would wait for ever."""
     seen = list[str]()
-    monkeypatch.setattr(SingleDeviceStrategy, "on_exception", lambda *_: seen.append(gpu.states[ME]))
+
+    class Saves(pl.Callback):
+        def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
+            seen.append(gpu.states[ME])
+
+    core = script_core(monkeypatch, suspender)
+    options: dict[str, Any] = {"max_epochs": 2, **QUIET}
+    trainer = pl.Trainer(callbacks=[Saves(), core, Hold(monkeypatch, gpu, (5,), KeyboardInterrupt())], **options)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        train(monkeypatch, gpu, tmp_path, suspender, held=(5,), then=KeyboardInterrupt())
+        trainer.fit(Net(), datamodule=NoisyPoints())
     assert seen == ["running"]
     assert gpu.names()[-2:] == ["restore", "unlock"]
 
@@ -360,11 +374,8 @@ def test_a_script_that_cannot_be_restored_says_why_and_ends(
     def end(code: int) -> None:
         raise EndedError(code)
 
-    monkeypatch.setattr(fit, "offload_of", lambda trainer, module, job: Offload("job", lambda: [module], CPU))
-    monkeypatch.setattr(participant, "gpu_of", lambda device: UUID)
-    monkeypatch.setattr(participant.Participant, "_suspender_of_script", lambda self: suspender.path)
     monkeypatch.setattr(os, "_exit", end)
-    core = ConnectedScript("job", BatchTarget(10**9), client=Script(grant(1, 1.0)), on_hold="suspend")
+    core = script_core(monkeypatch, suspender)
     options: dict[str, Any] = {"max_epochs": 2, **QUIET}
     trainer = pl.Trainer(callbacks=[core, Hold(monkeypatch, gpu, (5,), None)], **options)
     with caplog.at_level(logging.ERROR), pytest.raises(EndedError):
