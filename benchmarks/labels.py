@@ -217,6 +217,12 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "{:.1f}; {room_gib:.1f} GiB",
         ),
         "change_s": ("... last batch of one to first batch of the other, median", "{:.2f} s, of {changes:.0f} changes"),
+        "suspend_s_8": (
+            "A process of 8 GiB that is suspended: until it has left; until it is back",
+            "{:.1f} s, {suspend_gb_s_8:.1f} GB/s; {resume_s_8:.1f} s, {resume_gb_s_8:.1f} GB/s",
+        ),
+        "suspended_mib_8": ("... memory that it keeps on the GPU", "{:.0f} MiB"),
+        "suspend_s_1": ("... the same of 1 GiB", "{:.1f} s; {resume_s_1:.1f} s"),
         "demo_met_triage": (
             "Demo: deadlines met by triage; fifo; with all work known",
             "{:.0f}; {demo_met_fifo:.0f}; {demo_ceiling:.0f}",

@@ -51,7 +51,8 @@ class CoreCallback(pl.Callback):
         on_miss: What to do when the deadline passes: ``"continue"``, ``"stop"`` or ``"hold"``. The job of a script
             that is stopped is over; the script trains on while no other job needs its device.
         on_hold: What becomes of its memory on a GPU while it is held: ``"keep"`` leaves it there, ``"offload"`` moves
-            the state to the host's memory, and back before training goes on.
+            the state to the host's memory, and back before training goes on, ``"suspend"`` takes the whole process off
+            the GPU through the driver where it can, and otherwise offloads.
         on_nan: What to do when the losses are NaN or infinite for three loss cells in a row: ``"continue"`` or
             ``"stop"``. The first such loss is logged at once.
         on_refused: What to do while the name of the job is taken in the pool: ``"hold"`` waits and asks again every

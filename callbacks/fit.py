@@ -26,6 +26,7 @@ from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
 from lightning_core.agent.steering.ranks import NOTHING, SideAction
 from lightning_core.core.answers import End, JobForecast
 from lightning_core.core.events import Horizon
+from lightning_core.core.jobs import OnHold
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.view.console_lines import logger, print_line, watch_bar_of
 
@@ -106,6 +107,7 @@ class Fit(Participant):
         )
         self._is_averaged = bool(callbacks_of(trainer, *AVERAGING))
         self._keeps_soon = False
+        self._saves_before_hold = self._launched and options.job.on_hold is OnHold.SUSPEND
 
     @property
     def best_model(self) -> str:
@@ -181,6 +183,9 @@ class Fit(Participant):
         """
         self._after_epoch(trainer)
         self._new_epoch, self._epoch_began = True, self._batches
+        if self._saves_before_hold and self.steering.is_told_to_hold():
+            self._saves_before_hold = False
+            self._checkpointer.between_epochs(trainer, self._report_checkpoint)
         self.steering.between_batches()
         if self.steering.leaving or self.steering.saving:
             self._checkpointer.between_epochs(trainer, self._leave_if_told)
@@ -242,12 +247,17 @@ class Fit(Participant):
             trainer.should_stop = True
         if steering.leaving or steering.saving:
             self._checkpointer.between_batches(trainer, self._leave_if_told)
-        if steering.holding:
+        if steering.holding and self._saves_before_hold and not self._checkpointer.fails:
+            # The process may not come back from its first suspension: then the job goes on from here.
+            self._checkpointer.between_batches(trainer, lambda: self._hold(trainer))
+        elif steering.holding:
             self._checkpointer.where_exact(trainer, lambda: self._hold(trainer))
 
     def _hold(self, trainer: pl.Trainer) -> None:
         """Hold between two batches, where a job that is told to leave can do so without its device."""
         self.hangs.done()
+        self._saves_before_hold = False
+        self._report_checkpoint()
         self.steering.between_batches()
         if self.steering.leaving:
             self._checkpointer.between_batches(trainer, self._leave_if_told)
@@ -367,9 +377,12 @@ class Fit(Participant):
                 self._record.best_model = self._best.path
                 print_line(f"lightning_core: {self._best.summary_line(manifest)}")
 
-    def _leave_if_told(self) -> None:
+    def _report_checkpoint(self) -> None:
         if self.mailbox is not None and self._checkpointer.last_checkpoint is not None:
             self.mailbox.report_checkpoint(self._checkpointer.last_checkpoint)
+
+    def _leave_if_told(self) -> None:
+        self._report_checkpoint()
         self.steering.saving = False
         if self.steering.leaving:
             if self._keeps_soon:

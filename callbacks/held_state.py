@@ -15,7 +15,7 @@ from lightning_core.view.console_lines import inform
 
 def offload_of(trainer: pl.Trainer, pl_module: pl.LightningModule, job: Job) -> Offload | None:
     """Return what moves the state of a job while it is held; None if the state stays where it is."""
-    if job.on_hold is not OnHold.OFFLOAD or trainer.strategy.root_device.type != "cuda":
+    if job.on_hold is OnHold.KEEP or trainer.strategy.root_device.type != "cuda":
         return None
     return Offload(job.name, lambda: state_holders(trainer, pl_module), trainer.strategy.root_device)
 
@@ -26,14 +26,14 @@ def check_offload(trainer: pl.Trainer, job: Job) -> None:
     Raises:
         MisconfigurationException: If its strategy spreads the state over processes, or keeps buffers of its own.
     """
-    if job.on_hold is not OnHold.OFFLOAD:
+    if job.on_hold is OnHold.KEEP:
         return
     if trainer.strategy.root_device.type == "cpu":
-        inform(f"{job.name}: on_hold=offload changes nothing on CPUs")
+        inform(f"{job.name}: on_hold={job.on_hold} changes nothing on CPUs")
     elif not isinstance(trainer.strategy, SingleDeviceStrategy):
         raise MisconfigurationException(
-            "on_hold=offload needs a training of one process, all of whose state is in its module and optimizers, "
-            f"got {type(trainer.strategy).__name__} with {trainer.world_size} processes: use on_hold=keep"
+            f"on_hold={job.on_hold} needs a training of one process, all of whose state is in its module and "
+            f"optimizers, got {type(trainer.strategy).__name__} with {trainer.world_size} processes: use on_hold=keep"
         )
 
 

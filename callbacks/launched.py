@@ -36,7 +36,8 @@ class LaunchedCallback(CoreCallback):
         hang: Time that any step may take, as of :class:`CoreCallback`.
         on_hold: What becomes of its memory on a GPU while it is held, as of :class:`CoreCallback`.
         give_up: Function that ends the process of a training that hangs, as of
-            :class:`~lightning_core.agent.reporting.mailbox.Mailbox`.
+            :class:`~lightning_core.agent.reporting.mailbox.Mailbox`; given a cause too, of one that is lost.
+        suspender: Path of the socket of its device's suspender; None if there is none.
         every: Minimum batches per loss cell.
 
     Raises:
@@ -59,13 +60,14 @@ class LaunchedCallback(CoreCallback):
         keep_best: bool | str | Path = False,
         hang: float | str | None = "5m",
         on_hold: str = "keep",
-        give_up: Callable[[str], None] | None = None,
+        give_up: Callable[..., None] | None = None,
+        suspender: Path | None = None,
         every: int = 10,
     ) -> None:
         super().__init__(job, UNKNOWN_DEADLINE, target, on_hold=on_hold, keep_best=keep_best, hang=hang, every=every)
         self._options = replace(
             self._options, client=client, device_lock=device_lock, launched=True, incarnation=incarnation,
-            devices=devices, cores=cores, give_up=give_up,
+            devices=devices, cores=cores, give_up=give_up, suspender=suspender,
         )  # fmt: skip
         self._folder, self._save_every = folder, save_every
         self._checkpointer = self._new_checkpointer()

@@ -24,7 +24,7 @@ KNOWN = {
     "TARGET": "target of the job",
     "WEIGHT": "weight of the job",
     "ON_MISS": "action when the deadline passes: continue, stop or hold",
-    "ON_HOLD": "memory on a GPU while the job is held: keep or offload",
+    "ON_HOLD": "memory on a GPU while the job is held: keep, offload or suspend",
     "ON_NAN": "action when losses are NaN or infinite: continue or stop",
     "ON_REFUSED": "action while the name of the job is taken: hold, rename or alone",
     # Read by scripts and commands.

@@ -205,6 +205,16 @@ def test_a_held_job_leaves_the_memory_of_its_gpu_and_goes_on_as_if_it_had_stayed
         assert all(torch.equal(part, moved_state["state"][number][name]) for name, part in parts.items())
 
 
+def test_a_suspended_process_is_back_to_the_bit_with_its_captured_graph() -> None:
+    from benchmarks.gpu.suspended import suspend_one
+
+    one = suspend_one(1)
+    if "not installed" in one.refused:
+        pytest.skip(one.refused)
+    assert (one.refused, one.changed) == ("", "")
+    assert one.left < 2**28  # its context has left, too
+
+
 def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) -> None:
     """With equal work per batch, progress is proportional to the shares."""
     job = {

@@ -46,9 +46,10 @@ PARTS = (
     Part("memory", 40.0),
     Part("overhead", 55.0),
     Part("turns", 50.0),
-    Part("checks", 195.0),
+    Part("suspend", 40.0),
+    Part("checks", 165.0),
     Part("shares", 55.0),
-    Part("demo", 90.0),
+    Part("demo", 80.0),
     Part("resize", 50.0),
 )
 

@@ -487,6 +487,27 @@ def _train_in_turns(number: int, folder: Path) -> None:
         lock.close()
 
 
+def suspend(_file: Path) -> Figures:
+    """Suspend a process with 1 and 8 GiB and a captured graph, and bring it back."""
+    from benchmarks.gpu.suspended import suspend_one
+
+    figures: Figures = {}
+    for gib in (1, 8):
+        one = suspend_one(gib)
+        if one.refused:
+            raise SkippedError(f"the process was not suspended: {one.refused}")
+        figures |= {
+            f"suspend_s_{gib}": one.out,
+            f"resume_s_{gib}": one.back,
+            f"suspend_gb_s_{gib}": gib * GIB / one.out / 1e9,
+            f"resume_gb_s_{gib}": gib * GIB / one.back / 1e9,
+            f"suspended_mib_{gib}": one.left / 2**20,
+        }
+        if one.changed:
+            raise FailedError(f"a process of {gib} GiB that was suspended has changed: {one.changed}", figures)
+    return figures
+
+
 def demo(_file: Path) -> Figures:
     """Run the demo under two of its policies."""
     from examples import demo as example
@@ -508,7 +529,7 @@ def resize(_file: Path) -> Figures:
     return {"resize_s": statistics.median(one.seconds for one in timed)}
 
 
-PARTS = {part.__name__: part for part in (memory, overhead, turns, checks, shares, demo, resize)}
+PARTS = {part.__name__: part for part in (memory, overhead, turns, suspend, checks, shares, demo, resize)}
 
 
 def write_outcome(file: Path, figures: Figures, why: str) -> None:

@@ -96,6 +96,11 @@ class JobCheckpointer:
         """Return whether it is time for a periodic checkpoint."""
         return self._folder is not None and time.monotonic() >= self._next
 
+    @property
+    def fails(self) -> bool:
+        """Whether the last attempt to save has failed."""
+        return self._failures > 0
+
     def between_batches(self, trainer: pl.Trainer, then: Callable[[], None]) -> None:
         """Once this batch is complete, save and call ``then``, if the job can resume there exactly.
 

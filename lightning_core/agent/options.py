@@ -42,7 +42,8 @@ class Options:
     incarnation: int = 1
     devices: tuple[int, ...] = (0,)
     cores: int = 1
-    give_up: Callable[[str], None] | None = None
+    give_up: Callable[..., None] | None = None
+    suspender: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.pool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 import time
 import traceback
 import weakref
@@ -42,13 +43,16 @@ from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
 from lightning_core.agent.steering.offload import Offload
 from lightning_core.agent.steering.ranks import NOTHING, Ranks, SideAction
 from lightning_core.agent.steering.steering import Steering
+from lightning_core.agent.steering.suspension import Mover, Suspension, gpu_of
 from lightning_core.agent.user_code.guarded import Guarded
-from lightning_core.core.answers import JobForecast
-from lightning_core.core.events import Cell, WorkerExited
+from lightning_core.core.answers import Grant, JobForecast
+from lightning_core.core.events import Cell, ExitCause, WorkerExited
+from lightning_core.core.jobs import OnHold
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reported import HyperParameters
 from lightning_core.core.targets import Target, TargetJudge
 from lightning_core.node.processes import is_ancestor
+from lightning_core.node.suspender_client import suspender_of
 from lightning_core.scheduler.settings import Settings
 from lightning_core.view.console_lines import logger, print_line
 
@@ -156,7 +160,7 @@ class Participant:
         self._best: KeepsBest | None = None
         self.hangs = HangWatch(options.hang)
         """Watch of this thread."""
-        offload = self._alone(loop.offload, None)
+        offload = self._alone(lambda: self._mover(options, loop), None)
         self._rank_memory: RankMemory | None = None
         meter = memory_meter(loop.device, lambda: () if self._rank_memory is None else self._rank_memory.other_ranks)
         meter.frees = None if offload is None else offload.frees
@@ -377,6 +381,33 @@ class Participant:
             mailbox.close(self._exit_of(error), CLOSE_TIMEOUT)
             print_line(summary_line(mailbox.job, mailbox.final_forecast, mailbox.refused))
         self._record.job_forecast = mailbox.final_forecast or mailbox.job_forecast or self._record.job_forecast
+
+    def _mover(self, options: Options, loop: Loop) -> Mover | None:
+        """Return what moves the state off the device while the job is held; None if it stays there."""
+        offload = loop.offload()
+        if offload is None or options.job.on_hold is not OnHold.SUSPEND:
+            return offload
+        lose = options.give_up or self._end_process
+        where = lambda: options.suspender or self._suspender_of_script()  # noqa: E731
+        return Suspension(self.name, offload, gpu_of(loop.device), where, self.hangs, lose)
+
+    def _suspender_of_script(self) -> Path | None:
+        """Return the socket of the suspender of the device on which the pool has found this script, once it is told."""
+        mailbox = self.mailbox
+        directive = None if mailbox is None else mailbox.inbox.directive
+        if mailbox is None or not isinstance(directive, Grant) or not directive.devices:
+            return None
+        path = mailbox.arbiters[directive.devices[0]] if directive.devices[0] < len(mailbox.arbiters) else ""
+        return suspender_of(Path(path)) if path else None
+
+    def _end_process(self, story: str, cause: ExitCause) -> None:
+        """End the process of a script whose CUDA calls block for ever: it could not even be interrupted."""
+        log.error("%s: %s. This process ends here; start it again from a checkpoint of its own", self.name, story)
+        if self.mailbox is not None:
+            self.mailbox.close(WorkerExited(self.name, 1, cause, story), CLOSE_TIMEOUT)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
     def _open_host(self) -> Participant | None:
         """Return the training within whose grant this one trains; None once that has ended."""

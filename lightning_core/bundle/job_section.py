@@ -220,8 +220,8 @@ def read_job(
     location = terms.read_location(locations)
     terms.check_fits(min_devices, location, devices, locations)
     values = terms.read_values()
-    if values["on_hold"] is OnHold.OFFLOAD and max_devices > 1:
-        problems.at("on_hold").add(f"offload is for a job of one device, got {max_devices}; use keep")
+    if (on_hold := values["on_hold"]) is not OnHold.KEEP and max_devices > 1:
+        problems.at("on_hold").add(f"{on_hold} is for a job of one device, got {max_devices}; use keep")
     cell = terms.read("cell", partial(positive_int, maximum=MAX_COUNT), DEFAULT_CELL)
     save_every = terms.read("save_every", parse_duration)
     keep_best = terms.read("keep_best", read_bool, False)

@@ -1,4 +1,4 @@
-"""The device arbiter of a device, hosted in a Ray actor on the device's node."""
+"""The device arbiter of a device and its suspender, hosted in a Ray actor on the device's node."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from lightning_core.node.device_arbiter import DeviceArbiter
 from lightning_core.node.device_cores import note_first_core
 from lightning_core.node.memory import MemoryKills
 from lightning_core.node.processes import started
+from lightning_core.node.suspender import Suspender
+from lightning_core.node.suspender_client import suspender_of
 
 # Seconds between two looks at the node's memory.
 LOOK_INTERVAL = 2.0
@@ -25,7 +27,7 @@ _FOLDER = re.compile(r"lc-arbiter-(\d{1,18})-(\d{1,9})-(\d{1,18})-\w+")
 
 
 class ArbiterActor:
-    """Hosts the device arbiter of a device on the device's node."""
+    """Hosts the device arbiter of a device, and its suspender, on the device's node."""
 
     def __init__(self, first_core: int = 0) -> None:
         # Inside the folder of a simulated machine, if there is one, so that both are removed together.
@@ -33,6 +35,7 @@ class ArbiterActor:
         self._folder = new_folder(Path(own if Path(own).is_dir() and own else tempfile.gettempdir()))
         self._arbiter = DeviceArbiter(self._folder / "arbiter")
         note_first_core(self._arbiter.path, first_core)
+        self._suspender = Suspender(suspender_of(self._arbiter.path))
         self._kills = MemoryKills()
         threading.Thread(target=self._look, name="memory kills", daemon=True).start()
 
@@ -51,6 +54,7 @@ class ArbiterActor:
 
     def close(self) -> None:
         """End the arbiter."""
+        self._suspender.close()
         self._arbiter.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         remove_abandoned(self._folder.parent)

@@ -48,6 +48,8 @@ class OnHold(StrEnum):
     """It stays there, and the job resumes at once."""
     OFFLOAD = "offload"
     """Its state is moved to the host's memory, and back before the job resumes."""
+    SUSPEND = "suspend"
+    """Its whole process is taken off the GPU by the driver, and back before the job resumes."""
 
 
 class Beside(StrEnum):

@@ -6,7 +6,7 @@ Rules
 2. A launched job of which nothing is known has its devices' memory for itself, until its process has trained and
    reported what it has: its trial. A script is there already, and counts once it has reported.
 3. A job that ran out of memory comes back for such a trial, and it lasts until it has come further than before.
-4. A held job keeps its memory, or what is left of it where it moves its state to the host.
+4. A held job keeps its memory, or what is left of it where it moves its state, or its whole process, to the host.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def needs(table: JobTable, rows: IntArray, device_memory: int | None) -> Needs |
     trial = unknown & np.isnan(told) & table.launched[rows]
     peak = np.fmax(np.where(unknown, 0.0, measured), told)
     training = np.clip(np.where(trial, 1.0, peak / device_memory), LEAST, 1.0)
-    offloads = np.array([table.jobs[row].on_hold is OnHold.OFFLOAD for row in rows.tolist()], np.bool_)
+    offloads = np.array([table.jobs[row].on_hold is not OnHold.KEEP for row in rows.tolist()], np.bool_)
     kept = np.clip(table.held_memory[rows] / device_memory, LEAST, training)
     return Needs(training, np.where(offloads & ~unknown & np.isfinite(kept), kept, training), trial)
 

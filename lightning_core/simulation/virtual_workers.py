@@ -83,7 +83,7 @@ class VirtualWorker:
         self.restart = given.restart
         self.learning_rates = given.learning_rates
         # A recording has no memory use: the job's stated need counts, or hardly any.
-        kept = 1 if job.on_hold is OnHold.OFFLOAD else job.memory or 1
+        kept = job.memory or 1 if job.on_hold is OnHold.KEEP else 1
         self.memory = MemoryUse(job.memory or 1, kept) if reports_memory else None
         self.evaluated = given.evaluated
         # Its process: its devices now or soon, whether it can train, and its newest grant.

@@ -130,6 +130,7 @@ class Worker:
         from lightning_core.callbacks.launched import LaunchedCallback
         from lightning_core.node.arbiter_client import ArbiterClient
         from lightning_core.node.device_cores import cores_of
+        from lightning_core.node.suspender_client import suspender_of
         from lightning_core.server.clients.ray_client import RayClient
 
         rank, home = assignment.rank, Path(assignment.folder)
@@ -154,19 +155,21 @@ class Worker:
                     hang=assignment.hang,
                     on_hold=assignment.on_hold,
                     give_up=partial(self._give_up, assignment),
+                    suspender=suspender_of(self._arbiter),
                 )
                 return fit(assignment, callback)
         finally:
             device_lock.close()
 
-    def _give_up(self, assignment: Assignment, story: str) -> None:
-        """Report that a training hangs, and end this process: nothing else ends a thread.
+    def _give_up(self, assignment: Assignment, story: str, cause: ExitCause = ExitCause.HUNG) -> None:
+        """Report that a training hangs, or is lost, and end this process: nothing else ends a thread.
 
         Args:
             assignment: The job and its incarnation.
-            story: Place of its thread, and the duration in the last line.
+            story: Place of its thread, and the duration in the last line; or why it is lost.
+            cause: Cause of the end.
         """
-        self._report(assignment, WorkerExited(assignment.job, assignment.incarnation, ExitCause.HUNG, story))
+        self._report(assignment, WorkerExited(assignment.job, assignment.incarnation, cause, story))
         os._exit(1)
 
     def _report(self, assignment: Assignment, left: WorkerExited) -> None:

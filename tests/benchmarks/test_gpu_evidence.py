@@ -100,6 +100,12 @@ def test_checks_that_fail_are_told_with_their_figures(capsys: pytest.CaptureFixt
     assert (tmp_path / "wrong.log").read_text() == "a test says why\n"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU cannot suspend")
+def test_a_process_that_cannot_be_suspended_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(gpu_parts.SkippedError, match=r"the process was not suspended: .+"):
+        gpu_parts.suspend(tmp_path)
+
+
 def test_packages_on_the_user_s_path_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "of-the-user")
     _, kept = collected("path")

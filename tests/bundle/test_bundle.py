@@ -424,6 +424,7 @@ def test_memory_is_read_and_written() -> None:
         ("8GiB", {"memory": True}, "jobs.a.memory: memory must be such as '16GiB' or '800MB', got True"),
         ("8GiB", {"on_hold": "drop"}, "jobs.a.on_hold: "),
         ("8GiB", {"on_hold": "offload", "devices": 2}, "jobs.a.on_hold: offload is for a job of one device, got 2"),
+        ("8GiB", {"on_hold": "suspend", "devices": 2}, "jobs.a.on_hold: suspend is for a job of one device, got 2"),
     ],
 )
 def test_memory_that_cannot_be_is_refused_before_anything_starts(pool: str, terms: dict[str, Any], words: str) -> None:

@@ -92,7 +92,7 @@ def test_targets_are_read_from_the_environment(text: str, target: Target) -> Non
         ({"ON_REFUSED": "cry"}, "LIGHTNING_CORE_ON_REFUSED: on_refused must be one of hold, .*, got 'cry'"),
         ({"REQUEUE": "1"}, "LIGHTNING_CORE_REQUEUE must be yes or no, got '1'"),
         ({"ON_MISS": "die"}, "LIGHTNING_CORE_ON_MISS: on_miss must be one of .*, got 'die'"),
-        ({"ON_HOLD": "go"}, "LIGHTNING_CORE_ON_HOLD: on_hold must be one of keep, offload, got 'go'"),
+        ({"ON_HOLD": "go"}, "LIGHTNING_CORE_ON_HOLD: on_hold must be one of keep, offload, suspend, got 'go'"),
     ],
 )
 def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], words: str) -> None:

@@ -454,5 +454,5 @@ def test_on_a_cpu_it_changes_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_word_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="on_hold must be one of keep, offload, got 'swap'"):
+    with pytest.raises(ValueError, match="on_hold must be one of keep, offload, suspend, got 'swap'"):
         CoreCallback("job", "60s", BatchTarget(1), on_hold="swap")

@@ -13,7 +13,7 @@ from lightning_core.agent import participant
 from lightning_core.agent.reporting import loss_meter
 from lightning_core.agent.reporting.joining import POOL_TIMEOUT
 from lightning_core.agent.reporting.mailbox import Mailbox
-from lightning_core.agent.steering import busy_timer, offload, ranks, steering, throttle
+from lightning_core.agent.steering import busy_timer, offload, ranks, steering, suspension, throttle
 from lightning_core.callbacks import metric_logging
 from lightning_core.callbacks.checkpointing import best_model, job_checkpointer
 from lightning_core.node import arbiter_client
@@ -31,12 +31,14 @@ BLOCKS = re.compile(
 # Modules whose code runs in the training thread, if not in one of its own.
 SCANNED = (
     "callbacks/**/*.py", "lightning_core/agent/**/*.py", "lightning_core/node/arbiter_client.py",
+    "lightning_core/node/suspender_client.py",
     "lightning_core/view/console_lines.py",
 )  # fmt: skip
 
 # Beginnings of the first column of the table.
 FIRST, HELD, TURN, AHEAD = "before the first batch", "while it is held", "for its turn", "between two batches"
 ROOM, RANKS, SAVE, GPU, LAST = "for room", "for the other ranks", "for a save", "for a GPU", "when it has ended"
+MOVE = "to leave the device"
 # Why a call is in no row.
 ELSEWHERE = "in a thread of ours, or of the writer"
 NEVER = "does not block"
@@ -51,6 +53,8 @@ CALLS = {
     "callbacks/checkpointing/job_writer.py": {"_dump:reduce_boolean_decision": SAVE, "write:broadcast": SAVE},
     "lightning_core/agent/steering/busy_timer.py": {"_mark:synchronize": GPU, "end:synchronize": GPU},
     "lightning_core/agent/steering/offload.py": {"_synchronize:synchronize": ROOM},
+    "lightning_core/agent/steering/suspension.py": {"read_on_host:sleep": ROOM},
+    "lightning_core/node/suspender_client.py": {"__init__:connect": MOVE, "ask:recv": MOVE},
     "lightning_core/agent/steering/ranks.py": {
         "_tell:all_gather": RANKS, "agree:broadcast": RANKS, "agree:synchronize": RANKS, "told:broadcast": RANKS,
     },
@@ -89,6 +93,8 @@ LIMITS = {
     "RECONNECT_INTERVAL": "once a second" if arbiter_client.RECONNECT_INTERVAL == 1.0 else "no row",
     "MAX_PAUSE": throttle.MAX_PAUSE,
     "MAX_WAIT_FOR_ROOM": offload.MAX_WAIT_FOR_ROOM,
+    "ANSWER_TIMEOUT": suspension.ANSWER_TIMEOUT,
+    "MOVE_TIMEOUT": suspension.MOVE_TIMEOUT,
     "MAX_AGREEMENT_COST": 100 * ranks.MAX_AGREEMENT_COST,
     "MIN_TRAINING_PER_SAVE": 100 / job_checkpointer.MIN_TRAINING_PER_SAVE,
     "TRAINING_PER_CALL": 100 / metric_logging.TRAINING_PER_CALL,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lightning_core.cluster.arbiter_actor import ArbiterActor, remove_abandoned
+from lightning_core.node.suspender_client import Condition, Move, SuspenderClient, suspender_of
 from tests.conftest import ROOT
 
 KILLED = """
@@ -42,6 +43,15 @@ def test_the_folder_of_a_killed_arbiter_goes_with_the_next_one(place: Path, monk
     assert Path(arbiter.path()).exists()  # its process lives
     arbiter.close()
     assert list(place.iterdir()) == []
+
+
+def test_a_suspender_is_beside_the_arbiter_until_both_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(place))
+    arbiter = ArbiterActor()
+    path = suspender_of(Path(arbiter.path()))
+    assert SuspenderClient(path, "GPU-1").ask(Move.STILL, 10.0).condition is Condition.RUNNING
+    arbiter.close()
+    assert not path.exists()
 
 
 def test_only_folders_of_arbiters_are_removed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from lightning_core.bundle.lightning_config import build
-from lightning_core.core.events import ExitCause
+from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.targets import BatchTarget
 from lightning_core.worker.assignment import Assignment
 from lightning_core.worker.exit_causes import cause_of, origin, story
@@ -160,3 +161,23 @@ def test_more_memory_than_there_is_has_a_cause_of_its_own(building: bool, alloca
         allocate()
     assert cause_of(caught.value, building=building) is ExitCause.OUT_OF_MEMORY
     assert story(caught.value).splitlines()[-1].startswith("OOM: ")
+
+
+def test_a_process_that_is_lost_is_reported_with_its_cause_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was suspended and does not come back."""
+
+    class EndedError(BaseException):
+        """In place of the end of the process."""
+
+    def end(code: int) -> None:
+        raise EndedError(code)
+
+    told: list[Any] = []
+    worker: Any = Worker.__new__(Worker)
+    worker._report = lambda _, left: told.append(left)
+    monkeypatch.setattr(os, "_exit", end)
+    assignment: Any = type("Given", (), {"job": "a", "incarnation": 3})()
+    for more, cause in (((), ExitCause.HUNG), ((ExitCause.LOST,), ExitCause.LOST)):
+        with pytest.raises(EndedError):
+            worker._give_up(assignment, "why", *more)
+        assert told.pop() == WorkerExited("a", 3, cause, "why")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.codec import status_to_dict
 from lightning_core.core.events import Cell, Horizon, Report, Submit, Tick
-from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.jobs import Beside, Job, OnMiss
 from lightning_core.core.limits import MAX_SECONDS
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.estimators import ESTIMATORS
@@ -48,7 +48,7 @@ def story(
         reports: Batches, busy seconds, a loss and seconds to the end of its training, of each of its reports.
         silent: Whether the first job never reports.
     """
-    chosen = Settings(policy, ARGUMENTS.get(policy, {}), estimator, judge_after=3)
+    chosen = Settings(policy, ARGUMENTS.get(policy, {}), estimator, judge_after=3, beside=Beside.NEVER)
     scheduler, said = Scheduler(chosen), []
     scheduler.handle(Submit((job, Job("good", 900.0, LossTarget("loss", 0.1)))), 0.0)
     for number, (batches, busy, loss, seconds) in enumerate(reports, 1):

@@ -229,8 +229,9 @@ def test_a_job_that_runs_out_of_memory_alone_again_and_again_is_over() -> None:
     assert str(once.scheduler.last("a").reason) == "out of memory"
 
 
-def test_a_held_job_that_offloads_leaves_room_and_has_it_again_when_it_trains() -> None:
-    offloads = job("a", memory=7 * GB, on_hold=OnHold.OFFLOAD)
+@pytest.mark.parametrize("on_hold", [OnHold.OFFLOAD, OnHold.SUSPEND])
+def test_a_held_job_that_offloads_leaves_room_and_has_it_again_when_it_trains(on_hold: OnHold) -> None:
+    offloads = job("a", memory=7 * GB, on_hold=on_hold)
     pool = Driven(offloads)
     pool.reports("a", 1, peak=7 * GB, held=GB)
     pool.scheduler.handle(Submit((job("urgent", 10.0, memory=8 * GB),)), pool.now)

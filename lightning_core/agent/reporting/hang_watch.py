@@ -68,6 +68,8 @@ class HangWatch:
         """Number of steps that have begun or ended, and of signs of life in what may take any time."""
         self.saves = False
         """Whether the thread is saving a checkpoint, as far as is known."""
+        self.suspended = False
+        """Whether this process is off its GPU, or about to leave it: no step is under way, and calls of CUDA block."""
         self.thread = threading.get_ident()
         """Id of the thread that is watched."""
         self.is_over = False
@@ -125,7 +127,7 @@ class HangWatch:
             share: Share of its devices that the training has; with half of them all takes twice as long.
             beside: Whether it trains beside others. A step that began so may last as long as beside them to its end.
         """
-        step, now = self._step, self._clock()
+        step, now = None if self.suspended else self._step, self._clock()
         gap, self._looked_at = min(now - self._looked_at, MAX_GAP), now
         if step is not self._seen:
             self._seen, self._hang, self._limit_so_far = step, None, 0.0

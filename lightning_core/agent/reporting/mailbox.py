@@ -222,7 +222,7 @@ class Mailbox:
         hang = self.hangs.look(share or 1.0, beside=beside > 0)
         parted = None if self._ranks is None else self._ranks.look()
         self.outbox.hang = parted or hang
-        if self._memory is not None and self.outbox.has_trained:
+        if self._memory is not None and self.outbox.has_trained and not self.hangs.suspended:
             self.outbox.memory = self._memory.look()
         if before is None and hang is not None:
             log.warning("%s: the training hangs:\n%s", self._job, self.hangs.story())

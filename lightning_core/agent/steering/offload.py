@@ -33,6 +33,34 @@ class _Away(NamedTuple):
     tensors: list[torch.Tensor]
 
 
+class RoomWait:
+    """The wait for room on a device that others may still be leaving.
+
+    Args:
+        job: Name of the job, for log messages.
+        clock: Monotonic clock, in seconds.
+    """
+
+    def __init__(self, job: str, clock: Callable[[], float]) -> None:
+        self._job = job
+        self._clock = clock
+        self._warned = False
+        self._since: float | None = None
+
+    def is_over(self) -> bool:
+        """Note that there is no room now; return whether there has been none for a minute."""
+        now = self._clock()
+        self._since = now if self._since is None else self._since
+        if now - self._since > SILENT_WAIT and not self._warned:
+            self._warned = True
+            log.warning("%s: waits until its device has room for its state", self._job)
+        return now - self._since > MAX_WAIT_FOR_ROOM
+
+    def end(self) -> None:
+        """Note that the state is back."""
+        self._warned, self._since = False, None
+
+
 class Offload:
     """The state of one training, which leaves its device while the job is held.
 
@@ -53,12 +81,11 @@ class Offload:
         self._job = job
         self._roots = roots
         self._device = device
-        self._clock = clock
         self._away: list[_Away] = []
         self._left = 0
         self._on_host = False
-        self._warned = self._waiting = False
-        self._short_since: float | None = None
+        self._warned = False
+        self._room = RoomWait(job, clock)
 
     @property
     def is_out(self) -> bool:
@@ -110,13 +137,8 @@ class Offload:
                 away.storage.resize_(away.host.nbytes())
         except torch.cuda.OutOfMemoryError:
             self._free()
-            now = self._clock()
-            self._short_since = now if self._short_since is None else self._short_since
-            if now - self._short_since > MAX_WAIT_FOR_ROOM:
+            if self._room.is_over():
                 raise
-            if now - self._short_since > SILENT_WAIT and not self._waiting:
-                self._waiting = True
-                log.warning("%s: waits until its device has room for its state", self._job)
             return False
         for away in self._away:
             away.storage.copy_(away.host, non_blocking=True)
@@ -124,8 +146,15 @@ class Offload:
         if self._on_host:
             for away in self._away:
                 _point(away.tensors, away.storage)
-        self._away, self._on_host, self._waiting, self._short_since = [], False, False, None
+        self._away, self._on_host = [], False
+        self._room.end()
         return True
+
+    def settle(self) -> int:
+        """Wait for the device, and free what torch keeps there for later; return the bytes that are left."""
+        self._synchronize()
+        self._free()
+        return self._reserved()
 
     def read_on_host(self) -> None:
         """Make the tensors those of the host's memory, to be read there: to be saved, or after the training."""

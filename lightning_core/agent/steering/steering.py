@@ -14,8 +14,8 @@ from lightning_core.agent.reporting.joining import POOL_TIMEOUT
 from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.agent.steering.busy_timer import BusyTimer
 from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced
-from lightning_core.agent.steering.offload import Offload
 from lightning_core.agent.steering.ranks import NOTHING, Action, Ranks, SideAction, SignalsDeferred
+from lightning_core.agent.steering.suspension import Mover, Suspension
 from lightning_core.agent.steering.throttle import Throttle
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.protocols import DeviceLock
@@ -66,7 +66,7 @@ class Steering:
     def __init__(
         self, job: str, mailbox: Mailbox | None, hangs: HangWatch, timer: BusyTimer, ranks: Ranks | None,
         device_lock: DeviceLock | None, launched: bool, devices: tuple[int, ...], stop_when_met: bool,
-        must_not_hold: Callable[[], bool], cores: int = 1, offload: Offload | None = None,
+        must_not_hold: Callable[[], bool], cores: int = 1, offload: Mover | None = None,
         host: Callable[[], Steering | None] | None = None, aim: Callable[[Target], None] | None = None,
     ) -> None:  # fmt: skip
         self.leaving = False
@@ -115,6 +115,8 @@ class Steering:
             self._mailbox.inbox.wait(None, FIRST_DIRECTIVE_TIMEOUT)
         elif self._mailbox is not None:
             self._mailbox.inbox.wait_for_answer(FIRST_ANSWER_TIMEOUT)
+        if isinstance(self._offload, Suspension):
+            self._offload.check()
         self.obey(NOTHING)
 
     def enter(self) -> None:
@@ -190,6 +192,11 @@ class Steering:
             self.wants_stop = True
             self.stopping = self._ranks is None
 
+    def is_told_to_hold(self) -> bool:
+        """Return whether the newest directive, not obeyed yet, is to hold."""
+        mailbox = self._mailbox
+        return mailbox is not None and self._has_news() and self._wanted(mailbox.inbox.directive) is Action.HOLD
+
     def between_batches(self) -> None:
         """Where nothing of the training runs: obey news."""
         if self._offload is not None and self._has_news():
@@ -209,12 +216,12 @@ class Steering:
         """
         self._hangs.done()  # it may take any time
         with self._deferred if self._ranks is not None else nullcontext():
-            while True:
-                action = self._decide(side_actions)
-                if action is Action.HOLD:
-                    self._hold()
-                elif action not in (Action.GO, Action.STOP) or not self._is_out() or self._acquire():
-                    break  # hooks that come before the next batch find the state where it was
+            try:
+                action = self._obey(side_actions)
+            except BaseException:  # such as Ctrl-C: what ends the training may use the state
+                if self._offload is not None:
+                    self._offload.read_on_host()
+                raise
         if self._mailbox is not None:
             self._mailbox.inbox.parked_at = None  # a hold may end without a new directive
         self.leaving = action is Action.LEAVE
@@ -226,6 +233,15 @@ class Steering:
             self._release(again=False)
             signal = JobEnded if action is Action.OVER else JobFenced
             raise signal(self._job, self._obeyed if isinstance(self._obeyed, End) else None)
+
+    def _obey(self, side_actions: SideAction) -> Action:
+        """Hold while told to; return what to do next."""
+        while True:
+            action = self._decide(side_actions)
+            if action is Action.HOLD:
+                self._hold()
+            elif action not in (Action.GO, Action.STOP) or not self._is_out() or self._acquire():
+                return action  # hooks that come before the next batch find the state where it was
 
     def close(self) -> float:
         """Release the device; return the busy seconds of the whole fit."""
@@ -368,6 +384,8 @@ class Steering:
         lock = None if self._throttle.by_kernel else self._device_lock
         acquired = lock is None or lock.acquire(self._share, MAX_WAIT, self._beside)
         if not acquired and (self._has_news() or not self._must_go_on()):
+            if self._offload is not None and self._offload.is_out:
+                self._offload.move_out()  # it stays out, and is there
             return False
         if self._offload is not None and not self._offload.move_back():
             self._release(again=False)  # what takes the room may need the device to leave it
