@@ -178,10 +178,10 @@ class Offload:
         """Return so many bytes of the host's memory, pinned if possible: copies of those are fast."""
         if self._device.type == "cuda":
             try:
-                return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
+                return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).untyped_storage()
             except RuntimeError:
                 log.debug("%s: no pinned memory for %d bytes", self._job, size)
-        return torch.empty(size, dtype=torch.uint8).untyped_storage()
+        return torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage()
 
     def _reserved(self) -> int:
         """Return the bytes that torch has reserved on the device."""
