@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.saved_state import Stateful
 
 # Logarithm of a pace of which nothing is known, and how far it may be off; spread of the effects and of the rest.
 # Chosen on half of the measured trainings of `benchmarks.beside`, which judges by the others.
@@ -50,7 +49,7 @@ class Expected(NamedTuple):
     """Spread of its logarithm."""
 
 
-class Paces(Stateful):
+class Paces:
     """Paces of kinds of trainings beside others.
 
     Example::
@@ -63,8 +62,6 @@ class Paces(Stateful):
         (0.9, True, True, True)
     """
 
-    STATE = ("_seen", "_use", "_apart")
-
     def __init__(self) -> None:
         # Of a kind in a company: mean logarithm of its pace, and the seconds that it rests on.
         self._seen: dict[tuple[str, Company], tuple[float, float]] = {}
@@ -73,9 +70,16 @@ class Paces(Stateful):
         self._expected: dict[Pair, Expected] = {}
         self._solved: tuple[list[Pair], FloatArray, FloatArray] | None = None
 
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        seen = [[family, list(others), *what] for (family, others), what in self._seen.items()]
+        return {"seen": seen, "use": dict(self._use), "apart": sorted(map(list, self._apart))}
+
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state."""
-        super().restore(state)
+        """Restore a state that :meth:`state` returned."""
+        self._seen = {(family, tuple(others)): (mean, seconds) for family, others, mean, seconds in state["seen"]}
+        self._use = dict(state["use"])
+        self._apart = {tuple(families) for families in state["apart"]}
         self._forget()
 
     def observe(self, family: str, others: Sequence[str], pace: float, seconds: float) -> None:
