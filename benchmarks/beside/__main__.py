@@ -58,7 +58,9 @@ def _gains(size: Size, curves: Path) -> Figures:
     rows = []
     for gpu in GPUS:
         played = _all(partial(_endless, curves, gpu), seeds)
-        work, matched = (float(np.mean(column)) for column in zip(*((one.work, known) for one, known in played)))
+        work, matched = (
+            float(np.mean(column)) for column in zip(*((one.work, known) for one, known in played), strict=True)
+        )
         losing = float(np.mean([one.losing for one, _ in played]))
         figures |= {f"gain_{gpu}": work, f"gain_known_{gpu}": matched, f"losing_{gpu}": losing}
         rows.append([gpu, work, matched, losing])

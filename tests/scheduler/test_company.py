@@ -150,7 +150,7 @@ def test_those_that_do_not_run_together_are_told_apart() -> None:
 
 
 def test_the_best_of_those_that_wait_is_chosen() -> None:
-    jobs = [job(name, 1000.0 + k, 6000) for k, name in enumerate("abcd")]
+    jobs = [job(name, 1e5 + k, 6000) for k, name in enumerate("abcd")]
     _, simulation = play(
         jobs, {"a+c": 1.0, "c+a": 0.9, "a+b": 0.6, "b+a": 0.6, "a+d": 0.2, "d": 0.2}, until=200.0, work=600.0
     )

@@ -177,7 +177,7 @@ class Forming(Stateful):
                 continue  # its process is not there yet
             there = found.setdefault(home[0], [])
             member = table.beside[row] > 0
-            if not share[at] and not member and len(there) >= MAX_LOOKED_AT:
+            if not member and len(there) >= MAX_LOOKED_AT:
                 full += 1
                 if full >= MAX_LOOKED_AT * settings.devices:
                     break
