@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 
 from lightning_core.core.answers import Grant
 from lightning_core.core.commands import Pause
+from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.core.jobs import Beside, Job, OnHold
 from lightning_core.scheduler.company.paces import Paces
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Outcome, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
+from lightning_core.storage.journals.journal import Journal
+from lightning_core.storage.journals.replay import replay
 from tests.builders import job
 from tests.examples import examples
 
@@ -96,7 +100,12 @@ def test_paces_are_restored_to_the_bit() -> None:
 
 
 def play(
-    jobs: Sequence[Job], paces: Mapping[str, float], until: float = math.inf, work: float = 60.0, **terms: object
+    jobs: Sequence[Job],
+    paces: Mapping[str, float],
+    until: float = math.inf,
+    work: float = 60.0,
+    journal: Path | None = None,
+    **terms: object,
 ) -> tuple[Outcome, Simulation]:
     """Play jobs of ten batches a second alone.
 
@@ -105,6 +114,7 @@ def play(
         paces: Pace beside anything by name, or by ``one+other`` beside that one.
         until: Seconds after which the play is stopped.
         work: Seconds of work alone that are recorded of each.
+        journal: Path of a journal to write; None to write none.
         terms: Settings of the pool.
     """
 
@@ -113,7 +123,8 @@ def play(
 
     cells = range(5, int(RATE * work) + 1, 5)
     simulated = [SimulatedJob(one, list(cells), [1.0 for _ in cells], RATE) for one in jobs]
-    simulation = Simulation(Settings(**{"policy": "edf", **terms}), simulated, check=True, pace=pace)  # type: ignore[arg-type]
+    made = Settings(**{"policy": "edf", **terms})  # type: ignore[arg-type]
+    simulation = Simulation(made, simulated, journal=journal, check=True, pace=pace)
     return simulation.run(until), simulation
 
 
@@ -239,6 +250,24 @@ def test_a_held_job_leaves_its_company() -> None:
     scheduler.check()
 
 
+def test_those_that_run_out_of_memory_beside_each_other_are_told_apart() -> None:
+    _, simulation = play(pair(), {"a": 1.0, "b": 1.0}, until=30.0)
+    scheduler = scheduler_of(simulation)
+    assert beside_of(simulation)["a"] == ("b",)
+    scheduler.handle(WorkerExited("b", scheduler.incarnation("b"), ExitCause.OUT_OF_MEMORY, "CUDA out of memory"), 30.5)
+    scheduler.check()
+    assert not scheduler._state.forming.paces.run_together(["a", "b"])
+    assert not any(beside_of(simulation).values())
+
+
+def test_a_play_of_companies_replays_and_continues_from_its_state(tmp_path: Path) -> None:
+    jobs = [job(name, 500.0 + k, 600) for k, name in enumerate("abcd")]
+    _, simulation = play(jobs, {"a": 0.9, "b": 0.8, "c": 0.4, "d": 0.7}, journal=tmp_path / "journal.sqlite3")
+    with Journal.open(tmp_path / "journal.sqlite3", read_only=True) as journal:
+        again = replay(journal, strict=True, whole=True)
+    assert again.scheduler.state() == scheduler_of(simulation).state()
+
+
 def test_the_time_of_a_pair_is_divided_by_the_work_that_each_does() -> None:
     _, simulation = play(pair(), {"a": 0.9, "b": 0.45}, until=50.0)
     a, b = scheduler_of(simulation).status()
@@ -257,7 +286,7 @@ def test_throughput_and_earlier_runs_are_those_alone() -> None:
     assert scheduler_of(simulation).speedup("a").throughput(1) == pytest.approx(RATE, rel=0.05)
 
 
-@settings(deadline=None, max_examples=examples(25))
+@settings(deadline=None, max_examples=examples(10))
 @given(
     st.lists(st.tuples(st.floats(20.0, 400.0), st.integers(50, 900), st.floats(0.0, 1.0)), min_size=2, max_size=6),
     st.sampled_from(["edf", "triage", "uniform", "rr", "lara", "laira", "guarded_edf", "fifo"]),
