@@ -16,8 +16,8 @@ from lightning_core.core.plans import JobView, Plan
 
 # Waiting jobs of which it is asked what becomes of them, the first in the order of the plan.
 MAX_WAITING = 32
+# The quantile that stands for the likely work.
 MIDDLE = 10
-CAREFUL = 1.0
 
 
 class Effect(NamedTuple):
@@ -75,7 +75,6 @@ class Prospects:
         faster = pace * share / self._share[host]
         with np.errstate(invalid="ignore"):
             together = np.where(need / faster <= until, need / faster, until + need - faster * until)
-            together = need + CAREFUL * (together - need)
             delay = float(together[MIDDLE] - need[MIDDLE]) if np.isfinite(need[MIDDLE]) else 0.0
         value = self._gain(host, need, together)
         lasts = float(together[MIDDLE]) if np.isfinite(together[MIDDLE]) else np.inf
