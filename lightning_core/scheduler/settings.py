@@ -248,12 +248,12 @@ class Settings:
         found = {f"{family.kind} {name}": family.package(name) for family, name in self._named()}
         return {part: package for part, package in found.items() if package}
 
-    def wish(self, job: Job) -> Beside:
+    def beside_of(self, job: Job) -> Beside:
         """Return whether a job may train beside others: as the pool says, or as the job does where that is stricter."""
-        wishes = self.beside, job.beside
-        if Beside.NEVER in wishes:
+        said = self.beside, job.beside
+        if Beside.NEVER in said:
             return Beside.NEVER
-        return Beside.ALWAYS if Beside.ALWAYS in wishes else Beside.AUTO
+        return Beside.ALWAYS if Beside.ALWAYS in said else Beside.AUTO
 
     def refusal(self, target: Target) -> Reason | None:
         """Return why a job with this target cannot run under these settings; None if it can.

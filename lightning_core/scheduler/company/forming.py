@@ -88,21 +88,21 @@ class _Trainee:
         "memory",
         "more",
         "rank",
+        "request",
         "row",
         "share",
-        "wish",
     )
 
     def __init__(self, at: int, row: int, share: float) -> None:
         self.at, self.row, self.share = at, row, share
         self.family = ""
         self.known = False
-        self.wish = Beside.AUTO
+        self.request = Beside.AUTO
         self.left = math.inf  # seconds alone on the device
         self.memory = self.more = 0.0  # parts of the device's memory: while it trains, and beyond what it has held
 
 
-class _Choice(NamedTuple):
+class _CompanyChoice(NamedTuple):
     """Those who might train beside a job."""
 
     others: list[_Trainee]
@@ -187,11 +187,11 @@ class Forming(Stateful):
                     break
                 continue
             job = table.jobs[row]
-            wish = settings.wish(job)
-            if wish is Beside.NEVER:
+            request = settings.beside_of(job)
+            if request is Beside.NEVER:
                 continue
             one = _Trainee(at, row, float(share[at]))
-            one.wish, one.family = wish, job.family
+            one.request, one.family = request, job.family
             one.known = bool(fresh[at] and throughput[at] > 0)
             work = float(view.work[at])
             one.left = work if work == work else math.inf
@@ -222,11 +222,11 @@ class Forming(Stateful):
 
     def _choose(
         self, round: Round, prospects: Prospects, host: _Trainee, others: list[_Trainee], free: float
-    ) -> _Choice:
+    ) -> _CompanyChoice:
         """Return those who train beside a job; with none if none should."""
         table = round.table
         present = [one for one in others if table.beside[one.row] == table.beside[host.row] > 0]
-        best = _Choice([], 0.0, NONE)
+        best = _CompanyChoice([], 0.0, NONE)
         may_try = self._lost <= MAY_LOSE * self._time + FIRST_LOSS
         if present and (now := self._weigh(prospects, host, present, free, STILL_COSTS)) is not None:
             since = round.now - float(table.company_since[host.row])
@@ -244,11 +244,11 @@ class Forming(Stateful):
             lasts = min(host.left, *(one.left for one in option))
             if choice.wanted or not choice.unsure or (may_try and lasts >= WORTH_IT * TRIED):
                 best = choice
-        return best if best.score > PAYS or best.together >= STILL_PAYS else _Choice([], 0.0, NONE)
+        return best if best.score > PAYS or best.together >= STILL_PAYS else _CompanyChoice([], 0.0, NONE)
 
     def _weigh(
         self, prospects: Prospects, host: _Trainee, others: list[_Trainee], free: float, costs: float
-    ) -> _Choice | None:
+    ) -> _CompanyChoice | None:
         """Return what some jobs promise beside another; None if they do not fit, or cost others their deadlines.
 
         Args:
@@ -266,14 +266,14 @@ class Forming(Stateful):
         if effect.value < -costs:
             return None
         together, doubt = self._together(host, others)
-        wanted = any(one.wish is Beside.ALWAYS for one in (host, *others))
+        wanted = any(one.request is Beside.ALWAYS for one in (host, *others))
         unsure = doubt > UNSURE
         promise = together + HOPE * doubt if unsure else together
         if wanted:
             promise = max(promise, PAYS + 1e-3)
         if promise < STILL_PAYS:
             return None
-        return _Choice(others, together, promise + IN_TIME * effect.value, effect, unsure, wanted)
+        return _CompanyChoice(others, together, promise + IN_TIME * effect.value, effect, unsure, wanted)
 
     def _together(self, host: _Trainee, others: Sequence[_Trainee]) -> tuple[float, float]:
         """Return the work that some jobs do at once, as a multiple of turns, and the doubt about it."""
@@ -300,7 +300,7 @@ class Forming(Stateful):
         beside = [Member(one.at, pace) for one, pace in zip(others, paces[1:], strict=True)]
         return prospects.effect(host.at, share, paces[0], beside)
 
-    def _join(self, round: Round, host: _Trainee, chosen: _Choice, result: Companies) -> None:
+    def _join(self, round: Round, host: _Trainee, chosen: _CompanyChoice, result: Companies) -> None:
         others, effect = chosen.others, chosen.effect
         assert effect is not None  # there are others
         members = [host, *others]

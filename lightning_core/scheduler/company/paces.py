@@ -32,7 +32,7 @@ from lightning_core.core.jobs import BATCH_MARK
 MEAN, MEAN_SPREAD, SUFFERS, DISTURBS, REST = math.log(0.62), 0.2, 0.25, 0.25, 0.3
 # How alike two kinds are that differ in the size of the batch alone.
 RELATED = 0.7
-# The same where both say how much of the device they keep busy.
+# The rest where both say how much of the device they keep busy.
 REST_OF_KNOWN = 0.1
 # Spread of one second's measurement, and of the longest: trainings have phases.
 SECOND, LONGEST = 0.15, 0.03

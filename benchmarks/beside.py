@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.beside import processes
-from benchmarks.beside.measured import GPUS, Paces, halves
-from benchmarks.beside.virtual import Played, bundle, endless, with_deadlines
 from benchmarks.common import Figures, Size, main, table
+from benchmarks.companies import processes
+from benchmarks.companies.measured import GPUS, Paces, halves
+from benchmarks.companies.virtual import Played, bundle, endless, with_deadlines
 from benchmarks.curves.bundles import Recording
 from benchmarks.curves.replay import reporting
 from lightning_core.core.jobs import Beside
@@ -106,7 +106,7 @@ def _with_deadlines(curves: Path, jobs: int, load: str, seed: int) -> Met | None
     if not drawn.ceiling:
         return None
     paces, names = Paces(OF), halves()[1]
-    beside, turns = (with_deadlines(paces, drawn, names, seed, wish) for wish in (Beside.AUTO, Beside.NEVER))
+    beside, turns = (with_deadlines(paces, drawn, names, seed, how) for how in (Beside.AUTO, Beside.NEVER))
     return Met(beside.met / drawn.ceiling, turns.met / drawn.ceiling, beside.losing)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.beside.measured import Paces, of_domain
+from benchmarks.companies.measured import Paces, of_domain
 from benchmarks.curves.bundles import Bundle, Recording, draw
 from lightning_core.core.answers import Grant
 from lightning_core.core.events import Event
