@@ -7,7 +7,7 @@ import pytest
 from lightning_core.core.answers import Answer, Verdict, VerdictChanged
 from lightning_core.core.commands import Pause, Resume
 from lightning_core.core.events import Cell, Report, Submit, Tick
-from lightning_core.core.jobs import Job
+from lightning_core.core.jobs import Beside, Job
 from lightning_core.core.reasons import CODES, Reason
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget, LossTarget
@@ -30,7 +30,7 @@ def train(scheduler: Scheduler, job: str, loss: float, cells: int = 24) -> None:
 
 @pytest.mark.parametrize("policy", ["triage", "guarded_edf", "index_edf"])
 def test_the_reason_of_an_unreachable_target_names_no_time_needed(policy: str) -> None:
-    scheduler = Scheduler(Settings(policy=policy))
+    scheduler = Scheduler(Settings(policy=policy, beside=Beside.NEVER))
     scheduler.handle(Submit(tuple(Job(name, 60.0, LossTarget("loss", 0.1)) for name in "ab")), 0.0)
     train(scheduler, "a", 1.0)
     train(scheduler, "b", 2.0)

@@ -67,7 +67,8 @@ def test_of_three_a_pace_is_the_product_until_it_is_measured() -> None:
 def test_what_a_device_has_left_says_what_to_expect(mine: float, theirs: float, expected: float) -> None:
     paces = Paces()
     paces.use("a", mine)
-    assert paces.expect("a", ["b"]) == Paces().expect("a", ["b"])  # both must say it
+    assert paces.expect("a", ["b"]).pace == pytest.approx(1 / max(2 * mine, 1))  # another is taken to be like it
+    assert paces.expect("c", ["b"]) == Paces().expect("c", ["b"])
     paces.use("b", theirs)
     assert paces.expect("a", ["b"]).pace == pytest.approx(expected)
 

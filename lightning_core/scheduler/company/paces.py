@@ -32,7 +32,7 @@ from lightning_core.core.jobs import BATCH_MARK
 MEAN, MEAN_SPREAD, SUFFERS, DISTURBS, REST = math.log(0.62), 0.2, 0.25, 0.25, 0.3
 # How alike two kinds are that differ in the size of the batch alone.
 RELATED = 0.7
-# The rest where both say how much of the device they keep busy.
+# The rest where they say how much of the device they keep busy.
 REST_OF_KNOWN = 0.1
 # Spread of one second's measurement, and of the longest: trainings have phases.
 SECOND, LONGEST = 0.15, 0.03
@@ -175,10 +175,15 @@ class Paces:
         return -math.log(max(use, 1.0))
 
     def _both(self, family: str, other: str) -> float | None:
-        """Return the part of a device that two kinds would keep busy together; None if it is unknown."""
-        if family in self._use and other in self._use:
-            return self._use[family] + self._use[other]
-        return None
+        """Return the part of a device that two kinds would keep busy together; None if neither has said it.
+
+        One that has not said it yet counts as the others of the pool do.
+        """
+        said = [self._use.get(kind) for kind in (family, other)]
+        if said == [None, None]:
+            return None
+        usual = sum(self._use.values()) / len(self._use)
+        return sum(usual if part is None else part for part in said)
 
     def _covariance(self, some: Sequence[Pair], others: Sequence[Pair]) -> FloatArray:
         """Return the covariance of the logarithms of paces, shape ``(len(some), len(others))``."""
@@ -187,7 +192,7 @@ class Paces:
         unknown = MEAN_SPREAD**2 + SUFFERS**2 * first + DISTURBS**2 * second + REST**2 * first * second
         if not self._use:
             return np.asarray(unknown)
-        # What both say counts more than what others have shown.
+        # What they say counts more than what others have shown.
         says = [np.array([self._both(*pair) is not None for pair in pairs]) for pairs in (some, others)]
         return np.asarray(np.where(says[0][:, None] | says[1][None], REST_OF_KNOWN**2 * first * second, unknown))
 
