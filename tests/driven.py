@@ -33,6 +33,10 @@ class Curve:
     crash_after: int | None = None
 
 
+# Throughput of a job beside others, as a fraction of that alone.
+PACE = 0.8
+
+
 @dataclass
 class _Worker:
     job: Job
@@ -43,6 +47,7 @@ class _Worker:
     batches: float = 0.0
     busy: float = 0.0
     share: float = 0.0
+    beside: int = 0
     devices: tuple[int, ...] = ()
     began: int = 0
     version: int = 0
@@ -97,7 +102,7 @@ def drive(
                     worker.over = True
                 else:
                     moved = worker.batches and answer.devices != worker.devices
-                    worker.share, worker.devices = answer.share, answer.devices
+                    worker.share, worker.devices, worker.beside = answer.share, answer.devices, answer.beside
                     if moved:
                         handle(WorkerExited(worker.job.name, worker.incarnation, ExitCause.RELEASED), now)
                         worker.incarnation += 1
@@ -119,11 +124,13 @@ def drive(
             if (wakeup := scheduler.wakeup()) is not None and wakeup <= at:
                 handle(Tick(), at)
             for worker in list(workers.values()):
-                if worker.over or not (worker.share and worker.devices):
+                group = [one for one in workers.values() if not one.over and one.beside == worker.beside > 0]
+                share = sum(one.share for one in group) if group else worker.share
+                if worker.over or not (share and worker.devices):
                     continue
                 done = int(worker.batches)
-                worker.batches += worker.curve.throughput * worker.share * step
-                worker.busy += worker.share * step
+                worker.batches += worker.curve.throughput * share * step * (PACE if len(group) > 1 else 1.0)
+                worker.busy += share * step
                 worker.number += 1
                 if worker.curve.crash_after is not None and worker.batches > worker.curve.crash_after:
                     trace = 'Traceback (most recent call last):\n  File "<train>.py"\nValueError: \x1b[2J<b>$\\foo$'

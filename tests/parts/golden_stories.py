@@ -41,8 +41,11 @@ OWNERS: dict[str, dict[str, Any]] = {
 def settings() -> dict[str, Settings]:
     """Return the settings of each: a market under each spot policy, a plan, and owners under two policies."""
     made = {f"market-{policy}": on_market(policy) for policy in SPOT_POLICIES}
-    made |= {f"{name}-owners": Settings(name, devices=3, divider={"owners": OWNERS}) for name in ("edf", "laira")}
-    return made | {"plan": Settings("fifo", devices=5, period=60.0, stay=60.0,
+    made |= {
+        f"{name}-owners": Settings(name, devices=3, divider={"owners": OWNERS}, beside="never")
+        for name in ("edf", "laira")
+    }
+    return made | {"plan": Settings("fifo", devices=5, beside="never", period=60.0, stay=60.0,
                                     locations=("a", "b", "c", "cloud", "cloud"), controllers={"plan": {}})}  # fmt: skip
 
 
@@ -52,7 +55,7 @@ def on_market(policy: str) -> Settings:
         "calendar": {"closed": [CLOSED]},
         "market": {"interval": INTERVAL, "policy": policy, "save_every": 10.0, "budget": 22.0},
     }  # fmt: skip
-    return Settings("edf", period=20.0, devices=12, controllers=controllers)
+    return Settings("edf", period=20.0, devices=12, controllers=controllers, beside="never")
 
 
 def play(path: Path, settings: Settings) -> None:

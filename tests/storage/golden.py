@@ -27,7 +27,7 @@ from lightning_core.core.codec import decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetTerms
 from lightning_core.core.control import Ask, PartAnswer
 from lightning_core.core.events import DevicesUnavailable, Event
-from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.jobs import Beside, Capability, Job
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
@@ -109,7 +109,7 @@ def _decision(answer: Answer) -> Iterator[Any]:
     yield answer.job
     match answer:
         case Grant():
-            yield from (answer.version, answer.share, list(answer.devices), answer.capped)
+            yield from (answer.version, answer.share, list(answer.devices), answer.capped, answer.beside)
         case End() | VerdictChanged():
             yield None if answer.verdict is None else str(answer.verdict)
         case Ask():
@@ -130,10 +130,12 @@ def are_same(one: Any, other: Any) -> bool:
 def every() -> dict[str, Settings]:
     """Return the settings of each golden journal, by its name.
 
-    Each policy, each estimator under EDF, owners under two policies, and the controllers.
+    Each policy, each estimator under EDF, two policies with two at once, owners under two, and the controllers.
     """
-    made = {name: Settings(name, ARGUMENTS.get(name, {}), devices=DEVICES) for name in POLICIES}
-    made |= {f"edf-{name}": Settings("edf", estimator=name, devices=DEVICES) for name in ESTIMATORS}
+    never = Beside.NEVER
+    made = {name: Settings(name, ARGUMENTS.get(name, {}), devices=DEVICES, beside=never) for name in POLICIES}
+    made |= {f"edf-{name}": Settings("edf", estimator=name, devices=DEVICES, beside=never) for name in ESTIMATORS}
+    made |= {f"{name}-beside": Settings(name, devices=DEVICES) for name in ("triage", "rr")}
     return made | of_parts()
 
 
@@ -164,7 +166,9 @@ def record(settings: Settings) -> Golden:
             for entry in journal.recent_entries():
                 answers = scheduler.handle(decode_event(entry.event), entry.now)
                 steps.append(Step(entry.now, entry.event, decisions(answers)))
-                if (settings.controllers or settings.divider) and len(steps) == middle:
+                if (settings.controllers or settings.divider or settings.beside != Beside.NEVER) and len(
+                    steps
+                ) == middle:
                     states.append(Saved(middle, json.loads(json.dumps(scheduler.state()))))
     return Golden(settings.to_dict(), steps, *states)
 
