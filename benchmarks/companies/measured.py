@@ -74,5 +74,9 @@ def halves() -> tuple[list[str], list[str]]:
 
 def of_domain(domain: str, names: Sequence[str], draw: random.Random) -> str:
     """Return one of some trainings that stands for a recorded curve of a domain."""
-    begins = OF_DOMAIN.get(domain, ("",))
-    return draw.choice([name for name in names if name.startswith(begins)] or list(names))
+    return draw.choice([name for name in names if stands_for(name, domain)] or list(names))
+
+
+def stands_for(name: str, domain: str) -> bool:
+    """Return whether a training may stand for recorded curves of a domain."""
+    return name.startswith(OF_DOMAIN.get(domain, ("",)))

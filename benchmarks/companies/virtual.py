@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from benchmarks.companies.measured import Paces, of_domain
+from benchmarks.companies.measured import Paces, of_domain, stands_for
 from benchmarks.curves.bundles import Bundle, Recording, draw
 from lightning_core.core.answers import Grant
 from lightning_core.core.events import Event
@@ -76,7 +74,8 @@ def endless(paces: Paces, names: Sequence[str], pool: Sequence[Recording], seed:
     draw = random.Random(seed)
     jobs, of = [], {}
     for k, name in enumerate(names):
-        recording = draw.choice(pool)
+        alike = [one for one in pool if stands_for(name, one.curve.domain)]
+        recording = draw.choice(alike or list(pool))
         throughput = float(recording.position[-1]) / RECORDED
         job = _as(name, Job(f"job{k}", 1e6, LossTarget("loss", float(recording.loss.min()) / 2)))
         jobs.append(SimulatedJob(job, recording.position, recording.loss, throughput))
@@ -126,8 +125,3 @@ def _as(training: str, job: Job) -> Job:
     model, _, batch = training.partition(" (batch size ")
     size = int(batch[:-1]) if batch else None
     return replace(job, model=model, batch_size=size, memory=TRAINS, on_hold=OnHold.OFFLOAD)
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean of some values."""
-    return float(np.mean(values))
