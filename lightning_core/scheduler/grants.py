@@ -145,8 +145,9 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
         target = before.target if isinstance(before, Grant) else None
         reason = Reason(CODES[code], (first, second), _text(table, row, code))
         directives[row] = granted = Grant(
-            names[row], before.version + 1, granted_share, home[row], reason, cap, target, int(table.beside[row])
-        )
+            names[row], before.version + 1, granted_share, home[row], reason, cap, target, int(table.beside[row]),
+            float(table.pace[row]),
+        )  # fmt: skip
         grants.append(granted)
     begins = rows[served & np.isinf(table.trained_at[rows])]
     table.trained_at[begins] = round.now

@@ -319,6 +319,7 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         beside=table.beside_names(row),
         pace=float(table.pace[row]),
         device_seconds=float(table.device_seconds[row]),
+        held_share=float(table.held_share(np.array([row]))[0]),
         parts=table.jobs[row].parts,
     )
 
