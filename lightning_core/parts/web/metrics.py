@@ -183,7 +183,7 @@ def _of_owners(seen: Seen) -> Iterator[Metric]:
             held[job.owner] += job.held_share * len(job.devices)
     told = dict(count.most_common(MAX_OWNERS))
     yield _gauges("owner_jobs", "Jobs of an owner that have not ended.", "owner", told)
-    yield _gauges("owner_devices", "Devices of an owner's jobs, each by the share of it that counts as theirs.", "owner",
+    yield _gauges("owner_devices", "Devices of an owner's jobs, each by the share that counts as theirs.", "owner",
                   {owner: held[owner] for owner in told})  # fmt: skip
     yield _gauge("owners_left_out", "Owners that have no series of their own.", len(count) - len(told))
 
