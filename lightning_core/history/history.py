@@ -223,7 +223,7 @@ class History:
             self._tell_parts(lambda part: part.answer(told, now))
         elif job_history := self._newest.get(answer.job):
             job_history.answer(answer, now)
-            self._own_time.note(job_history, now)
+            self._own_time.note(job_history)
             self._hold(job_history)
 
     def _hold(self, job: JobHistory) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lightning_core.core.answers import Accepted, Alert, End, JobAnswer, Verdict, VerdictChanged
+from lightning_core.core.answers import Accepted, Alert, End, Grant, JobAnswer, Verdict, VerdictChanged
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.commands import (
     UNCHANGED,
@@ -219,6 +219,9 @@ class JobHistory:
                 fault.batches, fault.work, fault.start, fault.restart = 0, 0.0, None, None
             self.beliefs.append(Belief(now, answer.verdict, answer.reason))
             return
+        self._grant(answer, fault, now)
+
+    def _grant(self, answer: Grant, fault: Fault | None, now: float) -> None:
         if fault is not None and answer.reason.code == "recovering":
             fault.pause = answer.reason.numbers[0]
         if answer.trains and not (self.grants and self.grants[-1].trains):
@@ -226,6 +229,8 @@ class JobHistory:
         self.grants.append(
             Holding(now, answer.share, answer.devices, answer.reason, answer.trains, answer.beside, answer.pace)
         )
+        if not answer.beside:  # else it depends on the others: OwnTime
+            self.own(Owned(now, answer.share))
 
     def own(self, owned: Owned) -> None:
         """Record which part of the time of its devices counts as its own from now on."""

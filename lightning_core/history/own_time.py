@@ -7,14 +7,14 @@ from lightning_core.history.moments import Owned
 
 
 class OwnTime:
-    """Records the part of the time of its devices that counts as each job's own, as the scheduler counts it."""
+    """Records which part of the time of their device counts as each one's own, as the scheduler counts it."""
 
     def __init__(self) -> None:
         self._members: dict[int, list[JobHistory]] = {}
         self._group: dict[JobHistory, int] = {}
         self._changed: set[int] = set()
 
-    def note(self, job: JobHistory, now: float) -> None:
+    def note(self, job: JobHistory) -> None:
         """Take note of the newest grant of a job, or of its end."""
         held = job.grants[-1] if job.grants and job.ended is None else None
         group = 0 if held is None else held.beside
@@ -25,8 +25,6 @@ class OwnTime:
             self._members.setdefault(group, []).append(job)
             self._group[job] = group
             self._changed.add(group)
-        elif held is not None:
-            job.own(Owned(now, held.share))
 
     def divide(self, now: float) -> list[JobHistory]:
         """Divide the time of the groups that have changed among their jobs; return those."""

@@ -112,7 +112,7 @@ def _hatching(number: int | str) -> str:
     """Return the pattern that lies over the time in which a job trained at the same time as others."""
     return (
         f'<defs><pattern id="beside{number}" width="7" height="7" patternUnits="userSpaceOnUse" '
-        'patternTransform="rotate(45)"><path d="M0 0V7" stroke="#fff" stroke-opacity=".65" stroke-width="5"/>'
+        'patternTransform="rotate(45)"><path d="M0 0V7" stroke="#fff" stroke-opacity=".6" stroke-width="4"/>'
         "</pattern></defs>"
     )
 
