@@ -93,12 +93,12 @@ def will_be_requeued(environment: Mapping[str, str] = os.environ) -> bool:
     return text == "yes"
 
 
-def wish_for_company(environment: Mapping[str, str] = os.environ) -> str:
+def terms_of_company(environment: Mapping[str, str] = os.environ) -> str:
     """Return whether the job of this process may train at the same time as others on its device.
 
     Example::
 
-        >>> wish_for_company({"LIGHTNING_CORE_BESIDE": "never"}), wish_for_company({})
+        >>> terms_of_company({"LIGHTNING_CORE_BESIDE": "never"}), terms_of_company({})
         ('never', 'auto')
     """
     return environment.get(f"{PREFIX}BESIDE") or "auto"

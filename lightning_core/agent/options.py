@@ -15,7 +15,7 @@ from lightning_core.core.jobs import Beside, Job, OnHold, OnMiss, OnNan, OnRefus
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import Client, DeviceLock
 from lightning_core.core.targets import Target, as_target
-from lightning_core.variables import PREFIX, wish_for_company
+from lightning_core.variables import PREFIX, terms_of_company
 from lightning_core.view.console_lines import inform, logger
 
 log = logger(__name__)
@@ -63,9 +63,9 @@ def read_on_refused(value: str) -> OnRefused:
     return OnRefused(value)
 
 
-def _wish() -> Beside:
+def _beside() -> Beside:
     try:
-        return as_beside(wish_for_company())
+        return as_beside(terms_of_company())
     except ValueError as error:
         raise ValueError(f"{PREFIX}BESIDE: {error}") from None
 
@@ -117,7 +117,7 @@ class JobTerms:
             on_nan=OnNan(on_nan),
             like=like,
             on_hold=OnHold(on_hold),
-            beside=_wish(),
+            beside=_beside(),
         )
 
     @property

@@ -50,15 +50,3 @@ def test_the_settings_survive_a_journal(tmp_path: Path) -> None:
     Journal.create(tmp_path / "journal.db", Settings(beside=Beside.NEVER)).close()
     with Journal.open(tmp_path / "journal.db") as journal:
         assert journal.settings().beside is Beside.NEVER
-
-
-@pytest.mark.parametrize(
-    ("pool", "job", "found"),
-    [
-        ("auto", "auto", "auto"), ("auto", "never", "never"), ("never", "always", "never"),
-        ("auto", "always", "always"), ("always", "auto", "always"), ("always", "never", "never"),
-    ],
-)  # fmt: skip
-def test_never_stands_above_always_whoever_says_it(pool: str, job: str, found: str) -> None:
-    settings = Settings(beside=Beside(pool))
-    assert settings.wish(Job("a", 60.0, BatchTarget(100), beside=Beside(job))) == found
