@@ -30,6 +30,9 @@ from lightning_core.core.limits import (
 from lightning_core.core.names import check_person
 from lightning_core.core.targets import Target, as_target
 
+# Stands between the model and the batch size in the name of a kind of training.
+BATCH_MARK = " x"
+
 
 class OnMiss(StrEnum):
     """Action for a job whose deadline passes before its target is met."""
@@ -220,7 +223,7 @@ class Job:
             'run'
         """
         kind = self.model or self.like or re.sub(r"[-_. ]?\d+$", "", self.name) or self.name
-        return kind if self.batch_size is None else f"{kind} x{self.batch_size}"
+        return kind if self.batch_size is None else f"{kind}{BATCH_MARK}{self.batch_size}"
 
     @property
     def is_launched(self) -> bool:

@@ -22,6 +22,7 @@ FIRST_DEVICE = (0,)
 SHARE_TOLERANCE = 1e-9
 PAUSED, TOLD_NONE = ASKED = index("paused"), index("told_none")
 BESIDE = index("beside")
+WITH_TEXT = frozenset((*ASKED, BESIDE))
 
 
 class Allocation(NamedTuple):
@@ -139,15 +140,15 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
     directives, names, home = table.directives, table.names, table.home
     grants, at = list[Grant](), np.flatnonzero(changed)
     table.obeys[rows[at]] = False
-    columns = rows, share, codes, numbers[:, 0], numbers[:, 1], capped
-    for row, granted_share, code, first, second, cap in zip(*(column[at].tolist() for column in columns), strict=True):
+    told = rows, share, codes, numbers[:, 0], numbers[:, 1], capped, group, table.pace[rows]
+    columns = (column[at].tolist() for column in told)
+    for row, granted_share, code, first, second, cap, beside, pace in zip(*columns, strict=True):
         before = directives[row]
         target = before.target if isinstance(before, Grant) else None
-        reason = Reason(CODES[code], (first, second), _text(table, row, code))
+        reason = Reason(CODES[code], (first, second), _text(table, row, code) if code in WITH_TEXT else "")
         directives[row] = granted = Grant(
-            names[row], before.version + 1, granted_share, home[row], reason, cap, target, int(table.beside[row]),
-            float(table.pace[row]),
-        )  # fmt: skip
+            names[row], before.version + 1, granted_share, home[row], reason, cap, target, beside, pace
+        )
         grants.append(granted)
     begins = rows[served & np.isinf(table.trained_at[rows])]
     table.trained_at[begins] = round.now

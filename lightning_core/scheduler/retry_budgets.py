@@ -104,6 +104,8 @@ def _fault(state: SchedulerState, row: int, cause: ExitCause, detail: str, now: 
     set_back(table, row, FAULT_CODES[cause], now, text)
     if cause is ExitCause.OUT_OF_MEMORY:
         ran_out(table, row)
+        if table.beside[row]:  # alone it may fit
+            state.forming.part(table, row)
     if cause in IN_A_ROW:
         table.faults[row] = table.faults[row]._replace(numbers=(*table.faults[row].numbers, float(times)))
     if cause is not ExitCause.PREEMPTED:

@@ -146,7 +146,7 @@ class Round:
         table, settings = self.table, self.settings
         hopeless = (table.belief[self.rows] == INFEASIBLE)[plan.order]
         last, left = plan.order[hopeless], self._serve_those_with_a_chance(plan, view, ~hopeless)
-        served = (table.busy_before[self.rows] + table.busy[self.rows])[best]
+        served = (table.device_seconds[self.rows] / table.size[self.rows])[best]
         known = view.only(best), served, table.trains(self.rows[best]), self.now
         rest = share_what_is_left(left, *known, settings.turn)
         has_turn = len(plan.order) > 0 and is_owed_a_turn(*known, settings.turn, settings.best_effort)

@@ -16,6 +16,7 @@ from lightning_core.core.plans import JobView, Plan
 
 # Waiting jobs of which it is asked what becomes of them, the first in the order of the plan.
 MAX_WAITING = 32
+# The quantile that stands for the likely work.
 MIDDLE = 10
 
 

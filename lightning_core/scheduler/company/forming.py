@@ -152,6 +152,10 @@ class Forming(Stateful):
                 self._form(round, prospects, there, result)
         return result
 
+    def part(self, table: JobTable, row: int) -> None:
+        """Note that the trainings beside which a job is do not run together with it."""
+        self.paces.part([table.jobs[other].family for other in table.members(int(table.beside[row])).tolist()])
+
     # ------------------------------------------------------------------------------------------------ who may
 
     def _trainees(
@@ -177,7 +181,7 @@ class Forming(Stateful):
                 continue  # its process is not there yet
             there = found.setdefault(home[0], [])
             member = table.beside[row] > 0
-            if not share[at] and not member and len(there) >= MAX_LOOKED_AT:
+            if not member and len(there) >= MAX_LOOKED_AT:
                 full += 1
                 if full >= MAX_LOOKED_AT * settings.devices:
                     break
@@ -327,7 +331,7 @@ class Forming(Stateful):
             throughput = float(table.throughput(np.array([row]))[0])
             waits = now - float(table.company_since[row]) > max(STUCK, STUCK_BATCHES / throughput)
             if waits and table.batches[row] == table.company_batches[row] and not table.in_slow_phase[row]:
-                self.paces.part([table.jobs[other].family for other in members.tolist()])
+                self.part(table, row)
                 return
 
     def _count(self, round: Round) -> None:

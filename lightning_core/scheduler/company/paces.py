@@ -5,8 +5,9 @@ Rules
 1. A pace belongs to kinds of trainings (:attr:`~lightning_core.core.jobs.Job.family`), not to jobs: what one pair has
    shown counts for the next pair of the same kinds.
 2. What is not measured follows from what is: some kinds suffer more than others beside anything, and some disturb
-   anything more than others. The logarithm of a pace is a mean, plus an effect of the kind, plus an effect of the kind
-   beside it, plus a rest that only a measurement tells; all normal, so that what to expect is a linear regression.
+   anything more than others, for the most part whatever the size of their batch. The logarithm of a pace is a mean,
+   plus an effect of the kind, plus an effect of the kind beside it, plus a rest that only a measurement tells; all
+   normal, so that what to expect is a linear regression.
 3. Where trainings say which part of their device they keep busy, two that fill less than the device are expected to
    lose nothing, and others to share it. Where they do not, nothing speaks for or against a pair.
 4. Kinds that do not run together at all, for want of memory or else, are told apart: nothing follows for others.
@@ -21,13 +22,16 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.core.saved_state import Stateful
+from lightning_core.core.jobs import BATCH_MARK
 
 # Logarithm of a pace of which nothing is known, and how far it may be off; spread of the effects and of the rest.
 # Chosen on half of the measured trainings of `benchmarks.beside`, which judges by the others.
 MEAN, MEAN_SPREAD, SUFFERS, DISTURBS, REST = math.log(0.62), 0.2, 0.25, 0.25, 0.3
+# How alike two kinds are that differ in the size of the batch alone.
+RELATED = 0.7
 # The same where both say how much of the device they keep busy.
 REST_OF_KNOWN = 0.1
 # Spread of one second's measurement, and of the longest: trainings have phases.
@@ -50,7 +54,7 @@ class Expected(NamedTuple):
     """Spread of its logarithm."""
 
 
-class Paces(Stateful):
+class Paces:
     """Paces of kinds of trainings beside others.
 
     Example::
@@ -63,8 +67,6 @@ class Paces(Stateful):
         (0.9, True, True, True)
     """
 
-    STATE = ("_seen", "_use", "_apart")
-
     def __init__(self) -> None:
         # Of a kind in a company: mean logarithm of its pace, and the seconds that it rests on.
         self._seen: dict[tuple[str, Company], tuple[float, float]] = {}
@@ -73,9 +75,16 @@ class Paces(Stateful):
         self._expected: dict[Pair, Expected] = {}
         self._solved: tuple[list[Pair], FloatArray, FloatArray] | None = None
 
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        seen = [[family, list(others), *what] for (family, others), what in self._seen.items()]
+        return {"seen": seen, "use": dict(self._use), "apart": sorted(map(list, self._apart))}
+
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state."""
-        super().restore(state)
+        """Restore a state that :meth:`state` returned."""
+        self._seen = {(family, tuple(others)): (mean, seconds) for family, others, mean, seconds in state["seen"]}
+        self._use = dict(state["use"])
+        self._apart = {tuple(families) for families in state["apart"]}
         self._forget()
 
     def observe(self, family: str, others: Sequence[str], pace: float, seconds: float) -> None:
@@ -174,16 +183,28 @@ class Paces(Stateful):
     def _covariance(self, some: Sequence[Pair], others: Sequence[Pair]) -> FloatArray:
         """Return the covariance of the logarithms of paces, shape ``(len(some), len(others))``."""
         one, two = np.array(some), np.array(others)
-        first, second = one[:, :1] == two[None, :, 0], one[:, 1:] == two[None, :, 1]
-        unknown = MEAN_SPREAD**2 + SUFFERS**2 * first + DISTURBS**2 * second + REST**2 * (first & second)
+        first, second = (_alike(one[:, side], two[:, side]) for side in (0, 1))
+        unknown = MEAN_SPREAD**2 + SUFFERS**2 * first + DISTURBS**2 * second + REST**2 * first * second
         if not self._use:
             return np.asarray(unknown)
         # What both say counts more than what others have shown.
         says = [np.array([self._both(*pair) is not None for pair in pairs]) for pairs in (some, others)]
-        return np.asarray(np.where(says[0][:, None] | says[1][None], REST_OF_KNOWN**2 * (first & second), unknown))
+        return np.asarray(np.where(says[0][:, None] | says[1][None], REST_OF_KNOWN**2 * first * second, unknown))
 
     def _forget(self) -> None:
         self._expected, self._solved = {}, None
+
+
+def _alike(some: NDArray[np.str_], others: NDArray[np.str_]) -> FloatArray:
+    """Return how alike kinds are: 1 for the same, less for the same model with another batch, else 0."""
+    models, other_models = (np.array([_model(one) for one in kinds.tolist()]) for kinds in (some, others))
+    same = some[:, None] == others[None]
+    return np.where(same, 1.0, np.where(models[:, None] == other_models[None], RELATED, 0.0))
+
+
+def _model(family: str) -> str:
+    """Return the model of a kind of training, whatever its batch."""
+    return family.rpartition(BATCH_MARK)[0] or family
 
 
 def _noise(seconds: float) -> float:
