@@ -82,8 +82,10 @@ class CoreCallback(pl.Callback):
 
     .. note::
         What belongs to the machine rather than to the job is said by its environment: ``LIGHTNING_CORE_HISTORY`` names
-        a folder in which runs are kept and found without a pool, and ``LIGHTNING_CORE_REQUEUE=yes`` says that the
-        Slurm job is requeued when its time is up, so that forecast and verdict do not count that as the end.
+        a folder in which runs are kept and found without a pool, ``LIGHTNING_CORE_BESIDE=never`` says that the job
+        never trains at the same time as others on its device (``always``: whenever that makes no job late), and
+        ``LIGHTNING_CORE_REQUEUE=yes`` says that the Slurm job is requeued when its time is up, so that forecast and
+        verdict do not count that as the end.
 
     .. note::
         Written for the Trainer of ``lightning.pytorch``. The Trainer of ``pytorch_lightning`` accepts it in a list.

@@ -14,6 +14,7 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 ``LIGHTNING_CORE_WEIGHT``       a number
 ``LIGHTNING_CORE_ON_MISS``      ``continue`` (if unset), ``stop`` or ``hold``
 ``LIGHTNING_CORE_ON_HOLD``      ``keep`` (if unset), ``offload`` or ``suspend``
+``LIGHTNING_CORE_BESIDE``       ``auto`` (if unset), ``never`` or ``always``
 ``LIGHTNING_CORE_ON_NAN``       ``continue`` (if unset) or ``stop``
 ``LIGHTNING_CORE_ON_REFUSED``   ``hold`` (if unset), ``rename`` or ``alone``: action while the job's name is taken
 =============================== ==========================================================================

@@ -25,6 +25,7 @@ KNOWN = {
     "WEIGHT": "weight of the job",
     "ON_MISS": "action when the deadline passes: continue, stop or hold",
     "ON_HOLD": "memory on a GPU while the job is held: keep, offload or suspend",
+    "BESIDE": "whether the job may train at the same time as others on its device: never, auto or always",
     "ON_NAN": "action when losses are NaN or infinite: continue or stop",
     "ON_REFUSED": "action while the name of the job is taken: hold, rename or alone",
     # Read by scripts and commands.
@@ -90,6 +91,17 @@ def will_be_requeued(environment: Mapping[str, str] = os.environ) -> bool:
     if text not in ("yes", "no"):
         raise ValueError(f"{PREFIX}REQUEUE must be yes or no, got {shown(text)}")
     return text == "yes"
+
+
+def terms_of_company(environment: Mapping[str, str] = os.environ) -> str:
+    """Return whether the job of this process may train at the same time as others on its device.
+
+    Example::
+
+        >>> terms_of_company({"LIGHTNING_CORE_BESIDE": "never"}), terms_of_company({})
+        ('never', 'auto')
+    """
+    return environment.get(f"{PREFIX}BESIDE") or "auto"
 
 
 def unknown(environment: Mapping[str, str]) -> list[str]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from lightning_core.agent.reporting.joining import MIN_DEADLINE
 from lightning_core.agent.reporting.loss_meter import LossMeter
 from lightning_core.core.durations import WallTime, When, parse_when, seconds_until
-from lightning_core.core.jobs import Job, OnHold, OnMiss, OnNan, OnRefused
+from lightning_core.core.jobs import Beside, Job, OnHold, OnMiss, OnNan, OnRefused, as_beside
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import Client, DeviceLock
 from lightning_core.core.targets import Target, as_target
+from lightning_core.variables import PREFIX, terms_of_company
 from lightning_core.view.console_lines import inform, logger
 
 log = logger(__name__)
@@ -62,8 +63,17 @@ def read_on_refused(value: str) -> OnRefused:
     return OnRefused(value)
 
 
+def _beside() -> Beside:
+    try:
+        return as_beside(terms_of_company())
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}BESIDE: {error}") from None
+
+
 class JobTerms:
     """A job and its deadline; a time of day is resolved when ``fit`` starts.
+
+    Whether it may train beside others is said by its environment.
 
     Args:
         name: Name of the job.
@@ -107,6 +117,7 @@ class JobTerms:
             on_nan=OnNan(on_nan),
             like=like,
             on_hold=OnHold(on_hold),
+            beside=_beside(),
         )
 
     @property

@@ -13,7 +13,7 @@ from lightning_core.bundle.problems import BundleError, Position, Problems
 from lightning_core.bundle.values import exact_duration
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.durations import ResolvedTime, WallTime, seconds_until
-from lightning_core.core.jobs import Job, OnHold
+from lightning_core.core.jobs import Beside, Job, OnHold
 from lightning_core.core.limits import MAX_COUNT, MAX_NAME
 from lightning_core.storage.job_specs import HANG, SAVE_EVERY
 
@@ -131,6 +131,8 @@ class JobSpec:
             terms["memory"] = job.memory
         if job.on_hold is not OnHold.KEEP:
             terms["on_hold"] = str(job.on_hold)
+        if job.beside is not Beside.AUTO:
+            terms["beside"] = str(job.beside)
         return {
             **self.config,
             **terms,

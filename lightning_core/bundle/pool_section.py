@@ -11,10 +11,11 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.bundle.problems import Problems
-from lightning_core.bundle.values import exact_duration, parse_bytes, read_bool
+from lightning_core.bundle.values import exact_duration, parse_bytes, read_bool, read_choice
 from lightning_core.controllers import CONTROLLERS, Calendar, Controller
 from lightning_core.core.control import RIGHTS, Asker
 from lightning_core.core.durations import format_duration, parse_duration
+from lightning_core.core.jobs import Beside
 from lightning_core.core.limits import MAX_CORES, MAX_DEVICES, MAX_RESIDENT, shown
 from lightning_core.core.parts import allow_classes, guarded, names_of
 from lightning_core.core.validation import checked, positive_int, read_number
@@ -23,7 +24,7 @@ from lightning_core.scheduler.divider import divider_class
 from lightning_core.scheduler.settings import KEEP_ENDED, MIN_KEEP_ENDED, Settings
 
 POOL_KEYS = ("devices", "kind", "cores", "resident", "keep", "keep_ended", "share_history", "calendar",
-             "best_effort", "device_memory", "controllers")  # fmt: skip
+             "best_effort", "beside", "device_memory", "controllers")  # fmt: skip
 # The only value of `keep`; without it the journal is thinned. Value of `keep_ended` besides durations.
 KEEP_ALL, FOREVER = "all", "forever"
 # What Ray accepts as the value of a label.
@@ -65,6 +66,8 @@ class PoolSection(NamedTuple):
     """Hours at which nothing trains; see :class:`~lightning_core.controllers.calendar.Calendar`."""
     best_effort: float = 0.0
     """Part of the devices' time that is kept for jobs without a deadline."""
+    beside: Beside = Beside.AUTO
+    """Whether jobs may train at the same time as others on their device."""
     device_memory: int | None = None
     """Bytes of each device's memory that jobs may have; None if unknown."""
     divider: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
@@ -83,7 +86,7 @@ def with_pool(settings: Settings, pool: PoolSection) -> Settings:
     return with_quantum(replace(settings, devices=pool.devices, resident=pool.resident, cores=pool.cores,
                                 locations=pool.locations, keep_all=pool.keep_all,
                                 keep_ended=pool.keep_ended, share_history=pool.share_history,
-                                best_effort=pool.best_effort, device_memory=pool.device_memory,
+                                best_effort=pool.best_effort, beside=pool.beside, device_memory=pool.device_memory,
                                 divider=pool.divider,
                                 controllers={**controllers_of(pool.calendar),
                                              **pool.controllers}),
@@ -128,6 +131,7 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
     shared = bool("share_history" in section and problems.at("share_history").read(read_bool, section["share_history"]))
     calendar = problems.at("calendar").read(read_calendar, section.get("calendar", ())) or ()
     best_effort = problems.at("best_effort").read(read_part, section.get("best_effort", 0.0)) or 0.0
+    beside = problems.at("beside").read(partial(read_choice, Beside), section.get("beside", Beside.AUTO)) or Beside.AUTO
     memory = None
     if "device_memory" in section:
         memory = problems.at("device_memory").read(parse_bytes, section["device_memory"])
@@ -137,7 +141,7 @@ def read_pool(section: Any, problems: Problems, existing: ExistingPool | None = 
         controllers = read_controllers(section["controllers"], problems.at("controllers"))
     return PoolSection(
         kind, devices or MAX_DEVICES, cores or 1, resident, locations, keep_all, keep_ended, shared, calendar,
-        best_effort, memory, divider, controllers,
+        best_effort, beside, memory, divider, controllers,
     )  # fmt: skip
 
 
@@ -260,6 +264,8 @@ def pool_to_dict(settings: Settings, kind: Kind) -> dict[str, Any]:
         pool["keep_ended"] = FOREVER if settings.keep_ended is None else exact_duration(settings.keep_ended)
     if settings.best_effort:
         pool["best_effort"] = settings.best_effort
+    if settings.beside is not Beside.AUTO:
+        pool["beside"] = str(settings.beside)
     if settings.device_memory is not None:
         pool["device_memory"] = settings.device_memory
     for name, terms in settings.divider.items():

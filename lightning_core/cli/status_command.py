@@ -203,7 +203,7 @@ def live_first(jobs: Sequence[JobStatus]) -> list[JobStatus]:
 
 def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
     """Return ten jobs that have not ended, those that train first, and ten that have; and a note about the others."""
-    live = sorted((job for job in jobs if job.finished_at is None), key=lambda job: job.share == 0)
+    live = sorted((job for job in jobs if job.finished_at is None), key=lambda job: not job.trains)
     ended = [job for job in jobs if job.finished_at is not None]
     shown = {id(job) for job in (*live[:MAX_SHOWN], *ended[:MAX_SHOWN])}
     groups = {"that have not ended": live, "that have ended": ended}

@@ -75,6 +75,8 @@ class Grant(NamedTuple):
     beside: int = 0
     """Number of the group of jobs that train within the same turns on its device; 0 if it takes turns of its own. With
     a number it trains at share 0 too: its time counts against no share."""
+    pace: float = 1.0
+    """Expected throughput in that group, as a fraction of its throughput alone."""
 
     @property
     def trains(self) -> bool:
@@ -268,5 +270,12 @@ class JobStatus:
     """Expected throughput beside them, as a fraction of its throughput alone."""
     device_seconds: float = 0.0
     """Seconds of its devices that count as its own: time beside others is divided by the work that each does."""
+    held_share: float = 0.0
+    """Share of its devices' time that counts as its own now: of those that train at once, its part of theirs."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Data that parts keep with it, by the name of the part."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether it may train: also at share 0, beside others."""
+        return self.share > 0 or bool(self.beside)

@@ -65,6 +65,13 @@ class Beside(StrEnum):
     """While it makes no job late, whether it does more than turns or not."""
 
 
+def as_beside(word: str) -> Beside:
+    """Return whether jobs may train beside others; a ValueError names the possible words."""
+    if word not in list(Beside):
+        raise ValueError(f"beside must be one of {', '.join(Beside)}, got {shown(word)}")
+    return Beside(word)
+
+
 class OnRefused(StrEnum):
     """Action of a script when the pool on its device refuses its job."""
 
@@ -187,6 +194,7 @@ class Job:
         if self.parts:
             object.__setattr__(self, "parts", _data_of_parts(self.parts))
         object.__setattr__(self, "target", as_target(self.target))
+        object.__setattr__(self, "beside", as_beside(self.beside))
         for name in _TIMES:
             if isinstance(value := getattr(self, name), str | timedelta):
                 object.__setattr__(self, name, _seconds(name, value))

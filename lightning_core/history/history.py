@@ -37,6 +37,7 @@ from lightning_core.core.validation import loads
 from lightning_core.history.faults import DeviceOutage, Gap, down_words, outage_words
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import Remark
+from lightning_core.history.own_time import OwnTime
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.downtime import MAX_LATENESS, Down, Downtime
 from lightning_core.storage.journals.journal import Journal
@@ -111,6 +112,7 @@ class History:
         self.part_of: JournalPart | None = None
         self._newest: dict[str, JobHistory] = {}
         self._downtime = Downtime()
+        self._own_time = OwnTime()
 
     @classmethod
     def read(cls, journal: Journal, only: str = "") -> History:
@@ -181,6 +183,8 @@ class History:
                     _tell(job_history, event, one, answers, down, now, breaks)
         for answer in answers:
             self._answer(answer, now)
+        for job_history in self._own_time.divide(now):
+            self._hold(job_history)
 
     def pass_time(self, now: float, event: Event | None = None) -> Down | None:
         """Advance to the time of an event, and return the downtime that ends with it; None for one that is not read."""
@@ -219,7 +223,11 @@ class History:
             self._tell_parts(lambda part: part.answer(told, now))
         elif job_history := self._newest.get(answer.job):
             job_history.answer(answer, now)
-            self._tell_parts(lambda part: part.hold(job_history))
+            self._own_time.note(job_history)
+            self._hold(job_history)
+
+    def _hold(self, job: JobHistory) -> None:
+        self._tell_parts(lambda part: part.hold(job))
 
     def _tell_parts(self, tell: Callable[[Any], None]) -> None:
         """Tell each part something; one that raises is left out from then on."""

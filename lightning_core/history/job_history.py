@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from lightning_core.core.answers import Accepted, Alert, End, JobAnswer, Verdict, VerdictChanged
+from lightning_core.core.answers import Accepted, Alert, End, Grant, JobAnswer, Verdict, VerdictChanged
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.commands import (
     UNCHANGED,
@@ -33,6 +34,7 @@ from lightning_core.history.moments import (
     FinishForecast,
     Holding,
     MetricPoint,
+    Owned,
     Progress,
     Remark,
     Series,
@@ -57,6 +59,7 @@ class JobHistory:
         breaks: Places of the points before which others were left out, in a thinned journal.
         progress: One entry for each report.
         grants: Its grants, each with its start.
+        owned: Parts of the time of its devices that count as its own, each with its start.
         beliefs: Changes of its verdict; the last one is its end.
         remarks: Commands, and events of its workers.
         faults: Faults of its workers.
@@ -81,6 +84,7 @@ class JobHistory:
     breaks: list[int] = field(default_factory=list)
     progress: Series[Progress] = field(default_factory=lambda: Series(Progress))
     grants: list[Holding] = field(default_factory=list)
+    owned: list[Owned] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -157,11 +161,11 @@ class JobHistory:
 
     @property
     def device_seconds(self) -> float:
-        """Busy seconds, each times the devices that it had then."""
-        levels = [(held.time, len(held.devices)) for held in self.grants if held.trains]
-        if not levels or not self.progress:
+        """Busy seconds, each times the devices that it had then, or its portion of them beside others."""
+        devices = [(held.time, len(held.devices)) for held in self.grants if held.trains]
+        if not devices or not self.progress:
             return 0.0
-        since, size = (np.array(column) for column in zip(*levels, strict=True))
+        since, size = _product(devices, [(own.time, own.portion) for own in self.owned])
         told = self.progress.table()
         # A report that was answered with a new level tells of the one before.
         had = size[np.maximum(np.searchsorted(since, told[:, 0], "left") - 1, 0)]
@@ -215,11 +219,35 @@ class JobHistory:
                 fault.batches, fault.work, fault.start, fault.restart = 0, 0.0, None, None
             self.beliefs.append(Belief(now, answer.verdict, answer.reason))
             return
+        self._grant(answer, fault, now)
+
+    def _grant(self, answer: Grant, fault: Fault | None, now: float) -> None:
         if fault is not None and answer.reason.code == "recovering":
             fault.pause = answer.reason.numbers[0]
         if answer.trains and not (self.grants and self.grants[-1].trains):
             self.trains_since = now
-        self.grants.append(Holding(now, answer.share, answer.devices, answer.reason, answer.trains))
+        self.grants.append(
+            Holding(now, answer.share, answer.devices, answer.reason, answer.trains, answer.beside, answer.pace)
+        )
+        if not answer.beside:  # else it depends on the others: OwnTime
+            self.own(Owned(now, answer.share))
+
+    def own(self, owned: Owned) -> None:
+        """Record which part of the time of its devices counts as its own from now on."""
+        if self.owned and self.owned[-1].time == owned.time:
+            self.owned.pop()
+        if not self.owned or self.owned[-1][1:] != owned[1:]:
+            self.owned.append(owned)
+
+    def owned_at(self, time: float) -> Owned | None:
+        """Return which part of the time of its devices counted as its own at a time; None before its first grant."""
+        at = bisect_right(self.owned, time, key=lambda one: one.time)
+        return self.owned[at - 1] if at else None
+
+    def owned_before(self, time: float) -> Owned | None:
+        """Return :meth:`owned_at` just before a time."""
+        at = bisect_left(self.owned, time, key=lambda one: one.time)
+        return self.owned[at - 1] if at else None
 
     def change(self, event: Change, now: float) -> None:
         """Record a command that changes one term of the job."""
@@ -300,6 +328,18 @@ class JobHistory:
             fault.start, fault.batches = began, max(done - began, 0)
             fault.work = work_since(self.progress, began) if fault.batches else 0.0
         self.remarks.append(Remark(now, "worker", f"resumed from batch {began}"))
+
+
+def _product(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> tuple[FloatArray, FloatArray]:
+    """Return the times of two series of levels, and the products of the levels; the second is 1 before its first."""
+    since, level = (np.array(column, np.float64) for column in zip(*one, strict=True))
+    if all(value == 1.0 for _, value in other):
+        return since, level
+    at, factor = (np.array(column, np.float64) for column in zip(*other, strict=True))
+    times = np.union1d(since, at[at >= since[0]])
+    place = np.searchsorted(at, times, "right") - 1
+    factors = np.where(place >= 0, factor[np.maximum(place, 0)], 1.0)
+    return times, level[np.searchsorted(since, times, "right") - 1] * factors
 
 
 def _since(job: JobHistory, time: float) -> str:

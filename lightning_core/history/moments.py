@@ -113,6 +113,22 @@ class Holding(NamedTuple):
     reason: Reason
     trains: bool
     """Whether it may train: also at share 0, beside other jobs."""
+    beside: int = 0
+    """Number of the group of jobs that train within the same turns; 0 if it takes turns of its own."""
+    pace: float = 1.0
+    """Expected throughput in that group, as a fraction of its throughput alone."""
+
+
+class Owned(NamedTuple):
+    """Part of the time of its devices that counts as a job's own from this time on."""
+
+    time: float
+    share: float
+    """Share of its devices: its own, or its portion of those of the jobs that train at once."""
+    portion: float = 1.0
+    """Part of the time in which it trains."""
+    beside: tuple[str, ...] = ()
+    """Names of the jobs beside which it trains."""
 
 
 class Belief(NamedTuple):

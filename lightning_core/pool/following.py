@@ -70,4 +70,4 @@ def follow_changes(look: Callable[[], tuple[float, list[JobStatus]]], poll: floa
 
 
 def _visible(job: JobStatus) -> tuple[object, ...]:
-    return job.state, job.verdict, job.share, job.devices, job.deadline, job.paused, job.restarts, job.alert
+    return job.state, job.verdict, job.share, job.beside, job.devices, job.deadline, job.paused, job.restarts, job.alert

@@ -256,10 +256,15 @@ class _Chart:
         return found
 
     def _share(self) -> list[str]:
-        """Return the share that the job held, 0 to 1."""
+        """Return the share that the job held, 0 to 1, lighter while it trained beside others."""
+        owned = self.job.owned
+        alone = [(one.time, 0.0 if one.beside else one.share) for one in owned]
+        shared = [(one.time, one.share if one.beside else 0.0) for one in owned] if any(o.beside for o in owned) else []
+        return self._areas(alone, "share") + self._areas(shared, "share beside")
+
+    def _areas(self, levels: list[tuple[float, float]], kind: str) -> list[str]:
         end = self.start + self.end
         level = Scale(0.0, 1.0, SHARE_BOTTOM, SHARE_TOP)
-        levels = [(held.time, held.share) for held in self.job.grants]
         held = steps(levels if len(levels) <= MAX_BOXES else means(levels, self.start, end, MAX_BOXES), end)
         areas = [
             (
@@ -271,7 +276,7 @@ class _Chart:
             for a, b, share in held
             if share > 0
         ]
-        return [f'<path class="share" d="{boxes(areas)}"/>'] if areas else []
+        return [f'<path class="{kind}" d="{boxes(areas)}"/>'] if areas else []
 
 
 def _ends(made: FinishForecast, start: float, limit: float) -> str:

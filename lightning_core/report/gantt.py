@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from lightning_core.core.durations import format_duration
 from lightning_core.core.names import listed
 from lightning_core.history.faults import STARTS
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
-from lightning_core.report.lanes import OTHERS, Lane, Span, lanes, seconds_held, thinned
+from lightning_core.report.lanes import OTHERS, Lane, Span, Stretch, company, lanes, overlap, seconds_held, thinned
 from lightning_core.report.svg import boxes, escape, time_ticks, time_words
 
 # A lane is stretched to the width of the page; its text lies over it, so that the text keeps its size.
@@ -79,12 +80,12 @@ def _drawn(history: History, device: int, lane: Lane, time: Span, height: int) -
         index: "other jobs" if index == OTHERS else escape(history.label(history.jobs[index])) for index in sorted(lane)
     }
     for index, label in labels.items():
-        found = [
-            (WIDTH * time.at(since), height * (1 - high), WIDTH * time.part(since, until), height * (high - low))
-            for since, until, low, high in lane[index]
-        ]
+        found = _boxes(lane[index], time, height)
         words = f"{label}: {format_duration(seconds_held(lane[index]))} of device {device}"
         parts.append(f'<path fill="{colour(index)}" d="{boxes(found)}"><title>{words}</title></path>')
+        if index != OTHERS and (times := company(history.jobs[index], history.last, time.length / WIDTH)):
+            hatched = _boxes(overlap(lane[index], times), time, height)
+            parts.append(f'<path class="beside" fill="url(#beside{device})" d="{boxes(hatched)}"/>' if hatched else "")
         names += [
             f'<span style="left:{x / WIDTH:.2%};width:{w / WIDTH:.2%};top:{y + (h - LINE_HEIGHT) / 2:.0f}px;'
             f'color:{ink(index)}">{label}</span>'
@@ -94,8 +95,40 @@ def _drawn(history: History, device: int, lane: Lane, time: Span, height: int) -
     story = listed(list(labels.values())) if labels else "no job"
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" preserveAspectRatio="none" role="img" aria-labelledby="device{device}">'
-        f'<title id="device{device}">Device {device} was held by {story}</title>{"".join(parts)}</svg>'
+        f'<title id="device{device}">Device {device} was held by {story}</title>'
+        f"{_hatching(device) if any(part.startswith('<path class=') for part in parts) else ''}{''.join(parts)}</svg>"
         f'<div class="names" aria-hidden="true">{"".join(names)}</div>'
+    )
+
+
+def _boxes(stretches: Iterable[Stretch], time: Span, height: int) -> list[tuple[float, float, float, float]]:
+    return [
+        (WIDTH * time.at(since), height * (1 - high), WIDTH * time.part(since, until), height * (high - low))
+        for since, until, low, high in stretches
+    ]
+
+
+def _hatching(number: int | str) -> str:
+    """Return the pattern that lies over the time in which a job trained at the same time as others."""
+    return (
+        f'<defs><pattern id="beside{number}" width="7" height="7" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><path d="M0 0V7" stroke="#fff" stroke-opacity=".6" stroke-width="4"/>'
+        "</pattern></defs>"
+    )
+
+
+def about_lanes(history: History) -> str:
+    """Return what the lanes show, as HTML."""
+    words = "The height is the share of the device."
+    if not any(one.beside for job in history.jobs for one in job.owned):
+        return words
+    sign = (
+        f'<svg class="sign" viewBox="0 0 34 14" aria-hidden="true">{_hatching("")}<rect width="34" height="14" '
+        f'fill="{COLOURS[0]}"/><rect width="34" height="14" fill="url(#beside)"/></svg>'
+    )
+    return (
+        f"{words} {sign} Hatched: trained at the same time as others on the device; the height is divided by the work "
+        "that each did."
     )
 
 

@@ -1,13 +1,16 @@
 """Lanes of the devices: the share of each device that each job held over time.
 
+While several train on a device at once, the share that they have together is divided by the work that each does.
+
 Few boxes are kept as they were. Where there are more than a page can hold, a lane has the mean share of each job over
 columns of equal width, of the jobs that held the device longest; the others are taken together.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,6 +18,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.history.history import History
+from lightning_core.history.job_history import JobHistory
 from lightning_core.report.svg import steps
 
 # Jobs of a lane that has too many boxes, and the first number of its columns.
@@ -68,13 +72,50 @@ def lanes(history: History) -> list[dict[int, list[Stretch]]]:
         afters = [*(held.time for held in job.grants[1:]), end]
         for held, after in zip(job.grants, afters, strict=False):
             for device in held.devices:
-                levels[device] += [(held.time, held.share), (after, 0.0)]
+                levels[device] += [*_owned(job, held.time, after), (after, 0.0)]
         for device, found in levels.items():
             for since, until, share in steps(found, end) if device < len(changes) else ():
                 if share > 0:
                     changes[device][since][index] = share
                     changes[device][until].setdefault(index, 0.0)
     return [_stacked(found) for found in changes]
+
+
+def _owned(job: JobHistory, since: float, until: float) -> list[tuple[float, float]]:
+    """Return the share that counts as a job's own between two times, each with its start."""
+    first = job.owned_at(since)
+    start = bisect_right(job.owned, since, key=lambda one: one.time)
+    end = bisect_left(job.owned, until, key=lambda one: one.time)
+    return [(since, 0.0 if first is None else first.share), *((one.time, one.share) for one in job.owned[start:end])]
+
+
+def company(job: JobHistory, last: float, gap: float = 0.0) -> list[tuple[float, float]]:
+    """Return the stretches of time in which a job trained at the same time as others on its device.
+
+    Args:
+        job: The job.
+        last: Time of the last event.
+        gap: Seconds between two stretches that are told apart.
+    """
+    found: list[tuple[float, float]] = []
+    end = last if job.ended is None else job.ended
+    for one, until in zip(job.owned, [*(one.time for one in job.owned), end][1:], strict=True):
+        if one.beside and until > one.time:
+            if found and one.time <= found[-1][1] + gap:
+                found[-1] = found[-1][0], until
+            else:
+                found.append((one.time, until))
+    return found
+
+
+def overlap(stretches: Iterable[Stretch], times: Sequence[tuple[float, float]]) -> list[Stretch]:
+    """Return the parts of stretches that lie within times, which are in order."""
+    found: list[Stretch] = []
+    for since, until, low, high in stretches:
+        first = bisect_right(times, since, key=lambda time: time[1])
+        last = bisect_left(times, until, key=lambda time: time[0])
+        found += [(max(since, begin), min(until, end), low, high) for begin, end in times[first:last]]
+    return found
 
 
 def _stacked(changes: Mapping[float, Mapping[int, float]]) -> dict[int, list[Stretch]]:

@@ -18,7 +18,7 @@ from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.history.forecasts import fill_in
 from lightning_core.history.history import History
-from lightning_core.report.gantt import gantt, swatch
+from lightning_core.report.gantt import about_lanes, gantt, swatch
 from lightning_core.report.job_card import job_card
 from lightning_core.report.job_tables import all_faults, all_jobs, outcomes
 from lightning_core.report.lanes import use
@@ -53,6 +53,7 @@ _LEGEND = (
     ('<path class="fault" d="M12 3l8 8M20 3l-8 8"/>', "a fault: its worker was lost"),
     ('<path class="remark" d="M17 12l-5 -9h10z"/>', "a command, or the worker started or left"),
     ('<path class="share" d="M0 14V6H20V0H34V14z"/>', "share of its devices, 0 to 1"),
+    ('<path class="share beside" d="M0 14V6H20V0H34V14z"/>', "the same beside others that train at the same time"),
 )  # fmt: skip
 
 
@@ -195,10 +196,10 @@ def _tiles(history: History) -> str:
 def _who(history: History) -> str:
     """Return the legend of the jobs' colours, with a hint if several jobs share one."""
     if len(history.jobs) > MAX_CARDS:
-        words = "The height is the share of the device. Several jobs have one colour: point at a box for its name."
-        return f'<p class="soft">{words}</p>'
+        words = "Several jobs have one colour: point at a box for its name."
+        return f'<p class="soft">{about_lanes(history)} {words}</p>'
     jobs = (f"<span>{swatch(key)}{escape(history.label(job))}</span>" for key, job in enumerate(history.jobs))
-    return f'<div class="who">{"".join(jobs)}</div><p class="soft">The height is the share of the device.</p>'
+    return f'<div class="who">{"".join(jobs)}</div><p class="soft">{about_lanes(history)}</p>'
 
 
 def _legend() -> str:

@@ -65,6 +65,8 @@ pointer-events:none;font-weight:600}
 .deadline{stroke:var(--bad);stroke-width:1.6;fill:none}
 .deadline.old{stroke-opacity:.45;stroke-dasharray:3 3}
 .share{fill:var(--accent);fill-opacity:.75}
+.share.beside{fill-opacity:.4}
+.sign{width:34px;height:14px;vertical-align:-2px;margin-left:.6em}
 .remark{fill:var(--ink)}
 path.fault{stroke:var(--bad);stroke-width:2.4;fill:none}
 .lane .fault{position:absolute;top:0;bottom:0;border-left:2px dashed var(--bad);padding:0}

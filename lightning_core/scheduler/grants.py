@@ -140,13 +140,14 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
     directives, names, home = table.directives, table.names, table.home
     grants, at = list[Grant](), np.flatnonzero(changed)
     table.obeys[rows[at]] = False
-    columns = (column[at].tolist() for column in (rows, share, codes, numbers[:, 0], numbers[:, 1], capped, group))
-    for row, granted_share, code, first, second, cap, beside in zip(*columns, strict=True):
+    told = rows, share, codes, numbers[:, 0], numbers[:, 1], capped, group, table.pace[rows]
+    columns = (column[at].tolist() for column in told)
+    for row, granted_share, code, first, second, cap, beside, pace in zip(*columns, strict=True):
         before = directives[row]
         target = before.target if isinstance(before, Grant) else None
         reason = Reason(CODES[code], (first, second), _text(table, row, code) if code in WITH_TEXT else "")
         directives[row] = granted = Grant(
-            names[row], before.version + 1, granted_share, home[row], reason, cap, target, beside
+            names[row], before.version + 1, granted_share, home[row], reason, cap, target, beside, pace
         )
         grants.append(granted)
     begins = rows[served & np.isinf(table.trained_at[rows])]

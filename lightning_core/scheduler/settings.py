@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from lightning_core.controllers import CONTROLLERS, Controller
 from lightning_core.core.control import RIGHTS, Asker, Rights, declare_rights, rights_of
-from lightning_core.core.jobs import Beside, Job
+from lightning_core.core.jobs import Beside, Job, as_beside
 from lightning_core.core.limits import (
     MAX_CELLS,
     MAX_CORES,
@@ -118,7 +118,7 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", POLICIES.name_of(self.policy))
         object.__setattr__(self, "estimator", ESTIMATORS.name_of(self.estimator))
-        object.__setattr__(self, "beside", _beside(self.beside))
+        object.__setattr__(self, "beside", as_beside(self.beside))
         if not self.period > 0:
             raise ValueError(f"period must be positive, got {self.period}")
         if self.window < 1:
@@ -307,9 +307,3 @@ class Settings:
         """Return plain data; the estimator is named, so that a replay uses the same one whatever the default."""
         body = {f.name: dict(v) if isinstance(v := getattr(self, f.name), Mapping) else v for f in fields(self)}
         return body | {"estimator": self.estimator_used}
-
-
-def _beside(word: str) -> Beside:
-    if word not in list(Beside):
-        raise ValueError(f"beside must be one of {', '.join(Beside)}, got {word!r}")
-    return Beside(word)

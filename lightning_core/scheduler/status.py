@@ -319,6 +319,7 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         beside=table.beside_names(row),
         pace=float(table.pace[row]),
         device_seconds=float(table.device_seconds[row]),
+        held_share=float(table.held_share(np.array([row]))[0]),
         parts=table.jobs[row].parts,
     )
 
@@ -340,11 +341,11 @@ def job_forecast(status: JobStatus, now: float) -> JobForecast:
     """Return what the user of a job is told of its forecast: nothing of an end that is beyond reach."""
     alert = "" if status.alert is None else str(status.alert)
     if status.finish is None:
-        return JobForecast(status.verdict, str(status.reason), status.share, None, None, alert=alert)
+        return JobForecast(status.verdict, str(status.reason), status.held_share, None, None, alert=alert)
     start, limit = status.submitted_at, status.deadline - status.submitted_at
     early, likely, late = (max(end - now, 0.0) if is_in_reach(end - start, limit) else None for end in status.finish)
     spare = None if likely is None or limit == inf else status.deadline - status.finish[1]
-    return JobForecast(status.verdict, str(status.reason), status.share, likely, spare, early, late, alert)
+    return JobForecast(status.verdict, str(status.reason), status.held_share, likely, spare, early, late, alert)
 
 
 def _state(table: JobTable, row: int) -> State:

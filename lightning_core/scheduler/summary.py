@@ -95,14 +95,16 @@ class Summary:
     def figures(self) -> dict[str, float]:
         """Numbers of the whole run, such as its seconds and the fraction of device time spent training."""
         busy = sum(job.busy for job in self.jobs)
+        trained = sum(job.device_seconds for job in self.jobs)
         available = (self.wall - self.down) * self.devices
         return {
             "jobs": len(self.jobs),
             "met": self.met,
             "wall_s": self.wall,
             "busy_s": busy,
+            "device_s": trained,
             "down_s": self.down,
-            "device_use": min(busy / available, 1.0) if available > 0 else 0.0,
+            "device_use": min(trained / available, 1.0) if available > 0 else 0.0,
             "rejected_losses": sum(job.rejected for job in self.jobs),
             "restarts": sum(job.restarts for job in self.jobs),
             "lost_batches": sum(job.lost_batches for job in self.jobs),
@@ -144,6 +146,7 @@ def _job(job: JobStatus) -> dict[str, Any]:
         "target": str(job.target),
         "deadline": seconds_or_none(job.deadline - job.submitted_at),
         "busy": job.busy,
+        "device_seconds": job.device_seconds,
         "rejected_losses": job.rejected,
         "restarts": job.restarts,
         "lost_batches": job.lost_batches,

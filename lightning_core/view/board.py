@@ -68,7 +68,7 @@ def device_lines(
     found = []
     for device in range(min(devices, MAX_DEVICES)):
         there = [job for job in jobs if device in job.devices]
-        names = ", ".join(f"{clean(job.name)} {job.share:.2f}" for job in there if job.share > 0)
+        names = ", ".join(f"{clean(job.name)} {_part(job)}" for job in there if job.trains)
         empty = (nothing, "dim italic") if device not in unavailable else ("unavailable", RISK)
         text = Text.assemble((f"device {device}: ", "dim"), (names, "") if names else empty)
         # Jobs of others are hidden. Held jobs keep their memory.
@@ -77,12 +77,17 @@ def device_lines(
             text.append(f", {format_bytes(needed)} of {format_bytes(device_memory)}", "dim")
         found.append(text)
     if devices > MAX_DEVICES:
-        held = {device for job in jobs if job.share > 0 for device in job.devices}
+        held = {device for job in jobs if job.trains for device in job.devices}
         lost = set(unavailable) - held
         idle = f"{devices - len(held) - len(lost)} of all are {nothing}"
         lost_too = f", {len(lost)} unavailable" if lost else ""
         found.append(Text(f"and {devices - MAX_DEVICES} devices more; {idle}{lost_too}", style="dim"))
     return found
+
+
+def _part(job: JobStatus) -> str:
+    """Return the share of a job that trains, or beside whom it does."""
+    return f"{job.share:.2f}" if job.share > 0 else f"beside {clean(' and '.join(job.beside))}"
 
 
 class Board:
@@ -236,8 +241,8 @@ class Board:
 def _left_out(row: Mapping[str, str], job: JobStatus, wide: Mapping[str, int]) -> str:
     """Return the content of the columns that do not fit, then the reason."""
     parts = [] if "state" in wide else [row["state"]]
-    if "share" not in wide and job.share > 0:
-        parts.append(f"{row['share']} of device {row['device']}")
+    if "share" not in wide and job.trains:
+        parts.append(f"{row['share']} {'of' if job.share > 0 else 'others on'} device {row['device']}")
     if "memory" not in wide and job.memory_needed is not None:
         parts.append(f"{row['memory']} of memory")
     if "loss / target" not in wide:

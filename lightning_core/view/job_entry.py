@@ -47,6 +47,10 @@ class JobEntry(TypedDict):
     cells: Annotated[int, says("Loss cells seen.")]
     rejected: Annotated[int, says("Losses that were NaN or infinite.")]
     share: Annotated[float, says("Share of its devices, from 0 to 1.")]
+    beside: Annotated[list[str], says("Names of the jobs that train at the same time on its device.")]
+    pace: Annotated[float, says("Expected throughput beside them, as a fraction of its throughput alone.")]
+    held_share: Annotated[float, says("Share that counts as its own: of jobs that train at once, its part of theirs.")]
+    device_seconds: Annotated[float, says("Seconds of its devices that count as its own.")]
     devices: Annotated[list[int], says("Devices on which it is.")]
     throughput: Annotated[float | None, says("Batches per second of training.")]
     busy: Annotated[float, says("Seconds that it has trained, validated and saved.")]
@@ -88,7 +92,13 @@ def job_entry(job: JobStatus, folder: Path) -> JobEntry:
         finish = [time if is_in_reach(time - start, job.deadline - start) else None for time in job.finish]
     words = {key: None if (reason := getattr(job, key)) is None else str(reason) for key in REASONS}
     watched = None if job.watched is None else list(job.watched)
-    more = {"finish": finish, "metric": job.target.quantity, "devices": list(job.devices), "watched": watched}
+    more = {
+        "finish": finish,
+        "metric": job.target.quantity,
+        "devices": list(job.devices),
+        "watched": watched,
+        "beside": list(job.beside),
+    }
     own = {"columns": columns} if (columns := columns_of(job)) else {}
     notes = {"notes": {by: str(note) for by, note in job.notes.items()}}
     return cast(JobEntry, status_to_dict(job) | words | notes | more | own | best_model(folder, job.name))

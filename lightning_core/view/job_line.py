@@ -8,6 +8,7 @@ from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration, format_end
 from lightning_core.core.limits import format_bytes
 from lightning_core.core.parts import columns_of
+from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import fault_words
 from lightning_core.view.text import clean
 
@@ -52,7 +53,7 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
         "paused" if job.paused and job.state is not State.ENDED else str(job.state),
         _progress(job),
         f"{format_duration(until - start)} / {format_duration(job.deadline - start)}",
-        f"{job.share:.2f}",
+        "beside" if job.beside and not job.share else f"{job.share:.2f}",
         ",".join(map(str, job.devices)) or "-",
         _memory(job),
         "-" if job.throughput is None else f"{job.throughput:.0f}",
@@ -88,8 +89,11 @@ def _reason(job: JobStatus) -> str:
     if job.state is State.RECOVERING:
         return clean("; ".join(faults or [str(job.grant_reason)]))
     parts = [str(job.reason)] if job.verdict is not None else []
+    company = company_words(job)
     if job.state is not State.ENDED and str(job.grant_reason) not in (str(job.reason), *faults):
-        parts.append(str(job.grant_reason))
+        told = str(job.grant_reason)
+        parts += [] if company and told.startswith(company.partition(",")[0]) else [told]
+    parts += [company] if company else []
     parts += [fault for fault in faults if fault not in parts]
     if job.like is not None and job.state is not State.ENDED:
         parts.append(f"forecast {job.like}")
@@ -97,6 +101,15 @@ def _reason(job: JobStatus) -> str:
     if job.rejected:
         parts.append(f"{job.rejected} NaN or infinite losses ignored")
     return clean("; ".join(parts))
+
+
+def company_words(job: JobStatus) -> str:
+    """Return beside which jobs one trains, and how fast; empty if it trains beside none.
+
+    Args:
+        job: Job to show.
+    """
+    return str(Reason("beside", (job.pace, 0.0), " and ".join(job.beside))) if job.beside else ""
 
 
 def _ending(job: JobStatus) -> str:

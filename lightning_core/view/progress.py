@@ -108,7 +108,9 @@ class PlainView:
         name, owner, state, progress, clock, share, devices, memory, throughput, end, verdict, reason = line(now, job)
         parts = [state, progress, clock]
         if devices != "-":
-            parts.append(f"share {share} of device {devices}")
+            parts.append(
+                f"share {share} of device {devices}" if job.share or not job.beside else f"on device {devices}"
+            )
         if job.memory_needed is not None and job.state is not State.ENDED:
             parts.append(f"{memory} of memory")
         if throughput != "-":

@@ -9,7 +9,9 @@ from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
 from lightning_core.core.parts import group_of
+from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import STARTS, total_words
+from lightning_core.view.job_line import company_words
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
@@ -46,7 +48,13 @@ def rows(job: JobHistory) -> list[JobMoment]:
 def _grant_words(job: JobHistory, grant: Holding) -> str:
     """Return the reason of a grant, without a forecast if a verdict shows one."""
     told = [belief.reason for belief in job.beliefs if belief.time <= grant.time]
-    return str(grant.reason if not told or grant.reason == told[-1] else grant.reason.without_forecast())
+    words = str(grant.reason if not told or grant.reason == told[-1] else grant.reason.without_forecast())
+    own, before = job.owned_at(grant.time), job.owned_before(grant.time)
+    if own is not None and own.beside and grant.reason.code != "beside":
+        words += f"; {Reason('beside', (grant.pace, 0.0), ' and '.join(own.beside))}"
+    if before is not None and before.beside and not (own is not None and own.beside):
+        words += f"; no longer beside {' and '.join(before.beside)}"
+    return words
 
 
 def why(history: History, name: str) -> list[str]:
@@ -92,13 +100,16 @@ def why_now(job: JobStatus) -> list[str]:
     verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
     devices = ",".join(map(str, job.devices))
     holds = f"{job.share:.2f} of device {devices}" if devices else "no device"
+    company = company_words(job)
+    if company and not job.share:
+        holds = f"on device {devices}"
     lines = [f"{job.name}: {job.reason} ({verdict})"]
     if job.owner:
         lines.append(f"owner: {job.owner}")
     if (group := group_of(job.parts)) is not None:
         lines.append(": ".join(group))
     if job.state is not State.ENDED:
-        lines.append(f"{job.state}, {holds}: {job.grant_reason}")
+        lines.append(f"{job.state}, {holds}: {job.grant_reason}" + (f"; {company}" if company and job.share else ""))
     lines += [str(told) for told in (job.fault, job.alert) if told is not None]
     return list(map(clean, lines))
 

@@ -415,6 +415,23 @@ def test_memory_is_read_and_written() -> None:
     assert Bundle.from_dict(read.to_dict()) == read
 
 
+def test_company_is_read_and_written() -> None:
+    read = Bundle.from_dict({"pool": {"beside": "always"}, "jobs": {"a": job(beside="never"), "b": job()}})
+    assert [read.settings.beside, *(spec.job.beside for spec in read.jobs)] == ["always", "never", "auto"]
+    assert Bundle.from_dict(read.to_dict()) == read
+    plain = Bundle.from_dict({"jobs": {"b": job()}}).to_dict()
+    assert "beside" not in plain["pool"]
+    assert "beside" not in plain["jobs"]["b"]
+
+
+@pytest.mark.parametrize("at", ["pool", "jobs.a"])
+def test_a_word_for_company_that_does_not_exist_is_refused(at: str) -> None:
+    given: dict[str, Any] = {"pool": {}, "jobs": {"a": job()}}
+    (given["pool"] if at == "pool" else given["jobs"]["a"])["beside"] = "alwais"
+    with pytest.raises(BundleError, match=f"{at}.beside: 'alwais' is unknown; did you mean 'always'"):
+        Bundle.from_dict(given)
+
+
 @pytest.mark.parametrize(
     ("pool", "terms", "words"),
     [

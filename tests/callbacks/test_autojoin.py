@@ -9,7 +9,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from examples import train
 from lightning_core import autojoin
 from lightning_core.callbacks import CoreCallback
-from lightning_core.core.jobs import OnHold
+from lightning_core.core.jobs import Beside, OnHold
 from lightning_core.core.targets import BatchTarget, LossTarget, Target, parse_target
 from tests.tiny import QUIET, Line, Points
 
@@ -57,10 +57,10 @@ def test_a_job_need_not_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_unchanged_trainer_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_environment(monkeypatch, WEIGHT="2.5", ON_MISS="stop", ON_HOLD="offload")
+    set_environment(monkeypatch, WEIGHT="2.5", ON_MISS="stop", ON_HOLD="offload", BESIDE="never")
     [callback] = autojoin.callbacks()
     assert isinstance(callback, CoreCallback)
-    assert callback._terms.job.on_hold is OnHold.OFFLOAD
+    assert (callback._terms.job.on_hold, callback._terms.job.beside) == (OnHold.OFFLOAD, Beside.NEVER)
     trainer = pl.Trainer(max_epochs=-1, callbacks=[callback], **QUIET)
     trainer.fit(Line(pause=0.003), Points())
     assert 40 <= trainer.global_step < 1000
@@ -93,6 +93,7 @@ def test_targets_are_read_from_the_environment(text: str, target: Target) -> Non
         ({"REQUEUE": "1"}, "LIGHTNING_CORE_REQUEUE must be yes or no, got '1'"),
         ({"ON_MISS": "die"}, "LIGHTNING_CORE_ON_MISS: on_miss must be one of .*, got 'die'"),
         ({"ON_HOLD": "go"}, "LIGHTNING_CORE_ON_HOLD: on_hold must be one of keep, offload, suspend, got 'go'"),
+        ({"BESIDE": "me"}, "LIGHTNING_CORE_BESIDE: beside must be one of never, auto, always, got 'me'"),
     ],
 )
 def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], words: str) -> None:

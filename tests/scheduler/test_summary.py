@@ -36,12 +36,13 @@ def test_a_run_says_how_its_jobs_ended_and_what_they_took(tmp_path: Path) -> Non
     assert told["jobs"]["met"] == {
         "verdict": "met", "finished_at": 15.0, "metric": "batches", "value": 100, "best": 100, "loss": None,
         "batches": 100, "reason": "target met with 50.0s to spare", "target": "100 batches", "deadline": 60.0,
-        "busy": 9.0, "rejected_losses": 2, "restarts": 0, "lost_batches": 0, "fault": None, "best_model": str(best),
+        "busy": 9.0, "device_seconds": 9.0,
+        "rejected_losses": 2, "restarts": 0, "lost_batches": 0, "fault": None, "best_model": str(best),
     }  # fmt: skip
     assert (told["jobs"]["trains"]["finished_at"], "best_model" in told["jobs"]["trains"]) == (None, False)
     assert told["figures"] == {
-        "jobs": 2, "met": 1, "wall_s": 20.0, "busy_s": 16.0, "down_s": 4.0, "device_use": 0.5, "rejected_losses": 2,
-        "restarts": 0, "lost_batches": 0,
+        "jobs": 2, "met": 1, "wall_s": 20.0, "busy_s": 16.0, "device_s": 16.0, "down_s": 4.0, "device_use": 0.5,
+        "rejected_losses": 2, "restarts": 0, "lost_batches": 0,
     }  # fmt: skip
     assert Summary.of(Settings("edf"), 25.0, [], tmp_path).to_dict()["policy"] == "edf"
     assert Summary.of(Settings("edf"), 25.0, [], tmp_path).wall == 25.0

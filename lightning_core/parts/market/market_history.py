@@ -99,8 +99,8 @@ class MarketHistory:
     def hold(self, job: JobHistory) -> None:
         """Record a job's new number of devices."""
         held = 0.0
-        if job.ended is None and job.grants:
-            held = job.grants[-1].share * len(job.grants[-1].devices)
+        if job.ended is None and job.grants and job.owned:
+            held = job.owned[-1].share * len(job.grants[-1].devices)
         if held:
             self._bill.holding[job] = held
         else:

@@ -114,11 +114,12 @@ class Owners:
 
     def count(self, table: JobTable, now: float) -> None:
         """Count the time until a round, and what each owner holds after it."""
-        time, rows = self.time, np.flatnonzero(table.share[: len(table)] > 0).tolist()
+        time, every = self.time, np.arange(len(table))
+        rows = every[table.trains(every)]
         time.advance(self._terms, now)
         time.held = np.zeros(len(time.names))
-        for row in rows:
-            time.held[self._index[table.jobs[row].owner]] += table.share[row] * len(table.home[row])
+        for row, share in zip(rows.tolist(), table.held_share(rows).tolist(), strict=True):
+            time.held[self._index[table.jobs[row].owner]] += share * len(table.home[row])
 
     def describe(self, jobs: Iterable[Job], now: float) -> list[dict[str, Any]]:
         """Return what each owner has and may have, as JSON values.
@@ -150,9 +151,10 @@ class Owners:
     def check(self, table: JobTable) -> None:
         """Check that no owner holds more than it may; an AssertionError names one that does."""
         held: dict[str, float] = {}
-        for row in table.active_rows().tolist():
+        rows = table.active_rows()
+        for row, share in zip(rows.tolist(), table.held_share(rows).tolist(), strict=True):
             owner = table.jobs[row].owner
-            held[owner] = held.get(owner, 0.0) + float(table.share[row]) * len(table.home[row])
+            held[owner] = held.get(owner, 0.0) + share * len(table.home[row])
         for owner, devices in held.items():
             cap = self.terms_of(owner).cap
             if devices > cap + 1e-6:

@@ -60,6 +60,10 @@ OF_A_JOB: dict[str, tuple[str, Callable[[JobStatus, float], float | None]]] = {
         lambda job, now: job.deadline - now if math.isfinite(job.deadline) else None,
     ),
     "job_share_ratio": ("Share that a job has of its devices, 0 to 1.", lambda job, now: job.share),
+    "job_pace_ratio": (
+        "Expected throughput of a job beside those that train at the same time, as a part of that alone.",
+        lambda job, now: job.pace,
+    ),
     "job_devices": ("Devices on which a job is.", lambda job, now: len(job.devices)),
     "job_throughput_batches_per_second": (
         "Batches that a job does in a second of training, not counting the time that others have its devices.",
@@ -67,6 +71,10 @@ OF_A_JOB: dict[str, tuple[str, Callable[[JobStatus, float], float | None]]] = {
     ),
     "job_batches": ("Batches that a job has done; fewer after a fault.", lambda job, now: job.batches),
     "job_busy_seconds": ("Seconds that a job has trained, validated and saved.", lambda job, now: job.busy),
+    "job_device_seconds": (
+        "Seconds of its devices that count as a job's own; time beside others is divided by the work of each.",
+        lambda job, now: job.device_seconds,
+    ),
     "job_loss": ("Current loss of a job.", lambda job, now: job.loss),
     "job_restarts": ("Restarts of a job after a fault.", lambda job, now: job.restarts),
     "job_lost_batches": ("Batches that a job repeated because of faults.", lambda job, now: job.lost_batches),
@@ -172,10 +180,10 @@ def _of_owners(seen: Seen) -> Iterator[Metric]:
     for job in seen.jobs:
         if job.state is not State.ENDED:
             count[job.owner] += 1
-            held[job.owner] += job.share * len(job.devices)
+            held[job.owner] += job.held_share * len(job.devices)
     told = dict(count.most_common(MAX_OWNERS))
     yield _gauges("owner_jobs", "Jobs of an owner that have not ended.", "owner", told)
-    yield _gauges("owner_devices", "Devices of an owner's jobs, each by the share of it that they have.", "owner",
+    yield _gauges("owner_devices", "Devices of an owner's jobs, each by the share that counts as theirs.", "owner",
                   {owner: held[owner] for owner in told})  # fmt: skip
     yield _gauge("owners_left_out", "Owners that have no series of their own.", len(count) - len(told))
 

@@ -40,9 +40,9 @@ def same_on_page(before: JobStatus, after: JobStatus, now: float) -> bool:
 
 def _visible(job: JobStatus) -> tuple[object, ...]:
     return (
-        job.state, job.verdict, job.share, job.devices, job.deadline, job.paused, job.restarts, job.alert, job.weight,
-        job.reason, job.grant_reason, job.batches, job.value, job.finished_at, job.target, job.memory,
-        job.finish is None, job.watched, columns_of(job),
+        job.state, job.verdict, job.share, job.beside, job.devices, job.deadline, job.paused, job.restarts, job.alert,
+        job.held_share, job.weight, job.reason, job.grant_reason, job.batches, job.value, job.finished_at, job.target,
+        job.memory, job.finish is None, job.watched, columns_of(job),
     )  # fmt: skip
 
 
@@ -68,6 +68,8 @@ def row_of(job: JobStatus, now: float) -> dict[str, Any]:
         "value": "-" if job.value is None else job.target.show(job.value),
         "progress": _progress(job),
         "share": job.share,
+        "beside": list(map(clean, job.beside)),
+        "held": job.held_share,
         "devices": list(job.devices),
         "throughput": job.throughput,
         "batches": job.batches,

@@ -16,10 +16,14 @@ SECONDS = 100.0
 NONE = NodeCounts()
 
 
-def status(name: str, devices: int = 1, incarnation: int = 1, restarts: int = 0, lost_batches: int = 0) -> JobStatus:
+def status(
+    name: str, devices: int = 1, incarnation: int = 1, restarts: int = 0, lost_batches: int = 0, first: int = 0,
+    share: float = 1.0, beside: tuple[str, ...] = (),
+) -> JobStatus:  # fmt: skip
     base: Any = dict.fromkeys(JobStatus.__dataclass_fields__)
     return JobStatus(**base | {
-        "name": name, "state": State.RUNNING, "share": 1.0, "devices": tuple(range(devices)),
+        "name": name, "state": State.RUNNING, "share": share, "beside": beside,
+        "devices": tuple(range(first, first + devices)),
         "incarnation": incarnation, "restarts": restarts, "lost_batches": lost_batches,
     })  # fmt: skip
 
@@ -32,12 +36,20 @@ def interval(planned: NodeCounts, present: NodeCounts, *jobs: JobStatus) -> Curr
 
 def test_its_record_has_the_largest_number_held_and_means_over_its_time() -> None:
     now = interval(NodeCounts(2, 1), NodeCounts(1, 1))
-    now.count(340.0, [status("a", 2), status("b", 1)], NodeCounts(2, 1), billed=4)
+    now.count(340.0, [status("a", 2), status("b", 1, first=2)], NodeCounts(2, 1), billed=4)
     now.count(380.0, [status("a", 3)], NodeCounts(1, 0), billed=3)
     now.batches = 5
     # Three devices for all of 80 s; of four nodes billed for 40 s, three were held.
     assert now.record({}, 7, 1.25) == IntervalEnded(3, 0.5, 4, 2, 1, 0.5, 3.0, 1.25, 12, 0, 0, 0)
     assert now.unobserved(4, 0.6, 3, 1.0, 2.0) == IntervalEnded(4, 0.6, 3, 2, 1, 0.0, 0.0, 2.0, 0, 0, 0, 0)
+
+
+def test_a_device_on_which_several_train_counts_once() -> None:
+    now = interval(NodeCounts(1, 0), NodeCounts(1, 0))
+    pair = [status("a", beside=("b",)), status("b", share=0.0, beside=("a",))]
+    now.count(350.0, pair, NodeCounts(1, 0), billed=1)
+    now.count(400.0, [status("a", share=0.5), status("b", share=0.5)], NodeCounts(1, 0), billed=1)
+    assert now.record({}, 0, 0.0).used == 1.0
 
 
 def test_its_record_has_what_faults_have_cost_since_it_began() -> None:

@@ -13,6 +13,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
+from lightning_core.history.own_time import OwnTime
 from lightning_core.parts.market.cloud_events import IntervalEnded, NodesSeen, Quoted
 from lightning_core.parts.market.market_history import MarketHistory, Money
 from lightning_core.parts.market.market_ledger import read_ledger
@@ -35,6 +36,21 @@ def hold(market: MarketHistory, job: JobHistory, *devices: int) -> None:
     share = 1.0 if devices else 0.0
     job.answer(Grant(job.name, job.version + 1, share, devices, Reason("submitted")), 0.0)
     market.hold(job)
+
+
+def test_a_node_that_two_jobs_use_at_once_is_paid_once_and_by_the_work_of_each() -> None:
+    market = MarketHistory(100.0)
+    market.take(Quoted(0.5, 4, 1.0), 0.0)
+    market.take(NodesSeen(("a",), ()), 0.0)
+    pair, own = [JobHistory.of(Job(name, 9.0, BatchTarget(1)), 0.0, 1, None) for name in "ab"], OwnTime()
+    for job, share, pace in zip(pair, (1.0, 0.0), (0.9, 0.6), strict=True):
+        job.answer(Grant(job.name, 1, share, (0,), Reason("submitted"), beside=1, pace=pace), 0.0)
+        own.note(job)
+    for job in own.divide(0.0):
+        market.hold(job)
+    market.take(Tick(), 50.0)
+    assert [market.jobs[job].spot for job in pair] == pytest.approx([0.6 * 0.25, 0.4 * 0.25])
+    assert market.overlap.all == pytest.approx(0.0)
 
 
 def row(number: int, cost: float) -> IntervalEnded:

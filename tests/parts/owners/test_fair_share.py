@@ -308,7 +308,7 @@ def test_scripts_on_one_of_several_devices_share_it() -> None:
 
 
 def test_a_job_that_is_late_in_its_owners_share_is_at_risk_and_says_so() -> None:
-    scheduler = pool("edf", 2, {"*": {}})
+    scheduler = pool("edf", 2, {"*": {}}, beside="never")
     flood = [job(f"b{n}", "bob", 300.0) for n in range(2)]
     submit(scheduler, 0.0, job("a1", "ann", 100.0, 500), job("a2", "ann", 110.0, 800), *flood)
     for name in ("a1", "a2"):

@@ -216,8 +216,20 @@ def test_shares_on_a_device_add_up() -> None:
     assert found["lightning_core_device_share_ratio", "cpu1"] == 0.75
 
 
+def test_a_device_on_which_two_train_at_once_is_used_once() -> None:
+    first, second = statuses(2)
+    one = replace(first, share=1.0, held_share=0.6, beside=("job-1",), pace=0.9, devices=(0,), owner="ann")
+    other = replace(second, share=0.0, held_share=0.4, beside=("job-0",), pace=0.6, devices=(0,), owner="bob")
+    found = samples(PoolCollector(seen([one, other])))
+    assert found["lightning_core_device_share_ratio", "cpu0"] == 1.0
+    assert [found["lightning_core_owner_devices", owner] for owner in ("ann", "bob")] == [0.6, 0.4]
+    assert [found["lightning_core_job_pace_ratio", name] for name in ("job-0", "job-1")] == [0.9, 0.6]
+
+
 def test_owners_have_their_jobs_and_devices_and_are_bounded() -> None:
-    jobs = [replace(job, owner=f"person-{k % 60}", share=0.5, devices=(0, 1)) for k, job in enumerate(statuses(70))]
+    jobs = [
+        replace(job, owner=f"person-{k % 60}", held_share=0.5, devices=(0, 1)) for k, job in enumerate(statuses(70))
+    ]
     jobs[0] = replace(jobs[0], state=State.ENDED, verdict=Verdict.MET)
     found = samples(PoolCollector(seen(jobs)))
     assert len([1 for name, *_ in found if name == "lightning_core_owner_jobs"]) == MAX_OWNERS

@@ -63,7 +63,7 @@ class CurrentInterval:
         hands_over: Whether surplus nodes stay until their replacements are warm.
         decided: Scheduler time at which the nodes were planned.
         seen: Scheduler time at which it was last seen.
-        device_seconds: Seconds of training, summed over devices.
+        device_seconds: Seconds in which a device trained, summed over devices.
         batches: Batches trained in it that are counted already: those of jobs that are over.
         surplus_seconds: Seconds for which nodes beyond those held were billed, summed over nodes.
     """
@@ -184,8 +184,8 @@ class CurrentInterval:
     def count(self, now: float, jobs: Iterable[JobStatus], present: NodeCounts, billed: int) -> None:
         """Account for the time since it was last seen; ``billed``: the number of nodes that are."""
         self.held = self.held.maximum(present.minimum(self.requested))
-        used = sum(len(job.devices) for job in jobs if job.share > 0 and job.state is State.RUNNING)
-        self.device_seconds += used * (now - self.seen)
+        used = {device for job in jobs if job.trains and job.state is State.RUNNING for device in job.devices}
+        self.device_seconds += len(used) * (now - self.seen)
         self.surplus_seconds += max(billed - self.held.all, 0) * (now - self.seen)
         self.seen = now
 

@@ -6,7 +6,7 @@ import time
 
 from lightning_core.history.history import History
 from lightning_core.parts.web.pool_watch import PoolSnapshot
-from lightning_core.report.gantt import gantt
+from lightning_core.report.gantt import about_lanes, gantt
 from lightning_core.report.job_tables import all_faults
 from lightning_core.report.part_panels import panels
 from lightning_core.report.svg import escape
@@ -44,6 +44,6 @@ def lanes(history: History, view: PoolSnapshot, last: float | None) -> str:
     words = f"From {start} to {end}, in this machine's time zone; times below count from the start of the pool."
     return (
         f'<div class="panel">{gantt(history, since, until)}<p class="soft">{escape(words)} '
-        "The height is the share of the device.</p></div>"
+        f"{about_lanes(history)}</p></div>"
         f"{panels(history)}{all_faults(history, ())}"
     )

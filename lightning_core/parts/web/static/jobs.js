@@ -23,12 +23,12 @@ const ORDERS = {
   spare: (a, b) => spare(a) - spare(b),
   newest: (a, b) => b.submitted - a.submitted,
   name: (a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }),
-  share: (a, b) => b.share * Math.max(b.devices.length, 1) - a.share * Math.max(a.devices.length, 1),
+  share: (a, b) => b.held * Math.max(b.devices.length, 1) - a.held * Math.max(a.devices.length, 1),
 };
 
 function rank(row) {
   if (row.finished !== null) return 10;
-  return row.share > 0 && row.verdict !== "at risk" ? 1 : (RANKS[row.verdict] ?? 3);
+  return row.held > 0 && row.verdict !== "at risk" ? 1 : (RANKS[row.verdict] ?? 3);
 }
 
 function chosen() {
@@ -138,10 +138,12 @@ function draw(row) {
   const under = [row.owner, row.state, earlier ? "an earlier one" : "", row.restarts ? `${row.restarts} restart${row.restarts > 1 ? "s" : ""}` : ""];
   const value = [html("div", {}, row.value), html("div", { class: "soft", title: row.target }, row.target)];
   const devices = row.devices.length ? `on ${row.devices.join(", ")}` : "";
-  const share = row.share > 0 ? [html("div", {}, row.share.toFixed(2)), html("div", { class: "soft" }, devices)] : [html("span", { class: "soft" }, "-")];
+  const beside = row.beside.length ? `beside ${row.beside.join(" and ")}` : "";
+  const shared = [beside, devices].filter(Boolean).map((words) => html("div", { class: "soft" }, words));
+  const share = row.held > 0 ? [html("div", {}, row.share > 0 ? row.share.toFixed(2) : ""), ...shared] : [html("span", { class: "soft" }, "-")];
   const made = html(
     "tr",
-    { class: row.finished === null ? (row.share > 0 ? "trains" : null) : "over" },
+    { class: row.finished === null ? (row.held > 0 ? "trains" : null) : "over" },
     html("th", { scope: "row", "data-label": "job" }, link, html("div", { class: "soft" }, under.filter(Boolean).join(" · "))),
     cell("outcome", "n", badge(row.verdict)),
     cell("to the deadline", "n", bar(row), html("div", { class: "soft" }, forecast(row))),
@@ -227,18 +229,21 @@ function devices() {
   const names = Array.isArray(about) ? about : [...Array(many).keys()].map((k) => `device ${k}`);
   const held = names.map(() => []);
   for (const row of pool.rows.values()) {
-    if (row.finished === null && row.share > 0) for (const device of row.devices) held[device]?.push(row);
+    if (row.finished === null && row.held > 0) for (const device of row.devices) held[device]?.push(row);
   }
   const lost = new Map((pool.about.unavailable ?? []).map((one) => [one.device, one.why]));
   const MOST = 64;
   const boxes = held.slice(0, MOST).map((jobs, k) => {
-    jobs.sort((a, b) => b.share - a.share);
+    jobs.sort((a, b) => b.held - a.held);
     const parts = jobs.slice(0, 8).map((row) => {
-      const part = html("a", { class: `part ${(row.verdict ?? "").replace(" ", "-")}`, href: `/jobs/${encodeURIComponent(row.name)}`, title: `${row.name}: ${row.share.toFixed(2)} of ${names[k]}` }, html("b", {}, row.name), ` ${row.share < 0.995 ? row.share.toFixed(2) : ""}`);
-      part.style.flexGrow = row.share;
+      const beside = row.beside.length ? ` beside ${row.beside.join(" and ")}` : "";
+      const kind = `part ${(row.verdict ?? "").replace(" ", "-")}${beside ? " beside" : ""}`;
+      const told = beside || row.share > 0.995 ? "" : ` ${row.share.toFixed(2)}`;
+      const part = html("a", { class: kind, href: `/jobs/${encodeURIComponent(row.name)}`, title: `${row.name}: ${row.share.toFixed(2)} of ${names[k]}${beside}` }, html("b", {}, row.name), told);
+      part.style.flexGrow = row.held;
       return part;
     });
-    const idle = 1 - jobs.reduce((sum, row) => sum + row.share, 0);
+    const idle = 1 - jobs.reduce((sum, row) => sum + row.held, 0);
     if (idle > 0.005) {
       const rest = lost.has(k)
         ? html("span", { class: "part lost", title: lost.get(k) }, "unavailable")
