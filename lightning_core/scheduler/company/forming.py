@@ -235,7 +235,7 @@ class Forming(Stateful):
             options += [[*best.others, one] for one in others if one not in best.others]
         for option in options:
             choice = self._weigh(prospects, host, option, free, COSTS)
-            if choice is None or choice.score <= best.score:
+            if choice is None or choice.score <= (best.score if choice.wanted else max(best.score, PAYS)):
                 continue
             lasts = min(host.left, *(one.left for one in option))
             if choice.wanted or not choice.unsure or (may_try and lasts >= WORTH_IT * TRIED):
