@@ -10,7 +10,8 @@ Rules
 3. Where trainings say which part of their device they keep busy, two that fill less than the device are expected to
    lose nothing, and others to share it. Where they do not, nothing speaks for or against a pair.
 4. Kinds that do not run together at all, for want of memory or else, are told apart: nothing follows for others.
-5. Of three or more at once, a pace is the product of the paces beside each, until it is measured.
+5. Of three or more at once, a pace is the product of the paces beside each, until it is measured; where all say how
+   much of the device they keep busy, as far as the paces of pairs differ from what follows from that.
 """
 
 from __future__ import annotations
@@ -124,6 +125,9 @@ class Paces(Stateful):
             return self._pair(family, others[0])
         pairs = [self._pair(family, other) for other in others]
         product = math.prod(pair.pace for pair in pairs)
+        if (use := self._together((family, *others))) is not None:
+            alone = math.prod(1.0 / max(self._together((family, other)) or 1.0, 1.0) for other in others)
+            product = min(product / alone, 1.0) / max(use, 1.0)
         doubt = math.sqrt(sum(pair.doubt**2 for pair in pairs))
         seen = self._seen.get((family, tuple(sorted(others))))
         if seen is None or not pairs:
@@ -161,15 +165,14 @@ class Paces(Stateful):
         return self._solved
 
     def _prior(self, family: str, other: str) -> float:
-        if (use := self._both(family, other)) is None:
+        if (use := self._together((family, other))) is None:
             return MEAN
         return -math.log(max(use, 1.0))
 
-    def _both(self, family: str, other: str) -> float | None:
-        """Return the part of a device that two kinds would keep busy together; None if it is unknown."""
-        if family in self._use and other in self._use:
-            return self._use[family] + self._use[other]
-        return None
+    def _together(self, families: Company) -> float | None:
+        """Return the part of a device that some kinds would keep busy together; None if it is unknown."""
+        known = [self._use[family] for family in families if family in self._use]
+        return sum(known) if len(known) == len(families) else None
 
     def _covariance(self, some: Sequence[Pair], others: Sequence[Pair]) -> FloatArray:
         """Return the covariance of the logarithms of paces, shape ``(len(some), len(others))``."""
@@ -179,7 +182,7 @@ class Paces(Stateful):
         if not self._use:
             return np.asarray(unknown)
         # What both say counts more than what others have shown.
-        says = [np.array([self._both(*pair) is not None for pair in pairs]) for pairs in (some, others)]
+        says = [np.array([self._together(pair) is not None for pair in pairs]) for pairs in (some, others)]
         return np.asarray(np.where(says[0][:, None] | says[1][None], REST_OF_KNOWN**2 * (first & second), unknown))
 
     def _forget(self) -> None:
