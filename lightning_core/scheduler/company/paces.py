@@ -17,13 +17,14 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
+from lightning_core.core.earlier_runs import FASTEST_PACE, EarlierPace
 from lightning_core.core.saved_state import Stateful
 
 # Logarithm of a pace of which nothing is known, and how far it may be off; spread of the effects and of the rest.
@@ -35,6 +36,8 @@ REST_OF_KNOWN = 0.1
 SECOND, LONGEST = 0.15, 0.03
 # Slowest pace that is told apart.
 SLOWEST = 0.1
+# Seconds for which what an earlier pool has measured counts at most: what is measured now soon counts more.
+EARLIER = 20.0
 # Kinds of company that are remembered, the newest ones: the regression takes the cube of their number.
 MAX_SEEN = 200
 
@@ -64,11 +67,12 @@ class Paces(Stateful):
         (0.9, True, True, True)
     """
 
-    STATE = ("_seen", "_use", "_apart")
+    STATE = ("_seen", "_here", "_use", "_apart")
 
     def __init__(self) -> None:
         # Of a kind in a company: mean logarithm of its pace, and the seconds that it rests on.
         self._seen: dict[tuple[str, Company], tuple[float, float]] = {}
+        self._here: dict[tuple[str, Company], None] = {}  # those that were measured in this pool
         self._use: dict[str, float] = {}  # part of a device that a kind keeps busy alone
         self._apart: set[Company] = set()  # kinds that do not run together
         self._expected: dict[Pair, Expected] = {}
@@ -91,12 +95,40 @@ class Paces(Stateful):
         key = family, tuple(sorted(others))
         before, weight = self._seen.pop(key, (0.0, 0.0))
         self._seen[key] = (
-            (before * weight + math.log(max(pace, SLOWEST)) * seconds) / (weight + seconds),
+            (before * weight + _logarithm(pace) * seconds) / (weight + seconds),
             weight + seconds,
         )
+        self._here[key] = None
         while len(self._seen) > MAX_SEEN:
-            del self._seen[next(iter(self._seen))]
+            oldest = next(iter(self._seen))
+            del self._seen[oldest]
+            self._here.pop(oldest, None)
         self._forget()
+
+    def recall(self, earlier: Sequence[EarlierPace]) -> bool:
+        """Take what an earlier pool has measured of companies that are unknown; return whether any is."""
+        found = [pace for pace in earlier if self.lacks(pace)][: MAX_SEEN - len(self._seen)]
+        for pace in found:
+            self._seen[pace.family, pace.others] = _logarithm(pace.pace), min(pace.seconds, EARLIER)
+        if found:
+            self._forget()
+        return bool(found)
+
+    def lacks(self, earlier: EarlierPace) -> bool:
+        """Return whether nothing is known of a company."""
+        return (earlier.family, earlier.others) not in self._seen and len(self._seen) < MAX_SEEN
+
+    def measured(self, families: Collection[str] | None = None) -> list[EarlierPace]:
+        """Return what was measured in this pool, with what earlier ones have added, for those that come after it.
+
+        Args:
+            families: Kinds that take part in what is wanted; None for all.
+        """
+        return [
+            EarlierPace(family, others, math.exp(self._seen[family, others][0]), self._seen[family, others][1])
+            for family, others in self._here
+            if families is None or family in families or not set(others).isdisjoint(families)
+        ]
 
     def part(self, families: Sequence[str]) -> None:
         """Record that trainings of some kinds do not run together."""
@@ -187,6 +219,10 @@ class Paces(Stateful):
 
     def _forget(self) -> None:
         self._expected, self._solved = {}, None
+
+
+def _logarithm(pace: float) -> float:
+    return math.log(min(max(pace, SLOWEST), FASTEST_PACE))
 
 
 def _noise(seconds: float) -> float:
