@@ -97,13 +97,13 @@ class Narrow4(Work):
 class Broad1(Work):
     """Of two threads, which are faster than one."""
 
-    rows, width, threads = 768, 768, 2
+    rows, width, threads = 384, 640, 2
 
 
 class Broad2(Work):
     """Of two threads, with fewer samples."""
 
-    rows, width, threads = 512, 768, 2
+    rows, width, threads = 256, 640, 2
 
 
 class Run(NamedTuple):
@@ -239,7 +239,7 @@ def compare_threads() -> float:
 
 def measure(size: Size) -> Figures:
     """Run everything, print the tables and return the figures."""
-    rounds, short, long = {"quick": (1, 5.0, 20.0), "default": (3, 8.0, 30.0), "full": (5, 12.0, 90.0)}[size]
+    rounds, short, long = {"quick": (1, 4.0, 15.0), "default": (3, 8.0, 30.0), "full": (5, 12.0, 90.0)}[size]
     found: dict[str, list[float]] = {}
     rows = list[list[object]]()
     found["two_threads"] = [faster_with_two_threads()]

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from lightning_core.agent.steering.suspension import gpu_of
 from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
@@ -70,6 +69,11 @@ def use_meter(device: torch.device, cores: Callable[[], int]) -> UseMeter:
         with suppress(Exception):  # without NVML nothing is known
             return UseMeter(GpuUse(gpu_of(device)))
     return UseMeter(None)
+
+
+def gpu_of(device: torch.device) -> str:
+    """Return the UUID of a GPU, as NVML has it."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 class CpuUse:
