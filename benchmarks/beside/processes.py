@@ -97,13 +97,13 @@ class Narrow4(Work):
 class Broad1(Work):
     """Of two threads, which are faster than one."""
 
-    rows, width, threads = 384, 640, 2
+    rows, width, threads = 512, 1024, 2
 
 
 class Broad2(Work):
     """Of two threads, with fewer samples."""
 
-    rows, width, threads = 256, 640, 2
+    rows, width, threads = 384, 1024, 2
 
 
 class Run(NamedTuple):
@@ -251,13 +251,13 @@ def measure(size: Size) -> Figures:
                 at = folder / f"{name}{number}"
                 turns = managed(cluster, kinds, short, at / "turns", Beside.NEVER)
                 lone = {kind: batch_seconds(stamps) for kind, stamps in turns.stamps.items()}
-                auto = managed(cluster, kinds, long if kinds is NARROW else short, at / "auto", Beside.AUTO)
+                auto = managed(cluster, kinds, long, at / "auto", Beside.AUTO)
                 free = unmanaged(kinds, short, at / "free") if kinds is NARROW else None
                 again = managed(cluster, kinds, short, at / "again", Beside.NEVER)
                 reference = (work(turns, lone) + work(again, lone)) / 2
-                figures = {f"turns_{name}": reference, f"sum_{name}": work(auto, lone) / reference,
-                           f"tried_{name}": auto.tried}  # fmt: skip
+                figures = {f"sum_{name}": work(auto, lone) / reference, f"tried_{name}": auto.tried}
                 if free is not None:
+                    figures["turns_cpu"] = reference  # of batches that are much shorter than a quantum
                     figures[f"all_at_once_{name}"] = work(free, lone) / reference
                     if auto.stood is not None:
                         figures[f"stood_s_{name}"] = auto.stood

@@ -149,8 +149,9 @@ class Report:
         hyper_parameters: Hyper-parameters, sent once; None if the scheduler has them, or there are none.
         met: Value that met its target, judged by the training process with the scheduler's rule; None if it is not met,
             or batches are counted.
-        used: Seconds of its device that this incarnation has used, of its busy ones: on CPUs its CPU seconds divided by
-            the cores of the device, on a GPU the seconds in which a kernel ran there. None where that is unknown.
+        used: Seconds of its device that this incarnation has used: on CPUs the seconds for which its threads needed a
+            core, divided by the cores of the device; on a GPU the seconds in which a kernel ran there. None where that
+            is unknown.
     """
 
     job: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from lightning_core.agent.reporting import use_meter as meters
-from lightning_core.agent.reporting.use_meter import CHILDREN_PERIOD, CpuUse, GpuUse, UseMeter, use_meter
+from lightning_core.agent.reporting.use_meter import LOOK_PERIOD, CpuUse, GpuUse, UseMeter, use_meter
 from lightning_core.callbacks import CoreCallback
 from tests.tiny import QUIET, Line, Points
 
@@ -24,13 +25,14 @@ class Machine:
         self.now = self.own = self.theirs = 0.0
         self.cores = 2
         self.looks = 0
+        self.waits: dict[int, float] = {}
 
     def children(self) -> float:
         self.looks += 1
         return self.theirs
 
     def use(self) -> CpuUse:
-        return CpuUse(lambda: self.cores, lambda: self.now, lambda: self.own, self.children)
+        return CpuUse(lambda: self.cores, lambda: self.now, lambda: self.own, self.children, lambda: dict(self.waits))
 
 
 def test_cpu_seconds_count_from_the_first_look_by_the_cores_of_the_device() -> None:
@@ -51,14 +53,32 @@ def test_children_are_looked_for_now_and_then_and_one_that_ends_is_not_counted_t
     assert use(0.0, True) == 0.0
     machine.theirs = 4.0
     assert (use(1.0, True), machine.looks) == (0.0, 1)
-    machine.now = CHILDREN_PERIOD
+    machine.now = LOOK_PERIOD
     assert (use(1.0, True), machine.looks) == (2.0, 2)
     machine.own, machine.theirs = 4.0, 0.0  # it is waited for, and gone from the list a second later
     assert use(1.0, True) == 4.0
-    machine.now = 2 * CHILDREN_PERIOD
+    machine.now = 2 * LOOK_PERIOD
     assert use(1.0, True) == 4.0
     machine.own = 9.0
     assert use(1.0, True) == 4.5
+
+
+def test_waiting_for_a_core_counts_as_using_it_and_a_thread_that_ends_takes_nothing_back() -> None:
+    machine = Machine()
+    machine.waits = {1: 5.0, 2: 1.0}  # before the first look
+    use = machine.use()
+    assert use(0.0, True) == 0.0
+    for now, waits, used in (
+        (LOOK_PERIOD, {1: 6.0, 2: 1.0}, 0.5),
+        (2 * LOOK_PERIOD, {1: 6.0}, 0.5),
+        (3 * LOOK_PERIOD, {1: 7.0, 3: 3.0}, 2.5),
+    ):
+        machine.now, machine.waits = now, waits
+        assert use(now, True) == used
+
+
+def test_the_kernel_tells_how_long_a_thread_has_waited() -> None:
+    assert meters._seconds_of_waiting()[threading.get_native_id()] >= 0.0
 
 
 def test_the_cpu_time_of_a_child_counts() -> None:

@@ -1,8 +1,9 @@
 """Measures for how much of its time a training keeps its device busy, in the thread that reports.
 
 On CPUs it is the CPU time of the process and of those that it has started, such as the workers of its loaders, by the
-cores of its device. On a GPU it is the part of the time in which a kernel runs there, as NVML has it, while no other
-training takes turns on it.
+cores of its device. The time for which its threads wait for a core counts too: a training that would fill its device
+does so though others, outside the pool, take a part of its cores. On a GPU it is the part of the time in which a kernel
+runs there, as NVML has it, while no other training takes turns on it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
 
-# Seconds between two looks at the processes that this one has started: a look reads a file for each of its threads.
-CHILDREN_PERIOD = 1.0
+# Seconds between two looks at the processes that this one has started, and at how long its threads have waited: a look
+# reads two files for each thread.
+LOOK_PERIOD = 1.0
 TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 Read = Callable[[float, bool], float | None]
@@ -77,13 +79,14 @@ def gpu_of(device: torch.device) -> str:
 
 
 class CpuUse:
-    """Counts the CPU seconds of this process and its descendants, each divided by the cores that the device then has.
+    """Counts the seconds for which this process and its descendants need a core, divided by the cores of the device.
 
     Args:
         cores: Returns the cores of the device.
         clock: Monotonic clock, in seconds.
         cpu: Returns the CPU seconds of this process and of those that it has waited for.
         children: Returns those of its descendants that are there.
+        waits: Returns the seconds for which each of its threads has waited for a core, by its number.
     """
 
     def __init__(
@@ -92,9 +95,12 @@ class CpuUse:
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] | None = None,
         children: Callable[[], float] | None = None,
+        waits: Callable[[], dict[int, float]] | None = None,
     ) -> None:
         self._cores, self._clock = cores, clock
         self._cpu, self._children = cpu or _own_seconds, children or _seconds_of_children
+        self._waits = waits or _seconds_of_waiting
+        self._waited: dict[int, float] | None = None
         self._due_at = -float("inf")
         self._theirs = self._used = 0.0
         self._before: float | None = None
@@ -103,7 +109,8 @@ class CpuUse:
         """Return the seconds of the device that were used since the first call."""
         if self._clock() >= self._due_at:
             self._theirs = self._children()
-            self._due_at = self._clock() + CHILDREN_PERIOD
+            self._add_waits()
+            self._due_at = self._clock() + LOOK_PERIOD
         total = self._cpu() + self._theirs
         # It may fall for a moment: a child that has ended is counted among the dead at once, or among none.
         before = total if self._before is None else self._before
@@ -111,6 +118,13 @@ class CpuUse:
             self._used += (total - before) / self._cores()
             self._before = total
         return self._used
+
+    def _add_waits(self) -> None:
+        """Add how long the threads have waited since the look before; one that has ended counts no more."""
+        waits, before = self._waits(), self._waited
+        if before is not None:
+            self._used += sum(max(waits[one] - before.get(one, 0.0), 0.0) for one in waits) / self._cores()
+        self._waited = waits
 
 
 class GpuUse:
@@ -140,6 +154,15 @@ class GpuUse:
 
 def _own_seconds() -> float:
     return sum(os.times()[:4])
+
+
+def _seconds_of_waiting() -> dict[int, float]:
+    """Return the seconds for which each thread of this process has waited for a core; empty if the kernel counts none."""
+    found = dict[int, float]()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError, IndexError):  # it has just ended
+            found[int(thread.name)] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return found
 
 
 def _seconds_of_children() -> float:
