@@ -157,7 +157,7 @@ def _own_seconds() -> float:
 
 
 def _seconds_of_waiting() -> dict[int, float]:
-    """Return the seconds for which each thread of this process has waited for a core; empty if the kernel counts none."""
+    """Return the seconds for which each thread of this process has waited for a core, as far as the kernel says."""
     found = dict[int, float]()
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError, IndexError):  # it has just ended
