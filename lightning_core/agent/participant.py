@@ -37,13 +37,14 @@ from lightning_core.agent.reporting.memory_meter import memory_meter
 from lightning_core.agent.reporting.rank_memory import RankMemory
 from lightning_core.agent.reporting.rank_watch import RankWatch, store_of_group
 from lightning_core.agent.reporting.target_reader import LoggedMetrics, Stage
+from lightning_core.agent.reporting.use_meter import gpu_of, use_meter
 from lightning_core.agent.slurm import SlurmEnd
 from lightning_core.agent.steering.busy_timer import BusyTimer, GpuTimer, HostTimer
 from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
 from lightning_core.agent.steering.offload import Offload
 from lightning_core.agent.steering.ranks import NOTHING, Ranks, SideAction
 from lightning_core.agent.steering.steering import Steering
-from lightning_core.agent.steering.suspension import Mover, Suspension, gpu_of
+from lightning_core.agent.steering.suspension import Mover, Suspension
 from lightning_core.agent.user_code.guarded import Guarded
 from lightning_core.core.answers import Grant, JobForecast
 from lightning_core.core.events import Cell, ExitCause, WorkerExited
@@ -182,6 +183,7 @@ class Participant:
                 hold_timeout=10.0 if launched else CLOSE_TIMEOUT / 2,
                 asks_forecast=not launched or loop.shows_forecasts, listens=launched, hangs=self.hangs,
                 give_up=options.give_up, memory=self._rank_memory or meter, ranks=watch,
+                use=None if self.has_ranks else use_meter(loop.device, lambda: self.steering.cores_of_device()),
             )  # fmt: skip
 
         self.mailbox: Mailbox | None = self._alone(make_mailbox, None) if loop.rank == 0 else None

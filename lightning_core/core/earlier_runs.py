@@ -17,6 +17,7 @@ from lightning_core.core.limits import (
     MAX_COUNT,
     MAX_DEVICES,
     MAX_MEMORY,
+    MAX_NAME,
     check_at_most,
     check_factor,
     check_length,
@@ -28,6 +29,14 @@ MAX_EARLIER_RUNS = 3
 """Earlier runs of one job; more do not make its forecast better."""
 MAX_POINTS = 128
 """Points of a curve."""
+MAX_PACES = 200
+"""Earlier paces of one event."""
+MAX_BESIDE = 8
+"""Trainings beside another."""
+# Characters of a kind of trainings: of a model, and of a batch size.
+MAX_FAMILY = MAX_NAME + 20
+# Slowest and fastest pace that is remembered.
+SLOWEST_PACE, FASTEST_PACE = 0.01, 100.0
 # Width of a bin in the logarithm of batches; it doubles when there would be too many bins.
 FIRST_WIDTH = 0.05
 # Relative difference below which two means are the same.
@@ -60,6 +69,46 @@ class EarlierRun(NamedTuple):
     """Numbers of devices, increasing, and the batches per second on each; empty if unknown."""
     memory: int | None = None
     """Bytes of each device's memory that its process had at its peak, with as large a batch; None if unknown."""
+
+
+class EarlierPace(NamedTuple):
+    """How fast trainings of a kind were beside others in an earlier pool.
+
+    Example::
+
+        >>> check_pace(EarlierPace("bert", ("resnet",), 0.8, 30.0))
+        >>> check_pace(EarlierPace("bert", (), 0.8, 30.0))
+        Traceback (most recent call last):
+        ...
+        ValueError: bert: trainings beside it must be 1 to 8, got 0
+    """
+
+    family: str
+    """Kind of the training, as :attr:`~lightning_core.core.jobs.Job.family` names it."""
+    others: tuple[str, ...]
+    """Kinds of those beside it, sorted."""
+    pace: float
+    """Its throughput as a fraction of its throughput alone, the geometric mean."""
+    seconds: float
+    """Seconds of training that it was measured for."""
+
+
+def check_pace(pace: EarlierPace) -> None:
+    """Check the values of an earlier pace.
+
+    Raises:
+        ValueError: If one is out of its range; the message names the kind, the rule and the value.
+    """
+    for kind in (pace.family, *pace.others):
+        check_length("kind of trainings", kind, MAX_FAMILY)
+    if not 1 <= len(pace.others) <= MAX_BESIDE:
+        raise ValueError(f"{pace.family}: trainings beside it must be 1 to {MAX_BESIDE}, got {len(pace.others)}")
+    if list(pace.others) != sorted(pace.others):
+        raise ValueError(f"{pace.family}: trainings beside it must be sorted, got {shown(pace.others)}")
+    if not SLOWEST_PACE <= pace.pace <= FASTEST_PACE:
+        raise ValueError(f"{pace.family}: pace must be {SLOWEST_PACE} to {FASTEST_PACE}, got {shown(pace.pace)}")
+    if not 0 < pace.seconds <= MAX_COUNT:
+        raise ValueError(f"{pace.family}: seconds must be above 0 to {MAX_COUNT:,}, got {shown(pace.seconds)}")
 
 
 def check_run(run: EarlierRun) -> None:

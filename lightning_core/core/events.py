@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from lightning_core.core.commands import Command
 from lightning_core.core.control import Ask, WallClock
-from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, EarlierRun, check_run
+from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, MAX_PACES, EarlierPace, EarlierRun, check_pace, check_run
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most, check_length
 from lightning_core.core.parts import message_body, message_name, read_message
@@ -149,6 +149,9 @@ class Report:
         hyper_parameters: Hyper-parameters, sent once; None if the scheduler has them, or there are none.
         met: Value that met its target, judged by the training process with the scheduler's rule; None if it is not met,
             or batches are counted.
+        used: Seconds of its device that this incarnation has used: on CPUs the seconds for which its threads needed a
+            core, divided by the cores of the device; on a GPU the seconds in which a kernel ran there. None where that
+            is unknown.
     """
 
     job: str
@@ -171,6 +174,7 @@ class Report:
     memory: MemoryUse | None = None
     hyper_parameters: HyperParameters | None = None
     met: Met | None = None
+    used: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,27 +257,33 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class EarlierRuns:
-    """Earlier runs of the same tasks that were found for jobs, right after they were submitted.
+    """Earlier runs of the same tasks that were found for jobs, right after they were submitted; and earlier paces.
 
-    A job that is unknown, or already has loss cells or earlier runs, is not changed.
+    A job that is unknown, or already has loss cells or earlier runs, is not changed; nor is a pace that is known.
 
     Args:
         runs: The runs, each once, at most :data:`MAX_RUNS_AT_ONCE`.
         found: Names of jobs, each with the places of its runs in ``runs``, the most relevant first; at most
             :data:`~lightning_core.core.earlier_runs.MAX_EARLIER_RUNS` for each job.
+        paces: How fast trainings of their kinds were beside others, at most
+            :data:`~lightning_core.core.earlier_runs.MAX_PACES`.
 
     Raises:
-        ValueError: If there are more, a run is invalid, or a place has no run.
+        ValueError: If there are more, a run or a pace is invalid, or a place has no run.
     """
 
     runs: tuple[EarlierRun, ...]
     found: tuple[tuple[str, tuple[int, ...]], ...]
+    paces: tuple[EarlierPace, ...] = ()
 
     def __post_init__(self) -> None:
         check_at_most("earlier runs at once", len(self.runs), MAX_RUNS_AT_ONCE)
         check_at_most("jobs with earlier runs", len(self.found), MAX_ITEMS)
+        check_at_most("earlier paces", len(self.paces), MAX_PACES)
         for run in self.runs:
             check_run(run)
+        for pace in self.paces:
+            check_pace(pace)
         for job, places in self.found:
             check_at_most(f"{job}: earlier runs", len(places), MAX_EARLIER_RUNS)
             if not all(0 <= place < len(self.runs) for place in places):

@@ -222,8 +222,7 @@ class Job:
             >>> Job("run-7", 60.0, "loss<=0.1").family
             'run'
         """
-        kind = self.model or self.like or re.sub(r"[-_. ]?\d+$", "", self.name) or self.name
-        return kind if self.batch_size is None else f"{kind}{BATCH_MARK}{self.batch_size}"
+        return family_of(self.name, self.like, self.model, self.batch_size)
 
     @property
     def is_launched(self) -> bool:
@@ -353,3 +352,9 @@ def check_term(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be {rule}, got {value}")
     for one in value if isinstance(value, tuple) else (value,):
         _BOUNDS.get(name, _unbounded)(name, one)
+
+
+def family_of(name: str, like: str, model: str, batch_size: int | None) -> str:
+    """Return the kind of a training; see :attr:`Job.family`."""
+    kind = model or like or re.sub(r"[-_. ]?\d+$", "", name) or name
+    return kind if batch_size is None else f"{kind}{BATCH_MARK}{batch_size}"

@@ -25,6 +25,8 @@ MAX_CELLS_AHEAD = 1000
 THROUGHPUT_MEMORY = 30.0
 # Shortest time in seconds over which a throughput is measured: reports may arrive in quick succession.
 MIN_TIMED_PERIOD = 0.15
+# Busy seconds alone after which it is known which part of its device a training keeps busy.
+MIN_USE_PERIOD = 0.5
 
 
 def row_of_report(table: JobTable, report: Report) -> int | None:
@@ -104,7 +106,7 @@ def is_countable(report: Report) -> bool:
     counts = (report.number, report.batches, report.batches_at_start, report.rejected, report.busy, batches or 0,
               seconds or 0.0, at_least, since, cells, *(report.hang or Hang(0.0)),
               1 if report.epoch_batches is None else report.epoch_batches - 1,
-              0 if report.met is None else report.met.batches)  # fmt: skip
+              0 if report.met is None else report.met.batches, report.used or 0.0)  # fmt: skip
     in_range = all(0 <= count <= MAX_COUNT for count in counts)
     rates = report.learning_rates
     return in_range and is_valid(report.checkpoint) and (rates is None or rates.are_valid)
@@ -123,6 +125,7 @@ def record_progress(state: SchedulerState, row: int, report: Report, now: float)
         if batches_at_start < table.batches[row]:  # batches that the last incarnation did not save are repeated
             table.lost_batches[row] += int(table.batches[row]) - batches_at_start
             table.batches[row] = batches_at_start
+    more_used = _more_used(table, row, report)
     table.last_report[row] = report.number
     more_batches = max(report.batches - int(table.batches[row]), 0)
     more_busy = max(report.busy + float(table.busy_before[row]) - float(table.busy[row]), 0.0)
@@ -136,6 +139,7 @@ def record_progress(state: SchedulerState, row: int, report: Report, now: float)
         table.recent_batches[row] = keep * table.recent_batches[row] + trained
         table.recent_busy[row] = keep * table.recent_busy[row] + more_busy
         table.alone_at[row], table.trial_since[row] = now, np.nan
+        _measure_use(state, row, more_used, more_busy, keep)
     table.batches[row] += more_batches
     table.busy[row] += more_busy
     table.rejected[row] = max(int(table.rejected[row]), report.rejected)
@@ -156,6 +160,25 @@ def _measure_pace(state: SchedulerState, row: int, batches: int, seconds: float)
     if seconds > 0 and alone > 0 and table.obeys[members].all():
         others = [table.jobs[other].family for other in members.tolist() if other != row]
         state.forming.paces.observe(table.jobs[row].family, others, batches / seconds / alone, seconds)
+
+
+def _more_used(table: JobTable, row: int, report: Report) -> float:
+    """Return the seconds of its device that a training has used since its last report; NaN if they are unknown."""
+    before = float(table.used[row]) if table.last_report[row] else np.nan  # another process counts anew
+    table.used[row] = np.nan if report.used is None else report.used
+    return max(float(table.used[row]) - before, 0.0) if before == before else np.nan
+
+
+def _measure_use(state: SchedulerState, row: int, used: float, busy: float, keep: float) -> None:
+    """Measure which part of its device a training keeps busy alone."""
+    table = state.table
+    recent = float(table.recent_busy[row])
+    if busy > 0 and isnan(table.recent_used[row]):  # all that came before counts as if it had been like this
+        table.recent_used[row] = used / busy * recent
+    else:
+        table.recent_used[row] = keep * table.recent_used[row] + used
+    if recent >= MIN_USE_PERIOD and not isnan(table.recent_used[row]):
+        state.forming.paces.use(table.jobs[row].family, min(float(table.recent_used[row]) / recent, 1.0))
 
 
 def _measure_resize(table: JobTable, row: int, report: Report, trained: int, now: float) -> None:

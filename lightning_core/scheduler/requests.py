@@ -77,13 +77,13 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
 
 
 def take_earlier_runs(state: SchedulerState, event: EarlierRuns) -> bool:
-    """Give jobs the earlier runs that were found for them; return whether a round is needed."""
+    """Give jobs the earlier runs that were found for them, and recall paces; return whether a round is needed."""
     rows = {name: places for name, places in event.found if _lacks_history(state, name)}
     for name, places in rows.items():
         row = state.table.row_of[name]
         state.accept(row)
         _give_history(state, row, event.of(places))
-    return bool(rows)
+    return state.forming.paces.recall(event.paces) or bool(rows)
 
 
 def _lacks_history(state: SchedulerState, name: str) -> bool:
@@ -284,8 +284,9 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return launching_row(table, event) is None
         case Submit(jobs):
             return all(table.find_active(job.name) is not None for job in jobs)
-        case EarlierRuns(found=found):
-            return not any(_lacks_history(state, name) for name, _ in found)
+        case EarlierRuns(found=found, paces=paces):
+            known = state.forming.paces
+            return not any(_lacks_history(state, name) for name, _ in found) and not any(map(known.lacks, paces))
         case Close():
             return state.closing
         case PartEvent():

@@ -39,6 +39,7 @@ from lightning_core.core.commands import (
     SetTerms,
 )  # fmt: skip
 from lightning_core.core.control import Ask, Asker
+from lightning_core.core.earlier_runs import EarlierPace
 from lightning_core.core.events import (
     Checkpoint,
     EarlierRuns,
@@ -238,7 +239,7 @@ class Scheduler:
         view = forecast(this, state.curves, chooses_sizes=state.chooses_sizes)
         plan, caps = state.plan(this, view)
         allocation = allocate(this, plan, caps)
-        companies = state.forming.form(this, plan, view, allocation.share, allocation.homes, allocation.memory)
+        companies = state.forming.form(this, plan, view, allocation.share, allocation.homes, allocation.memory, caps)
         allocation = allocation._replace(share=companies.share, companies=companies)
         state.answers += grant(this, plan, allocation)
         # Verdicts come last: the reason of one may be that of the grant, which must be the new one.
@@ -272,6 +273,12 @@ class Scheduler:
     def ended_runs(self, names: Collection[str] | None = None) -> list[EndedRun]:
         """Return what jobs did that have ended: the newest ones of some names, or all that are remembered."""
         return ended_runs(self._state, names)
+
+    def measured_paces(self, names: Collection[str] | None = None) -> list[EarlierPace]:
+        """Return how fast trainings were beside others: those of the kinds of some jobs, or all."""
+        places = [found for name in names or () if (found := self._state.find(name)) is not None]
+        families = None if names is None else {table.jobs[row].family for table, row in places}
+        return self._state.forming.paces.measured(families)
 
     def incarnation(self, name: str) -> int:
         """Return the current incarnation of a job; a KeyError if there is none."""

@@ -100,7 +100,8 @@ class Host:
         self._news: list[Event] = [] if here == self.scheduler.packages else [PartEvent(PACKAGES, here)]
         self.counters = Counters()
         """Decisions and commits since this process started."""
-        self.runs = PoolHistory(history, shared=self.scheduler.settings.share_history)
+        told = self.scheduler.settings
+        self.runs = PoolHistory(history, shared=told.share_history, cores=told.cores)
         self.runs.begin(self.scheduler.ended_runs(), self.now())
 
     def now(self) -> float:
@@ -129,7 +130,8 @@ class Host:
             return answers + known
         answers += self._decide(event, now)
         for found in self.runs.find(event.jobs) if isinstance(event, Submit) else ():
-            answers += self._decide(found, now)
+            if self.scheduler.answers_to_no_op(found, now) is None:
+                answers += self._decide(found, now)
         return answers
 
     def decide_time(self) -> list[Answer]:
@@ -229,8 +231,10 @@ class Host:
 
     def close(self) -> None:
         """Close the journal."""
+        self.runs.note_paces(self.scheduler.measured_paces())
+        self.commit()
+        self.runs.write()
         if self._journal is not None:
-            self.commit()
             self._note_state(self._journal)
             self.keep_short()
             self._journal.close()
@@ -263,6 +267,7 @@ class Host:
                 self._note_length(self._journal)
             if ended := {one.job for one in answers if isinstance(one, End)}:
                 self.runs.note(self.scheduler.ended_runs(ended), now)
+                self.runs.note_paces(self.scheduler.measured_paces(ended))
         except Exception:
             self._take_back()
             raise

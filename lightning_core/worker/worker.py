@@ -62,7 +62,8 @@ class Worker:
             for module in NEEDED:
                 importlib.import_module(module)
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-        torch.set_num_threads(cores)
+        self._threads = _threads_of_user(Path("/proc/self/environ").read_bytes()) or cores
+        torch.set_num_threads(self._threads)
         for name in [name for name in os.environ if name.startswith("LIGHTNING_CORE_")]:
             del os.environ[name]  # set for the shell that started the pool, not for its jobs
         if kind == "gpu" and torch.cuda.device_count() != 1:
@@ -127,12 +128,15 @@ class Worker:
             return WorkerExited(assignment.job, assignment.incarnation, cause, story(error))
 
     def _train_here(self, assignment: Assignment) -> WorkerExited:
+        import torch
+
         from lightning_core.callbacks.launched import LaunchedCallback
         from lightning_core.node.arbiter_client import ArbiterClient
         from lightning_core.node.device_cores import cores_of
         from lightning_core.node.suspender_client import suspender_of
         from lightning_core.server.clients.ray_client import RayClient
 
+        torch.set_num_threads(self._threads)  # the job before may have set its own
         rank, home = assignment.rank, Path(assignment.folder)
         on_host, device = assignment.kind == "cpu", assignment.devices[rank.number]
         bound = cores_of(device, self._cores, self._arbiter) if on_host else None
@@ -186,6 +190,20 @@ class Worker:
             except ConnectionError as error:
                 log.warning("%s: %s", assignment.job, error)
                 time.sleep(0.5)
+
+
+def _threads_of_user(environment: bytes) -> int | None:
+    """Return how many threads a user wants for each process; None if that is not said.
+
+    Args:
+        environment: Environment with which the process was started, as in ``/proc``: Ray sets the variable later.
+    """
+    variables = dict(line.partition(b"=")[::2] for line in environment.split(b"\0"))
+    for name in (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS"):  # in torch's order
+        first = variables.get(name, b"").split(b",")[0].strip()
+        if first.isdigit() and int(first):
+            return int(first)
+    return None
 
 
 def _log_result(assignment: Assignment, forecast: JobForecast | None) -> None:

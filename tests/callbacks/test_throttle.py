@@ -120,6 +120,19 @@ def test_a_share_of_several_cores_sets_cores_and_threads(monkeypatch: pytest.Mon
     assert threads == [2, 1, 3]  # in the end as many as there were
 
 
+def test_a_share_leaves_the_threads_that_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    threads = list[int]()
+    monkeypatch.setattr(quotas, "open_quota", lambda **_: Group())
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    made = Throttle("job", on_host=True)
+    for share in (0.8, 1.0, None):
+        made.set(share, 4)
+    assert threads == [1, 1, 1]
+
+
 def test_without_a_control_group_it_pauses_and_logs_that_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_core.core.control import WallClock
 from lightning_core.core.events import PartEvent
-from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.jobs import Beside, Capability, Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.parts.edge_cloud.day_plan import DemandSeen, PlanGiven
 from lightning_core.parts.market.spot_market import Market
@@ -42,10 +42,10 @@ def settings() -> dict[str, Settings]:
     """Return the settings of each: a market under each spot policy, a plan, and owners under two policies."""
     made = {f"market-{policy}": on_market(policy) for policy in SPOT_POLICIES}
     made |= {
-        f"{name}-owners": Settings(name, devices=3, divider={"owners": OWNERS}, beside="never")
+        f"{name}-owners": Settings(name, devices=3, divider={"owners": OWNERS}, beside=Beside.NEVER)
         for name in ("edf", "laira")
     }
-    return made | {"plan": Settings("fifo", devices=5, beside="never", period=60.0, stay=60.0,
+    return made | {"plan": Settings("fifo", devices=5, beside=Beside.NEVER, period=60.0, stay=60.0,
                                     locations=("a", "b", "c", "cloud", "cloud"), controllers={"plan": {}})}  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def on_market(policy: str) -> Settings:
         "calendar": {"closed": [CLOSED]},
         "market": {"interval": INTERVAL, "policy": policy, "save_every": 10.0, "budget": 22.0},
     }  # fmt: skip
-    return Settings("edf", period=20.0, devices=12, controllers=controllers, beside="never")
+    return Settings("edf", period=20.0, devices=12, controllers=controllers, beside=Beside.NEVER)
 
 
 def play(path: Path, settings: Settings) -> None:

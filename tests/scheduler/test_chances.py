@@ -49,14 +49,14 @@ def test_the_job_that_has_the_share_ends_later_by_its_pace(left: float, value: f
     assert effect.host == pytest.approx(40.0)
     assert effect.value == value
     # The other has done 50 s of its work by then, and goes on alone.
-    assert effect.others == (pytest.approx(650.0),)
+    assert effect.others == pytest.approx((650.0,))
 
 
 def test_it_is_faster_again_once_the_other_has_ended() -> None:
     found = prospects([60.0, 10.0], [1000.0, 1000.0], [1.0, 0.0])
     effect = found.effect(0, 1.0, 0.5, [Member(1, 0.5)])
     assert effect.host == pytest.approx(10.0)  # for 20 s it had half of its throughput
-    assert effect.others == (pytest.approx(20.0),)
+    assert effect.others == pytest.approx((20.0,))
 
 
 def test_a_job_that_is_in_time_only_beside_another_counts() -> None:
@@ -93,7 +93,7 @@ def test_jobs_that_share_a_device_have_the_time_of_both() -> None:
     effect = found.effect(0, 1.0, 0.8, [Member(1, 0.8)])  # 62 s instead of 100
     assert effect.value == 2.0
     assert effect.host == 0.0
-    assert effect.others == (pytest.approx(62.5),)
+    assert effect.others == pytest.approx((62.5,))
 
 
 def test_best_effort_jobs_and_unknown_work_count_for_nothing() -> None:

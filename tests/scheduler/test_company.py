@@ -242,7 +242,7 @@ def test_a_held_job_leaves_its_company() -> None:
     _, simulation = play(pair(), {"a": 1.0, "b": 1.0}, until=30.0)
     scheduler = scheduler_of(simulation)
     before = scheduler.directive("a")
-    answers = scheduler.handle(Pause("b", "person"), 30.5)
+    answers = scheduler.handle(Pause("b"), 30.5)
     after = scheduler.directive("a")
     assert isinstance(before, Grant)
     assert isinstance(after, Grant)

@@ -159,7 +159,7 @@ def test_a_store_of_another_version_is_left_alone(store: RunStore) -> None:
     with closing(sqlite3.connect(store.path)) as connection, connection:
         connection.execute("PRAGMA user_version = 99")
     before = store.path.read_bytes()
-    with pytest.raises(RunStoreError, match=r"its version is 99, and this release of lightning_core reads version 2"):
+    with pytest.raises(RunStoreError, match=r"its version is 99, and this release of lightning_core reads version 3"):
         RunStore(store.path)
     assert store.path.read_bytes() == before
 
@@ -205,4 +205,4 @@ def test_a_run_tells_its_memory_to_a_job_on_such_devices_with_as_large_a_batch()
 
 
 def test_the_constants_are_those_of_the_documentation() -> None:
-    assert (run_store.SCHEMA, FILE) == (2, "history.db")
+    assert (run_store.SCHEMA, FILE) == (3, "history.db")

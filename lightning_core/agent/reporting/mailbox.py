@@ -22,6 +22,7 @@ from lightning_core.agent.reporting.memory_meter import MemoryMeter
 from lightning_core.agent.reporting.outbox import Outbox
 from lightning_core.agent.reporting.rank_memory import RankMemory
 from lightning_core.agent.reporting.rank_watch import RankWatch
+from lightning_core.agent.reporting.use_meter import UseMeter
 from lightning_core.core.answers import End, Grant, JobForecast
 from lightning_core.core.events import Cell, Checkpoint, WorkerExited
 from lightning_core.core.limits import MAX_REPORTED_CELLS
@@ -53,6 +54,7 @@ class Mailbox:
             thread is, and in the last line for how long. None to report that only.
         memory: Meter of the training's memory; None to measure nothing.
         ranks: Watch of the ranks; None if there is only one.
+        use: Meter of what the training uses of its device; None to measure nothing.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Mailbox:
         give_up: Callable[[str], None] | None = None,
         memory: MemoryMeter | RankMemory | None = None,
         ranks: RankWatch | None = None,
+        use: UseMeter | None = None,
     ) -> None:
         self.outbox = Outbox()
         """Contents of the next report."""
@@ -85,6 +88,7 @@ class Mailbox:
         self._give_up = give_up
         self._memory = memory
         self._ranks = ranks
+        self._use = use or UseMeter(None)
         self._connect = connect
         self._connection: SchedulerConnection | None = None
         self._job = job
@@ -216,7 +220,7 @@ class Mailbox:
         return max(asked, self._period)
 
     def _look(self) -> None:
-        """Look whether the training hangs, and what memory it has; log once where it hangs."""
+        """Look whether the training hangs, what memory it has and what it uses of its device; log once a hang."""
         directive, before = self.inbox.directive, self.outbox.hang
         share, beside = (directive.share, directive.beside) if isinstance(directive, Grant) else (1.0, 0)
         hang = self.hangs.look(share or 1.0, beside=beside > 0)
@@ -224,6 +228,8 @@ class Mailbox:
         self.outbox.hang = parted or hang
         if self._memory is not None and self.outbox.has_trained and not self.hangs.suspended:
             self.outbox.memory = self._memory.look()
+        if (progress := self.outbox.progress) is not None:
+            self.outbox.used = self._use.look(progress[1], alone=share == 1.0 and not beside)
         if before is None and hang is not None:
             log.warning("%s: the training hangs:\n%s", self._job, self.hangs.story())
 

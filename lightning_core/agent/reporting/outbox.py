@@ -42,6 +42,7 @@ class Outbox:
         epoch_batches: Batches of an epoch, for a target in epochs; reported as they are.
         memory: Memory of the training, once it has trained; reported as they are.
         hyper_parameters: What it is trained with; reported as they are.
+        used: Seconds of its device that the training has used; None where that is unknown.
         met: What met the target; stored after the cell that did it, so that no report has it without that cell.
     """
 
@@ -59,6 +60,7 @@ class Outbox:
         self.memory: MemoryUse | None = None
         self.hyper_parameters: HyperParameters | None = None
         self.met: Met | None = None
+        self.used: float | None = None
         self._arrived_memory: MemoryUse | None = None
         self._arrived_parameters: HyperParameters | None = None
         self._arrived_epoch: int | None = None
@@ -109,7 +111,7 @@ class Outbox:
             self.hang, None if (rates := self.learning_rates) is self._arrived_rates else rates,
             None if (epoch := self.epoch_batches) == self._arrived_epoch else epoch,
             None if (memory := self.memory) == self._arrived_memory else memory,
-            None if (parameters := self.hyper_parameters) == self._arrived_parameters else parameters, met,
+            None if (parameters := self.hyper_parameters) == self._arrived_parameters else parameters, met, self.used,
         )  # fmt: skip
 
     def note_arrival(self, report: Report) -> None:

@@ -399,13 +399,13 @@ class Steering:
 
     def _set_limit(self, share: float | None) -> None:
         before = self._throttle.by_kernel
-        self._throttle.set(share, self._cores_of_device())
+        self._throttle.set(share, self.cores_of_device())
         if self._throttle.by_kernel != before:
             self._release(again=False)  # the lock is no longer needed, or needed again
             if not before and self._device_lock is not None:
                 self._device_lock.bind()
 
-    def _cores_of_device(self) -> int:
+    def cores_of_device(self) -> int:
         """Return the cores of the device, which a script learns from the pool that it has joined."""
         return self._cores if self._launched or self._mailbox is None else self._mailbox.cores
 
@@ -421,7 +421,7 @@ class Steering:
             self._close_own_device_lock()
             if self._timer.on_host:
                 self._affinity = os.sched_getaffinity(0)
-            bound = cores_of(device, self._cores_of_device(), Path(paths[device])) if self._timer.on_host else None
+            bound = cores_of(device, self.cores_of_device(), Path(paths[device])) if self._timer.on_host else None
             tell = partial(log.warning, "%s: %s", self._job)
             self._device_lock = ArbiterClient(Path(paths[device]), cores=bound, tell=tell)
             self._own_device_lock = device, self._device_lock

@@ -19,8 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-import torch
-
 from lightning_core.agent.reporting.hang_watch import HangWatch
 from lightning_core.agent.steering.offload import Offload, RoomWait
 from lightning_core.core.events import ExitCause
@@ -187,8 +185,3 @@ class Suspension:
 
 # What moves the state of a held training off its device.
 Mover = Offload | Suspension
-
-
-def gpu_of(device: torch.device) -> str:
-    """Return the UUID of a GPU, as NVML has it."""
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

@@ -79,12 +79,12 @@ class Throttle:
         self._began = None if self._began is None else now
 
     def _set_threads(self, threads: int | None) -> None:
-        """Set the number of torch threads; None restores the number before the first limit."""
+        """Set the number of torch threads, at most those before the first limit; None restores these."""
         import torch
 
         if self._threads is None:
             self._threads = torch.get_num_threads()
-        torch.set_num_threads(self._threads if threads is None else max(1, threads))
+        torch.set_num_threads(self._threads if threads is None else min(max(1, threads), self._threads))
 
     def begin(self) -> None:
         """Note that the training runs."""

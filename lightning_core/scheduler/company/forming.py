@@ -23,7 +23,7 @@ from lightning_core.core.arrays import FloatArray, IntArray
 from lightning_core.core.jobs import Beside
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.saved_state import Stateful
-from lightning_core.scheduler.allocation import Devices
+from lightning_core.scheduler.allocation import Caps, Devices
 from lightning_core.scheduler.company.chances import Effect, Member, Prospects
 from lightning_core.scheduler.company.paces import Paces
 from lightning_core.scheduler.device_memory import Needs
@@ -32,8 +32,8 @@ from lightning_core.scheduler.tables.table import JobTable
 
 # Work done together, as a multiple of turns, from which on it pays to begin, and below which it ends.
 PAYS, STILL_PAYS = 1.06, 1.0
-# Further work that another company must promise before it takes the place of one that pays.
-BETTER = 0.05
+# Further work that another company must promise before it takes the place of one that pays, and seconds before that.
+BETTER, STAYS = 0.05, 8.0
 # Doubt about the work done together above which it is tried before it is believed.
 UNSURE = 0.08
 # Doubts by which a company is given the benefit of the doubt when it is tried.
@@ -115,6 +115,37 @@ class _CompanyChoice(NamedTuple):
     wanted: bool = False
 
 
+class _RoomOfGroups:
+    """What groups of jobs hold of the devices, and what they may hold at most.
+
+    Args:
+        caps: What they may hold.
+        held: Devices that each job has a share of, shape ``(n,)``.
+    """
+
+    def __init__(self, caps: Caps, held: FloatArray) -> None:
+        self._of, self._most = caps.of, caps.most
+        self._held = np.bincount(np.asarray(caps.of), held, len(caps.most)).tolist()
+
+    def change(self, members: Sequence[_Trainee], counts: Sequence[float]) -> dict[int, float]:
+        """Return what each group would hold if so much of a device counted as each member's own."""
+        would: dict[int, float] = {}
+        for one, part in zip(members, counts, strict=True):
+            group = self._of[one.at]
+            would[group] = would.get(group, self._held[group]) + part - one.share
+        return would
+
+    def allows(self, members: Sequence[_Trainee], counts: Sequence[float]) -> bool:
+        """Return whether no group would hold more than it may, or than it does now."""
+        would = self.change(members, counts)
+        return all(devices <= max(self._most[group], self._held[group]) + 1e-9 for group, devices in would.items())
+
+    def take(self, members: Sequence[_Trainee], counts: Sequence[float]) -> None:
+        """Count so much of a device as each member's own."""
+        for group, devices in self.change(members, counts).items():
+            self._held[group] = devices
+
+
 class Forming(Stateful):
     """Forms companies, and keeps account of what trials have lost."""
 
@@ -123,10 +154,11 @@ class Forming(Stateful):
     def __init__(self) -> None:
         self.paces = Paces()
         self._lost = self._time = self._at = 0.0
+        self._room: _RoomOfGroups | None = None  # of the round
 
     def form(
         self, round: Round, plan: Plan, view: JobView, share: FloatArray, homes: Sequence[Devices] | None,
-        memory: Needs | None,
+        memory: Needs | None, caps: Caps | None = None,
     ) -> Companies:  # fmt: skip
         """Return the companies of a round.
 
@@ -137,6 +169,7 @@ class Forming(Stateful):
             share: Share of its devices that each job is allocated, shape ``(n,)``.
             homes: Devices of each job; None if all are on the only one.
             memory: Memory that each needs; None if that limits none.
+            caps: Devices that the groups of its jobs may have; None if they are not limited.
         """
         n = len(round)
         result = Companies(
@@ -148,6 +181,7 @@ class Forming(Stateful):
         trainees = self._trainees(round, plan, view, share, homes, memory)
         if any(len(there) > 1 for there in trainees.values()):
             prospects = Prospects(view, plan, share, round.now)
+            self._room = None if caps is None else _RoomOfGroups(caps, share * round.table.size[round.rows])
             for there in trainees.values():
                 self._form(round, prospects, there, result)
         return result
@@ -232,6 +266,8 @@ class Forming(Stateful):
             since = round.now - float(table.company_since[host.row])
             if now.wanted or not (since >= GIVEN_UP or self._is_tried(host, present)):
                 return now
+            if now.together >= PAYS and since < STAYS:
+                return now
             if now.together >= STILL_PAYS:
                 best = now._replace(score=max(now.score + BETTER, PAYS))
         options = [[one] for one in others]
@@ -239,7 +275,7 @@ class Forming(Stateful):
             options += [[*best.others, one] for one in others if one not in best.others]
         for option in options:
             choice = self._weigh(prospects, host, option, free, COSTS)
-            if choice is None or choice.score <= best.score:
+            if choice is None or choice.score <= (best.score if choice.wanted else max(best.score, PAYS)):
                 continue
             lasts = min(host.left, *(one.left for one in option))
             if choice.wanted or not choice.unsure or (may_try and lasts >= WORTH_IT * TRIED):
@@ -262,6 +298,9 @@ class Forming(Stateful):
             return None
         if not self.paces.run_together([one.family for one in (host, *others)]):
             return None
+        members = [host, *others]
+        if self._room is not None and not self._room.allows(members, self._counts(members)):
+            return None
         effect = self._effect(prospects, host, others)
         if effect.value < -costs:
             return None
@@ -274,6 +313,15 @@ class Forming(Stateful):
         if promise < STILL_PAYS:
             return None
         return _CompanyChoice(others, together, promise + IN_TIME * effect.value, effect, unsure, wanted)
+
+    def _pace_list(self, members: Sequence[_Trainee]) -> list[float]:
+        """Return the expected pace of each member of a company."""
+        return [self.paces.expect(one.family, [x.family for x in members if x is not one]).pace for one in members]
+
+    def _counts(self, members: Sequence[_Trainee]) -> list[float]:
+        """Return how much of the device would count as each member's own."""
+        paces, share = self._pace_list(members), sum(one.share for one in members)
+        return [pace / sum(paces) * share for pace in paces]
 
     def _together(self, host: _Trainee, others: Sequence[_Trainee]) -> tuple[float, float]:
         """Return the work that some jobs do at once, as a multiple of turns, and the doubt about it."""
@@ -295,8 +343,7 @@ class Forming(Stateful):
     def _effect(self, prospects: Prospects, host: _Trainee, others: Sequence[_Trainee]) -> Effect:
         """Return what a company does to the chances of all."""
         members = [host, *others]
-        paces = [self.paces.expect(one.family, [x.family for x in members if x is not one]).pace for one in members]
-        share = sum(one.share for one in members)
+        paces, share = self._pace_list(members), sum(one.share for one in members)
         beside = [Member(one.at, pace) for one, pace in zip(others, paces[1:], strict=True)]
         return prospects.effect(host.at, share, paces[0], beside)
 
@@ -304,7 +351,9 @@ class Forming(Stateful):
         others, effect = chosen.others, chosen.effect
         assert effect is not None  # there are others
         members = [host, *others]
-        paces = [self.paces.expect(one.family, [x.family for x in members if x is not one]).pace for one in members]
+        paces = self._pace_list(members)
+        if self._room is not None:
+            self._room.take(members, self._counts(members))
         for one, pace in zip(members, paces, strict=True):
             result.group[one.at] = int(round.table.ordinal[host.row]) + 1
             result.pace[one.at], result.portion[one.at] = pace, pace / sum(paces)
@@ -320,6 +369,11 @@ class Forming(Stateful):
             table.trial_since[one.row] = round.now
         if round.now - table.trial_since[one.row] > LONE_TRIAL or one.share:
             return False
+        halves = [host.share / 2] * 2
+        if self._room is not None:
+            if not self._room.allows([host, one], halves):
+                return False
+            self._room.take([host, one], halves)
         result.share[one.at] = result.share[host.at] = host.share / 2
         return True
 

@@ -11,13 +11,14 @@ Rules
 3. Where trainings say which part of their device they keep busy, two that fill less than the device are expected to
    lose nothing, and others to share it. Where they do not, nothing speaks for or against a pair.
 4. Kinds that do not run together at all, for want of memory or else, are told apart: nothing follows for others.
-5. Of three or more at once, a pace is the product of the paces beside each, until it is measured.
+5. Of three or more at once, a pace is the product of the paces beside each, until it is measured; where all say how
+   much of the device they keep busy, as far as the paces of pairs differ from what follows from that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -25,7 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_core.core.arrays import FloatArray
+from lightning_core.core.earlier_runs import FASTEST_PACE, EarlierPace
 from lightning_core.core.jobs import BATCH_MARK
+from lightning_core.core.saved_state import decode, encode
 
 # Logarithm of a pace of which nothing is known, and how far it may be off; spread of the effects and of the rest.
 # Chosen on half of the measured trainings of `benchmarks.beside`, which judges by the others.
@@ -38,6 +41,8 @@ REST_OF_KNOWN = 0.1
 SECOND, LONGEST = 0.15, 0.03
 # Slowest pace that is told apart.
 SLOWEST = 0.1
+# Seconds for which what an earlier pool has measured counts at most: what is measured now soon counts more.
+EARLIER = 20.0
 # Kinds of company that are remembered, the newest ones: the regression takes the cube of their number.
 MAX_SEEN = 200
 
@@ -70,6 +75,7 @@ class Paces:
     def __init__(self) -> None:
         # Of a kind in a company: mean logarithm of its pace, and the seconds that it rests on.
         self._seen: dict[tuple[str, Company], tuple[float, float]] = {}
+        self._here: dict[tuple[str, Company], None] = {}  # those that were measured in this pool
         self._use: dict[str, float] = {}  # part of a device that a kind keeps busy alone
         self._apart: set[Company] = set()  # kinds that do not run together
         self._expected: dict[Pair, Expected] = {}
@@ -77,12 +83,14 @@ class Paces:
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        seen = [[family, list(others), *what] for (family, others), what in self._seen.items()]
-        return {"seen": seen, "use": dict(self._use), "apart": sorted(map(list, self._apart))}
+        seen = [[*key, *what, key in self._here] for key, what in self._seen.items()]
+        return {"seen": encode(seen), "use": dict(self._use), "apart": sorted(map(list, self._apart))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`state` returned."""
-        self._seen = {(family, tuple(others)): (mean, seconds) for family, others, mean, seconds in state["seen"]}
+        seen = decode(state["seen"])
+        self._seen = {(family, others): (mean, seconds) for family, others, mean, seconds, _ in seen}
+        self._here = {(family, others): None for family, others, _, _, here in seen if here}
         self._use = dict(state["use"])
         self._apart = {tuple(families) for families in state["apart"]}
         self._forget()
@@ -98,13 +106,38 @@ class Paces:
         """
         key = family, tuple(sorted(others))
         before, weight = self._seen.pop(key, (0.0, 0.0))
-        self._seen[key] = (
-            (before * weight + math.log(max(pace, SLOWEST)) * seconds) / (weight + seconds),
-            weight + seconds,
-        )
+        self._seen[key] = (before * weight + _logarithm(pace) * seconds) / (weight + seconds), weight + seconds
+        self._here[key] = None
         while len(self._seen) > MAX_SEEN:
-            del self._seen[next(iter(self._seen))]
+            oldest = next(iter(self._seen))
+            del self._seen[oldest]
+            self._here.pop(oldest, None)
         self._forget()
+
+    def recall(self, earlier: Sequence[EarlierPace]) -> bool:
+        """Take what an earlier pool has measured of companies that are unknown; return whether any is."""
+        found = [pace for pace in earlier if self.lacks(pace)][: MAX_SEEN - len(self._seen)]
+        for pace in found:
+            self._seen[pace.family, pace.others] = _logarithm(pace.pace), min(pace.seconds, EARLIER)
+        if found:
+            self._forget()
+        return bool(found)
+
+    def lacks(self, earlier: EarlierPace) -> bool:
+        """Return whether nothing is known of a company."""
+        return (earlier.family, earlier.others) not in self._seen and len(self._seen) < MAX_SEEN
+
+    def measured(self, families: Collection[str] | None = None) -> list[EarlierPace]:
+        """Return what was measured in this pool, with what earlier ones have added, for those that come after it.
+
+        Args:
+            families: Kinds that take part in what is wanted; None for all.
+        """
+        return [
+            EarlierPace(family, others, math.exp(self._seen[family, others][0]), self._seen[family, others][1])
+            for family, others in self._here
+            if families is None or family in families or not set(others).isdisjoint(families)
+        ]
 
     def part(self, families: Sequence[str]) -> None:
         """Record that trainings of some kinds do not run together."""
@@ -133,6 +166,9 @@ class Paces:
             return self._pair(family, others[0])
         pairs = [self._pair(family, other) for other in others]
         product = math.prod(pair.pace for pair in pairs)
+        if (use := self._together((family, *others))) is not None:
+            alone = math.prod(1.0 / max(self._together((family, other)) or 1.0, 1.0) for other in others)
+            product = min(product / alone, 1.0) / max(use, 1.0)
         doubt = math.sqrt(sum(pair.doubt**2 for pair in pairs))
         seen = self._seen.get((family, tuple(sorted(others))))
         if seen is None or not pairs:
@@ -170,17 +206,17 @@ class Paces:
         return self._solved
 
     def _prior(self, family: str, other: str) -> float:
-        if (use := self._both(family, other)) is None:
+        if (use := self._together((family, other))) is None:
             return MEAN
         return -math.log(max(use, 1.0))
 
-    def _both(self, family: str, other: str) -> float | None:
-        """Return the part of a device that two kinds would keep busy together; None if neither has said it.
+    def _together(self, families: Company) -> float | None:
+        """Return the part of a device that some kinds would keep busy together; None if none has said it.
 
         One that has not said it yet counts as the others of the pool do.
         """
-        said = [self._use.get(kind) for kind in (family, other)]
-        if said == [None, None]:
+        said = [self._use.get(family) for family in families]
+        if all(part is None for part in said):
             return None
         usual = sum(self._use.values()) / len(self._use)
         return sum(usual if part is None else part for part in said)
@@ -193,7 +229,7 @@ class Paces:
         if not self._use:
             return np.asarray(unknown)
         # What they say counts more than what others have shown.
-        says = [np.array([self._both(*pair) is not None for pair in pairs]) for pairs in (some, others)]
+        says = [np.array([self._together(pair) is not None for pair in pairs]) for pairs in (some, others)]
         return np.asarray(np.where(says[0][:, None] | says[1][None], REST_OF_KNOWN**2 * first * second, unknown))
 
     def _forget(self) -> None:
@@ -210,6 +246,10 @@ def _alike(some: NDArray[np.str_], others: NDArray[np.str_]) -> FloatArray:
 def _model(family: str) -> str:
     """Return the model of a kind of training, whatever its batch."""
     return family.rpartition(BATCH_MARK)[0] or family
+
+
+def _logarithm(pace: float) -> float:
+    return math.log(min(max(pace, SLOWEST), FASTEST_PACE))
 
 
 def _noise(seconds: float) -> float:

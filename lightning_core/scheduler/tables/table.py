@@ -89,6 +89,8 @@ class JobTable:
     busy_before: FloatArray  # of earlier incarnations
     recent_batches: FloatArray  # discounted sums for the throughput
     recent_busy: FloatArray
+    recent_used: FloatArray  # seconds of these in which it used its device; NaN if unknown
+    used: FloatArray  # seconds that this incarnation has used its device; NaN if unknown
     usual_throughput: FloatArray  # of earlier runs of its task on as many devices; NaN if unknown
     history_share: FloatArray  # part of the belief in its forecast that rests on them
     cells: IntArray
@@ -228,7 +230,7 @@ class JobTable:
         self.resizing_since[row] = np.nan
         self.resize[row] = np.nan if job.resize_seconds is None else job.resize_seconds
         self.loss[row] = self.best[row] = self.reach[row] = self.usual_throughput[row] = np.nan
-        self.memory[row] = self.held_memory[row] = np.nan
+        self.memory[row] = self.held_memory[row] = self.recent_used[row] = self.used[row] = np.nan
         self.told_memory[row] = np.nan if job.memory is None else job.memory
         self.trial_until[row] = NO_TRIAL
         self.ends_at[row] = self.ends_by[row] = self.trained_at[row] = np.inf

@@ -25,7 +25,7 @@ GRID = 1.06
 # Marks of a cell: whether cells right before it were left out.
 AFTER_A_BREAK, FOLLOWS = 1, 2
 # Fields of a report that only a running scheduler needs.
-_TRANSIENT = ("checkpoint", "horizon", "in_slow_phase", "bad_losses", "hang", "learning_rates")
+_TRANSIENT = ("checkpoint", "horizon", "in_slow_phase", "bad_losses", "hang", "learning_rates", "used")
 _REPORT, TICK = '{"kind":"report"', '{"kind":"tick"'
 
 

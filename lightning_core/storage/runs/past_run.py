@@ -1,4 +1,4 @@
-"""A run in the store: its course, and the identity of its task."""
+"""A run in the store: its course, and the identity of its task; and how fast a kind of trainings was beside others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import NamedTuple
 
-from lightning_core.core.earlier_runs import EarlierRun, check_run
+from lightning_core.core.earlier_runs import EarlierPace, EarlierRun, check_run
+from lightning_core.core.jobs import family_of
 from lightning_core.core.targets import Target
 from lightning_core.scheduler.ended_runs import EndedRun
 
@@ -70,6 +71,11 @@ class PastRun(NamedTuple):
             run.trained, run.ended - run.submitted, ended_at, run.memory,
         )  # fmt: skip
 
+    @property
+    def family(self) -> str:
+        """Kind of its training."""
+        return family_of(self.name, self.like, self.model, self.batch_size)
+
     def for_job(self, batch_size: int | None, kind: str) -> EarlierRun:
         """Return the run as a job is given it.
 
@@ -92,6 +98,18 @@ class PastRun(NamedTuple):
         run = EarlierRun(self.name, batches, losses, met_at, throughputs, self.memory if throughputs else None)
         check_run(run)
         return run
+
+
+class PastPace(NamedTuple):
+    """How fast trainings of a kind were beside others in a pool."""
+
+    owner: int
+    """User id of the pool."""
+    device: str
+    """Kind of the pool's devices, with the number of their cores."""
+    pace: EarlierPace
+    measured_at: float
+    """Date, in seconds since the epoch."""
 
 
 def metric_of(target: Target) -> str:

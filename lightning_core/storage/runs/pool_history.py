@@ -1,4 +1,4 @@
-"""Stores the runs that end, and finds those with a loss curve like a new job's.
+"""Stores the runs that end, and finds those with a loss curve like a new job's; and the paces of those beside others.
 
 Nothing here can stop a pool: if the store fails, runs are not kept or not found, and the log says so.
 """
@@ -12,15 +12,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning_core.core.earlier_runs import EarlierRun
+from lightning_core.core.earlier_runs import EarlierPace, EarlierRun
 from lightning_core.core.events import MAX_RUNS_AT_ONCE, EarlierRuns
 from lightning_core.core.jobs import Job
 from lightning_core.scheduler.ended_runs import EndedRun
 from lightning_core.storage.private_files import private_folder, this_user
-from lightning_core.storage.runs.past_run import PastRun
+from lightning_core.storage.runs.past_run import PastPace, PastRun
 from lightning_core.storage.runs.run_store import FILE, RunStore, RunStoreError
 
 log = logging.getLogger(__name__)
+
+# Seconds of training for which a pace must have been measured to be kept.
+MIN_MEASURED = 1.0
 
 
 class PoolHistory:
@@ -29,14 +32,15 @@ class PoolHistory:
     Args:
         folder: Folder of the store; None for none: then no runs are kept or found.
         shared: Whether jobs are given the runs of other users too.
+        cores: Cores of each device, if they are CPUs.
     """
 
-    def __init__(self, folder: Path | None, *, shared: bool = False) -> None:
-        self._kind = "cpu"
+    def __init__(self, folder: Path | None, *, shared: bool = False, cores: int = 1) -> None:
+        self._kind, self._cores = "cpu", cores
         self._path = None if folder is None else folder / FILE
         self._owner = None if shared else this_user()
-        self._noted: list[PastRun] = []  # not committed yet
-        self._due: list[PastRun] = []
+        self._noted: list[PastRun | PastPace] = []  # not committed yet
+        self._due: list[PastRun | PastPace] = []
         self._reader = self._open()
         self._writer = None if self._reader is None else self._open()
 
@@ -59,10 +63,22 @@ class PoolHistory:
                     known[key] = tuple(run.for_job(job.batch_size, self._kind) for run in similar)
                 if known[key]:
                     found.append((job.name, known[key]))
-            return list(_events(found))
+            paces = self._reader.paces({job.family: None for job in jobs}, self._device, self._owner)
+            events = list(_events(found))
+            return [*events, EarlierRuns((), (), tuple(paces))] if paces else events
         except Exception:  # the jobs are submitted, and do without
             log.exception("earlier runs were not found")
             return []
+
+    @property
+    def _device(self) -> str:
+        return f"cpu x{self._cores}" if self._kind == "cpu" else self._kind
+
+    def note_paces(self, paces: Iterable[EarlierPace]) -> None:
+        """Note how fast trainings were beside others, which is kept once it is committed; the newest note counts."""
+        if self._writer is not None:
+            owner, now = this_user(), time.time()
+            self._noted += [PastPace(owner, self._device, one, now) for one in paces if one.seconds >= MIN_MEASURED]
 
     def note(self, runs: Iterable[EndedRun], now: float) -> None:
         """Note runs that have ended, which are kept once that is committed.
@@ -110,9 +126,11 @@ class PoolHistory:
         if not due or self._writer is None:
             return
         try:
-            self._writer.add(due)
+            self._writer.add([one for one in due if isinstance(one, PastRun)])
+            if paces := [one for one in due if isinstance(one, PastPace)]:
+                self._writer.add_paces(paces)
         except (sqlite3.Error, ValueError) as error:
-            log.warning("%d runs were not kept in %s: %s", len(due), self._path, error)
+            log.warning("%d runs and paces were not kept in %s: %s", len(due), self._path, error)
 
     def close(self) -> None:
         """Close the store."""

@@ -16,19 +16,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS
-from lightning_core.core.jobs import Job
+from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, MAX_PACES, EarlierPace, check_pace
+from lightning_core.core.jobs import Job, family_of
 from lightning_core.core.limits import shown
 from lightning_core.core.validation import check_bounds, made
 from lightning_core.errors import LightningCoreError
 from lightning_core.regular_files import check_regular
 from lightning_core.storage.private_files import NotOursError, check_ours, owner_only
-from lightning_core.storage.runs.past_run import PastRun, metric_of
+from lightning_core.storage.runs.past_run import PastPace, PastRun, metric_of
 
 log = logging.getLogger(__name__)
 
 FILE = "history.db"
-SCHEMA = 2
+SCHEMA = 3
+# Paces that are kept, the newest ones.
+MAX_KEPT_PACES = 10_000
 # Seconds that a write waits for another process.
 TIMEOUT = 5.0
 # Bytes of a value: the curve of a run has some kilobytes.
@@ -39,6 +41,9 @@ TABLES = {
     " curve TEXT NOT NULL, met_at INTEGER, throughputs TEXT NOT NULL, trained REAL NOT NULL, took REAL NOT NULL,"
     " ended_at REAL NOT NULL, memory INTEGER)",
     "forgotten": "CREATE TABLE forgotten (id TEXT PRIMARY KEY)",
+    "paces": "CREATE TABLE paces (owner INTEGER NOT NULL, device TEXT NOT NULL, family TEXT NOT NULL,"
+    " others TEXT NOT NULL, pace REAL NOT NULL, seconds REAL NOT NULL, measured_at REAL NOT NULL,"
+    " PRIMARY KEY (owner, device, family, others))",
     "by_model": "CREATE INDEX by_model ON runs (model, metric)",
     "by_like": "CREATE INDEX by_like ON runs (like)",
     "by_name": "CREATE INDEX by_name ON runs (name)",
@@ -95,6 +100,50 @@ class RunStore:
             )
         return self._connection.total_changes - before
 
+    def add_paces(self, paces: Iterable[PastPace]) -> None:
+        """Add paces; one of the same user, devices and company is replaced: the pool that measures it counts it in."""
+        rows = [
+            (one.owner, one.device, one.pace.family, _text(one.pace.others), one.pace.pace, one.pace.seconds,
+             one.measured_at)
+            for one in paces
+        ]  # fmt: skip
+        with self._connection:
+            self._connection.executemany("INSERT OR REPLACE INTO paces VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            self._connection.execute(
+                "DELETE FROM paces WHERE rowid IN"
+                " (SELECT rowid FROM paces ORDER BY measured_at DESC LIMIT -1 OFFSET ?)",
+                (MAX_KEPT_PACES,),
+            )
+
+    def paces(self, families: Iterable[str], device: str, owner: int | None) -> list[EarlierPace]:
+        """Return how fast trainings of some kinds were beside others, the newest of each company.
+
+        Args:
+            families: Kinds of trainings.
+            device: Kind of the devices, with the number of their cores.
+            owner: User id whose pools measured them; None for any.
+
+        Returns:
+            At most :data:`~lightning_core.core.earlier_runs.MAX_PACES`.
+        """
+        found: dict[tuple[str, str], EarlierPace] = {}
+        query = ("SELECT others, pace, seconds FROM paces WHERE family = ? AND device = ? AND (? IS NULL OR owner = ?)"
+                 " ORDER BY measured_at DESC, others LIMIT ?")  # fmt: skip
+        for family in families:
+            for others, pace, seconds in self._connection.execute(query, (family, device, owner, owner, MAX_PACES)):
+                if (family, others) in found or len(found) == MAX_PACES:
+                    continue
+                try:
+                    one: EarlierPace = made(EarlierPace, {
+                        "family": family, "others": json.loads(others), "pace": pace, "seconds": seconds,
+                    })  # fmt: skip
+                    check_pace(one)
+                except (TypeError, ValueError) as error:
+                    log.warning("%s: a pace of %s is damaged and was left out: %s", self.path, shown(family), error)
+                else:
+                    found[family, others] = one
+        return list(found.values())
+
     def similar(self, job: Job, owner: int | None) -> list[PastRun]:
         """Return the runs that went as a job will go, the most relevant first, at most three.
 
@@ -130,7 +179,7 @@ class RunStore:
         return self._select(*_where(name, like, since=since))
 
     def forget(self, name: str = "", like: str = "", before: float | None = None) -> int:
-        """Forget runs, and return how many.
+        """Forget runs, and return how many; and the paces of kinds of which no run is left.
 
         Args:
             name: Name of their jobs; empty for any.
@@ -145,7 +194,11 @@ class RunStore:
             raise ValueError("name a job, a tag or a date: not all runs are forgotten at once")
         with self._connection:
             self._connection.execute(f"INSERT OR IGNORE INTO forgotten SELECT id FROM runs WHERE {where}", values)
+            gone = self._families(where, values)
             count = self._connection.execute(f"DELETE FROM runs WHERE {where}", values).rowcount
+            self._forget_paces(gone - self._families("1", []))
+            if before is not None and not (name or like):
+                self._connection.execute("DELETE FROM paces WHERE measured_at < ?", [before])
         with suppress(sqlite3.Error):  # forgotten runs must leave the file too
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return count
@@ -156,6 +209,15 @@ class RunStore:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+    def _families(self, where: str, values: Sequence[Any]) -> set[str]:
+        query = f"SELECT DISTINCT name, like, model, batch_size FROM runs WHERE {where}"
+        return {family_of(*row) for row in self._connection.execute(query, values)}
+
+    def _forget_paces(self, families: set[str]) -> None:
+        rows = self._connection.execute("SELECT rowid, family, others FROM paces").fetchall()
+        gone = [[row] for row, family, others in rows if family in families or families.intersection(_list(others))]
+        self._connection.executemany("DELETE FROM paces WHERE rowid = ?", gone)
 
     def _select(self, where: str, values: Sequence[Any]) -> Iterator[PastRun]:
         query = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY ended_at DESC, id"
@@ -240,6 +302,14 @@ def _from_row(row: Sequence[Any]) -> PastRun:
     run: PastRun = made(PastRun, body)
     run.for_job(None, "")  # its curve is one
     return run
+
+
+def _list(text: str) -> list[Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return []
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:

@@ -35,7 +35,6 @@ def two() -> list[SimulatedJob]:
     return [simulated("a", 500.0, 1500, owner="ann"), simulated("b", 700.0, 1000, owner="bob")]
 
 
-@pytest.mark.xfail(strict=True, reason="companies are formed without the caps of owners")
 def test_no_company_takes_an_owner_above_its_cap() -> None:
     jobs = [
         simulated("a1", 500.0, 1500, owner="ann", device=0),
