@@ -16,7 +16,7 @@ from lightning_core.simulation.simulation import Simulation
 
 PACE = 0.85
 # Time at which the status is taken: by then the companies are settled.
-SETTLED = 60.0
+SETTLED = 90.0
 
 
 def simulated(name: str, deadline: float, batches: int, **terms: Any) -> SimulatedJob:
