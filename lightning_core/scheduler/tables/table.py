@@ -32,6 +32,8 @@ END_TOLERANCE = 1.0
 MAX_LIMIT_LENGTH = 200
 # Costs of a resize that are remembered of jobs that have left the table.
 MAX_PAST_RESIZES = 100
+# Stands for the name of another owner's job.
+OTHER_OWNERS = "another owner's job"
 # `told_size` of a job that must hold no devices for now.
 NONE = -1
 # `trial_until` of a job that has never run out of memory.
@@ -414,9 +416,11 @@ class JobTable:
         return before and bool(self.counts_from[row])
 
     def beside_names(self, row: int) -> tuple[str, ...]:
-        """Return the names of the jobs beside which one trains."""
-        group = int(self.beside[row])
-        return tuple(self.names[other] for other in self.members(group).tolist() if other != row) if group else ()
+        """Return the names of the jobs beside which one trains; those of other owners are not said, whoever asks."""
+        if not (group := int(self.beside[row])):
+            return ()
+        others, owner = [other for other in self.members(group).tolist() if other != row], self.jobs[row].owner
+        return tuple(self.names[other] if self.jobs[other].owner == owner else OTHER_OWNERS for other in others)
 
     def throughput(self, rows: IntArray) -> FloatArray:
         """Return batches per busy second, shape ``(n,)``; NaN until the first batch."""

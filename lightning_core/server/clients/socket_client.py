@@ -21,7 +21,7 @@ from lightning_core.node.unix_sockets import connect
 from lightning_core.server.access.people import Person
 
 CHUNK_BYTES = 2**16
-PROTOCOL = 10
+PROTOCOL = 11
 CALL_TIMEOUT = 10.0
 # Bytes of specs in one request, unless one spec is larger.
 PART_BYTES = 2**17

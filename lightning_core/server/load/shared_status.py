@@ -6,17 +6,13 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.codec import status_to_dict
-from lightning_core.core.reasons import Reason
 from lightning_core.server.access.people import Person
 
 # Jobs whose status is written in one go; others are served in between.
 STATUS_PART = 50
-# Name of a job that a user may not see.
-HIDDEN = "another owner's job"
 
 
 class Json(str):
@@ -48,7 +44,8 @@ class SharedStatus:
         """Return the status of the jobs that a user may see; similar earlier runs and jobs of others are not named."""
         now, jobs = await self._status()
         own = [job for job in jobs if person.sees(job.owner)]
-        return _whole(now, await _statuses(list(map(partial(_without_names, {job.name for job in own}), own))))
+        # Without the names of earlier runs, which may be of others.
+        return _whole(now, await _statuses([replace(job, like=None) for job in own]))
 
     async def _make(self) -> Json:
         async with self._making:
@@ -58,14 +55,6 @@ class SharedStatus:
                 self._text = await _statuses(jobs)
                 self._jobs = jobs
             return _whole(now, self._text)
-
-
-def _without_names(seen: set[str], job: JobStatus) -> JobStatus:
-    """Return a job without the names of earlier runs, and of those beside it that its user may not see."""
-    names, reason = tuple(name if name in seen else HIDDEN for name in job.beside), job.grant_reason
-    if reason.code == "beside":
-        reason = Reason(reason.code, reason.numbers, " and ".join(names))
-    return replace(job, like=None, beside=names, grant_reason=reason)
 
 
 def _whole(now: float, jobs: str) -> Json:

@@ -22,7 +22,7 @@ from lightning_core.storage.journals.anchor import anchor_path
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import NotOursError, check_ours
 
-SCHEMA = 12
+SCHEMA = 13
 # Bytes of a row. A submission of ten thousand jobs has 6 MB.
 MAX_ROW_BYTES = 16 * 2**20
 TABLES = {
