@@ -16,6 +16,7 @@ HEADINGS = {
     "endurance": "Millions of batches with the callback",
     "gpu_evidence": "On a GPU",
     "decide": "A round of the scheduler",
+    "beside": "Two trainings at once on one device",
     "lasting": "A pool that lasts",
     "scale": "A thousand jobs at once",
     "page": "The page of a pool of a thousand jobs",
@@ -134,6 +135,26 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "reaction_s": ("Time until a changed grant takes effect", "{:.2f} s"),
         "held_cpu": ("Cores used by a held job", "{:.2g}"),
         "solo_drift": ("Drift of the throughput of a job alone, before and after", "{:.2g}"),
+    },
+    "beside": {
+        **{
+            figure: (f"Ten trainings {text}, {gpu.upper()}", "{:.2f} times the work of turns")
+            for gpu in ("v100", "p100", "k80")
+            for figure, text in (
+                (f"gain_{gpu}", "on a GPU, paces unknown at first"),
+                (f"gain_known_{gpu}", "paired greedily by the measured paces"),
+            )
+        },
+        "met_v100": ("Deadlines met, V100, as a fraction of what a clairvoyant scheduler meets by turns", "{:.3f}"),
+        "met_turns_v100": ("... by turns", "{:.3f}"),
+        "met_behind_cells": (
+            "Cells of load and size in which turns meet more, by more than a standard error",
+            "{:.0f}",
+        ),
+        "bad_pairs": ("Part of the device's time in pairs that do less than turns", "{:.1%}"),
+        "sum_cpu": ("Four trainings of one thread each on a device of two cores, in real processes", "{:.2f} of turns"),
+        "all_at_once_cpu": ("... all started at once without a pool", "{:.2f} of turns"),
+        "sum_cpu_full": ("Two trainings that use both cores", "{:.2f} of turns"),
     },
     "pool": {
         "worst_share_error": (

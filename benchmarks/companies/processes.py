@@ -131,7 +131,7 @@ def managed(cluster: Cluster, kinds: tuple[str, ...], seconds: float, folder: Pa
 
 def _job(kind: str, stamps: Path, seconds: float) -> dict[str, Any]:
     return {
-        "model": {"class_path": f"benchmarks.beside.processes.{kind}"},
+        "model": {"class_path": f"benchmarks.companies.processes.{kind}"},
         "trainer": {
             "logger": False,
             "callbacks": [{"class_path": "benchmarks.live.workloads.Stamps", "init_args": {"path": str(stamps)}}],
@@ -166,7 +166,7 @@ def _companies(path: Path, jobs: int) -> tuple[float | None, float]:
 def unmanaged(kinds: tuple[str, ...], seconds: float, folder: Path) -> Run:
     """Start trainings without any pool, all at once."""
     folder.mkdir(parents=True)
-    line = [sys.executable, "-m", "benchmarks.beside.processes", "--train"]
+    line = [sys.executable, "-m", "benchmarks.companies.processes", "--train"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("LIGHTNING_CORE_")}
     processes = [
         subprocess.Popen(
@@ -215,7 +215,7 @@ def work(run: Run, lone: dict[str, float], seconds: float = np.inf) -> float:
 
 def faster_with_two_threads() -> float:
     """Return how many times faster a training is with two threads than with one, in a process like a worker."""
-    line = [sys.executable, "-m", "benchmarks.beside.processes", "--threads"]
+    line = [sys.executable, "-m", "benchmarks.companies.processes", "--threads"]
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     return float(done.stdout)

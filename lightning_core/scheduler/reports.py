@@ -138,7 +138,8 @@ def record_progress(state: SchedulerState, row: int, report: Report, now: float)
         keep = np.exp(-more_busy / THROUGHPUT_MEMORY)
         table.recent_batches[row] = keep * table.recent_batches[row] + trained
         table.recent_busy[row] = keep * table.recent_busy[row] + more_busy
-        table.alone_at[row], table.trial_since[row] = now, np.nan
+        if trained:
+            table.alone_at[row], table.trial_since[row] = now, np.nan
         _measure_use(state, row, more_used, more_busy, keep)
     table.batches[row] += more_batches
     table.busy[row] += more_busy

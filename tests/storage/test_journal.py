@@ -338,7 +338,7 @@ def test_an_empty_journal_opens(tmp_path: Path) -> None:
 
 
 OLDER = (
-    "the journal has version {}, and this release of lightning_core reads version 12; "
+    "the journal has version {}, and this release of lightning_core reads version 13; "
     "read it with the release that wrote it, or move it away to start a new one"
 )
 

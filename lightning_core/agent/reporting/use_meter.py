@@ -24,7 +24,6 @@ log = logger(__name__)
 # Seconds between two looks at the processes that this one has started, and at how long its threads have waited: a look
 # reads two files for each thread.
 LOOK_PERIOD = 1.0
-TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 Read = Callable[[float, bool], float | None]
 """Returns the seconds of the device that were used so far, from the busy seconds so far, and whether the device is the
@@ -167,13 +166,13 @@ def _seconds_of_waiting() -> dict[int, float]:
 
 def _seconds_of_children() -> float:
     """Return the CPU seconds of the descendants of this process, and of those that they have waited for."""
-    total, found = 0.0, list(_children_of(os.getpid()))
+    ticks, found = 0, list(_children_of(os.getpid()))
     for pid in found:
         with suppress(OSError):  # it has just ended
             stat = Path(f"/proc/{pid}/stat").read_text()
-            total += TICK * sum(map(int, stat.rpartition(")")[2].split()[11:15]))
+            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:15]))
             found += _children_of(pid)
-    return total
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _children_of(pid: int) -> Iterator[int]:

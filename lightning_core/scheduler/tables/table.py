@@ -416,7 +416,7 @@ class JobTable:
         return before and bool(self.counts_from[row])
 
     def beside_names(self, row: int) -> tuple[str, ...]:
-        """Return the names of the jobs beside which one trains; those of other owners are not said, whoever asks."""
+        """Return the names of the jobs beside which one trains; those of other owners are not said."""
         if not (group := int(self.beside[row])):
             return ()
         others, owner = [other for other in self.members(group).tolist() if other != row], self.jobs[row].owner
