@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import time
 from pathlib import Path
@@ -76,5 +75,7 @@ def connect(path: Path, timeout: float, kind: socket.SocketKind = socket.SOCK_ST
 
 def max_connections(wanted: int) -> int:
     """Return how many connections a process can hold, each with a watch of the process at its other end."""
+    import resource  # which not every system has
+
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if files == resource.RLIM_INFINITY else max(min(wanted, (files - 128) // 2), 8)
