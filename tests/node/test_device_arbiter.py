@@ -376,9 +376,10 @@ def test_what_a_group_has_used_is_remembered_while_a_member_is_connected(
     compete(arbiter, groups)
     assert turn(groups, clock, 1.0, 7) == 7
     leaves.close()
+    until(lambda: len(arbiter._processes) == 3)
     groups[7] = [(stays, 0.25), (comes, 0.25)]
     assert not comes.acquire(0.25, 0.0, 7)
-    until(lambda: len(arbiter._processes) == 3 and len(arbiter._waiters()) == 2)
+    until(lambda: len(arbiter._waiters()) == 2)
     assert [turn(groups, clock, 0.4) for _ in range(4)] == [-1, -1, -1, 7]
 
 
