@@ -276,7 +276,7 @@ def pair(
         data: Its data, if the model has none.
         lock: Device lock for the training with ours; what it waits for its turn is not counted.
     """
-    from benchmarks.live.overhead import WARM, empty, timed
+    from benchmarks.live.hooks import WARM, empty, timed
     from lightning_core.callbacks import CoreCallback
     from lightning_core.core.targets import BatchTarget
 

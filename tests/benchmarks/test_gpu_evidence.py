@@ -22,7 +22,7 @@ from benchmarks.gpu.gpu_evidence import NO_GPU, PARTS, SECONDS, Part, collect
 from benchmarks.gpu.gpu_parts import Outcomes
 from benchmarks.gpu.turns import Turns
 from benchmarks.labels import HEADINGS, LABELS
-from benchmarks.live import overhead
+from benchmarks.live import hooks
 from benchmarks.live.workloads import Noise, Regression
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.events import Report
@@ -254,7 +254,7 @@ def test_hooks_are_measured_alone_and_in_turns_but_for_the_turns(
 
     monkeypatch.setattr(gpu_parts, "fit", on_cpu)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(overhead, "WARM", 5)
+    monkeypatch.setattr(hooks, "WARM", 5)
     alone = gpu_parts.pair(Regression, 2, 30, Noise())
     assert [len(part) for part in alone] == [60, 60, 2, 2]
     assert min(min(part) for part in alone) > 0
