@@ -8,6 +8,7 @@ device does, 1 if the trainings merely take its time in turns.
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
 import os
@@ -38,8 +39,8 @@ PATIENCE, BEGINS = 20.0, 90.0
 ENDLESS = 10**9
 # Deadline of each of four trainings with equal work, as a multiple of its seconds alone: by turns two are in time.
 ROOM = 2.4
-# Seconds of a pool in which nothing has a deadline.
-DAY = 86_400.0
+# Seconds after the start that are left out, of those that join a pool.
+START = 2.0
 
 
 class Lengths(NamedTuple):
@@ -53,6 +54,9 @@ class Lengths(NamedTuple):
     """Before it: while companies are tried."""
     work: float = 2.5
     """Of each training with a deadline, alone."""
+
+
+LENGTHS = Lengths()
 
 
 class _Small(pl.LightningModule):
@@ -144,7 +148,7 @@ class Until(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         over = len(self.times) + 1 >= self._batches
-        if over and torch.cuda.is_initialized():
+        if over and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()  # its last batch must be done
         self.times.append(time.monotonic())
         if over or self.times[-1] > self._until:
@@ -247,11 +251,11 @@ class Workers:
         """Return what processes answer; ``look`` is called meanwhile."""
         answers: dict[int, Any] = {}
         while len(answers) < len(numbers):
-            missing = {self._orders[number]: number for number in numbers if number not in answers}
-            for connection in wait(list(missing), 0.1):
-                number = missing[connection]  # type: ignore[index]
+            missing = [number for number in numbers if number not in answers]
+            ready = wait([self._orders[number] for number in missing], 0.1)
+            for number in (number for number in missing if self._orders[number] in ready):
                 try:
-                    answers[number] = connection.recv()  # type: ignore[union-attr]
+                    answers[number] = self._orders[number].recv()
                 except EOFError:
                     self._processes[number].join()
                     code = self._processes[number].exitcode
@@ -267,6 +271,7 @@ class Workers:
 def _work(orders: Connection, gpu: bool) -> None:
     """Train as asked until there are no more orders."""
     torch.set_num_threads(1)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     while True:
         try:
             order = orders.recv()
@@ -338,7 +343,7 @@ def settings(device: str, **more: Any) -> Settings:
 def measure(
     gpu: bool,
     keep: Callable[[Figures], object] = lambda figures: None,
-    lengths: Lengths = Lengths(),
+    lengths: Lengths = LENGTHS,
     until: float = math.inf,
     control: Sequence[str] = (CONTROL,),
 ) -> tuple[Figures, str]:
@@ -376,7 +381,7 @@ def measure(
             rates, seen = found.throughputs(lengths.together), np.mean(alone, axis=0)
             return [float(rate / lone) for rate, lone in zip(rates, seen, strict=True)]
 
-        in_turns = workers.together("turns", 2 * lengths.settle + seconds, turns)
+        in_turns = workers.together("turns", START + lengths.together, turns)
         unmanaged = workers.together("unmanaged", seconds)
         note(four_turns=sum(parts(in_turns)), four_unmanaged=sum(parts(unmanaged)))
         at_once = workers.together("beside", lengths.forming + seconds, beside)
