@@ -144,12 +144,14 @@ def collect(
     left_out = dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="lc-gpu-") as temp:
         project = _as_installed(Path(temp) / "project")
+        due = 0.0
         for place, part in enumerate(parts):
-            left = seconds - (clock() - began)
-            behind = sum(other.limit for other in parts[place + 1 :] if not other.spare)
+            passed = clock() - began
+            left, behind = seconds - passed, sum(other.limit for other in parts[place + 1 :] if not other.spare)
             mine = left - behind if part.spare else left
-            # What the parts before it have not used is its own, if those behind it have enough.
-            limit = max(part.limit, left - behind)
+            # What the parts before it have not used is its own.
+            due += 0.0 if part.spare else part.limit
+            limit = max(part.limit, min(due - passed, left - behind))
             print(f"{part.name}, of {limit:.0f} s ...", flush=True)
             if mine < part.limit:
                 words = f"not run: it may take {part.limit:.0f} s, and {max(mine, 0):.0f} s were left"
