@@ -196,7 +196,7 @@ class Workers:
 
     def device(self) -> str:
         """Return the name of their device, as pools know it."""
-        self._orders[0].send(None)
+        self._send(0, None)
         return str(self._answers([0], time.monotonic() + BEGINS)[0])
 
     def warm_up(self, seconds: float) -> None:
@@ -229,7 +229,7 @@ class Workers:
         for place, number in enumerate(numbers):
             at_most = ENDLESS if batches is None else batches[place]
             folder = "" if pool is None else str(pool.folder)
-            self._orders[number].send(Order(jobs[place], self._models[number], until, at_most, deadline, folder))
+            self._send(number, Order(jobs[place], self._models[number], until, at_most, deadline, folder))
         companies, stood = tuple[frozenset[str], ...](), 0.0
 
         def look() -> None:
@@ -247,6 +247,16 @@ class Workers:
                 raise RuntimeError(f"all trainings must join the pool; {', '.join(missing)} did not")
         return found._replace(companies=companies, stood=stood)
 
+    def _send(self, number: int, order: Order | None) -> None:
+        try:
+            self._orders[number].send(order)
+        except OSError:
+            raise self._ended(number) from None
+
+    def _ended(self, number: int) -> RuntimeError:
+        self._processes[number].join(PATIENCE)
+        return RuntimeError(f"training {number} ended with exit code {self._processes[number].exitcode}")
+
     def _answers(self, numbers: Sequence[int], until: float, look: Callable[[], None] = lambda: None) -> list[Any]:
         """Return what processes answer; ``look`` is called meanwhile."""
         answers: dict[int, Any] = {}
@@ -256,10 +266,8 @@ class Workers:
             for number in (number for number in missing if self._orders[number] in ready):
                 try:
                     answers[number] = self._orders[number].recv()
-                except EOFError:
-                    self._processes[number].join()
-                    code = self._processes[number].exitcode
-                    raise RuntimeError(f"training {number} ended with exit code {code}") from None
+                except (EOFError, OSError):
+                    raise self._ended(number) from None
                 if isinstance(answers[number], Exception):
                     raise RuntimeError(f"training {number} failed: {answers[number]}")
             if time.monotonic() > until:

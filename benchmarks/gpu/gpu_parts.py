@@ -412,17 +412,19 @@ def shares(_file: Path) -> Figures:
     return {"share_error": abs(more / (more + less) / 0.7 - 1)}
 
 
-def shares_without_ray(gpu: bool = True, seconds: float = 15.0) -> Figures:
+def shares_without_ray(gpu: bool = True, seconds: float = 15.0, model: type[pl.LightningModule] = Wide) -> Figures:
     """Measure the same of scripts that have joined a pool without Ray."""
     from benchmarks.gpu.beside import START, Workers, settings
     from benchmarks.gpu.served import Served
 
-    with Workers((Wide, Wide), gpu) as workers:
+    with Workers((model, model), gpu) as workers:
         device = workers.device()
         workers.warm_up(1.0)
         fixed = settings(device, policy="fixed", policy_args={"shares": [0.7, 0.3]})
         with Served(device, fixed) as pool:
-            more, less = workers.together("shares", START + seconds, pool).throughputs(seconds)
+            found = workers.together("shares", START + seconds, pool).throughputs(seconds)
+            first, _ = sorted(pool.status(), key=lambda job: job.submitted_at)
+    more, less = found if first.name == "shares-0" else reversed(found)  # shares go by the order of joining
     return {"share_error": abs(more / (more + less) / 0.7 - 1)}
 
 

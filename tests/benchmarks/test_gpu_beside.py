@@ -48,7 +48,7 @@ def daemon(mode: str) -> list[str]:
 
 
 def runs(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return psutil.pid_exists(pid) and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
 
 
 @pytest.mark.parametrize("mode", ["serves", "hangs"])
@@ -99,7 +99,7 @@ def test_processes_find_the_daemon_of_their_folder() -> None:
 
 def test_throughputs_are_those_of_the_end_and_deadlines_count_from_the_start() -> None:
     found = Together(100.0, [np.arange(101.0, 111.0), np.arange(101.0, 111.0, 0.5)])
-    assert found.throughputs(4.0) == pytest.approx([0.75, 2.0])
+    assert found.throughputs(4.0) == pytest.approx([1.0, 2.0])
     assert found.met([5, 5], deadline=3.0) == 1  # at 105 and 103
     assert found.met([5, 50], deadline=60.0) == 1
 
@@ -131,8 +131,8 @@ def test_a_process_that_dies_is_said() -> None:
 
 @pytest.mark.nightly
 def test_scripts_in_a_pool_without_ray_have_their_shares() -> None:
-    found = gpu_parts.shares_without_ray(gpu=False, seconds=4.0)
-    assert 0 <= found["share_error"] < 0.3  # type: ignore[operator]
+    found = gpu_parts.shares_without_ray(gpu=False, seconds=6.0, model=Perceptron)
+    assert 0 <= found["share_error"] < 0.28  # type: ignore[operator]
 
 
 @pytest.mark.nightly
