@@ -29,6 +29,7 @@ from benchmarks.common import Figures
 from benchmarks.gpu.turns import Turns, gaps_between_turns
 from benchmarks.live.workloads import Stamps, read_stamps
 from benchmarks.results import ROOT
+from lightning_core.core.jobs import Beside
 from lightning_core.storage.atomic_files import write_whole
 
 if TYPE_CHECKING:
@@ -405,7 +406,9 @@ def shares(_file: Path) -> Figures:
     content = {"pool": {"kind": "gpu"}, "policy": {"name": "fixed", "shares": [0.7, 0.3]},
                "jobs": {"more": job, "less": job}}  # fmt: skip
     with tempfile.TemporaryDirectory() as temp, Cluster(workers=2, kind="gpu") as cluster:
-        summary = Bundle.from_dict(content, ROOT).run(run_dir=Path(temp) / "run", cluster=cluster)
+        bundle = Bundle.from_dict(content, ROOT)
+        bundle = replace(bundle, settings=replace(bundle.settings, beside=Beside.NEVER))
+        summary = bundle.run(run_dir=Path(temp) / "run", cluster=cluster)
     if idle := [f"{job.name}: {job.reason}" for job in summary.jobs if not job.batches]:
         raise RuntimeError(f"both jobs must train: {', '.join(idle)}")
     more, less = (status.batches for status in summary.jobs)
@@ -414,13 +417,13 @@ def shares(_file: Path) -> Figures:
 
 def shares_without_ray(gpu: bool = True, seconds: float = 15.0, model: type[pl.LightningModule] = Wide) -> Figures:
     """Measure the same of scripts that have joined a pool without Ray."""
-    from benchmarks.gpu.beside import START, Workers, settings
+    from benchmarks.gpu.four_trainings import START, Workers, settings
     from benchmarks.gpu.served import Served
 
     with Workers((model, model), gpu) as workers:
         device = workers.device()
         workers.warm_up(1.0)
-        fixed = settings(device, policy="fixed", policy_args={"shares": [0.7, 0.3]})
+        fixed = settings(device, policy="fixed", policy_args={"shares": [0.7, 0.3]}, beside=Beside.NEVER)
         with Served(device, fixed) as pool:
             found = workers.together("shares", START + seconds, pool).throughputs(seconds)
             first, _ = sorted(pool.status(), key=lambda job: job.submitted_at)
@@ -564,7 +567,7 @@ def _suspended(gib: int) -> Figures:
 
 def beside(file: Path) -> Figures:
     """Train four small models by turns, beside each other, unmanaged, and under MPS."""
-    from benchmarks.gpu.beside import measure
+    from benchmarks.gpu.four_trainings import measure
 
     until = time.monotonic() + BESIDE_SECONDS
     figures, why = measure(gpu=True, keep=lambda found: write_outcome(file, found, ""), until=until)

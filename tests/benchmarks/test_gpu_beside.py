@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from benchmarks.common import Figures
-from benchmarks.gpu import beside, gpu_parts, mps
-from benchmarks.gpu.beside import Lengths, Perceptron, Together, Workers, measure
+from benchmarks.gpu import four_trainings, gpu_parts, mps
+from benchmarks.gpu.four_trainings import Lengths, Perceptron, Together, Workers, measure
 from benchmarks.gpu.mps import NoMpsError, variables
 from benchmarks.gpu.served import Served
 from benchmarks.labels import LABELS
@@ -106,7 +106,7 @@ def test_throughputs_are_those_of_the_end_and_deadlines_count_from_the_start() -
 
 def test_the_environment_of_processes_is_theirs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ONE", "before")
-    with beside._environment({"LC_ONE": "1", "LC_TWO": "2"}):
+    with four_trainings._environment({"LC_ONE": "1", "LC_TWO": "2"}):
         assert (os.environ["LC_ONE"], os.environ["LC_TWO"]) == ("1", "2")
     assert os.environ["LC_ONE"] == "before"
     assert "LC_TWO" not in os.environ
@@ -114,7 +114,7 @@ def test_the_environment_of_processes_is_theirs_alone(monkeypatch: pytest.Monkey
 
 @pytest.mark.nightly
 def test_a_training_that_does_not_join_its_pool_is_said() -> None:
-    with Workers([Perceptron], gpu=False) as workers, Served("GPU-1", beside.settings("GPU-1")) as pool:
+    with Workers([Perceptron], gpu=False) as workers, Served("GPU-1", four_trainings.settings("GPU-1")) as pool:
         workers.warm_up(0.2)
         with pytest.raises(RuntimeError, match="all trainings must join the pool; alone-0 did not"):
             workers.together("alone", 2.0, pool)

@@ -373,7 +373,7 @@ def test_without_ray_parts_that_need_it_are_skipped_and_overhead_imports(tmp_pat
         "        if name.partition('.')[0] == 'ray':\n"
         "            raise ModuleNotFoundError(\"No module named 'ray'\", name='ray')\n"
         "sys.meta_path.insert(0, Without())\n"
-        "from benchmarks.gpu import beside, gpu_parts\n"
+        "from benchmarks.gpu import four_trainings, gpu_parts\n"
         "from benchmarks.live import hooks\n"
         "gpu_parts.main('demo', sys.argv[1])\n"
     )
