@@ -211,9 +211,12 @@ class Workers:
             found += self._train([number], "alone", until).throughputs(lengths.alone)
         return found
 
-    def together(self, name: str, seconds: float, pool: Served | None = None) -> Together:
-        """Let all train at once for some seconds, in a pool or unmanaged."""
-        return self._train(range(len(self._models)), name, time.monotonic() + seconds, pool=pool)
+    def together(
+        self, name: str, seconds: float, pool: Served | None = None, deadline: float | None = None
+    ) -> Together:
+        """Let all train at once for some seconds, in a pool, with a deadline if any, or unmanaged."""
+        until = time.monotonic() + seconds
+        return self._train(range(len(self._models)), name, until, pool=pool, deadline=deadline)
 
     def in_time(self, name: str, batches: Sequence[int], deadline: float, pool: Served | None = None) -> int:
         """Return how many do their batches in time, all submitted at once."""

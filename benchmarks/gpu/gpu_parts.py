@@ -425,7 +425,8 @@ def shares_without_ray(gpu: bool = True, seconds: float = 15.0, model: type[pl.L
         workers.warm_up(1.0)
         fixed = settings(device, policy="fixed", policy_args={"shares": [0.7, 0.3]}, beside=Beside.NEVER)
         with Served(device, fixed) as pool:
-            found = workers.together("shares", START + seconds, pool).throughputs(seconds)
+            # Without a deadline they would share alike, whatever the policy.
+            found = workers.together("shares", START + seconds, pool, deadline=86_400.0).throughputs(seconds)
             first, _ = sorted(pool.status(), key=lambda job: job.submitted_at)
     more, less = found if first.name == "shares-0" else reversed(found)  # shares go by the order of joining
     return {"share_error": abs(more / (more + less) / 0.7 - 1)}
