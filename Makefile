@@ -106,6 +106,6 @@ gpu-check: setup
 	$(RUN)/python -m pytest -q -m gpu
 
 # All that can be said of a GPU in nine minutes, into docs/results.json. Without a network: the Python that is there runs
-# it, and what needs a package that is missing is left out.
+# it, and what needs a package that is missing is left out. PARTS=overhead,beside says which parts.
 gpu-evidence:
-	$(or $(wildcard $(RUN)/python),$(PYTHON)) -m benchmarks.gpu.gpu_evidence --results docs/results.json
+	$(or $(wildcard $(RUN)/python),$(PYTHON)) -m benchmarks.gpu.gpu_evidence $(if $(PARTS),--only $(PARTS)) --results docs/results.json

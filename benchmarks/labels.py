@@ -227,6 +227,19 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             'The same with torch.compile(mode="reduce-overhead"): hooks, median; time',
             "{:.0f} µs; {slower_compiled_pct:+.1f} %",
         ),
+        "four_turns": ("Four small trainings, work over that of one alone: by turns", "{:.2f}"),
+        "four_share_error": ("... largest error of the share of one, by turns", "{:.2g} of the share"),
+        "four_unmanaged": ("... all at once, unmanaged", "{:.2f}"),
+        "four_beside": ("... beside each other as the scheduler decides, no pace known before", "{:.2f}"),
+        "four_beside_s": (
+            "... until it has chosen; jobs that train beside others, in how many companies",
+            "{:.1f} s; {four_beside_jobs:.0f} of 4, {four_beside_companies:.0f}",
+        ),
+        "four_mps": ("... under MPS: all at once, unmanaged", "{:.2f}"),
+        "four_mps_beside": ("... under MPS: beside each other as the scheduler decides", "{:.2f}"),
+        "four_met_turns": ("... with deadlines, of which turns can meet two: met by turns", "{:.0f} of 4"),
+        "four_met_unmanaged": ("... met unmanaged", "{:.0f} of 4"),
+        "four_met_beside": ("... met beside each other", "{:.0f} of 4"),
         "share_error": ("Error of a share over 20 s, two jobs", "{:.2g} of the share"),
         "resize_s": ("From the decision to resize to the first batch, one GPU and two", "{:.1f} s"),
         "peak_in_torch": ("Peak of memory that is reported, of what torch had reserved", "{:.2f}"),
@@ -244,6 +257,11 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
         "suspended_mib_8": ("... memory that it keeps on the GPU", "{:.0f} MiB"),
         "suspend_s_1": ("... the same of 1 GiB", "{:.1f} s; {resume_s_1:.1f} s"),
+        "suspend_s_40": (
+            "... the same of 40 GiB; what it keeps on the GPU",
+            "{:.1f} s, {suspend_gb_s_40:.1f} GB/s; {resume_s_40:.1f} s, {resume_gb_s_40:.1f} GB/s; "
+            "{suspended_mib_40:.0f} MiB",
+        ),
         "demo_met_triage": (
             "Demo: deadlines met by triage; fifo; with all work known",
             "{:.0f}; {demo_met_fifo:.0f}; {demo_ceiling:.0f}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Grant
 from lightning_core.core.events import Cell
+from lightning_core.core.jobs import Beside
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.history.history import History
@@ -229,7 +231,9 @@ def test_two_jobs_take_turns_on_one_gpu(gpu_cluster: Cluster, tmp_path: Path) ->
         "policy": {"name": "fixed", "shares": [0.7, 0.3]},
         "jobs": {"more": job, "less": job},
     }
-    summary = Bundle.from_dict(content, ROOT).run(run_dir=tmp_path, cluster=gpu_cluster)
+    bundle = Bundle.from_dict(content, ROOT)
+    bundle = replace(bundle, settings=replace(bundle.settings, beside=Beside.NEVER))
+    summary = bundle.run(run_dir=tmp_path, cluster=gpu_cluster)
     more, less = (status.batches for status in summary.jobs)
     assert more / (more + less) == pytest.approx(0.7, abs=0.07)
     with Journal.open(tmp_path / "journal.db", read_only=True) as journal:

@@ -12,11 +12,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,17 +42,23 @@ class Part(NamedTuple):
 
     name: str
     limit: float
+    spare: bool = False
+    """Whether it is run only if those behind it have their time none the less."""
 
 
+# First what has never been measured, at the very last what takes the most memory. With one GPU the part of two ends at
+# once; with more, it has the time that others did not need.
 PARTS = (
-    Part("memory", 40.0),
     Part("overhead", 55.0),
-    Part("turns", 50.0),
-    Part("suspend", 40.0),
-    Part("checks", 165.0),
-    Part("shares", 55.0),
-    Part("demo", 80.0),
-    Part("resize", 50.0),
+    Part("beside", 120.0),
+    Part("suspend", 30.0),
+    Part("checks", 110.0),
+    Part("shares", 45.0),
+    Part("demo", 70.0),
+    Part("memory", 25.0),
+    Part("turns", 30.0),
+    Part("resize", 50.0, spare=True),
+    Part("suspend_40", 50.0),
 )
 
 
@@ -83,7 +91,9 @@ def run(part: Part, command: Sequence[str], file: Path, limit: float, project: P
         environment["PYTHONPYCACHEPREFIX"] = str(file.parent / "bytecode")
     log = file.with_suffix(".log")
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=project)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=project, start_new_session=True
+        )
     why = ""
     try:
         if code := process.wait(limit):
@@ -92,6 +102,8 @@ def run(part: Part, command: Sequence[str], file: Path, limit: float, project: P
         why = f"ended after {limit:.0f} s"
     finally:
         kill_all(descendants(str(file)))
+        with suppress(ProcessLookupError):  # those of a part that has ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     # A part may write what it has found before its end.
     outcome = Outcome(**json.loads(file.read_text())) if file.exists() else Outcome({})
@@ -132,14 +144,21 @@ def collect(
     left_out = dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="lc-gpu-") as temp:
         project = _as_installed(Path(temp) / "project")
-        for part in parts:
-            left = seconds - (clock() - began)
-            print(f"{part.name}, of {part.limit:.0f} s ...", flush=True)
-            if left < part.limit:
-                outcome = Outcome({}, f"not run: it may take {part.limit:.0f} s, and {max(left, 0):.0f} s were left")
+        due = 0.0
+        for place, part in enumerate(parts):
+            passed = clock() - began
+            left, behind = seconds - passed, sum(other.limit for other in parts[place + 1 :] if not other.spare)
+            mine = left - behind if part.spare else left
+            # What the parts before it have not used is its own.
+            due += 0.0 if part.spare else part.limit
+            limit = max(part.limit, min(due - passed, left - behind))
+            print(f"{part.name}, of {limit:.0f} s ...", flush=True)
+            if mine < part.limit:
+                words = f"not run: it may take {part.limit:.0f} s, and {max(mine, 0):.0f} s were left"
+                outcome = Outcome({}, f"skipped: {words}" if part.spare else words)
             else:
                 file = Path(temp) / f"{part.name}.json"
-                outcome = run(part, command(part, file), file, part.limit, project)
+                outcome = run(part, command(part, file), file, limit, project)
                 if logs is not None:
                     shutil.copy(file.with_suffix(".log"), logs)
             fine &= outcome.is_fine
@@ -180,14 +199,18 @@ def device_name() -> str:
 def main(words: Sequence[str] | None = None) -> int:
     """Run all parts, or some, and record them; return the exit code."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], metavar="PART",
-                        help=f"some of {', '.join(part.name for part in PARTS)}")  # fmt: skip
+    every = {part.name: part for part in PARTS}
+    parser.add_argument("--only", nargs="+", default=list(every), metavar="PART",
+                        help=f"some of {', '.join(every)}; separated by commas or spaces")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds in all (default: %(default)g)")
     parser.add_argument(
         "--results", type=Path, metavar="FILE", help="merge the figures into this record; write the page beside it anew"
     )
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what each part prints in this folder")
     arguments = parser.parse_args(words)
+    only = [name for word in arguments.only for name in re.split(r"[,\s]+", word) if name]
+    if unknown := [name for name in only if name not in every]:
+        parser.error(f"a part is one of {', '.join(every)}, got {', '.join(unknown)}")
     device = device_name()
     if not device:
         print("needs a GPU: torch.cuda.is_available() is false", file=sys.stderr)
@@ -198,7 +221,7 @@ def main(words: Sequence[str] | None = None) -> int:
             results.merge("gpu_evidence", "default", COMMAND, figures, arguments.results, device, left_out)
             write_whole(arguments.results.with_suffix(".md"), results.page(results.read(arguments.results)))
 
-    chosen = [part for part in PARTS if not arguments.only or part.name in arguments.only]
+    chosen = [part for name, part in every.items() if name in only]
     if arguments.logs:
         arguments.logs.mkdir(parents=True, exist_ok=True)
     return 0 if collect(chosen, keep, arguments.seconds, logs=arguments.logs) else 1

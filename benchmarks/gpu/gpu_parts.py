@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import multiprocessing
 import re
@@ -28,6 +29,7 @@ from benchmarks.common import Figures
 from benchmarks.gpu.turns import Turns, gaps_between_turns
 from benchmarks.live.workloads import Stamps, read_stamps
 from benchmarks.results import ROOT
+from lightning_core.core.jobs import Beside
 from lightning_core.storage.atomic_files import write_whole
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ MOVED, MOVED_FRACTION = 4 * GIB, 0.25
 WIDE, LAYERS = 8192, 3
 # Seconds of the overhead, and those that compiling a model for it may take: without them it is left out.
 OVERHEAD_SECONDS, COMPILE_SECONDS = 50.0, 25.0
+# Seconds in which four trainings are measured.
+BESIDE_SECONDS = 115.0
 # Seconds of a test after which its threads are printed.
 STUCK = 60
 # Bytes that are left free for them, and how often they change turns.
@@ -49,7 +53,11 @@ ROOM, TURNS = int(6.5 * GIB), 6
 
 
 class SkippedError(Exception):
-    """This machine has not what the part needs."""
+    """This machine has not what the part needs, or some of it."""
+
+    def __init__(self, why: str, figures: Figures | None = None) -> None:
+        super().__init__(why)
+        self.figures = figures or {}
 
 
 class FailedError(Exception):
@@ -103,7 +111,15 @@ class Outcomes:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._of: dict[str, str] = {}
-        self.chosen = 0
+        self.chosen = self.without_ray = 0
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Skip what needs Ray where it is missing."""
+        if not _has_ray():
+            needs = [item for item in items if "local_ray" in getattr(item, "fixturenames", ())]
+            self.without_ray = len(needs)
+            for item in needs:
+                item.add_marker("skip")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.chosen = len(session.items)
@@ -145,6 +161,8 @@ def checks(file: Path) -> Figures:
     pytest.main(words, plugins=[outcomes := Outcomes(file)])
     if why := outcomes.why():
         raise FailedError(why, outcomes.figures())
+    if outcomes.without_ray:
+        raise SkippedError(f"{outcomes.without_ray} tests need the package ray, which is missing", outcomes.figures())
     return outcomes.figures()
 
 
@@ -276,7 +294,7 @@ def pair(
         data: Its data, if the model has none.
         lock: Device lock for the training with ours; what it waits for its turn is not counted.
     """
-    from benchmarks.live.overhead import WARM, empty, timed
+    from benchmarks.live.hooks import WARM, empty, timed
     from lightning_core.callbacks import CoreCallback
     from lightning_core.core.targets import BatchTarget
 
@@ -378,6 +396,8 @@ def overhead(file: Path) -> Figures:
 
 def shares(_file: Path) -> Figures:
     """Measure the progress of two jobs with equal work per batch that share the GPU 70 to 30."""
+    if not _has_ray():
+        return shares_without_ray()
     from lightning_core.cluster.bundle import Bundle
     from lightning_core.cluster.cluster import Cluster
 
@@ -386,11 +406,34 @@ def shares(_file: Path) -> Figures:
     content = {"pool": {"kind": "gpu"}, "policy": {"name": "fixed", "shares": [0.7, 0.3]},
                "jobs": {"more": job, "less": job}}  # fmt: skip
     with tempfile.TemporaryDirectory() as temp, Cluster(workers=2, kind="gpu") as cluster:
-        summary = Bundle.from_dict(content, ROOT).run(run_dir=Path(temp) / "run", cluster=cluster)
+        bundle = Bundle.from_dict(content, ROOT)
+        bundle = replace(bundle, settings=replace(bundle.settings, beside=Beside.NEVER))
+        summary = bundle.run(run_dir=Path(temp) / "run", cluster=cluster)
     if idle := [f"{job.name}: {job.reason}" for job in summary.jobs if not job.batches]:
         raise RuntimeError(f"both jobs must train: {', '.join(idle)}")
     more, less = (status.batches for status in summary.jobs)
     return {"share_error": abs(more / (more + less) / 0.7 - 1)}
+
+
+def shares_without_ray(gpu: bool = True, seconds: float = 15.0, model: type[pl.LightningModule] = Wide) -> Figures:
+    """Measure the same of scripts that have joined a pool without Ray."""
+    from benchmarks.gpu.four_trainings import START, Workers, settings
+    from benchmarks.gpu.served import Served
+
+    with Workers((model, model), gpu) as workers:
+        device = workers.device()
+        workers.warm_up(1.0)
+        fixed = settings(device, policy="fixed", policy_args={"shares": [0.7, 0.3]}, beside=Beside.NEVER)
+        with Served(device, fixed) as pool:
+            # Without a deadline they would share alike, whatever the policy.
+            found = workers.together("shares", START + seconds, pool, deadline=86_400.0).throughputs(seconds)
+            first, _ = sorted(pool.status(), key=lambda job: job.submitted_at)
+    more, less = found if first.name == "shares-0" else reversed(found)  # shares go by the order of joining
+    return {"share_error": abs(more / (more + less) / 0.7 - 1)}
+
+
+def _has_ray() -> bool:
+    return importlib.util.find_spec("ray") is not None
 
 
 def memory(_file: Path) -> Figures:
@@ -487,24 +530,50 @@ def _train_in_turns(number: int, folder: Path) -> None:
         lock.close()
 
 
-def suspend(_file: Path) -> Figures:
+def suspend(file: Path) -> Figures:
     """Suspend a process with 1 and 8 GiB and a captured graph, and bring it back."""
-    from benchmarks.gpu.suspended import suspend_one
-
     figures: Figures = {}
     for gib in (1, 8):
-        one = suspend_one(gib)
-        if one.refused:
-            raise SkippedError(f"the process was not suspended: {one.refused}")
-        figures |= {
-            f"suspend_s_{gib}": one.out,
-            f"resume_s_{gib}": one.back,
-            f"suspend_gb_s_{gib}": gib * GIB / one.out / 1e9,
-            f"resume_gb_s_{gib}": gib * GIB / one.back / 1e9,
-            f"suspended_mib_{gib}": one.left / 2**20,
-        }
-        if one.changed:
-            raise FailedError(f"a process of {gib} GiB that was suspended has changed: {one.changed}", figures)
+        figures |= _suspended(gib)
+        write_outcome(file, figures, "")
+    return figures
+
+
+def suspend_40(_file: Path) -> Figures:
+    """Do the same with 40 GiB where both memories have room for it."""
+    from benchmarks.gpu.suspended import lacks_memory
+
+    if why := lacks_memory(40):
+        raise SkippedError(why)
+    return _suspended(40)
+
+
+def _suspended(gib: int) -> Figures:
+    from benchmarks.gpu.suspended import suspend_one
+
+    one = suspend_one(gib)
+    if one.refused:
+        raise SkippedError(f"the process was not suspended: {one.refused}")
+    figures: Figures = {
+        f"suspend_s_{gib}": one.out,
+        f"resume_s_{gib}": one.back,
+        f"suspend_gb_s_{gib}": gib * GIB / one.out / 1e9,
+        f"resume_gb_s_{gib}": gib * GIB / one.back / 1e9,
+        f"suspended_mib_{gib}": one.left / 2**20,
+    }
+    if one.changed:
+        raise FailedError(f"a process of {gib} GiB that was suspended has changed: {one.changed}", figures)
+    return figures
+
+
+def beside(file: Path) -> Figures:
+    """Train four small models by turns, beside each other, unmanaged, and under MPS."""
+    from benchmarks.gpu.four_trainings import measure
+
+    until = time.monotonic() + BESIDE_SECONDS
+    figures, why = measure(gpu=True, keep=lambda found: write_outcome(file, found, ""), until=until)
+    if why:
+        raise SkippedError(why, figures)
     return figures
 
 
@@ -529,7 +598,9 @@ def resize(_file: Path) -> Figures:
     return {"resize_s": statistics.median(one.seconds for one in timed)}
 
 
-PARTS = {part.__name__: part for part in (memory, overhead, turns, suspend, checks, shares, demo, resize)}
+PARTS = {
+    part.__name__: part for part in (overhead, beside, suspend, checks, shares, demo, memory, turns, resize, suspend_40)
+}
 
 
 def write_outcome(file: Path, figures: Figures, why: str) -> None:
@@ -544,7 +615,7 @@ def main(name: str, file: Path) -> None:
     try:
         figures = PARTS[name](file)
     except SkippedError as error:
-        why = f"skipped: {error}"
+        figures, why = error.figures, f"skipped: {error}"
     except FailedError as error:
         figures, why = error.figures, str(error)
     write_outcome(file, figures, why)

@@ -32,6 +32,7 @@ import ray
 import torch
 
 from benchmarks.common import Figures, Size, main, table
+from benchmarks.live.hooks import WARM, empty, timed
 from benchmarks.live.pool import Pool
 from benchmarks.live.workloads import Noise, Regression
 from lightning_core.callbacks import CoreCallback
@@ -45,24 +46,9 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.server.clients.ray_client import RayClient
 from lightning_core.server.start_scheduler import start_scheduler
 
-HOOKS = ("on_train_batch_start", "on_train_batch_end")
-# Batches at the start that are left out: they start threads and connections.
-WARM = 200
 # Width of the model that is trained with and without a callback: a batch takes about .6 ms.
 WIDTH = 192
 EMPTY, OURS, IN_POOL = "empty", "ours", "pool"
-
-
-def empty() -> pl.Callback:
-    """Return a callback with the hooks of CoreCallback that does nothing."""
-
-    def hook(self: pl.Callback, *_: Any, **__: Any) -> None:
-        pass
-
-    names = [name for name in vars(CoreCallback) if name.startswith("on_") or name == "setup"]
-    kind: Any = type("Empty", (pl.Callback,), dict.fromkeys(names, hook))
-    callback: pl.Callback = kind()
-    return callback
 
 
 class Stopwatch(pl.Callback):
@@ -110,28 +96,6 @@ def in_trainer(rounds: int, batches: int, pool: Path) -> dict[str, np.ndarray]:
         for kind in list(kinds)[:: 1 if turn % 2 == 0 else -1]:
             took[kind].append(seconds_per_batch(kinds[kind](), batches))
     return {kind: np.array(seconds) for kind, seconds in took.items()}
-
-
-def timed(callback: pl.Callback) -> list[float]:
-    """Time the callback's batch hooks; the list that is returned fills with seconds per batch, both hooks together."""
-    spent: list[float] = []
-    started = [0.0]
-
-    def wrap(name: str, hook: Callable[..., None]) -> Callable[..., None]:
-        def around(*args: Any, **kwargs: Any) -> None:
-            begin = time.perf_counter()
-            hook(*args, **kwargs)
-            seconds = time.perf_counter() - begin
-            if name == HOOKS[0]:
-                started[0] = seconds
-            else:
-                spent.append(started[0] + seconds)
-
-        return around
-
-    for name in HOOKS:
-        setattr(callback, name, wrap(name, getattr(callback, name)))
-    return spent
 
 
 def clock_cost() -> float:

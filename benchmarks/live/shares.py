@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from benchmarks.live.workloads import job, read_stamps
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import JobStatus
+from lightning_core.core.jobs import Beside
 
 # Seconds over which a share must hold.
 WINDOW = 10.0
@@ -113,6 +115,7 @@ def together(cluster: Cluster, shares: list[float], seconds: float, folder: Path
     """Run all jobs under fixed shares and return the times at which each job's batches ended."""
     specs = {f"job{k}": job(WIDTHS[k], folder / f"job{k}.npy", seconds) for k in range(len(shares))}
     bundle = Bundle.from_dict({"policy": {"name": "fixed", "shares": shares}, "jobs": specs})
+    bundle = replace(bundle, settings=replace(bundle.settings, beside=Beside.NEVER))
     bundle.check()
     (folder / "run").mkdir(parents=True)
     cluster.run(bundle, folder / "run")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,15 +19,18 @@ import torch
 
 from benchmarks import results
 from benchmarks.common import Figures
-from benchmarks.gpu import gpu_evidence, gpu_parts
+from benchmarks.gpu import gpu_evidence, gpu_parts, suspended
 from benchmarks.gpu.gpu_evidence import NO_GPU, PARTS, SECONDS, Part, collect
 from benchmarks.gpu.gpu_parts import Outcomes
+from benchmarks.gpu.suspended import GIB
 from benchmarks.gpu.turns import Turns
 from benchmarks.labels import HEADINGS, LABELS
-from benchmarks.live import overhead
+from benchmarks.live import hooks
 from benchmarks.live.workloads import Noise, Regression
 from lightning_core.core.answers import End, Grant
 from lightning_core.core.events import Report
+from lightning_core.node import cuda_driver
+from tests.conftest import ROOT
 from tests.tiny import QUIET
 
 # What each fake part does; FILE is where its outcome goes.
@@ -46,6 +51,7 @@ modules = (lightning_core, offload, tests.conftest)
 write(figures={'found': float(all(module.__file__.startswith(os.getcwd()) for module in modules))}, why='')
 """,
     "fails": "print('on the way'); raise RuntimeError('no luck')",
+    "leaves": "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); import os; os.abort()",
     "hangs": "import subprocess; one = subprocess.Popen(['sleep', '600']); print(one.pid, flush=True); one.wait()",
 }
 
@@ -178,7 +184,7 @@ def test_what_does_not_fit_the_time_is_not_run() -> None:
 
 
 def test_all_parts_fit_the_time_and_have_their_figures_on_the_page() -> None:
-    assert sum(part.limit for part in PARTS) <= SECONDS < 9 * 60
+    assert sum(part.limit for part in PARTS if not part.spare) <= SECONDS < 9 * 60
     assert {part.name for part in PARTS} == gpu_parts.PARTS.keys()
     assert "gpu_evidence" in HEADINGS
 
@@ -254,7 +260,7 @@ def test_hooks_are_measured_alone_and_in_turns_but_for_the_turns(
 
     monkeypatch.setattr(gpu_parts, "fit", on_cpu)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(overhead, "WARM", 5)
+    monkeypatch.setattr(hooks, "WARM", 5)
     alone = gpu_parts.pair(Regression, 2, 30, Noise())
     assert [len(part) for part in alone] == [60, 60, 2, 2]
     assert min(min(part) for part in alone) > 0
@@ -282,3 +288,131 @@ def test_two_trainings_take_turns(tmp_path: Path) -> None:
     assert isinstance(second.report(report(3, 2, 13)), End)
     assert isinstance(first.wait("job", 2, 5.0), End)
     assert json.loads((tmp_path / "turn").read_text()) == 2
+
+
+def test_parts_stand_in_the_order_of_what_is_wanted_first() -> None:
+    names = [part.name for part in PARTS]
+    assert names[:6] == ["overhead", "beside", "suspend", "checks", "shares", "demo"]
+    assert names[-1] == "suspend_40"
+    assert [part.name for part in PARTS if part.spare] == ["resize"]
+
+
+def test_time_that_is_not_needed_is_the_next_part_s_and_a_spare_part_takes_none_of_those_behind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts = [Part("fine", 30.0), Part("also", 40.0), Part("skips", 20.0, spare=True), Part("path", 30.0)]
+    clock = iter([0.0, 0.0, 10.0, 62.0, 63.0])
+    kept = Kept()
+    assert collect(parts, kept, 100.0, command, clock=lambda: next(clock))
+    assert re.findall(r"^(\w+), of (\d+) s", capsys.readouterr().out, re.M) == [
+        ("fine", "30"), ("also", "60"), ("skips", "20"), ("path", "37"),
+    ]  # fmt: skip
+    assert kept.left_out[-1] == {"skips": "skipped: not run: it may take 20 s, and 8 s were left"}
+    assert kept.figures[-1].keys() == {"share_error", "peak_in_torch", "resize_s", "mine"}
+
+
+@pytest.mark.parametrize("words", [["also,fine"], ["also", "fine"], ["also, fine"]])
+def test_parts_are_chosen_by_commas_or_spaces_and_run_in_their_order(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(gpu_evidence, "device_name", lambda: "NVIDIA Fake")
+    monkeypatch.setattr(gpu_evidence, "PARTS", [Part("fine", 1.0), Part("skips", 1.0), Part("also", 1.0)])
+    monkeypatch.setattr(gpu_evidence, "collect", lambda parts, *_, **__: chosen.extend(part.name for part in parts))
+    gpu_evidence.main(["--only", *words])
+    assert chosen == ["fine", "also"]
+
+
+def test_an_unknown_part_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        gpu_evidence.main(["--only", "overhead,sharse"])
+    assert "a part is one of overhead, beside, suspend, checks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "expected"), [("", ""), ("PARTS=overhead,beside", "--only overhead,beside ")])
+def test_make_passes_the_parts_on(words: str, expected: str) -> None:
+    dry = subprocess.run(["make", "-n", "gpu-evidence", *filter(None, [words])], cwd=ROOT, capture_output=True,
+                         text=True, check=True)  # fmt: skip
+    assert f"-m benchmarks.gpu.gpu_evidence {expected}--results docs/results.json" in " ".join(dry.stdout.split())
+
+
+@pytest.mark.nightly
+def test_what_a_crashed_part_has_started_is_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    collected("leaves")
+    started = re.search(r"^ +(\d+)$", capsys.readouterr().out, re.M)
+    assert started is not None
+    assert not psutil.pid_exists(int(started[1])) or psutil.Process(int(started[1])).status() == psutil.STATUS_ZOMBIE
+
+
+def test_tests_that_need_ray_are_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_parts, "_has_ray", lambda: False)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_pools_here.py").write_text(
+        "import pytest\n"
+        "pytestmark = pytest.mark.gpu\n"
+        "@pytest.fixture\n"
+        "def local_ray(): raise ModuleNotFoundError('ray')\n"
+        "@pytest.fixture\n"
+        "def gpu_cluster(local_ray): pass\n"
+        "def test_good(): pass\n"
+        "def test_pool(gpu_cluster): pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(gpu_parts.SkippedError, match=r"^1 tests need the package ray, which is missing$") as skipped:
+        gpu_parts.checks(tmp_path / "part.json")
+    assert skipped.value.figures == {"checks_passed": 1, "checks_failed": 0, "checks_skipped": 1}
+
+
+@pytest.mark.nightly
+def test_without_ray_parts_that_need_it_are_skipped_and_overhead_imports(tmp_path: Path) -> None:
+    (tmp_path / "without.py").write_text(
+        "import sys\n"
+        "class Without:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] == 'ray':\n"
+        "            raise ModuleNotFoundError(\"No module named 'ray'\", name='ray')\n"
+        "sys.meta_path.insert(0, Without())\n"
+        "from benchmarks.gpu import four_trainings, gpu_parts\n"
+        "from benchmarks.live import hooks\n"
+        "gpu_parts.main('demo', sys.argv[1])\n"
+    )
+    kept = Kept()
+    words = [sys.executable, str(tmp_path / "without.py")]
+    assert collect([Part("demo", 60.0)], kept, 100.0, lambda part, file: [*words, str(file)])
+    assert kept.left_out[-1] == {"demo": "skipped: the package ray is missing"}
+
+
+def test_memory_that_is_missing_to_suspend_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Driver:
+        def free(self, device: str) -> int:
+            return 60 * GIB
+
+    monkeypatch.setattr(cuda_driver, "CudaDriver", Driver)
+    monkeypatch.setattr(suspended, "_uuid_without_context", lambda: "1")
+    monkeypatch.setattr(suspended, "free_on_host", lambda: 55.0 * GIB)
+    assert suspended.lacks_memory(40) == ""
+    assert suspended.lacks_memory(50) == "needs 62 GiB of free memory on the host, found 55 GiB"
+    monkeypatch.setattr(suspended, "BESIDE", 43 * GIB)
+    with pytest.raises(gpu_parts.SkippedError, match=r"needs 83 GiB of free memory on the GPU, found 60 GiB"):
+        gpu_parts.suspend_40(tmp_path)
+
+
+def test_host_memory_is_what_machine_and_cgroup_leave(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n",
+        f"proc/{os.getpid()}/cgroup": "0::/pod/box\n",
+        "proc/self/mountinfo": "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "sys/fs/cgroup/pod/box/memory.max": "max\n",
+        "sys/fs/cgroup/pod/box/memory.current": "100\n",
+        "sys/fs/cgroup/pod/memory.max": "6000000\n",
+        "sys/fs/cgroup/pod/memory.current": "2000000\n",
+        "sys/fs/cgroup/pod/memory.stat": "anon 5\ninactive_file 500000\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert suspended.free_on_host(tmp_path) == 4_500_000
+    (tmp_path / "sys/fs/cgroup/pod/memory.max").write_text("max\n")
+    assert suspended.free_on_host(tmp_path) == 8000 * 1024
+    assert 0 < suspended.free_on_host() < 1e14
