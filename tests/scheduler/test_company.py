@@ -238,6 +238,19 @@ def test_jobs_that_share_a_device_train_beside_each_other_in_the_time_of_both() 
     assert sum(one.batches for one in outcome.jobs) == pytest.approx(1.6 * 100.0 * RATE, rel=0.1)
 
 
+@pytest.mark.parametrize(("pace", "together"), [(0.6, True), (0.4, False)])
+def test_of_jobs_with_shares_none_does_less_than_with_its_own(pace: float, together: bool) -> None:
+    jobs = [job(name, 1e5, 6000) for name in "ab"]
+    _, simulation = play(jobs, {"a": 1.0, "b": pace}, until=60.0, work=600.0, policy="uniform")
+    assert bool(beside_of(simulation)["a"]) is together  # each has half of the device
+
+
+def test_fixed_shares_stay_as_they_are() -> None:
+    jobs, shares = [job(name, 1e5, 6000) for name in "ab"], {"shares": [0.7, 0.3]}
+    outcome, _ = play(jobs, {"a": 1.0, "b": 1.0}, until=60.0, work=600.0, policy="fixed", policy_args=shares)
+    assert [one.batches for one in outcome.jobs] == [420, 180]
+
+
 def test_a_held_job_leaves_its_company() -> None:
     _, simulation = play(pair(), {"a": 1.0, "b": 1.0}, until=30.0)
     scheduler = scheduler_of(simulation)

@@ -9,6 +9,8 @@ Rules
 3. What is not known is tried for a moment: if it may pay, and as long as what trials have lost is a small part of the
    time of the devices. A job whose throughput alone is not known has half of a device for itself for that.
 4. What turns out not to pay ends; what pays stays until something else is better by a margin.
+5. Jobs that have shares of their own train beside each other only if none does less than with its share alone.
+6. Where a plan leaves devices unused on purpose, as for fixed shares, all train alone.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ IN_TIME = 1.0
 WORTH_IT = 4.0
 # Score of no company.
 NONE = 0.0
+# Part of the work with a share of its own that a job must do beside others that have one.
+ALL_OF_IT = 0.98
 # Jobs of one device that are looked at, and jobs that train at once.
 MAX_LOOKED_AT, MAX_AT_ONCE = 16, 4
 
@@ -175,7 +179,7 @@ class Forming(Stateful):
         result = Companies(
             np.zeros(n, np.int64), np.ones(n), np.ones(n), share.copy(), round.expected_finish(plan, view)
         )
-        if round.settings.beside is Beside.NEVER:
+        if round.settings.beside is Beside.NEVER or not plan.work_conserving:
             return result
         self._count(round)
         trainees = self._trainees(round, plan, view, share, homes, memory)
@@ -301,6 +305,8 @@ class Forming(Stateful):
         members = [host, *others]
         if self._room is not None and not self._room.allows(members, self._counts(members)):
             return None
+        if self._takes_from_one(members):
+            return None
         effect = self._effect(prospects, host, others)
         if effect.value < -costs:
             return None
@@ -313,6 +319,14 @@ class Forming(Stateful):
         if promise < STILL_PAYS:
             return None
         return _CompanyChoice(others, together, promise + IN_TIME * effect.value, effect, unsure, wanted)
+
+    def _takes_from_one(self, members: Sequence[_Trainee]) -> bool:
+        """Return whether several have a share, and one of them would do less than with its own alone."""
+        share = sum(one.share for one in members)
+        if sum(one.share > 0 for one in members) < 2:
+            return False
+        paces = self._pace_list(members)
+        return any(pace * share < ALL_OF_IT * one.share for one, pace in zip(members, paces, strict=True))
 
     def _pace_list(self, members: Sequence[_Trainee]) -> list[float]:
         """Return the expected pace of each member of a company."""
