@@ -27,7 +27,7 @@ class EndedRun(NamedTuple):
     throughputs: tuple[tuple[int, float], ...]
     """Numbers of devices, increasing, and the batches per second on each that it trained on."""
     trained: float
-    """Seconds that it trained."""
+    """Seconds that it trained; of those beside others, as many as the same work takes alone."""
     submitted: float
     """Scheduler time."""
     ended: float
@@ -58,8 +58,8 @@ def _ended_run(table: JobTable, row: int) -> EndedRun | None:
     met = end.reason.code in ("target_met", "target_met_late")
     return EndedRun(
         table.jobs[row], end.verdict, batches, losses, int(table.batches[row]) if met else None,
-        _throughputs(table, row), float(table.busy[row]), float(table.submitted[row]), float(table.ended_at[row]),
-        None if isnan(table.memory[row]) else int(table.memory[row]),
+        _throughputs(table, row), float(table.alone_seconds[row]), float(table.submitted[row]),
+        float(table.ended_at[row]), None if isnan(table.memory[row]) else int(table.memory[row]),
     )  # fmt: skip
 
 

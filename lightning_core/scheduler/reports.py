@@ -131,6 +131,7 @@ def record_progress(state: SchedulerState, row: int, report: Report, now: float)
     more_busy = max(report.busy + float(table.busy_before[row]) - float(table.busy[row]), 0.0)
     trained = max(report.batches - max(int(table.batches[row]), batches_at_start), 0)
     table.device_seconds[row] += more_busy * float(table.portion[row]) * max(len(table.home[row]), 1)
+    table.alone_seconds[row] += more_busy * float(table.pace[row])
     measurable = table.counts(row, report.version)
     if measurable and table.beside[row]:
         _measure_pace(state, row, trained, more_busy)

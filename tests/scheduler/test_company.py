@@ -300,6 +300,12 @@ def test_throughput_and_earlier_runs_are_those_alone() -> None:
     assert scheduler_of(simulation).speedup("a").throughput(1) == pytest.approx(RATE, rel=0.05)
 
 
+def test_an_earlier_run_took_as_long_as_it_would_have_alone() -> None:
+    _, simulation = play(pair(), {"a": 0.6, "b": 0.6})
+    for run in scheduler_of(simulation).ended_runs():
+        assert run.trained == pytest.approx(60.0, rel=0.05)
+
+
 @settings(deadline=None, max_examples=examples(10))
 @given(
     st.lists(st.tuples(st.floats(20.0, 400.0), st.integers(50, 900), st.floats(0.0, 1.0)), min_size=2, max_size=6),

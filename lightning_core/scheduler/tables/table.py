@@ -115,6 +115,7 @@ class JobTable:
     alone_at: FloatArray  # time at which its throughput was last measured alone; -inf before that
     trial_since: FloatArray  # time at which it was first given time to be measured alone; NaN before that
     device_seconds: FloatArray  # seconds of its devices that count as its own
+    alone_seconds: FloatArray  # seconds that what it has done would have taken alone
     code: IntArray
     number: FloatArray  # numbers of the reason of its grant, as of the last round
     number_2: FloatArray

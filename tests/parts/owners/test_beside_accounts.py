@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_core.core.events import Event
+from lightning_core.scheduler.tables.table import OTHER_OWNERS
 from lightning_core.simulation.scenario import SimulatedJob
 from tests.pairs import SETTLED, Pairs, simulated
 
@@ -49,7 +50,7 @@ def test_no_company_takes_an_owner_above_its_cap() -> None:
 def test_what_a_pair_holds_is_one_device() -> None:
     pool = Accounts(two(), {"*": {}})
     pool.run()
-    assert {job.name: job.beside for job in pool.settled} == {"a": ("b",), "b": ("a",)}
+    assert {job.name: job.beside for job in pool.settled} == {"a": (OTHER_OWNERS,), "b": (OTHER_OWNERS,)}
     held = {owner: one["held"] for owner, one in pool.during.items()}
     assert sum(held.values()) == pytest.approx(1.0)
     assert held == pytest.approx({job.owner: job.held_share for job in pool.settled})
