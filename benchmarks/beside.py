@@ -28,7 +28,7 @@ BUNDLES: Mapping[Size, int] = {"quick": 6, "default": 16, "full": 40}
 TRAININGS = 10
 LOADS = ("load 0.8", "load 1.2", "load 2.0")
 SIZES: Mapping[Size, Sequence[int]] = {"quick": (5, 10), "default": (5, 10, 20), "full": (5, 10, 20)}
-# The GPU of which deadlines are played.
+# Deadlines are played with the paces of this GPU.
 OF = "v100"
 
 

@@ -248,7 +248,7 @@ class Fit(Participant):
         if steering.leaving or steering.saving:
             self._checkpointer.between_batches(trainer, self._leave_if_told)
         if steering.holding and self._saves_before_hold and not self._checkpointer.fails:
-            # The process may not come back from its first suspension: then the job goes on from here.
+            # If the process does not come back from its first suspension, the job continues from this checkpoint.
             self._checkpointer.between_batches(trainer, lambda: self._hold(trainer))
         elif steering.holding:
             self._checkpointer.where_exact(trainer, lambda: self._hold(trainer))

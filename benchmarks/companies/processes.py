@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.common import Figures, Size, main, table
+from benchmarks.common import Figures, Size, table
 from benchmarks.live.workloads import Stamps, read_stamps
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
@@ -73,35 +73,35 @@ class Work(pl.LightningModule):
 
 
 class Narrow1(Work):
-    """Of one thread."""
+    """A training of one thread."""
 
 
 class Narrow2(Work):
-    """Of one thread, with more samples."""
+    """A training of one thread with larger batches."""
 
     rows = 384
 
 
 class Narrow3(Work):
-    """Of one thread, wider."""
+    """A training of one thread with wider layers."""
 
     width = 320
 
 
 class Narrow4(Work):
-    """Of one thread, smaller."""
+    """A training of one thread with smaller batches."""
 
     rows, width = 192, 288
 
 
 class Broad1(Work):
-    """Of two threads, which are faster than one."""
+    """A training of two threads, which are faster than one."""
 
     rows, width, threads = 512, 1024, 2
 
 
 class Broad2(Work):
-    """Of two threads, with fewer samples."""
+    """A training of two threads with smaller batches."""
 
     rows, width, threads = 384, 1024, 2
 
@@ -272,9 +272,7 @@ def measure(size: Size) -> Figures:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--threads"]:
+    if sys.argv[1] == "--threads":
         print(compare_threads())
-    elif sys.argv[1:2] == ["--train"]:
-        train(*sys.argv[2:5])
     else:
-        main("beside.processes", (__doc__ or "").splitlines()[0], measure)
+        train(*sys.argv[2:5])

@@ -23,7 +23,7 @@ class NoMpsError(Exception):
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Return the environment variables by which processes find the daemon of a folder."""
+    """Return the environment variables that lead processes to the daemon of a folder."""
     return {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
 
 

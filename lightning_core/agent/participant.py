@@ -394,7 +394,7 @@ class Participant:
         return Suspension(self.name, offload, gpu_of(loop.device), where, self.hangs, lose)
 
     def _suspender_of_script(self) -> Path | None:
-        """Return the socket of the suspender of the device on which the pool has found this script, once it is told."""
+        """Return the socket of the suspender of this script's device; None until the pool has said which that is."""
         mailbox = self.mailbox
         directive = None if mailbox is None else mailbox.inbox.directive
         if mailbox is None or not isinstance(directive, Grant) or not directive.devices:

@@ -1,4 +1,4 @@
-"""The driver's calls by which another process's CUDA state leaves its GPU and comes back; NVIDIA's ``cuda.core``.
+"""Moves the CUDA state of another process off its GPU and back, by calls of the driver (NVIDIA's ``cuda.core``).
 
 Rules
 

@@ -222,6 +222,7 @@ def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation
     if companies is not None:
         beside = ~served & (companies.group > 0)
         codes[beside] = BESIDE
+        codes[companies.seen_alone] = index("seen_alone")
         numbers[beside] = np.stack([companies.pace[beside], np.zeros(beside.sum())], axis=1)
     return codes, numbers
 

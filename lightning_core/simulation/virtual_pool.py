@@ -39,7 +39,7 @@ class VirtualPool:
         save_every: Batches between two checkpoints; 0 if a job is saved only when it leaves.
         queue: Actions to come.
         send: Sends an event to the scheduler.
-        pace: Returns how fast a job trains beside others; None for as fast as if they took turns.
+        pace: Returns how fast a job trains beside others; None where none does.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class VirtualPool:
         self._queue = queue
         self._send = send
         # A pace is measured from report to report; alone, cells are enough.
-        self._pace, self._progress_every = pace or in_turns, math.inf if pace is None else PROGRESS_EVERY
+        self._pace, self._progress_every = pace, math.inf if pace is None else PROGRESS_EVERY
         # Devices on which nothing is launched; called when a process has left its devices.
         self._closed: set[int] = set()
         self.on_free: Callable[[], None] = _nothing
@@ -264,7 +264,9 @@ class VirtualPool:
         start = max(self._queue.now, *[device.clear for device in on])
         company = on[0].company(worker)
         time_share = sum(one.share for one in company) * on[0].training_share(self._delays)
-        pace = 1.0 if len(company) == 1 else self._pace(worker.name, [one.name for one in company if one is not worker])
+        pace = 1.0
+        if self._pace is not None and len(company) > 1:
+            pace = self._pace(worker.name, [one.name for one in company if one is not worker])
         same = time_share == worker.time_share and pace == worker.pace
         worker.pace = pace
         if same and start == max(self._queue.now, worker.since):
@@ -293,11 +295,6 @@ class VirtualPool:
         worker, incarnation = of
         if worker.at and worker.incarnation == incarnation:  # else it was lost before
             self.begin(worker)
-
-
-def in_turns(job: str, others: Sequence[str]) -> float:
-    """Return the pace of a job beside others where all of them together do no more than they would in turns."""
-    return 1.0 / (1 + len(others))
 
 
 def _nothing() -> None:

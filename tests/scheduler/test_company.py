@@ -174,6 +174,12 @@ def test_the_best_of_those_that_wait_is_chosen() -> None:
     assert str(status["c"].grant_reason) == "beside a, at 90% of its throughput alone"
 
 
+def test_a_job_that_was_never_seen_alone_says_why_it_trains() -> None:
+    _, simulation = play([job("a", 1e5, 6000), job("b", 2e5, 6000)], {"a": 1.0, "b": 1.0}, until=1.5)
+    seen = [(one.share, one.grant_reason.code) for one in scheduler_of(simulation).status()]
+    assert seen == [(0.5, "first_in_line"), (0.5, "seen_alone")]
+
+
 def test_more_than_two_where_it_pays() -> None:
     jobs = [job(name, 1000.0 + k, 6000) for k, name in enumerate("abc")]
     _, simulation = play(jobs, dict.fromkeys("abc", 0.95), until=200.0, work=600.0)

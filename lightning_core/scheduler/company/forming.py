@@ -2,12 +2,13 @@
 
 Rules
 
-1. A job that has a share of a device is asked first for whom it takes beside it, in the order of the plan. It takes the
-   job there that waits, or shares the device, with which both do the most together, and further ones if that pays too.
+1. A job that has a share of a device takes beside it the one that waits there, or shares the device, with which both
+   do the most together, and further ones if that pays too. Where several have a share, those that do the most come
+   first.
 2. It takes none that the device's memory does not hold, and none that makes it, or a job that waits for it, late that
    was in time without it.
 3. What is not known is tried for a moment: if it may pay, and as long as what trials have lost is a small part of the
-   time of the devices. A job whose throughput alone is not known has half of a device for itself for that.
+   time of the devices. A job whose throughput alone is not known gets half of the other's share for that.
 4. What turns out not to pay ends; what pays stays until something else is better by a margin.
 5. Jobs that have shares of their own train beside each other only if none does less than with its share alone.
 6. Where a plan leaves devices unused on purpose, as for fixed shares, all train alone.
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightning_core.core.arrays import FloatArray, IntArray
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.jobs import Beside
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.saved_state import Stateful
@@ -58,6 +59,8 @@ IN_TIME = 1.0
 WORTH_IT = 4.0
 # Score of no company.
 NONE = 0.0
+# Rounding error of sums of shares and of parts of the memory.
+TOLERANCE = 1e-9
 # Part of the work with a share of its own that a job must do beside others that have one.
 ALL_OF_IT = 0.98
 # Jobs of one device that are looked at, and jobs that train at once.
@@ -77,46 +80,45 @@ class Companies(NamedTuple):
     """Share of its devices; that of the allocation but for trials."""
     finish: FloatArray
     """Expected time at which the target is reached, scheduler time."""
+    seen_alone: BoolArray
+    """Whether it has a share for a moment, so that its throughput alone is known."""
 
 
-class _Trainee:
+class _Trainee(NamedTuple):
     """One job that may train beside others."""
 
-    __slots__ = (
-        "at",
-        "deadline",
-        "family",
-        "finish",
-        "known",
-        "left",
-        "memory",
-        "more",
-        "rank",
-        "request",
-        "row",
-        "share",
-    )
-
-    def __init__(self, at: int, row: int, share: float) -> None:
-        self.at, self.row, self.share = at, row, share
-        self.family = ""
-        self.known = False
-        self.request = Beside.AUTO
-        self.left = math.inf  # seconds alone on the device
-        self.memory = self.more = 0.0  # parts of the device's memory: while it trains, and beyond what it has held
+    at: int
+    """Its place in the round."""
+    row: int
+    family: str
+    share: float
+    request: Beside
+    known: bool
+    """Whether its throughput alone is known."""
+    left: float
+    """Seconds of work left, alone on the device."""
+    memory: float
+    """Part of the device's memory that it has now: while it trains if it has a share, while it is held if not."""
+    more: float
+    """Part that it needs beyond that to train."""
 
 
-class _CompanyChoice(NamedTuple):
-    """Those who might train beside a job."""
+class _Offer(NamedTuple):
+    """A job that has a share, with those who might train beside it."""
 
-    others: list[_Trainee]
-    together: float
-    """Expected work of all at once, as a multiple of turns."""
+    members: list[_Trainee]
+    """Those who might train at once, the one that has the share first; it alone if no one should."""
     score: float
-    """The same with the benefit of the doubt, and what it does to deadlines."""
+    """Expected work of all at once, as a multiple of turns, with the benefit of the doubt, and what it does to
+    deadlines."""
+    together: float = 1.0
+    """Expected work."""
+    paces: Sequence[float] = ()
+    """Expected pace of each."""
     effect: Effect | None = None
     unsure: bool = False
     wanted: bool = False
+    """Whether one of them asks for it always."""
 
 
 class _RoomOfGroups:
@@ -142,7 +144,7 @@ class _RoomOfGroups:
     def allows(self, members: Sequence[_Trainee], counts: Sequence[float]) -> bool:
         """Return whether no group would hold more than it may, or than it does now."""
         would = self.change(members, counts)
-        return all(devices <= max(self._most[group], self._held[group]) + 1e-9 for group, devices in would.items())
+        return all(devices <= max(self._most[group], self._held[group]) + TOLERANCE for group, devices in would.items())
 
     def take(self, members: Sequence[_Trainee], counts: Sequence[float]) -> None:
         """Count so much of a device as each member's own."""
@@ -158,7 +160,6 @@ class Forming(Stateful):
     def __init__(self) -> None:
         self.paces = Paces()
         self._lost = self._time = self._at = 0.0
-        self._room: _RoomOfGroups | None = None  # of the round
 
     def form(
         self, round: Round, plan: Plan, view: JobView, share: FloatArray, homes: Sequence[Devices] | None,
@@ -177,221 +178,24 @@ class Forming(Stateful):
         """
         n = len(round)
         result = Companies(
-            np.zeros(n, np.int64), np.ones(n), np.ones(n), share.copy(), round.expected_finish(plan, view)
-        )
+            np.zeros(n, np.int64), np.ones(n), np.ones(n), share.copy(), round.expected_finish(plan, view),
+            np.zeros(n, np.bool_),
+        )  # fmt: skip
         if round.settings.beside is Beside.NEVER or not plan.work_conserving:
             return result
         self._count(round)
-        trainees = self._trainees(round, plan, view, share, homes, memory)
-        if any(len(there) > 1 for there in trainees.values()):
-            prospects = Prospects(view, plan, share, round.now)
-            self._room = None if caps is None else _RoomOfGroups(caps, share * round.table.size[round.rows])
-            for there in trainees.values():
-                self._form(round, prospects, there, result)
+        crowded = [there for there in _trainees(round, plan, view, share, homes, memory).values() if len(there) > 1]
+        if crowded:
+            may_try = self._lost <= MAY_LOSE * self._time + FIRST_LOSS
+            room = None if caps is None else _RoomOfGroups(caps, share * round.table.size[round.rows])
+            matching = _Matching(round, self.paces, Prospects(view, plan, share, round.now), room, may_try, result)
+            for there in crowded:
+                matching.match(there)
         return result
 
     def part(self, table: JobTable, row: int) -> None:
         """Note that the trainings beside which a job is do not run together with it."""
         self.paces.part([table.jobs[other].family for other in table.members(int(table.beside[row])).tolist()])
-
-    # ------------------------------------------------------------------------------------------------ who may
-
-    def _trainees(
-        self, round: Round, plan: Plan, view: JobView, share: FloatArray, homes: Sequence[Devices] | None,
-        memory: Needs | None,
-    ) -> dict[int, list[_Trainee]]:  # fmt: skip
-        """Return the jobs of each device that may train beside others, in the order of the plan."""
-        table, rows, settings = round.table, round.rows, round.settings
-        able = ~round.excluded & (table.last_report[rows] > 0) & (table.size[rows] == 1) & ~table.recovering[rows]
-        if plan.capped is not None:
-            able &= ~plan.capped
-        throughput, spent = table.throughput(rows), table.recent_busy[rows]
-        fresh = (spent >= ALONE) & (table.recent_batches[rows] >= ALONE_BATCHES)
-        fresh &= round.now - table.alone_at[rows] <= OLD
-        found: dict[int, list[_Trainee]] = {}
-        full = 0
-        for at in plan.order.tolist():
-            if not able[at]:
-                continue
-            row = int(rows[at])
-            home = (0,) if homes is None else homes[at]
-            if len(home) != 1 or home != table.home[row]:
-                continue  # its process is not there yet
-            there = found.setdefault(home[0], [])
-            member = table.beside[row] > 0
-            if not member and len(there) >= MAX_LOOKED_AT:
-                full += 1
-                if full >= MAX_LOOKED_AT * settings.devices:
-                    break
-                continue
-            job = table.jobs[row]
-            request = settings.beside_of(job)
-            if request is Beside.NEVER:
-                continue
-            one = _Trainee(at, row, float(share[at]))
-            one.request, one.family = request, job.family
-            one.known = bool(fresh[at] and throughput[at] > 0)
-            work = float(view.work[at])
-            one.left = work if work == work else math.inf
-            if memory is not None:
-                one.memory = float(memory.training[at])
-                one.more = one.memory - float(memory.held[at])
-            there.append(one)
-        return found
-
-    # ------------------------------------------------------------------------------------------------ one device
-
-    def _form(self, round: Round, prospects: Prospects, there: list[_Trainee], result: Companies) -> None:
-        able = [one for one in there if one.share > 0 and one.known][:MAX_LOOKED_AT]
-        free = 1.0 - sum(one.memory if one.share else one.memory - one.more for one in there)
-        while able and len(there) > 1:
-            choices = [(host, self._choose(round, prospects, host, _but(there, host), free)) for host in able]
-            host, chosen = max(choices, key=lambda choice: choice[1].score)
-            if not chosen.others:
-                return
-            if unseen := [one for one in chosen.others if not one.known]:
-                used = [host, unseen[0]] if self._see_alone(round, host, unseen[0], result) else [unseen[0]]
-            else:
-                used = [host, *chosen.others]
-                free -= sum(one.more for one in chosen.others if not one.share)
-                self._join(round, host, chosen, result)
-            there = [one for one in there if one not in used]
-            able = [one for one in able if one not in used]
-
-    def _choose(
-        self, round: Round, prospects: Prospects, host: _Trainee, others: list[_Trainee], free: float
-    ) -> _CompanyChoice:
-        """Return those who train beside a job; with none if none should."""
-        table = round.table
-        present = [one for one in others if table.beside[one.row] == table.beside[host.row] > 0]
-        best = _CompanyChoice([], 0.0, NONE)
-        may_try = self._lost <= MAY_LOSE * self._time + FIRST_LOSS
-        if present and (now := self._weigh(prospects, host, present, free, STILL_COSTS)) is not None:
-            since = round.now - float(table.company_since[host.row])
-            if now.wanted or not (since >= GIVEN_UP or self._is_tried(host, present)):
-                return now
-            if now.together >= PAYS and since < STAYS:
-                return now
-            if now.together >= STILL_PAYS:
-                best = now._replace(score=max(now.score + BETTER, PAYS))
-        options = [[one] for one in others]
-        if best.others and len(best.others) + 2 <= MAX_AT_ONCE:
-            options += [[*best.others, one] for one in others if one not in best.others]
-        for option in options:
-            choice = self._weigh(prospects, host, option, free, COSTS)
-            if choice is None or choice.score <= (best.score if choice.wanted else max(best.score, PAYS)):
-                continue
-            lasts = min(host.left, *(one.left for one in option))
-            if choice.wanted or not choice.unsure or (may_try and lasts >= WORTH_IT * TRIED):
-                best = choice
-        return best if best.score > PAYS or best.together >= STILL_PAYS else _CompanyChoice([], 0.0, NONE)
-
-    def _weigh(
-        self, prospects: Prospects, host: _Trainee, others: list[_Trainee], free: float, costs: float
-    ) -> _CompanyChoice | None:
-        """Return what some jobs promise beside another; None if they do not fit, or cost others their deadlines.
-
-        Args:
-            prospects: What becomes of the jobs of the round.
-            host: The job that has the share.
-            others: Those beside it.
-            free: Part of the device's memory that is free.
-            costs: Jobs in time, by weight, that it may be expected to cost.
-        """
-        if sum(one.more for one in others if not one.share) > free + 1e-9:
-            return None
-        if not self.paces.run_together([one.family for one in (host, *others)]):
-            return None
-        members = [host, *others]
-        if self._room is not None and not self._room.allows(members, self._counts(members)):
-            return None
-        if self._takes_from_one(members):
-            return None
-        effect = self._effect(prospects, host, others)
-        if effect.value < -costs:
-            return None
-        together, doubt = self._together(host, others)
-        wanted = any(one.request is Beside.ALWAYS for one in (host, *others))
-        unsure = doubt > UNSURE
-        promise = together + HOPE * doubt if unsure else together
-        if wanted:
-            promise = max(promise, PAYS + 1e-3)
-        if promise < STILL_PAYS:
-            return None
-        return _CompanyChoice(others, together, promise + IN_TIME * effect.value, effect, unsure, wanted)
-
-    def _takes_from_one(self, members: Sequence[_Trainee]) -> bool:
-        """Return whether several have a share, and one of them would do less than with its own alone."""
-        share = sum(one.share for one in members)
-        if sum(one.share > 0 for one in members) < 2:
-            return False
-        paces = self._pace_list(members)
-        return any(pace * share < ALL_OF_IT * one.share for one, pace in zip(members, paces, strict=True))
-
-    def _pace_list(self, members: Sequence[_Trainee]) -> list[float]:
-        """Return the expected pace of each member of a company."""
-        return [self.paces.expect(one.family, [x.family for x in members if x is not one]).pace for one in members]
-
-    def _counts(self, members: Sequence[_Trainee]) -> list[float]:
-        """Return how much of the device would count as each member's own."""
-        paces, share = self._pace_list(members), sum(one.share for one in members)
-        return [pace / sum(paces) * share for pace in paces]
-
-    def _together(self, host: _Trainee, others: Sequence[_Trainee]) -> tuple[float, float]:
-        """Return the work that some jobs do at once, as a multiple of turns, and the doubt about it."""
-        members = [host, *others]
-        total = variance = 0.0
-        for one in members:
-            pace, doubt = self.paces.expect(one.family, [other.family for other in members if other is not one])
-            total += pace
-            variance += (pace * doubt) ** 2
-        return total, math.sqrt(variance)
-
-    def _is_tried(self, host: _Trainee, others: Sequence[_Trainee]) -> bool:
-        members = [host, *others]
-        return all(
-            self.paces.seconds(one.family, [other.family for other in members if other is not one]) >= TRIED
-            for one in members
-        )
-
-    def _effect(self, prospects: Prospects, host: _Trainee, others: Sequence[_Trainee]) -> Effect:
-        """Return what a company does to the chances of all."""
-        members = [host, *others]
-        paces, share = self._pace_list(members), sum(one.share for one in members)
-        beside = [Member(one.at, pace) for one, pace in zip(others, paces[1:], strict=True)]
-        return prospects.effect(host.at, share, paces[0], beside)
-
-    def _join(self, round: Round, host: _Trainee, chosen: _CompanyChoice, result: Companies) -> None:
-        others, effect = chosen.others, chosen.effect
-        assert effect is not None  # there are others
-        members = [host, *others]
-        paces = self._pace_list(members)
-        if self._room is not None:
-            self._room.take(members, self._counts(members))
-        for one, pace in zip(members, paces, strict=True):
-            result.group[one.at] = int(round.table.ordinal[host.row]) + 1
-            result.pace[one.at], result.portion[one.at] = pace, pace / sum(paces)
-        result.finish[host.at] += effect.host
-        for one, end in zip(others, effect.others, strict=True):
-            if end < math.inf:
-                result.finish[one.at] = round.now + end
-
-    def _see_alone(self, round: Round, host: _Trainee, one: _Trainee, result: Companies) -> bool:
-        """Let a job train alone in half of another's time, unless that has been tried for long; return whether."""
-        table = round.table
-        if np.isnan(table.trial_since[one.row]):
-            table.trial_since[one.row] = round.now
-        if round.now - table.trial_since[one.row] > LONE_TRIAL or one.share:
-            return False
-        halves = [host.share / 2] * 2
-        if self._room is not None:
-            if not self._room.allows([host, one], halves):
-                return False
-            self._room.take([host, one], halves)
-        result.share[one.at] = result.share[host.at] = host.share / 2
-        return True
-
-    # ------------------------------------------------------------------------------------------------ accounts
 
     def _note_stuck(self, table: JobTable, members: IntArray, now: float) -> None:
         """Note that trainings do not run together, if one of them has not moved in far more time than a batch takes."""
@@ -416,8 +220,181 @@ class Forming(Stateful):
                 self._lost += passed * float(table.share[of].sum())
 
 
-def _but(there: Sequence[_Trainee], host: _Trainee) -> list[_Trainee]:
-    return [one for one in there if one is not host]
+class _Matching:
+    """Decides for the devices of one round who trains beside whom.
+
+    Args:
+        round: The round.
+        paces: What is known of paces.
+        prospects: What becomes of the jobs of the round.
+        room: What groups of jobs may hold; None if they are not limited.
+        may_try: Whether what is not known may be tried.
+        result: The companies, to which those that are formed are written.
+    """
+
+    def __init__(
+        self, round: Round, paces: Paces, prospects: Prospects, room: _RoomOfGroups | None, may_try: bool,
+        result: Companies,
+    ) -> None:  # fmt: skip
+        self._table, self._now = round.table, round.now
+        self._paces, self._prospects, self._room, self._may_try = paces, prospects, room, may_try
+        self._result = result
+
+    def match(self, there: list[_Trainee]) -> None:
+        """Form the companies of one device.
+
+        Args:
+            there: Jobs of the device that may train beside others, in the order of the plan.
+        """
+        able = [one for one in there if one.share > 0 and one.known]
+        free = 1.0 - sum(one.memory for one in there)
+        while able and len(there) > 1:
+            chosen = max((self._choose(host, there, free) for host in able), key=lambda choice: choice.score)
+            used = chosen.members
+            if len(used) < 2:
+                return
+            if unseen := next((one for one in used if not one.known), None):
+                used = [used[0], unseen] if self._see_alone(used[0], unseen) else [unseen]
+            else:
+                free -= sum(one.more for one in used)
+                self._join(chosen)
+            there = [one for one in there if one not in used]
+            able = [one for one in able if one not in used]
+
+    def _choose(self, host: _Trainee, there: Sequence[_Trainee], free: float) -> _Offer:
+        """Return the best company of a job that has a share."""
+        table = self._table
+        alone = best = _Offer([host], NONE)
+        others = [one for one in there if one is not host]
+        present = [one for one in others if table.beside[one.row] == table.beside[host.row] > 0]
+        if present and (now := self._weigh([host, *present], free, STILL_COSTS)) is not None:
+            since = self._now - float(table.company_since[host.row])
+            untried = since < GIVEN_UP and not self._is_tried(now.members)
+            if now.wanted or untried or (now.together >= PAYS and since < STAYS):
+                return now
+            if now.together >= STILL_PAYS:
+                best = now._replace(score=max(now.score + BETTER, PAYS))
+        options = [[host, one] for one in others]
+        if best is not alone and len(best.members) < MAX_AT_ONCE:
+            options += [[*best.members, one] for one in others if one not in best.members]
+        for members in options:
+            choice = self._weigh(members, free, COSTS)
+            if choice is None or choice.score <= (best.score if choice.wanted else max(best.score, PAYS)):
+                continue
+            may_be_tried = self._may_try and min(one.left for one in members) >= WORTH_IT * TRIED
+            if choice.wanted or not choice.unsure or may_be_tried:
+                best = choice
+        return best
+
+    def _weigh(self, members: list[_Trainee], free: float, costs: float) -> _Offer | None:
+        """Return what some jobs promise; None if they do not fit, or cost others their share or their deadlines.
+
+        Args:
+            members: The job that has the share, and those beside it.
+            free: Part of the device's memory that is free.
+            costs: Jobs in time, by weight, that it may be expected to cost.
+        """
+        families = [one.family for one in members]
+        if sum(one.more for one in members) > free + TOLERANCE or not self._paces.run_together(families):
+            return None
+        expected = [self._paces.expect(family, _without(families, k)) for k, family in enumerate(families)]
+        paces = [one.pace for one in expected]
+        together, share = sum(paces), sum(one.share for one in members)
+        if self._room is not None and not self._room.allows(members, _divided(share, paces)):
+            return None
+        own = [one.share / share for one in members]
+        if sum(part > 0 for part in own) > 1 and any(
+            pace < ALL_OF_IT * part for pace, part in zip(paces, own, strict=True)
+        ):
+            return None
+        beside = [Member(one.at, pace) for one, pace in zip(members[1:], paces[1:], strict=True)]
+        effect = self._prospects.effect(members[0].at, share, paces[0], beside)
+        if effect.value < -costs:
+            return None
+        doubt = math.hypot(*(one.pace * one.doubt for one in expected))
+        wanted, unsure = any(one.request is Beside.ALWAYS for one in members), doubt > UNSURE
+        promise = together + HOPE * doubt if unsure else together
+        if wanted:
+            promise = max(promise, PAYS)
+        if promise < STILL_PAYS:
+            return None
+        return _Offer(members, promise + IN_TIME * effect.value, together, paces, effect, unsure, wanted)
+
+    def _is_tried(self, members: Sequence[_Trainee]) -> bool:
+        families = [one.family for one in members]
+        return all(self._paces.seconds(one, _without(families, k)) >= TRIED for k, one in enumerate(families))
+
+    def _join(self, chosen: _Offer) -> None:
+        (host, *others), paces, effect, result = chosen.members, chosen.paces, chosen.effect, self._result
+        assert effect is not None  # there are others
+        portions = _divided(1.0, paces)
+        if self._room is not None:
+            self._room.take(chosen.members, _divided(sum(one.share for one in chosen.members), paces))
+        for one, pace, portion in zip(chosen.members, paces, portions, strict=True):
+            result.group[one.at] = int(self._table.ordinal[host.row]) + 1
+            result.pace[one.at], result.portion[one.at] = pace, portion
+        result.finish[host.at] += effect.host
+        for one, end in zip(others, effect.others, strict=True):
+            if end < math.inf:
+                result.finish[one.at] = self._now + end
+
+    def _see_alone(self, host: _Trainee, one: _Trainee) -> bool:
+        """Let a job train alone in half of another's time, unless that has been tried for long; return whether."""
+        table, half = self._table, host.share / 2
+        if np.isnan(table.trial_since[one.row]):
+            table.trial_since[one.row] = self._now
+        if self._now - table.trial_since[one.row] > LONE_TRIAL or one.share:
+            return False
+        if self._room is not None:
+            if not self._room.allows([host, one], [half, half]):
+                return False
+            self._room.take([host, one], [half, half])
+        self._result.share[one.at] = self._result.share[host.at] = half
+        self._result.seen_alone[one.at] = True
+        return True
+
+
+def _trainees(
+    round: Round, plan: Plan, view: JobView, share: FloatArray, homes: Sequence[Devices] | None, memory: Needs | None
+) -> dict[int, list[_Trainee]]:
+    """Return the jobs of each device that may train beside others, in the order of the plan."""
+    table, rows, settings = round.table, round.rows, round.settings
+    able = ~round.excluded & (table.last_report[rows] > 0) & (table.size[rows] == 1) & ~table.recovering[rows]
+    if plan.capped is not None:
+        able &= ~plan.capped
+    known = (table.recent_busy[rows] >= ALONE) & (table.recent_batches[rows] >= ALONE_BATCHES)
+    known &= round.now - table.alone_at[rows] <= OLD
+    found: dict[int, list[_Trainee]] = {}
+    left_out = 0
+    for at in plan.order.tolist():
+        if not able[at]:
+            continue
+        row = int(rows[at])
+        home = (0,) if homes is None else homes[at]
+        if len(home) != 1 or home != table.home[row]:
+            continue  # its process is not there yet
+        there = found.setdefault(home[0], [])
+        if len(there) >= MAX_LOOKED_AT and not table.beside[row]:
+            left_out += 1
+            if left_out >= MAX_LOOKED_AT * settings.devices:
+                break
+            continue
+        job = table.jobs[row]
+        if (request := settings.beside_of(job)) is Beside.NEVER:
+            continue
+        has, trains = (0.0, 0.0) if memory is None else (float(memory.held[at]), float(memory.training[at]))
+        if share[at]:
+            has = trains
+        left = float(view.work[at])
+        left = math.inf if math.isnan(left) else left
+        one = _Trainee(at, row, job.family, float(share[at]), request, bool(known[at]), left, has, trains - has)
+        there.append(one)
+    return found
+
+
+def _divided(share: float, paces: Sequence[float]) -> list[float]:
+    """Return how much of a share counts as each one's own: as much as it does of the work."""
+    return [share * pace / sum(paces) for pace in paces]
 
 
 def _without(families: Sequence[str], place: int) -> list[str]:
