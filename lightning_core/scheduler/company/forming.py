@@ -103,7 +103,7 @@ class _Trainee(NamedTuple):
     """Part that it needs beyond that to train."""
 
 
-class _Offer(NamedTuple):
+class _Match(NamedTuple):
     """A job that has a share, with those who might train beside it."""
 
     members: list[_Trainee]
@@ -261,10 +261,10 @@ class _Matching:
             there = [one for one in there if one not in used]
             able = [one for one in able if one not in used]
 
-    def _choose(self, host: _Trainee, there: Sequence[_Trainee], free: float) -> _Offer:
+    def _choose(self, host: _Trainee, there: Sequence[_Trainee], free: float) -> _Match:
         """Return the best company of a job that has a share."""
         table = self._table
-        alone = best = _Offer([host], NONE)
+        alone = best = _Match([host], NONE)
         others = [one for one in there if one is not host]
         present = [one for one in others if table.beside[one.row] == table.beside[host.row] > 0]
         if present and (now := self._weigh([host, *present], free, STILL_COSTS)) is not None:
@@ -286,7 +286,7 @@ class _Matching:
                 best = choice
         return best
 
-    def _weigh(self, members: list[_Trainee], free: float, costs: float) -> _Offer | None:
+    def _weigh(self, members: list[_Trainee], free: float, costs: float) -> _Match | None:
         """Return what some jobs promise; None if they do not fit, or cost others their share or their deadlines.
 
         Args:
@@ -318,13 +318,13 @@ class _Matching:
             promise = max(promise, PAYS)
         if promise < STILL_PAYS:
             return None
-        return _Offer(members, promise + IN_TIME * effect.value, together, paces, effect, unsure, wanted)
+        return _Match(members, promise + IN_TIME * effect.value, together, paces, effect, unsure, wanted)
 
     def _is_tried(self, members: Sequence[_Trainee]) -> bool:
         families = [one.family for one in members]
         return all(self._paces.seconds(one, _without(families, k)) >= TRIED for k, one in enumerate(families))
 
-    def _join(self, chosen: _Offer) -> None:
+    def _join(self, chosen: _Match) -> None:
         (host, *others), paces, effect, result = chosen.members, chosen.paces, chosen.effect, self._result
         assert effect is not None  # there are others
         portions = _divided(1.0, paces)
