@@ -16,6 +16,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from typing_extensions import override
 
 from lightning_core.agent.job_record import JobRecord
 from lightning_core.agent.options import Options
@@ -59,8 +60,6 @@ class Fit(Participant):
         checkpointer: Checkpointer of the callback.
         record: Record of the job, which is updated.
     """
-
-    MEANT = (*Participant.MEANT, MisconfigurationException)  # the config of a launched job is wrong
 
     def __init__(
         self,
@@ -108,6 +107,11 @@ class Fit(Participant):
         self._is_averaged = bool(callbacks_of(trainer, *AVERAGING))
         self._keeps_soon = False
         self._saves_before_hold = self._launched and options.job.on_hold is OnHold.SUSPEND
+
+    @property
+    @override
+    def meant(self) -> tuple[type[BaseException], ...]:
+        return (*super().meant, MisconfigurationException)  # the config of a launched job is wrong
 
     @property
     def best_model(self) -> str:
@@ -218,7 +222,7 @@ class Fit(Participant):
             side_actions = NOTHING
             try:
                 side_actions = self._note_batch(outputs, accumulated)
-            except self.MEANT:
+            except self.meant:
                 raise
             except Exception as error:
                 self.note_defect(error)

@@ -295,7 +295,7 @@ def _work(orders: Connection, gpu: bool) -> None:
 
 
 def _device(gpu: bool) -> str:
-    from lightning_core.agent.reporting.joining import device_name
+    from lightning_core.agent.user_code.torch_here import device_name
 
     return device_name(torch.device("cuda", 0)) if gpu else "cpu0"
 

@@ -12,8 +12,9 @@ from typing import Any
 import lightning.pytorch as pl
 
 from lightning_core.agent.options import Options
-from lightning_core.agent.reporting.joining import Connect, Join, SchedulerConnection, device_name
+from lightning_core.agent.reporting.joining import Connect, Join, SchedulerConnection
 from lightning_core.agent.user_code.guarded import Guarded
+from lightning_core.agent.user_code.torch_here import device_name
 from lightning_core.core.jobs import Capability
 from lightning_core.core.limits import MAX_COUNT, MAX_NAME
 from lightning_core.core.reported import HyperParameters, hyper_parameters

@@ -22,9 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from lightning_core.agent.job_record import JobRecord
 from lightning_core.agent.options import Options
@@ -37,15 +35,14 @@ from lightning_core.agent.reporting.memory_meter import memory_meter
 from lightning_core.agent.reporting.rank_memory import RankMemory
 from lightning_core.agent.reporting.rank_watch import RankWatch, store_of_group
 from lightning_core.agent.reporting.target_reader import LoggedMetrics, Stage
-from lightning_core.agent.reporting.use_meter import gpu_of, use_meter
+from lightning_core.agent.reporting.use_meter import use_meter
 from lightning_core.agent.slurm import SlurmEnd
 from lightning_core.agent.steering.busy_timer import BusyTimer, GpuTimer, HostTimer
 from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
-from lightning_core.agent.steering.offload import Offload
 from lightning_core.agent.steering.ranks import NOTHING, Ranks, SideAction
 from lightning_core.agent.steering.steering import Steering
-from lightning_core.agent.steering.suspension import Mover, Suspension
 from lightning_core.agent.user_code.guarded import Guarded
+from lightning_core.agent.user_code.torch_here import TrainingDevice, gpu_of, torch_here
 from lightning_core.core.answers import Grant, JobForecast
 from lightning_core.core.events import Cell, ExitCause, WorkerExited
 from lightning_core.core.jobs import OnHold
@@ -56,6 +53,10 @@ from lightning_core.node.processes import is_ancestor
 from lightning_core.node.suspender_client import suspender_of
 from lightning_core.scheduler.settings import Settings
 from lightning_core.view.console_lines import logger, print_line
+
+if TYPE_CHECKING:
+    from lightning_core.agent.steering.offload import Offload
+    from lightning_core.agent.steering.suspension import Mover
 
 log = logger(__name__)
 
@@ -119,7 +120,7 @@ class Loop(NamedTuple):
             that the loop has made, outside of any CUDA graph.
     """
 
-    device: torch.device
+    device: TrainingDevice
     rank: int
     ranks: int
     connection: Callable[[Callable[[], str]], Connect]
@@ -139,9 +140,6 @@ class Participant:
         record: Record of the job, which is updated.
         loop: Its loop.
     """
-
-    MEANT: ClassVar[tuple[type[BaseException], ...]] = (JobEnded, JobReleased, torch.OutOfMemoryError)
-    """What is raised on purpose: it leaves; and what no one can go on after."""
 
     def __init__(self, options: Options, record: JobRecord, loop: Loop) -> None:
         self.name = options.job.name
@@ -207,6 +205,12 @@ class Participant:
         _tell_processes_to_come(self)
 
     # ------------------------------------------------------------------------------- what an adapter may add
+
+    @property
+    def meant(self) -> tuple[type[BaseException], ...]:
+        """What is raised on purpose: it leaves; and what no one can go on after."""
+        torch = torch_here()
+        return (JobEnded, JobReleased, *(() if torch is None else (torch.OutOfMemoryError,)))
 
     def _describe_epoch(self, mailbox: Mailbox) -> None:
         """Report what is known of an epoch once its first batch is done."""
@@ -389,6 +393,8 @@ class Participant:
         offload = loop.offload()
         if offload is None or options.job.on_hold is not OnHold.SUSPEND:
             return offload
+        from lightning_core.agent.steering.suspension import Suspension
+
         lose = options.give_up or self._end_process
         where = lambda: options.suspender or self._suspender_of_script()  # noqa: E731
         return Suspension(self.name, offload, gpu_of(loop.device), where, self.hangs, lose)
@@ -429,7 +435,7 @@ class Participant:
         """Do what concerns this process only, and return what that returns; log it if it fails."""
         try:
             return do()
-        except self.MEANT:
+        except self.meant:
             raise
         except Exception as error:
             self.note_defect(error)
@@ -437,7 +443,7 @@ class Participant:
 
     def survive(self, error: Exception) -> None:
         """Log what a hook raises, while it is handled; raise it again if that is meant, or ranks have to part."""
-        if self.has_ranks or isinstance(error, self.MEANT):
+        if self.has_ranks or isinstance(error, self.meant):
             raise error
         self.note_defect(error)
 

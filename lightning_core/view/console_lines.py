@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
 # Seconds that printing a line may wait.
@@ -41,10 +40,12 @@ def logger(name: str) -> LineLogger:
 
 
 def inform(message: str) -> None:
-    """Log a message on a line of its own, on rank zero, as Lightning does."""
+    """Log a message on a line of its own: as Lightning does, on rank zero, where it is imported."""
     with contextlib.suppress(Exception):
         clear_bars()
-        rank_zero_info(message)
+        as_lightning = sys.modules.get("lightning_utilities.core.rank_zero")
+        tell = logging.getLogger("lightning_core").info if as_lightning is None else as_lightning.rank_zero_info
+        tell(message)
 
 
 def print_line(line: str) -> None:

@@ -64,7 +64,7 @@ def lock(tmp_path: Path) -> Iterator[ArbiterClient]:
 
 
 @pytest.mark.usefixtures("no_profile")
-@pytest.mark.parametrize(("in_turns", "most"), [(False, 26), (True, 32)], ids=["alone", "in turns"])
+@pytest.mark.parametrize(("in_turns", "most"), [(False, 27), (True, 33)], ids=["alone", "in turns"])
 def test_an_ordinary_batch_makes_few_calls(lock: ArbiterClient, in_turns: bool, most: int) -> None:
     ours, count = CoreCallback("a", "1d", "loss<=1e-9", pool="local"), Count()
     if in_turns:

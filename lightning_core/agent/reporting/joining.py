@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from typing_extensions import override
 
 from lightning_core.core.answers import Directive, JoinReply
@@ -246,10 +245,3 @@ class Join:
         passed = time.monotonic() - self._first_asked_at
         deadline = max(self._job.deadline - passed, MIN_DEADLINE)
         return dataclasses.replace(self._job, deadline=deadline)
-
-
-def device_name(device: torch.device) -> str:
-    """Return ``"cpu"``, or the UUID of a GPU, whose number may mean another GPU in another process."""
-    if device.type != "cuda":
-        return "cpu"
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection
+from typing import Any
 
-import torch
-
+from lightning_core.agent.user_code.torch_here import TrainingDevice
 from lightning_core.core.reported import MemoryUse
 from lightning_core.node.memory import proportional_set_size
 from lightning_core.view.console_lines import logger
@@ -87,7 +87,7 @@ class MemoryMeter:
         return max(self._peak - self._freed, 0)
 
 
-def memory_meter(device: torch.device, other_ranks: Callable[[], Collection[int]] = tuple) -> MemoryMeter:
+def memory_meter(device: TrainingDevice, other_ranks: Callable[[], Collection[int]] = tuple) -> MemoryMeter:
     """Return a meter of this process's memory on a device.
 
     Args:
@@ -101,12 +101,15 @@ def memory_meter(device: torch.device, other_ranks: Callable[[], Collection[int]
     return MemoryMeter(lambda: proportional_set_size(os.getpid(), without=other_ranks()))
 
 
-def _reserved_on(device: torch.device) -> Callable[[], int]:
+def _reserved_on(device: TrainingDevice) -> Callable[[], int]:
     """Return what reads the peak since now; torch's own count, which is also the user's, is not set back."""
-    before = torch.cuda.max_memory_reserved(device)
+    import torch
+
+    own: Any = device
+    before = torch.cuda.max_memory_reserved(own)
 
     def read() -> int:
-        peak = torch.cuda.max_memory_reserved(device)
-        return peak if peak > before else torch.cuda.memory_reserved(device)
+        peak = torch.cuda.max_memory_reserved(own)
+        return peak if peak > before else torch.cuda.memory_reserved(own)
 
     return read

@@ -8,15 +8,18 @@ new only there, and each of its values is a whole evaluation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, SupportsFloat
+from sys import modules
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsFloat, TypeGuard
 
 import numpy as np
-import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from lightning_core.agent.reporting.loss_meter import LossMeter
 from lightning_core.agent.user_code.random_state import RandomStateKept
+from lightning_core.agent.user_code.torch_here import is_tensor, torch_here
 from lightning_core.core.targets import STEP_LOSS, Target
+
+if TYPE_CHECKING:
+    import torch
 
 Stage = Literal["validation", "epoch"]
 
@@ -101,8 +104,8 @@ class TargetReader:
         number = as_number(value)
         if type(number) is float:
             self._meter.add(number * scale, batches)
-        elif isinstance(number, torch.Tensor):
-            self._meter.add_tensor(number, scale, batches, private=private and type(value) is torch.Tensor)
+        elif is_tensor(number):
+            self._meter.add_tensor(number, scale, batches, private=private and _is_plain(value))
         else:
             return self._complain(f"the loss must be a number, got {_describe(value)}")
         return None
@@ -120,7 +123,7 @@ class TargetReader:
         if not self._has_metric or (self._seen and self.evaluated_in != stage):
             return None
         value = self._metrics.computed().get(self._metric)
-        if value is None or (isinstance(value, torch.Tensor) and value is self._evaluation):
+        if value is None or (value is self._evaluation and is_tensor(value)):
             return None  # nothing, or what an earlier stage has logged
         self._evaluation = value
         self._seen, self.evaluated_in = True, stage
@@ -151,11 +154,11 @@ class TargetReader:
 def read_step_loss(outputs: Any, accumulated: int, batches: int, meter: LossMeter, *, private: bool) -> None:
     """Read the loss that ``training_step`` returned, if any, for a job whose target is about another number."""
     value = outputs.get("loss") if isinstance(outputs, Mapping) else None
-    number = as_number(value) if isinstance(value, torch.Tensor) else None
-    if isinstance(number, torch.Tensor):
-        meter.add_tensor(number, float(accumulated), batches, private=private and type(value) is torch.Tensor)
-    elif number is not None:
+    number = as_number(value) if type(value) is float or is_tensor(value) else None
+    if type(number) is float:
         meter.add(number * accumulated, batches)
+    elif is_tensor(number):
+        meter.add_tensor(number, float(accumulated), batches, private=private and _is_plain(value))
 
 
 def as_number(value: Any) -> torch.Tensor | float | None:
@@ -163,34 +166,47 @@ def as_number(value: Any) -> torch.Tensor | float | None:
 
     Example::
 
+        >>> import torch
         >>> as_number(torch.tensor([0.5])), as_number(np.array(0.5)), as_number(1), as_number("0.5"), as_number([0.5])
         (0.5, 0.5, 1.0, None, None)
     """
-    if type(value) is torch.Tensor and value.dim() == 0:  # as nearly every loss
+    if type(value) is float:
+        return value
+    torch = modules.get("torch")
+    if torch is not None and type(value) is torch.Tensor and value.dim() == 0:  # as nearly every loss
         if value.is_cuda and value.is_floating_point():
-            return value
+            return value  # type: ignore[no-any-return]  # a tensor
         if value.is_cpu:
             number = value.item()
             if type(number) is float:
                 return number
-    if isinstance(value, torch.Tensor):
-        if value.is_meta or value.is_nested:
-            return None
-        # The whole of a tensor that is spread over ranks could be read by all of them together only.
-        is_plain = type(value) is torch.Tensor or not is_traceable_wrapper_subclass(value)
-        whole = value if is_plain else _own_part(value)
-        if whole is None or whole.numel() != 1 or whole.is_complex():
-            return None
-        return float(whole.item()) if whole.is_cpu else whole
+    if is_tensor(value):
+        return _number_of_tensor(value)
     if isinstance(value, np.ndarray):
         value = value.reshape(()).item() if value.size == 1 else None
-    if type(value) is float:
-        return value
     try:
         with RandomStateKept():
             return float(value) if isinstance(value, SupportsFloat) else None
     except Exception:  # too large, or the code of others
         return None
+
+
+def _is_plain(value: object) -> TypeGuard[torch.Tensor]:
+    """Return whether a value is a tensor, and of no subclass."""
+    torch = torch_here()
+    return torch is not None and type(value) is torch.Tensor
+
+
+def _number_of_tensor(value: torch.Tensor) -> torch.Tensor | float | None:
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    if value.is_meta or value.is_nested:
+        return None
+    # The whole of a tensor that is spread over ranks could be read by all of them together only.
+    whole = value if _is_plain(value) or not is_traceable_wrapper_subclass(value) else _own_part(value)
+    if whole is None or whole.numel() != 1 or whole.is_complex():
+        return None
+    return float(whole.item()) if whole.is_cpu else whole
 
 
 def _own_part(value: torch.Tensor) -> torch.Tensor | None:
@@ -207,7 +223,7 @@ def _own_part(value: torch.Tensor) -> torch.Tensor | None:
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         if parts := getattr(value, "placements", ()):
             return f"a tensor spread over ranks ({', '.join(map(str, parts))}): return value.full_tensor() instead"
         kind = "a complex tensor" if value.is_complex() else "a tensor"

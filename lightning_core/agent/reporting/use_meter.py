@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from lightning_core.agent.user_code.torch_here import TrainingDevice, gpu_of
 from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
@@ -57,7 +56,7 @@ class UseMeter:
             return None
 
 
-def use_meter(device: torch.device, cores: Callable[[], int]) -> UseMeter:
+def use_meter(device: TrainingDevice, cores: Callable[[], int]) -> UseMeter:
     """Return a meter of what this process uses of a device.
 
     Args:
@@ -70,11 +69,6 @@ def use_meter(device: torch.device, cores: Callable[[], int]) -> UseMeter:
         with suppress(Exception):  # without NVML nothing is known
             return UseMeter(GpuUse(gpu_of(device)))
     return UseMeter(None)
-
-
-def gpu_of(device: torch.device) -> str:
-    """Return the UUID of a GPU, as NVML has it."""
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 class CpuUse:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    import torch
+    from lightning_core.agent.user_code.torch_here import TrainingDevice
 
 # Seconds of the device's work between two marks; the host is ahead by one interval to two. It is a tenth of the time
 # for which the process has had the device, within these limits. In turns that is the lower one: a quantum of 48 ms
@@ -92,7 +92,9 @@ class GpuTimer(HostTimer):
 
     on_host = False
 
-    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter, cuda: Any = None) -> None:
+    def __init__(
+        self, device: TrainingDevice, clock: Callable[[], float] = time.perf_counter, cuda: Any = None
+    ) -> None:
         import torch
 
         super().__init__(clock)

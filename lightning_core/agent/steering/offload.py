@@ -92,6 +92,9 @@ class Offload:
         """Whether the state, or some of it, has left the device."""
         return bool(self._away)
 
+    def check(self) -> None:
+        """Check whether the state can leave; this one always tries."""
+
     def frees(self) -> int:
         """Return the bytes that leave the device when the job is held; may be called from another thread.
 

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from typing import Any, Self
 
-import torch
-
 from lightning_core.agent.reporting.rank_memory import RankMemory, RankUse
+from lightning_core.agent.user_code.torch_here import TrainingDevice
 from lightning_core.core.limits import MAX_COUNT
 
 # Target seconds of training between two agreements.
@@ -116,11 +115,15 @@ class Ranks:
         memory: Memory of this rank; the same on all ranks, None if no rank measures any.
     """
 
-    def __init__(self, rank: int, device: torch.device, memory: RankMemory | None = None) -> None:
+    def __init__(self, rank: int, device: TrainingDevice, memory: RankMemory | None = None) -> None:
         self._first = rank == 0
         self.stops_at: Callable[[], int] = lambda: MAX_COUNT
         """Return the batches after which this training may have met its target, or more; asked of the first rank."""
-        self._tensor = torch.zeros(4, dtype=torch.int64, device=device)
+        import torch
+
+        self._torch = torch
+        own: Any = device
+        self._tensor = torch.zeros(4, dtype=torch.int64, device=own)
         self._stops_at = MAX_COUNT
         self._memory = memory
         self._between = self._left = 1
@@ -144,15 +147,15 @@ class Ranks:
             side_actions: What to do besides, as :class:`SideAction`. Ignored on all ranks but the first.
         """
         if self._tensor.is_cuda:  # what is queued for the device is no cost of the broadcast
-            torch.cuda.current_stream(self._tensor.device).synchronize()
+            self._torch.cuda.current_stream(self._tensor.device).synchronize()
         began = time.perf_counter()
         if self._first:
             if self._memory is not None and self._memory.due():
                 side_actions |= SideAction.TELL_MEMORY
             batch = max(began - self._since, 1e-6) / max(self._between - max(self._left, 0), 1)
             between = 1 if self._cost == math.inf else batches_between(self._cost, batch)
-            self._tensor.copy_(torch.tensor([action, side_actions, between, self.stops_at()], device="cpu"))
-        torch.distributed.broadcast(self._tensor, 0)
+            self._tensor.copy_(self._torch.tensor([action, side_actions, between, self.stops_at()], device="cpu"))
+        self._torch.distributed.broadcast(self._tensor, 0)
         agreed, agreed_sides, self._between, self._stops_at = self._tensor.tolist()
         self._left = self._between
         # The first broadcast sets up connections, and others wait for a slow rank: the minimum is the true cost.
@@ -168,12 +171,12 @@ class Ranks:
         Args:
             flags: Ignored on all ranks but the first.
         """
-        tensor = torch.tensor(flags, dtype=torch.int64, device=self._tensor.device)
-        torch.distributed.broadcast(tensor, 0)
+        tensor = self._torch.tensor(flags, dtype=self._torch.int64, device=self._tensor.device)
+        self._torch.distributed.broadcast(tensor, 0)
         return [bool(flag) for flag in tensor.tolist()]
 
     def _tell(self, memory: RankMemory) -> None:
-        own = torch.tensor(memory.own(), dtype=torch.int64, device=self._tensor.device)
-        all_uses = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather(all_uses, own)
+        own = self._torch.tensor(memory.own(), dtype=self._torch.int64, device=self._tensor.device)
+        all_uses = [self._torch.empty_like(own) for _ in range(self._torch.distributed.get_world_size())]
+        self._torch.distributed.all_gather(all_uses, own)
         memory.take([RankUse(*use.tolist()) for use in all_uses])

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from torch.distributed import distributed_c10d
-
 from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
@@ -41,8 +39,10 @@ class RollCall:
 
     def answer(self) -> None:
         """Say what this rank has; to be called where a barrier follows."""
-        if self._ranks > 1 and distributed_c10d.is_initialized():
-            with suppress(Exception):  # the others find that this rank has said nothing
+        if self._ranks > 1:
+            from torch.distributed import distributed_c10d
+
+            with suppress(Exception):  # the others find that this rank has said nothing; so if there is no group
                 store: Any = distributed_c10d._get_default_store()
                 store.set(_key(self._rank), json.dumps(self._terms))
                 self._store = store

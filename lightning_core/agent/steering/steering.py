@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_core.agent.reporting.hang_watch import HangWatch, Phase
 from lightning_core.agent.reporting.joining import POOL_TIMEOUT
@@ -15,12 +16,14 @@ from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.agent.steering.busy_timer import BusyTimer
 from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced
 from lightning_core.agent.steering.ranks import NOTHING, Action, Ranks, SideAction, SignalsDeferred
-from lightning_core.agent.steering.suspension import Mover, Suspension
 from lightning_core.agent.steering.throttle import Throttle
 from lightning_core.core.answers import Directive, End, Grant, Verdict
 from lightning_core.core.protocols import DeviceLock
 from lightning_core.core.targets import Target
 from lightning_core.view.console_lines import inform, logger
+
+if TYPE_CHECKING:
+    from lightning_core.agent.steering.suspension import Mover
 
 log = logger(__name__)
 
@@ -115,7 +118,7 @@ class Steering:
             self._mailbox.inbox.wait(None, FIRST_DIRECTIVE_TIMEOUT)
         elif self._mailbox is not None:
             self._mailbox.inbox.wait_for_answer(FIRST_ANSWER_TIMEOUT)
-        if isinstance(self._offload, Suspension):
+        if self._offload is not None:
             self._offload.check()
         self.obey(NOTHING)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lightning_core.agent.user_code.torch_here import torch_here
 from lightning_core.view.console_lines import logger
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class Throttle:
 
     def _set_threads(self, threads: int | None) -> None:
         """Set the number of torch threads, at most those before the first limit; None restores these."""
-        import torch
-
+        if (torch := torch_here()) is None:
+            return
         if self._threads is None:
             self._threads = torch.get_num_threads()
         torch.set_num_threads(self._threads if threads is None else min(max(1, threads), self._threads))

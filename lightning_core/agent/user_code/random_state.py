@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import torch
+
+from lightning_core.agent.user_code.torch_here import torch_here
 
 
 def collect() -> dict[str, Any]:
     """Return the state of the generators of Python, NumPy, torch and all GPUs."""
+    import torch
+
     cuda: Any = torch.cuda
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()
@@ -29,11 +32,14 @@ def restore(state: dict[str, Any]) -> None:
     Example::
 
         >>> before = collect()
+        >>> import torch
         >>> drawn = random.random(), np.random.rand(), torch.rand(1)
         >>> restore(before)
         >>> drawn == (random.random(), np.random.rand(), torch.rand(1))
         True
     """
+    import torch
+
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
@@ -48,6 +54,7 @@ class RandomStateKept:
 
     Example::
 
+        >>> import torch
         >>> with RandomStateKept():
         ...     drawn = random.random(), torch.rand(1).item()
         >>> drawn == (random.random(), torch.rand(1).item())
@@ -55,19 +62,21 @@ class RandomStateKept:
     """
 
     def __enter__(self) -> None:
-        self._python, self._numpy, self._torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        self._devices = [(restore, save()) for save, restore in _devices_in_use()]
+        self._python, self._numpy = random.getstate(), np.random.get_state()
+        self._torch = [(restore, save()) for save, restore in _generators_of_torch()]
 
     def __exit__(self, *_: object) -> None:
         random.setstate(self._python)
         np.random.set_state(self._numpy)
-        torch.set_rng_state(self._torch)
-        for restore, state in self._devices:
+        for restore, state in self._torch:
             restore(state)
 
 
-def _devices_in_use() -> Iterator[tuple[Callable[[], Any], Callable[[Any], None]]]:
-    """Yield what saves and what restores the state of each kind of device that this process has used."""
+def _generators_of_torch() -> Iterator[tuple[Callable[[], Any], Callable[[Any], None]]]:
+    """Yield what saves and what restores the state of each generator of torch that this process has used."""
+    if (torch := torch_here()) is None:
+        return
+    yield torch.get_rng_state, torch.set_rng_state
     for kind in ("cuda", "xpu"):
         module: Any = getattr(torch, kind, None)
         if module is not None and module.is_initialized():
