@@ -19,7 +19,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 from lightning_core.agent.job_record import JobRecord
+from lightning_core.agent.metric_log import MetricLog
 from lightning_core.agent.options import Options
+from lightning_core.agent.outcome import exit_of
 from lightning_core.agent.participant import UNKNOWN, Loop, Participant, never_fails
 from lightning_core.agent.reporting.hang_watch import Phase
 from lightning_core.agent.reporting.mailbox import Mailbox
@@ -35,9 +37,8 @@ from .checkpointing.best_model import BestModelSaver, best_model_saver
 from .checkpointing.job_checkpointer import JobCheckpointer
 from .checkpointing.job_writer import batches_done
 from .elastic.steps import micro_batches_per_step
-from .fit_end import exit_of
+from .fit_end import limit_of
 from .held_state import offload_of
-from .metric_logging import MetricLog
 from .reading.description import connection_of, hyper_parameters_of
 from .reading.horizon import epoch_batches, horizon, seconds_left
 from .reading.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of
@@ -84,13 +85,15 @@ class Fit(Participant):
                 bool(trainer.loggers),
                 lambda: offload_of(trainer, pl_module, options.job),
                 lambda: trainer.received_sigterm,
-                lambda error: exit_of(trainer, self.name, error),
+                lambda error: exit_of(self.name, error, lambda: limit_of(trainer, self.name)),
                 pl_module.automatic_optimization,  # then Lightning's ClosureResult clones it
             ),
         )
         target = options.job.target
         self._checkpointer = checkpointer
-        self._metrics = MetricLog(self.name, everywhere=not self.has_ranks)
+        # At the step that Lightning uses for metrics logged now.
+        step = lambda: int(trainer.fit_loop.epoch_loop._batches_that_stepped)  # noqa: E731
+        self._metrics = MetricLog(self.name, lambda: trainer.loggers, step, everywhere=not self.has_ranks)
         self._automatic = pl_module.automatic_optimization
         self._is_elastic = options.launched and micro_batches_per_step() > 0
         self._begun = False
@@ -176,7 +179,7 @@ class Fit(Participant):
 
     def _show(self, forecasts: Sequence[JobForecast]) -> None:
         for forecast in forecasts:
-            self._metrics.log(self.trainer, forecast)
+            self._metrics.log(forecast)
 
     @never_fails
     def begin_epoch(self, trainer: pl.Trainer) -> None:
@@ -367,7 +370,7 @@ class Fit(Participant):
             end = mailbox.inbox.directive
             outcome = end if isinstance(end, End) else mailbox.final_forecast or mailbox.job_forecast
             if outcome is not None:
-                self._alone(lambda: self._metrics.log(self.trainer, outcome, at_once=True), None)
+                self._alone(lambda: self._metrics.log(outcome, at_once=True), None)
 
     def _save_due(self) -> bool:
         """Return whether a launched job is due to be saved; while losses are NaN, the last checkpoint is kept."""

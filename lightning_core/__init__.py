@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from lightning_core.core.parts import Part, register
     from lightning_core.core.targets import BatchTarget, EpochTarget, LossTarget
     from lightning_core.errors import LightningCoreError
+    from lightning_core.integrations.plain import track
     from lightning_core.pool import JobHandle, Pool
     from lightning_core.scheduler.settings import Settings
 
 __version__ = "0.1.0"
 __all__ = [
     "BatchTarget", "Bundle", "CoreCallback", "EpochTarget", "Job", "JobHandle", "LightningCoreError", "LossTarget",
-    "Part", "Pool", "Settings", "Training", "Verdict", "__version__", "register",
+    "Part", "Pool", "Settings", "Training", "Verdict", "__version__", "register", "track",
 ]  # fmt: skip
 
 # Where each public name is defined; the imports above say the same to type checkers.
@@ -43,6 +44,7 @@ _MODULES = {
     "Training": "lightning_core.bundle.python_form",
     "Verdict": "lightning_core.core.answers",
     "register": "lightning_core.core.parts",
+    "track": "lightning_core.integrations.plain",
 }
 
 

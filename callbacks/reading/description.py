@@ -6,17 +6,16 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 
 from lightning_core.agent.options import Options
-from lightning_core.agent.reporting.joining import Connect, Join, SchedulerConnection
+from lightning_core.agent.reporting.joining import Connect, Join, SchedulerConnection, class_path
 from lightning_core.agent.user_code.guarded import Guarded
 from lightning_core.agent.user_code.torch_here import device_name
 from lightning_core.core.jobs import Capability
-from lightning_core.core.limits import MAX_COUNT, MAX_NAME
+from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reported import HyperParameters, hyper_parameters
 
 
@@ -38,23 +37,10 @@ def connection_of(
     size = trainer.world_size
     can = frozenset({Capability.HOLD}) if size > 1 else frozenset({Capability.HOLD, Capability.TIME_SLICE})
     job = replace(
-        options.job, can=can, min_devices=size, max_devices=size, model=model_of(pl_module),
+        options.job, can=can, min_devices=size, max_devices=size, model=class_path(type(pl_module)),
         batch_size=guarded("its batch size", lambda: batch_size_of(trainer, pl_module), None),
     )  # fmt: skip
     return Join(job, options.pool, device_name(trainer.strategy.root_device), options.on_refused, options.history, host)
-
-
-def model_of(pl_module: pl.LightningModule) -> str:
-    """Return the class path of a module, by which earlier runs are found; empty if it is too long to be one.
-
-    A module of a script is named as if it were imported, so that ``train.py`` and a bundle with ``train.Net`` agree.
-    """
-    kind = type(pl_module)
-    room = kind.__module__
-    if room == "__main__" and (file := getattr(sys.modules["__main__"], "__file__", None)):
-        room = Path(file).stem
-    path = f"{room}.{kind.__qualname__}"
-    return path if len(path) <= MAX_NAME else ""
 
 
 def batch_size_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> int | None:

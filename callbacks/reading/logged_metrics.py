@@ -20,6 +20,8 @@ class TrainerMetrics:
         trainer: Trainer of the job.
     """
 
+    without_loss = "training_step returned no loss: return it"
+
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
 

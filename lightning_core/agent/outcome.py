@@ -1,8 +1,34 @@
-"""A job's forecast and outcome as metrics for loggers, and as the line that is printed at its end."""
+"""How a training ended, for its scheduler, as metrics for loggers, and as the line that is printed."""
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
+
+from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
 from lightning_core.core.answers import End, JobForecast
+from lightning_core.core.events import ExitCause, WorkerExited
+
+
+def exit_of(job: str, error: BaseException | None, limit: Callable[[], str]) -> WorkerExited:
+    """Return how the training of a script has ended.
+
+    Args:
+        job: Name of the job.
+        error: Exception by which it left its loop; None if there was none.
+        limit: Returns what ended a training without an exception, such as ``at max_epochs=3``; empty if unknown.
+    """
+    if error is None:
+        return WorkerExited(job, 0, ExitCause.DONE, limit())
+    if isinstance(error, KeyboardInterrupt):
+        return WorkerExited(job, 0, ExitCause.INTERRUPTED, "Ctrl-C")
+    if type(error).__name__ == "SIGTERMException":  # Lightning's, of either of its packages
+        return WorkerExited(job, 0, ExitCause.INTERRUPTED, "SIGTERM")
+    if isinstance(error, JobEnded | JobReleased) or (isinstance(error, SystemExit) and not error.code):
+        return WorkerExited(job, 0, ExitCause.DONE)
+    message = " ".join(str(error).split()) or "no message"
+    detail = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {message}"
+    return WorkerExited(job, 0, ExitCause.RAISED, detail=detail)
 
 
 def metrics_of(news: JobForecast | End) -> dict[str, float]:

@@ -35,7 +35,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
     from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced, JobReleased
     from lightning_core.bundle.lightning_config import build
     from lightning_core.callbacks.checkpointing.job_writer import CheckpointNotSavedError, write
-    from lightning_core.callbacks.fit_end import ended_by
+    from lightning_core.callbacks.fit_end import limit_of
 
     rank, home = assignment.rank, Path(assignment.folder)
     folder = checkpoint_folder(home, assignment.incarnation)
@@ -59,7 +59,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         except JobEnded:
             call_it_a_success(cli.trainer)
         else:
-            left = replace(left, detail=ended_by(cli.trainer, assignment.job)[1])
+            left = replace(left, detail=limit_of(cli.trainer, assignment.job))
         try:
             left = replace(left, checkpoint=write(cli.trainer, folder / CHECKPOINT))
         except CheckpointNotSavedError as error:  # the training has ended all the same

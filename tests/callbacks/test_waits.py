@@ -9,12 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from lightning_core.agent import participant
+from lightning_core.agent import metric_log, participant
 from lightning_core.agent.reporting import loss_meter
 from lightning_core.agent.reporting.joining import POOL_TIMEOUT
 from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.agent.steering import busy_timer, offload, ranks, steering, suspension, throttle
-from lightning_core.callbacks import metric_logging
 from lightning_core.callbacks.checkpointing import best_model, job_checkpointer
 from lightning_core.node import arbiter_client
 from lightning_core.node.device_arbiter import DeviceArbiter
@@ -97,7 +96,7 @@ LIMITS = {
     "MOVE_TIMEOUT": suspension.MOVE_TIMEOUT,
     "MAX_AGREEMENT_COST": 100 * ranks.MAX_AGREEMENT_COST,
     "MIN_TRAINING_PER_SAVE": 100 / job_checkpointer.MIN_TRAINING_PER_SAVE,
-    "TRAINING_PER_CALL": 100 / metric_logging.TRAINING_PER_CALL,
+    "TRAINING_PER_CALL": 100 / metric_log.TRAINING_PER_CALL,
     "MIN_INTERVAL": 1000 * busy_timer.MIN_INTERVAL,
     "MAX_INTERVAL": 1000 * busy_timer.MAX_INTERVAL,
     "READ_AFTER": {2: "two", 3: "three"}.get(loss_meter.READ_AFTER, "no row"),

@@ -30,8 +30,9 @@ GIVE_UP_FACTOR = 2.0
 COMPANY_FACTOR = 4.0
 # Seconds between two looks that count at most: while the whole process stood still, nothing hung.
 MAX_GAP = 5.0
-# Where Lightning waits for a batch, and what a debugger consists of.
-FETCHERS, DEBUGGERS = ("loops", "fetchers.py"), ("bdb.py", "pydevd.py", "pydevd_frame.py")
+# Where Lightning and a plain loop wait for a batch, and what a debugger consists of.
+FETCHERS = {("loops", "fetchers.py"), ("integrations", "plain.py")}
+DEBUGGERS = ("bdb.py", "pydevd.py", "pydevd_frame.py")
 
 
 class Phase(IntEnum):
@@ -49,6 +50,8 @@ class Phase(IntEnum):
     """From a batch of training to the next one."""
     VALIDATION_BATCH = auto()
     """From the start of a validation, or a batch of it, to the next batch."""
+    STEP = auto()
+    """A batch of training in a loop that does anything else meanwhile, such as validating."""
 
 
 # Here other callbacks run too: what hangs is the wait for a batch.
@@ -161,7 +164,8 @@ class HangWatch:
             return math.inf
         if phase not in self._first:
             return UNKNOWN_FACTOR * self._limit
-        return max(self._limit, FIRST_FACTOR * self._first[phase], FACTOR * self._longest[phase])
+        limit = UNKNOWN_FACTOR * self._limit if phase is Phase.STEP else self._limit
+        return max(limit, FIRST_FACTOR * self._first[phase], FACTOR * self._longest[phase])
 
     def _longest_of(self, phase: Phase) -> float:
         return max(self._first.get(phase, 0.0), self._longest[phase])
@@ -172,4 +176,4 @@ def _is_excused(phase: Phase, stack: Sequence[traceback.FrameSummary]) -> bool:
     files = [Path(frame.filename) for frame in stack]
     if any(file.name in DEBUGGERS for file in files):
         return True
-    return phase in _WAITS and not any(file.parts[-2:] == FETCHERS for file in files)
+    return phase in _WAITS and not any(file.parts[-2:] in FETCHERS for file in files)

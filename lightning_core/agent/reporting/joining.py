@@ -15,6 +15,7 @@ from typing_extensions import override
 from lightning_core.core.answers import Directive, JoinReply
 from lightning_core.core.events import Report
 from lightning_core.core.jobs import Job, OnRefused
+from lightning_core.core.limits import MAX_NAME
 from lightning_core.core.names import MAX_NAME_LENGTH
 from lightning_core.core.protocols import Client, JoinRefusedError, NameTakenError
 from lightning_core.errors import LightningCoreError
@@ -245,3 +246,15 @@ class Join:
         passed = time.monotonic() - self._first_asked_at
         deadline = max(self._job.deadline - passed, MIN_DEADLINE)
         return dataclasses.replace(self._job, deadline=deadline)
+
+
+def class_path(kind: type) -> str:
+    """Return the path of a class, by which earlier runs are found; empty if it is too long to be one.
+
+    A class of a script is named as if it were imported, so that ``train.py`` and a bundle with ``train.Net`` agree.
+    """
+    room = kind.__module__
+    if room == "__main__" and (file := getattr(sys.modules["__main__"], "__file__", None)):
+        room = Path(file).stem
+    path = f"{room}.{kind.__qualname__}"
+    return path if len(path) <= MAX_NAME else ""

@@ -28,6 +28,10 @@ class LoggedMetrics(Protocol):
     """The metrics that a training has logged. Reading them computes none, so that ranks may read alone."""
 
     @property
+    def without_loss(self) -> str:
+        """What the log says if the target is about the loss of a batch, and no batch has one."""
+
+    @property
     def has_validation(self) -> bool:
         """Whether the training is validated."""
 
@@ -142,7 +146,7 @@ class TargetReader:
         if not self._has_metric or self._seen or (self._metrics.has_validation and not self._validated):
             return None
         if self._is_step_loss:
-            return self._complain("training_step returned no loss: return it, or name a logged metric in the target")
+            return self._complain(f"{self._metrics.without_loss}, or name a logged metric in the target")
         names = ", ".join(sorted(self._metrics.computed())) or "nothing"
         return self._complain(f"target metric {self._metric!r} was never logged; logged so far: {names}")
 

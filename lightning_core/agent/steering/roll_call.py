@@ -1,7 +1,8 @@
 """Roll call of the ranks: without the same callback on all of them, none may start a collective.
 
 Each rank says what it has before a barrier, into the store by which the process group was made, and looks
-at what the others have said after it. So all ranks come to the same answer, and none waits for another.
+at what the others have said after it. So all ranks come to the same answer, and none waits for another. A plain loop
+has no barrier: there the first rank waits for the others, for a limited time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
+from itertools import count
 from typing import Any
 
 from lightning_core.view.console_lines import logger
@@ -18,6 +21,10 @@ log = logger(__name__)
 
 # Counts the changes of what ranks send each other.
 PROTOCOL = 1
+# Seconds that a rank waits for another one where no barrier follows.
+PATIENCE = 60.0
+# Numbers of the roll calls of plain loops in this process, which all ranks count alike.
+_numbers = count(1)
 
 
 class RollCall:
@@ -79,3 +86,44 @@ class RollCall:
 
 def _key(rank: int) -> str:
     return f"lightning_core/callback-{rank}"
+
+
+def all_ranks_begin(rank: int, ranks: int, job: str, terms: Sequence[object], seconds: float = PATIENCE) -> bool:
+    """Return whether all ranks begin the same training, where no barrier follows; all come to the same answer.
+
+    The first rank waits for what the others say, takes each word, and writes what it has found. Another rank takes its
+    word back if nothing is found in time, which it can as long as the first has not taken it.
+
+    Args:
+        rank: Rank of this process.
+        ranks: Number of ranks.
+        job: Name of the job, for log messages.
+        terms: Arguments that must be the same on all ranks, as plain values.
+        seconds: Seconds that a rank waits for another one.
+    """
+    if ranks < 2:
+        return True
+    from torch.distributed import distributed_c10d
+
+    number, word, taken = next(_numbers), json.dumps([PROTOCOL, *terms]), "taken"
+    store: Any = distributed_c10d._get_default_store()
+    own, found = f"lightning_core/loop-{number}-{rank}", f"lightning_core/loop-{number}-found"
+    if rank > 0:
+        store.set(own, word)
+        with suppress(Exception):  # none has come in time
+            store.wait([found], timedelta(seconds=seconds))
+        if not store.check([found]) and store.compare_set(own, word, "too late").decode() != taken:
+            log.warning("%s: nothing is reported and no share is kept, because rank 0 has not begun it within %.0f s: "
+                        "call it on all ranks", job, seconds)  # fmt: skip
+            return False
+        return bool(json.loads(store.get(found)))
+    keys = [f"lightning_core/loop-{number}-{other}" for other in range(1, ranks)]
+    with suppress(Exception):  # then one is missing
+        store.wait(keys, timedelta(seconds=seconds))
+    said = [store.compare_set(key, word, taken).decode() for key in keys]
+    missing = [other for other, one in enumerate(said, start=1) if one != taken]
+    store.set(found, json.dumps(not missing))
+    if missing:
+        log.warning("%s: nothing is reported and no share is kept, because it has not begun in the same way on rank %s "
+                    "within %.0f s: call it on all ranks", job, ", ".join(map(str, missing)), seconds)  # fmt: skip
+    return not missing

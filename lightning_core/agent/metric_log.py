@@ -1,12 +1,11 @@
-"""Logging of a job's share, forecast and verdict through the loggers of a Trainer."""
+"""Logging of a job's share, forecast and verdict through the loggers of its training."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-
-import lightning.pytorch as pl
 
 from lightning_core.agent.outcome import metrics_of
 from lightning_core.agent.user_code.guarded import Guarded
@@ -17,37 +16,41 @@ TRAINING_PER_CALL = 50
 
 
 class MetricLog:
-    """Logs forecasts and outcome of a job through the loggers of its Trainer.
+    """Logs forecasts and outcome of a job through loggers of the form that Lightning and Fabric have.
 
     A logger that raises, for example because its server is away, costs the training nothing but what it would have
     shown: it is warned about once and gets no more of these metrics.
 
     Args:
         job: Name of the job.
+        loggers: Returns the loggers.
+        step: Returns the step at which metrics are logged now.
         everywhere: Whether the training has one process only. Of several, Lightning calls each logger on all, so that
             one of others may communicate there: then only Lightning's own, which log on rank 0, get these metrics.
     """
 
-    def __init__(self, job: str, *, everywhere: bool = True) -> None:
+    def __init__(
+        self, job: str, loggers: Callable[[], Sequence[Any]], step: Callable[[], int], *, everywhere: bool = True
+    ) -> None:
         self._job = job
+        self._loggers, self._step = loggers, step
         self._everywhere = everywhere
         self._guarded = Guarded(job)
         self._failed: set[int] = set()
         self._not_before = 0.0
 
-    def log(self, trainer: pl.Trainer, news: JobForecast | End, *, at_once: bool = False) -> None:
-        """Log a forecast or an end, at the step that Lightning uses for metrics logged now.
+    def log(self, news: JobForecast | End, *, at_once: bool = False) -> None:
+        """Log a forecast or an end.
 
         Args:
-            trainer: Trainer of the job.
             news: What to log.
             at_once: Whether to log it even if the loggers have just taken long.
         """
         began = time.monotonic()
         if began < self._not_before and not at_once:
             return
-        step, metrics = trainer.fit_loop.epoch_loop._batches_that_stepped, metrics_of(news)
-        for number, logger in enumerate(trainer.loggers):
+        step, metrics = self._step(), metrics_of(news)
+        for number, logger in enumerate(self._loggers()):
             if number in self._failed or not (self._everywhere or _logs_on_first_rank(logger)):
                 continue
             if not self._guarded(f"forecasts in {type(logger).__name__}", partial(_log, logger, metrics, step), False):

@@ -1,0 +1,394 @@
+"""Any loop of one's own: it is wrapped in ``with track(...) as run``, and says when a batch is done.
+
+A loop that iterates over ``run.batches(loader)`` is told apart into batches and the waits between them. One that calls
+``run.step(...)`` after each batch is not: what it does between two steps counts as one batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from lightning_core.agent.job_record import JobRecord, notebook_card
+from lightning_core.agent.options import JobTerms, Options, read_on_refused
+from lightning_core.agent.reporting.hang_watch import Phase
+from lightning_core.agent.reporting.joining import class_path
+from lightning_core.agent.steering.fit_signals import JobEnded
+from lightning_core.agent.steering.roll_call import all_ranks_begin
+from lightning_core.autojoin import read
+from lightning_core.core.answers import Directive, JobForecast, Verdict
+from lightning_core.core.durations import When, parse_limit, refuse_base_60
+from lightning_core.core.jobs import OnHold
+from lightning_core.core.limits import MAX_COUNT
+from lightning_core.core.targets import Target
+from lightning_core.integrations.training import LoopEnd, LoopTraining, ModelSaid, Place, Values, place_here
+from lightning_core.variables import PREFIX, is_disabled, run_history, will_be_requeued
+
+T = TypeVar("T")
+
+# Counts the changes of what a state holds.
+FORMAT = 1
+
+
+class Run:
+    """One training of a plain loop, as :func:`track` returns it.
+
+    It joins its pool with its first batch, or when it is first asked whether it is over: what is built before is built
+    ahead, while the job may still be held.
+    """
+
+    def __init__(
+        self, terms: JobTerms | None, options: Options | None, place: Callable[[], Place], end: LoopEnd, said: ModelSaid
+    ) -> None:
+        self._terms, self._options = terms, options
+        self._place, self._end, self._said = place, end, said
+        self._values = Values()
+        self._outputs: dict[str, Any] = {}
+        self._training: LoopTraining | None = None
+        self._record: JobRecord | None = None
+        self._state: Mapping[str, Any] = {}
+        self._begun = self._closed = options is None
+        self._in_batch = False
+        self._over = False
+
+    # --------------------------------------------------------------------------------------------------- the loop
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+        """Yield the batches of an epoch; each ends when the next one is asked for, or with the loop's body.
+
+        It stops early once the run is over: then :attr:`over` is true, and the loop around it is to end too.
+
+        Args:
+            loader: Loader of the training, or any iterable. Its length, if it has one, is that of an epoch, and its
+                ``batch_size`` that by which earlier runs are compared.
+        """
+        per_epoch = _length_of(loader)
+        training = self._begin(per_epoch, getattr(loader, "batch_size", None))
+        if training is None:
+            yield from loader
+            return
+        if training.is_over:
+            self._over = True
+            return
+        training.begin_epoch(per_epoch)
+        whole = False
+        for batch in loader:
+            training.begin_batch(Phase.STEP)
+            self._in_batch, self._outputs = True, {}
+            try:
+                yield batch
+            except GeneratorExit:  # left by break or return: the batch was done if it has said anything
+                self._in_batch = False
+                if self._outputs and not self._closed:
+                    training.end_batch(self._outputs)
+                raise
+            self._in_batch = False
+            training.end_batch(self._outputs)
+            if training.is_over:
+                break
+        else:
+            whole = True
+        if whole:
+            training.end_epoch()
+        self._over = training.is_over
+
+    def validation_batches(self, loader: Iterable[T]) -> Iterator[T]:
+        """Yield the batches of a validation, before each of which the job waits for its turn.
+
+        A loop may validate without it: then the whole validation is one turn.
+
+        Args:
+            loader: Loader of the validation, or any iterable.
+        """
+        training = self._begin()
+        if training is None:
+            yield from loader
+            return
+        training.hangs.begin(Phase.VALIDATION_BATCH)
+        for batch in loader:
+            training.begin_batch(Phase.VALIDATION)
+            yield batch
+            training.end_validation_batch()
+        training.hangs.begin(Phase.STEP) if self._in_batch else training.hangs.excuse()
+
+    def step(self, loss: Any = None, **metrics: Any) -> None:
+        """Note that a batch is done, and wait until this process may do the next one.
+
+        Within :meth:`batches` it notes the values alone, as :meth:`log` does.
+
+        Args:
+            loss: Loss of the batch: a number, or a tensor of one element.
+            metrics: Other values of the batch.
+        """
+        self.log(loss, **metrics)
+        if self._in_batch or (training := self._begin()) is None:
+            return
+        outputs, self._outputs = self._outputs, {}
+        training.end_batch(outputs)
+        if not training.is_over:
+            training.begin_batch(Phase.STEP)
+
+    def log(self, loss: Any = None, **metrics: Any) -> None:
+        """Note values of the batch that is under way.
+
+        Args:
+            loss: Loss of the batch: a number, or a tensor of one element.
+            metrics: Other values of the batch, by name; a target may be about any of them.
+        """
+        if loss is not None:
+            self._outputs["loss"] = loss
+        if metrics:
+            self._values.newest.update(metrics)
+            self._outputs.update({name: value for name, value in metrics.items() if name != "loss"})
+
+    def evaluate(self, **metrics: Any) -> None:
+        """Note the values of a whole evaluation, such as ``val_acc=0.91``.
+
+        With several processes those of rank 0 count, and it need not be called on the others.
+
+        Args:
+            metrics: Values by name: numbers, or tensors of one element.
+        """
+        training = self._begin()
+        self._values.newest.update(metrics)
+        self._values.has_validation = True
+        if training is not None and training.batches:  # before the first batch there is nothing to forecast from
+            training.evaluate()
+
+    @property
+    def over(self) -> bool:
+        """Whether the loop is to end: its target is met, or the job was cancelled, or is to leave its device.
+
+        Asked before the first batch, it waits until this process may train.
+        """
+        training = self._begin()
+        return self._over if training is None else training.is_over
+
+    # ----------------------------------------------------------------------------------------------- what it says
+
+    @property
+    def directive(self) -> Directive | None:
+        """The scheduler's newest directive; None before the first batch, and on all ranks but the first."""
+        mailbox = None if self._training is None else self._training.mailbox
+        return None if mailbox is None else mailbox.inbox.directive
+
+    @property
+    def forecast(self) -> JobForecast | None:
+        """The newest forecast: verdict, and seconds to the early, likely and late end. After the end, the last one.
+
+        None before the first forecast, and on all ranks but the first.
+        """
+        mailbox = None if self._training is None else self._training.mailbox
+        if mailbox is not None and not self._closed and mailbox.job_forecast is not None:
+            return mailbox.job_forecast
+        return None if self._record is None else self._record.job_forecast
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The newest verdict; after the end, the outcome of the job. None while it is too early to tell."""
+        return None if self.forecast is None else self.forecast.verdict
+
+    def _repr_html_(self) -> str:
+        """Return a card with verdict, forecast and curve for notebooks."""
+        if self._options is None:
+            return ""
+        return notebook_card(self._record, self._options.job, self.forecast, "", over=self._closed)
+
+    # ------------------------------------------------------------------------------------------------ its state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to go on with this run: its progress, deadline, target and curve.
+
+        Plain data, which ``torch.load(weights_only=True)`` reads.
+        """
+        training, record = self._training, self._record
+        if training is None or record is None:
+            return dict(self._state)
+        return {
+            "format": FORMAT, "batches": training.batches, "epochs": training.epochs, "record": {**record.to_entry()},
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a run from its state, before the first batch.
+
+        A deadline that was given as a duration counts from when the job first began, time in between included.
+
+        Args:
+            state: What :meth:`state_dict` has returned.
+
+        Raises:
+            RuntimeError: If the run has begun.
+            ValueError: If it is no such state.
+        """
+        if self._options is None:
+            return
+        if self._begun:
+            raise RuntimeError("load_state_dict must be called before the first batch")
+        counts = [state.get("batches"), state.get("epochs")] if isinstance(state, Mapping) else []
+        known = not state or (
+            state.get("format") == FORMAT
+            and all(type(one) is int and 0 <= one <= MAX_COUNT for one in counts)
+        )  # fmt: skip
+        if not known:
+            raise ValueError(f"state must be what state_dict() has returned, of format {FORMAT}, got {str(state)[:80]}")
+        self._state = dict(state)
+
+    # ------------------------------------------------------------------------------------------- begin and end
+
+    def _begin(self, per_epoch: int | None = None, batch_size: object = None) -> LoopTraining | None:
+        """Return the training, which begins with the first call; None for none."""
+        if self._begun:
+            return None if self._closed else self._training
+        self._begun = True
+        options, terms, place = self._options, self._terms, self._place()
+        assert options is not None  # otherwise it has begun
+        assert terms is not None
+        if options.job.on_hold is not OnHold.KEEP and place.ranks > 1:
+            raise ValueError(f"on_hold={options.job.on_hold} needs a training of one process, got {place.ranks}")
+        if not all_ranks_begin(place.rank, place.ranks, options.job.name, options.same_on_all_ranks()):
+            self._closed = True
+            return None
+        said = self._said
+        if type(batch_size) is int and 1 <= batch_size <= MAX_COUNT:
+            said = said._replace(batch_size=batch_size)
+        found = self._state.get("record") if place.rank == 0 else None
+        self._record = record = JobRecord.for_fit(terms.job_now(), terms.deadline_text, found)
+        self._training = training = LoopTraining(
+            replace(options, job=record.job), record, place, self._values, self._end, said,
+            int(self._state.get("batches", 0)), int(self._state.get("epochs", 0)),
+        )  # fmt: skip
+        training.begin(per_epoch)
+        return training
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Release the device and leave the pool; ``with`` does it.
+
+        Args:
+            error: Exception that has ended the loop; None if there was none.
+        """
+        if self._closed or self._training is None:
+            self._begun = self._closed = True
+            return
+        self._over = self._training.is_over
+        self._closed = True
+        self._training.close(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.close(error)
+        return isinstance(error, JobEnded)
+
+
+def track(
+    job: str | None = None,
+    deadline: When | None = None,
+    target: Target | str | None = None,
+    *,
+    pool: str = "auto",
+    weight: float = 1.0,
+    on_miss: str = "continue",
+    on_hold: str = "keep",
+    on_nan: str = "continue",
+    on_refused: str = "hold",
+    hang: float | str | None = "5m",
+    like: str = "",
+    stop_when_met: bool = True,
+    every: int = 10,
+    max_batches: int | None = None,
+    max_epochs: int | None = None,
+    device: Any = None,
+    model: Any = None,
+    hyper_parameters: Mapping[str, Any] | None = None,
+    state: Sequence[object] = (),
+    fabric: Any = None,
+) -> Run:
+    """Track a training loop of one's own: report its losses, forecast its end, and obey its pool.
+
+    The terms of the job are those of :class:`~lightning_core.callbacks.CoreCallback`, where each is described. Without
+    a name, the environment says them (:mod:`lightning_core.autojoin`); if it names no job either, the run does nothing.
+
+    Args:
+        job: Name of the job, unique in its pool.
+        deadline: Time limit, counted from the first batch, or the point in time by which the target should be met.
+        target: When the job counts as met, such as ``"val_acc>=0.92"``, ``"loss<=0.35"``, ``"2000 batches"``.
+        pool: ``"auto"``, ``"local"`` or the address of a pool.
+        weight: Relative importance when not all deadlines can be met.
+        on_miss: ``"continue"``, ``"stop"`` or ``"hold"`` when the deadline passes.
+        on_hold: ``"keep"``, ``"offload"`` or ``"suspend"``: treatment of its GPU memory while it is held.
+        on_nan: ``"continue"`` or ``"stop"`` when the losses are NaN or infinite.
+        on_refused: ``"hold"``, ``"rename"`` or ``"alone"`` while its name is taken.
+        hang: Time that a wait for a batch may take; a batch, in which the loop may do anything, ten times as long.
+        like: Name or tag of earlier runs with a similar loss curve.
+        stop_when_met: Whether the run is over when its target is met.
+        every: Minimum batches per loss cell.
+        max_batches: Batches after which the loop ends by itself; the forecast then knows whether they suffice.
+        max_epochs: Epochs after which it does.
+        device: Device on which this process trains; by default torch's current GPU if there is one.
+        model: Model that is trained, by whose class earlier runs are found.
+        hyper_parameters: What it is trained with, for the report.
+        state: Model, optimizer and whatever else holds tensors on the GPU, which ``on_hold="offload"`` moves.
+        fabric: Fabric that trains, which then says device, ranks and loggers.
+
+    Raises:
+        ValueError: If a value is out of range, the deadline is past, or the target is missing.
+
+    Example::
+
+        >>> import lightning_core
+        >>> with lightning_core.track("doubling", deadline="1h", target="loss<=0.01", pool="local") as run:
+        ...     x = 0.0
+        ...     for number in run.batches(range(1000)):
+        ...         x += 0.1 * (2.0 - x)
+        ...         run.log(loss=(2.0 - x) ** 2)  # doctest: +ELLIPSIS
+        lightning_core: doubling: met: target met with ...
+        >>> number < 999, run.over
+        (True, True)
+    """
+    if is_disabled():
+        return Run(None, None, place_here, LoopEnd(), ModelSaid())
+    if job is None:
+        given = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
+        if not given.get(f"{PREFIX}JOB"):
+            return Run(None, None, place_here, LoopEnd(), ModelSaid())
+        told = read(given)
+        job, deadline, target = told["job"], told.get("deadline"), told["target"]
+        pool, weight = told.get("pool", pool), told.get("weight", weight)
+        on_miss, on_hold = told.get("on_miss", on_miss), told.get("on_hold", on_hold)
+        on_nan, on_refused = told.get("on_nan", on_nan), told.get("on_refused", on_refused)
+    refuse_base_60(track, deadline=deadline, hang=hang)
+    if target is None:
+        raise ValueError("track needs a target, such as 'loss<=0.35'")
+    for name, value in (("max_batches", max_batches), ("max_epochs", max_epochs)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+    terms = JobTerms(job, deadline, target, weight, on_miss, on_nan, like, on_hold)
+    if terms.job.on_hold is not OnHold.KEEP and not state:
+        raise ValueError(f"on_hold={on_hold} needs state=[model, optimizer]: what holds tensors on the GPU")
+    options = Options(
+        terms.job, pool, stop_when_met, every, read_on_refused(on_refused), keep_best=False, hang=parse_limit(hang),
+        history=run_history(), requeue=will_be_requeued(),
+    )  # fmt: skip
+    said = ModelSaid("" if model is None else class_path(type(model)), None, hyper_parameters, state)
+    where = (lambda: place_here(device)) if fabric is None else (lambda: place_of_fabric(fabric))
+    return Run(terms, options, where, LoopEnd(max_batches, max_epochs), said)
+
+
+def place_of_fabric(fabric: Any) -> Place:
+    """Return where this process of a Fabric trains."""
+    return Place(fabric.device, fabric.global_rank, fabric.world_size, lambda: fabric.loggers)
+
+
+def _length_of(loader: object) -> int | None:
+    """Return the number of batches of a loader; None if it has no length."""
+    try:
+        length = len(loader)  # type: ignore[arg-type]
+    except Exception:  # it has none, or is the code of others
+        return None
+    return length or None

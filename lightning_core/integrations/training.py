@@ -1,0 +1,339 @@
+"""A training whose loop counts its own batches: what the adapters of this room have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typing_extensions import override
+
+from lightning_core.agent.job_record import JobRecord
+from lightning_core.agent.metric_log import MetricLog
+from lightning_core.agent.options import Options
+from lightning_core.agent.outcome import exit_of
+from lightning_core.agent.participant import Loop, Participant, never_fails
+from lightning_core.agent.reporting.hang_watch import Phase
+from lightning_core.agent.reporting.joining import Connect, Join, SchedulerConnection
+from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.steering.ranks import NOTHING
+from lightning_core.agent.user_code.torch_here import HOST, TrainingDevice, device_name, torch_here
+from lightning_core.core.answers import JobForecast
+from lightning_core.core.events import Horizon
+from lightning_core.core.jobs import Capability, OnHold
+from lightning_core.core.limits import MAX_COUNT
+from lightning_core.core.reported import hyper_parameters
+
+if TYPE_CHECKING:
+    from lightning_core.agent.steering.offload import Offload
+
+# A name of its own, as ``NOTHING`` has one: to look up a member of an enum takes as long as to read a clock.
+_NEXT_BATCH = Phase.NEXT_BATCH
+
+
+class Place(NamedTuple):
+    """Where a process of a training runs.
+
+    Attributes:
+        device: Device on which it trains.
+        rank: Its rank.
+        ranks: Number of ranks.
+        loggers: Returns the loggers in which forecasts are shown.
+    """
+
+    device: TrainingDevice
+    rank: int = 0
+    ranks: int = 1
+    loggers: Callable[[], Sequence[Any]] = tuple
+
+
+class LoopEnd(NamedTuple):
+    """Where a loop ends by itself, as far as it says so.
+
+    Attributes:
+        batches: Batches that it does in all; None if no number of them ends it.
+        epochs: Epochs that it does in all; None if no number of them ends it.
+    """
+
+    batches: int | None = None
+    epochs: int | None = None
+
+
+class ModelSaid(NamedTuple):
+    """What a loop says of what it trains.
+
+    Attributes:
+        model: Class path of the model, by which earlier runs are found; empty if it is not said.
+        batch_size: Samples in a batch; None if it is not said.
+        hyper_parameters: What it is trained with.
+        state: Objects that hold the state on the device, such as model and optimizer.
+    """
+
+    model: str = ""
+    batch_size: int | None = None
+    hyper_parameters: Mapping[str, Any] | None = None
+    state: Sequence[object] = ()
+
+
+class Values:
+    """The metrics of one training, as :class:`~lightning_core.agent.reporting.target_reader.LoggedMetrics`.
+
+    Args:
+        without_loss: What the log says if the target is about the loss and none is given.
+    """
+
+    def __init__(self, without_loss: str = "the loop has given no loss: call run.log(loss=...)") -> None:
+        self.without_loss = without_loss
+        self.newest: dict[str, Any] = {}
+        """Newest value of each metric."""
+        self.has_validation = False
+        """Whether the training has been evaluated."""
+
+    def computed(self) -> Mapping[str, Any]:
+        """Return the newest value of each metric."""
+        return self.newest
+
+    def of_batch(self, name: str) -> Any:
+        """Return the newest value of a metric; None if there is none."""
+        return self.newest.get(name)
+
+
+class LoopTraining(Participant):
+    """One training in one process, whose loop says when a batch begins and ends.
+
+    Args:
+        options: Options of the job.
+        record: Record of the job, which is updated.
+        place: Where this process runs.
+        values: Metrics of the training.
+        end: Where the loop ends by itself.
+        said: What the loop says of what it trains.
+        batches: Batches that are done, of a training that was resumed.
+        epochs: Epochs that are done.
+    """
+
+    def __init__(
+        self, options: Options, record: JobRecord, place: Place, values: Values, end: LoopEnd, said: ModelSaid,
+        batches: int = 0, epochs: int = 0,
+    ) -> None:  # fmt: skip
+        self._said, self._end = said, end
+        self.epochs = epochs
+        """Epochs that are done."""
+        self._epoch_began = batches
+        self._per_epoch: int | None = None
+        super().__init__(
+            options,
+            record,
+            Loop(
+                place.device, place.rank, place.ranks, lambda host: _connection_of(options, place, said, host), values,
+                bool(place.loggers()), lambda: _offload_of(options, place.device, said), lambda: False,
+                lambda error: exit_of(self.name, error, self._ended_by),
+            ),
+        )  # fmt: skip
+        self._batches = batches
+        self._metric_log = MetricLog(self.name, place.loggers, lambda: self._batches, everywhere=not self.has_ranks)
+
+    # ------------------------------------------------------------------------------------------------ the loop's end
+
+    @property
+    def batches(self) -> int:
+        """Batches that are done."""
+        return self._batches
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the loop is to end: the target is met, or the job is told to stop or to leave."""
+        return self.steering.stopping or self.steering.leaving
+
+    def begin(self, per_epoch: int | None) -> None:
+        """Join, report what is known, and wait until this process may train.
+
+        Args:
+            per_epoch: Batches of an epoch; None if they are not known.
+        """
+        try:
+            self._alone(lambda: self._begin_to_report(per_epoch), None)
+            self.steering.wait_for_start()
+        except Exception as error:
+            self.survive(error)
+
+    def _begin_to_report(self, per_epoch: int | None) -> None:
+        said = self._said.hyper_parameters
+        told = None if said is None else self._guarded("its hyper-parameters", lambda: hyper_parameters(said), None)
+        self._begin_reports(told or None)
+        if self.mailbox is not None:
+            self._begin_epoch(per_epoch)
+            self.mailbox.hurry_and_ask()  # a target that cannot be met is reported at once
+
+    def begin_epoch(self, per_epoch: int | None) -> None:
+        """Note that an epoch begins.
+
+        Args:
+            per_epoch: Batches that it has; None if they are not known.
+        """
+        self._new_epoch = True
+        if self.epochs and self.mailbox is not None:
+            self._complain(self._alone(self._losses.complaint, None))
+        self._alone(lambda: self._begin_epoch(per_epoch), None)
+        self.hangs.begin(Phase.FIRST_BATCH)
+
+    def _begin_epoch(self, per_epoch: int | None) -> None:
+        self._epoch_began = self._batches
+        self._per_epoch = per_epoch or self._per_epoch
+        if self.mailbox is not None:
+            self._describe_epoch(self.mailbox)
+
+    @override
+    def _describe_epoch(self, mailbox: Mailbox) -> None:
+        self._resolve_target(self._per_epoch, mailbox)
+        horizon = self._horizon()
+        mailbox.outbox.horizon = horizon if self._stops else horizon._replace(at_least=MAX_COUNT)
+
+    def _horizon(self) -> Horizon:
+        """Return where the loop ends by itself, as far as it has said so."""
+        found: list[tuple[int, str]] = []
+        if self._end.batches is not None:
+            found.append((self._end.batches, f"max_batches={self._end.batches}"))
+        if self._end.epochs is not None and self._per_epoch is not None:
+            left = self._epoch_began + (self._end.epochs - self.epochs) * self._per_epoch
+            found.append((max(left, self._batches), f"max_epochs={self._end.epochs}"))
+        return Horizon(*min(found, default=(None, "")))
+
+    def _ended_by(self) -> str:
+        """Return by which limit of its own the loop has ended; empty if by none."""
+        if self._end.batches is not None and self._batches >= self._end.batches:
+            return f"at max_batches={self._end.batches}"
+        if self._end.epochs is not None and self.epochs >= self._end.epochs:
+            return f"at max_epochs={self._end.epochs}"
+        return ""
+
+    @never_fails
+    def end_epoch(self) -> None:
+        """Note that an epoch has ended, and that what comes now may take any time."""
+        self.hangs.excuse()
+        self.epochs += 1
+        self._per_epoch = (self._batches - self._epoch_began) or self._per_epoch
+        self._alone(self._read_epoch, None)
+
+    def _read_epoch(self) -> None:
+        self.report_busy()
+        if self.mailbox is None:
+            return
+        self._resolve_target(self._per_epoch, self.mailbox)
+        if self._batches == self._last_batch and not self.steering.wants_stop:
+            self._end_work(self.mailbox)
+
+    # ---------------------------------------------------------------------------------------------------- each batch
+
+    def begin_batch(self, phase: Phase) -> None:
+        """Wait until this process may do a batch of training or validation."""
+        try:
+            self.steering.enter()
+            self.hangs.turn(phase)
+        except Exception as error:
+            self.survive(error)
+
+    def end_batch(self, outputs: Any, batches: int = 1, accumulated: int = 1) -> None:
+        """Report batches of training, and obey the newest directive.
+
+        Args:
+            outputs: A mapping with the loss, if there is one.
+            batches: Batches that were done since the last call.
+            accumulated: Factor by which the loss has been divided.
+        """
+        try:
+            self._batches += batches
+            side_actions = NOTHING
+            try:
+                side_actions = self._note_batch(outputs, accumulated)
+            except self.meant:
+                raise
+            except Exception as error:
+                self.note_defect(error)
+            if self.steering.after_batch(side_actions, self._batches):
+                self._do_after_batch()
+            self.hangs.turn(_NEXT_BATCH)
+        except Exception as error:
+            self.survive(error)
+
+    def _do_after_batch(self) -> None:
+        """Do what the scheduler, or all ranks together, want after a batch."""
+        if self.steering.holding:
+            self.hangs.done()
+            self.steering.between_batches()
+
+    def end_validation_batch(self) -> None:
+        """Report a batch of validation."""
+        self._alone(self.report_busy, None)
+        self.hangs.done()
+        self.hangs.begin(Phase.VALIDATION_BATCH)
+
+    @never_fails
+    def evaluate(self) -> None:
+        """Read the target's number after an evaluation; only the first after each batch counts."""
+        self._alone(lambda: self._read_evaluation("validation"), None)
+
+    @override
+    def _show(self, forecasts: Sequence[JobForecast]) -> None:
+        for forecast in forecasts:
+            self._metric_log.log(forecast)
+
+    @property
+    def losses_are_bad(self) -> bool:
+        """Whether the losses are NaN or infinite now: then the last checkpoint is to be kept."""
+        bad = None if self.mailbox is None else self.mailbox.outbox.bad_losses
+        return bad is not None and not bad.over
+
+
+def place_here(device: str | TrainingDevice | None = None) -> Place:
+    """Return where this process runs, by torch and its process group where they are imported.
+
+    Args:
+        device: Device on which it trains, such as ``"cuda:1"``; None for torch's current GPU if there is one.
+
+    Raises:
+        ValueError: If a GPU is named and torch is not imported, or there are to be several processes without a group.
+    """
+    torch = torch_here()
+    if torch is None:
+        if device not in (None, "cpu", HOST):
+            raise ValueError(f"device must be 'cpu' where torch is not imported, got {str(device)!r}")
+        return Place(HOST)
+    if device is None:
+        found = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    else:
+        try:
+            found = torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"device must name a device of torch, such as 'cuda:0', got {device!r}: {error}") from None
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return Place(found, distributed.get_rank(), distributed.get_world_size())
+    expected = os.environ.get("WORLD_SIZE", "")
+    if expected.isdigit() and int(expected) > 1:
+        raise ValueError(
+            f"there must be a process group before the first batch, because WORLD_SIZE={expected}: "
+            "call torch.distributed.init_process_group()"
+        )
+    return Place(found)
+
+
+def _connection_of(options: Options, place: Place, said: ModelSaid, host: Callable[[], str]) -> Connect:
+    if options.client is not None:
+        given = SchedulerConnection(options.client, options.incarnation)
+        return lambda: given
+    can = {Capability.HOLD} if place.ranks > 1 else {Capability.HOLD, Capability.TIME_SLICE}
+    job = replace(
+        options.job, can=frozenset(can), min_devices=place.ranks, max_devices=place.ranks, model=said.model,
+        batch_size=said.batch_size,
+    )  # fmt: skip
+    return Join(job, options.pool, device_name(place.device), options.on_refused, options.history, host)
+
+
+def _offload_of(options: Options, device: TrainingDevice, said: ModelSaid) -> Offload | None:
+    if options.job.on_hold is OnHold.KEEP or device.type != "cuda":
+        return None
+    
+    known: Any = device
+    return Offload(options.job.name, lambda: said.state, known)
