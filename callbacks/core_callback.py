@@ -224,6 +224,17 @@ class CoreCallback(pl.Callback):
         self._roll_call = RollCall(trainer, trainer.global_rank, trainer.world_size, name, same)
         self._roll_call.answer()
 
+    def on_after_setup(self, **_: Any) -> NoReturn:
+        """Refuse a Fabric, which calls this hook.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "CoreCallback is for a Trainer; a Fabric takes lightning_core.integrations.fabric.CoreFabricCallback, or "
+            "its loop lightning_core.track(..., fabric=fabric)"
+        )
+
     def _serves(self, trainer: pl.Trainer) -> bool:
         """Return whether this callback speaks for a Trainer, or did in its last fit."""
         return self._trainer is not None and self._trainer() is trainer

@@ -39,7 +39,7 @@ ROOMS = (
     "agent",
     "callbacks.reading callbacks.elastic",
     "callbacks.checkpointing",
-    "callbacks",
+    "callbacks integrations",
     "bundle",
     "simulation worker run",
     "cluster",

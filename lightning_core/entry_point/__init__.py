@@ -1,4 +1,4 @@
-"""Where Lightning asks for callbacks whenever a Trainer is made; installed as ``lightning_core_entry_point``.
+"""Where Lightning asks for callbacks for a Trainer or a Fabric; installed as ``lightning_core_entry_point``.
 
 It stands apart, on the standard library alone: a script that wants nothing of the package imports nothing of it, and a
 package that is broken or half installed costs the Trainer of a script nothing.
@@ -19,12 +19,25 @@ def callbacks() -> list[Any]:
     Raises:
         MisconfigurationException: If a variable is missing or invalid; the message names it and the rule.
     """
+    return _asked("callbacks")
+
+
+def fabric_callbacks() -> list[Any]:
+    """Return the callbacks that the environment asks for, for a Fabric.
+
+    Raises:
+        MisconfigurationException: If a variable is missing or invalid; the message names it and the rule.
+    """
+    return _asked("fabric_callbacks")
+
+
+def _asked(which: str) -> list[Any]:
     if not any(name.startswith(PREFIX) for name in os.environ):
         return []
     try:
         from lightning_core import autojoin
 
-        return [*autojoin.callbacks()]
+        return [*getattr(autojoin, which)()]
     except Exception as error:
         if type(error).__name__ == "MisconfigurationException":
             raise

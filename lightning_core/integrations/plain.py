@@ -6,25 +6,35 @@ A loop that iterates over ``run.batches(loader)`` is told apart into batches and
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from lightning_core.agent.environment import read
 from lightning_core.agent.job_record import JobRecord, notebook_card
 from lightning_core.agent.options import JobTerms, Options, read_on_refused
 from lightning_core.agent.reporting.hang_watch import Phase
 from lightning_core.agent.reporting.joining import class_path
 from lightning_core.agent.steering.fit_signals import JobEnded
 from lightning_core.agent.steering.roll_call import all_ranks_begin
-from lightning_core.autojoin import read
 from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import When, parse_limit, refuse_base_60
 from lightning_core.core.jobs import OnHold
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.targets import Target
-from lightning_core.integrations.training import LoopEnd, LoopTraining, ModelSaid, Place, Values, place_here
+from lightning_core.integrations.training import (
+    LoopEnd,
+    LoopTraining,
+    ModelSaid,
+    Place,
+    Values,
+    place_here,
+    place_of_fabric,
+)
 from lightning_core.variables import PREFIX, is_disabled, run_history, will_be_requeued
 
 T = TypeVar("T")
@@ -44,7 +54,11 @@ class Run:
         self, terms: JobTerms | None, options: Options | None, place: Callable[[], Place], end: LoopEnd, said: ModelSaid
     ) -> None:
         self._terms, self._options = terms, options
-        self._place, self._end, self._said = place, end, said
+        self.place = place
+        """Returns where this process trains; asked with the first batch."""
+        self.end = end
+        """Where the loop ends by itself."""
+        self._said = said
         self._values = Values()
         self._outputs: dict[str, Any] = {}
         self._training: LoopTraining | None = None
@@ -54,7 +68,26 @@ class Run:
         self._in_batch = False
         self._over = False
 
+    @property
+    def name(self) -> str:
+        """Name of the job; empty for a run that does nothing."""
+        return "" if self._options is None else self._options.job.name
+
+    @property
+    def target(self) -> Target | None:
+        """Target of the job; None for a run that does nothing."""
+        return None if self._options is None else self._options.job.target
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first batch has begun."""
+        return self._begun and self._options is not None
+
     # --------------------------------------------------------------------------------------------------- the loop
+
+    def begin(self) -> None:
+        """Join, and wait until this process may train; the first batch does it too."""
+        self._begin()
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """Yield the batches of an epoch; each ends when the next one is asked for, or with the loop's body.
@@ -112,7 +145,21 @@ class Run:
             training.begin_batch(Phase.VALIDATION)
             yield batch
             training.end_validation_batch()
-        training.hangs.begin(Phase.STEP) if self._in_batch else training.hangs.excuse()
+        if self._in_batch:
+            training.hangs.begin(Phase.STEP)
+        else:
+            training.hangs.excuse()
+
+    def begin_validation_batch(self) -> None:
+        """Wait until this process may do a batch of validation, in a loop that says when one begins and ends."""
+        if (training := self._begin()) is not None:
+            training.begin_batch(Phase.VALIDATION)
+
+    def end_validation_batch(self) -> None:
+        """Note that a batch of validation is done; what comes now may take any time."""
+        if (training := self._begin()) is not None:
+            training.end_validation_batch()
+            training.hangs.excuse()
 
     def step(self, loss: Any = None, **metrics: Any) -> None:
         """Note that a batch is done, and wait until this process may do the next one.
@@ -227,14 +274,37 @@ class Run:
             return
         if self._begun:
             raise RuntimeError("load_state_dict must be called before the first batch")
-        counts = [state.get("batches"), state.get("epochs")] if isinstance(state, Mapping) else []
+        counts = [state.get("batches"), state.get("epochs")] if isinstance(state, Mapping) else [None]
         known = not state or (
-            state.get("format") == FORMAT
-            and all(type(one) is int and 0 <= one <= MAX_COUNT for one in counts)
-        )  # fmt: skip
+            all(type(one) is int and 0 <= one <= MAX_COUNT for one in counts) and state.get("format") == FORMAT
+        )
         if not known:
             raise ValueError(f"state must be what state_dict() has returned, of format {FORMAT}, got {str(state)[:80]}")
         self._state = dict(state)
+
+    # ------------------------------------------------------------------------------- for loops that have hooks
+
+    @property
+    def deadline_text(self) -> str | None:
+        """The deadline as it was written; None for none."""
+        text = "none" if self._terms is None else self._terms.deadline_text
+        return None if text == "none" else text
+
+    def note_model(self, path: str, batch_size: int | None = None) -> None:
+        """Note what is trained, before the first batch.
+
+        Args:
+            path: Class path of the model, by which earlier runs are found; empty if it is not known.
+            batch_size: Samples in a batch; None if they are not known.
+        """
+        self._said = self._said._replace(
+            model=self._said.model or path, batch_size=self._said.batch_size or batch_size
+        )  # fmt: skip
+
+    def note_epoch(self, batches: int) -> None:
+        """Note how many batches an epoch has, in a loop that does not iterate over :meth:`batches`."""
+        if (training := self._begin(batches)) is not None:
+            training.note_epoch(batches)
 
     # ------------------------------------------------------------------------------------------- begin and end
 
@@ -243,7 +313,7 @@ class Run:
         if self._begun:
             return None if self._closed else self._training
         self._begun = True
-        options, terms, place = self._options, self._terms, self._place()
+        options, terms, place = self._options, self._terms, self.place()
         assert options is not None  # otherwise it has begun
         assert terms is not None
         if options.job.on_hold is not OnHold.KEEP and place.ranks > 1:
@@ -257,11 +327,17 @@ class Run:
         found = self._state.get("record") if place.rank == 0 else None
         self._record = record = JobRecord.for_fit(terms.job_now(), terms.deadline_text, found)
         self._training = training = LoopTraining(
-            replace(options, job=record.job), record, place, self._values, self._end, said,
+            replace(options, job=record.job), record, place, self._values, self.end, said,
             int(self._state.get("batches", 0)), int(self._state.get("epochs", 0)),
         )  # fmt: skip
+        atexit.register(self._leave)  # a loop that is in no `with`
         training.begin(per_epoch)
         return training
+
+    def _leave(self) -> None:
+        """Leave the pool at the end of the process, with what has ended it."""
+        error = getattr(sys, "last_value", None)
+        self.close(error if isinstance(error, BaseException) else None)
 
     def close(self, error: BaseException | None = None) -> None:
         """Release the device and leave the pool; ``with`` does it.
@@ -274,6 +350,7 @@ class Run:
             return
         self._over = self._training.is_over
         self._closed = True
+        atexit.unregister(self._leave)
         self._training.close(error)
 
     def __enter__(self) -> Self:
@@ -378,11 +455,6 @@ def track(
     said = ModelSaid("" if model is None else class_path(type(model)), None, hyper_parameters, state)
     where = (lambda: place_here(device)) if fabric is None else (lambda: place_of_fabric(fabric))
     return Run(terms, options, where, LoopEnd(max_batches, max_epochs), said)
-
-
-def place_of_fabric(fabric: Any) -> Place:
-    """Return where this process of a Fabric trains."""
-    return Place(fabric.device, fabric.global_rank, fabric.world_size, lambda: fabric.loggers)
 
 
 def _length_of(loader: object) -> int | None:

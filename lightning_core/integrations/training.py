@@ -54,10 +54,17 @@ class LoopEnd(NamedTuple):
     Attributes:
         batches: Batches that it does in all; None if no number of them ends it.
         epochs: Epochs that it does in all; None if no number of them ends it.
+        name: How the loop calls its limit of batches, if not ``max_batches``.
     """
 
     batches: int | None = None
     epochs: int | None = None
+    name: str = ""
+
+    @property
+    def limit(self) -> str:
+        """The limit of batches, as it is named in a verdict."""
+        return self.name or f"max_batches={self.batches}"
 
 
 class ModelSaid(NamedTuple):
@@ -166,6 +173,11 @@ class LoopTraining(Participant):
             self._begin_epoch(per_epoch)
             self.mailbox.hurry_and_ask()  # a target that cannot be met is reported at once
 
+    def note_epoch(self, per_epoch: int) -> None:
+        """Note how many batches an epoch has, in a loop that begins and ends its epochs by itself."""
+        if per_epoch != self._per_epoch:
+            self._alone(lambda: self._begin_epoch(per_epoch), None)
+
     def begin_epoch(self, per_epoch: int | None) -> None:
         """Note that an epoch begins.
 
@@ -194,7 +206,7 @@ class LoopTraining(Participant):
         """Return where the loop ends by itself, as far as it has said so."""
         found: list[tuple[int, str]] = []
         if self._end.batches is not None:
-            found.append((self._end.batches, f"max_batches={self._end.batches}"))
+            found.append((self._end.batches, self._end.limit))
         if self._end.epochs is not None and self._per_epoch is not None:
             left = self._epoch_began + (self._end.epochs - self.epochs) * self._per_epoch
             found.append((max(left, self._batches), f"max_epochs={self._end.epochs}"))
@@ -203,7 +215,7 @@ class LoopTraining(Participant):
     def _ended_by(self) -> str:
         """Return by which limit of its own the loop has ended; empty if by none."""
         if self._end.batches is not None and self._batches >= self._end.batches:
-            return f"at max_batches={self._end.batches}"
+            return f"at {self._end.limit}"
         if self._end.epochs is not None and self.epochs >= self._end.epochs:
             return f"at max_epochs={self._end.epochs}"
         return ""
@@ -319,6 +331,11 @@ def place_here(device: str | TrainingDevice | None = None) -> Place:
     return Place(found)
 
 
+def place_of_fabric(fabric: Any) -> Place:
+    """Return where this process of a Fabric trains."""
+    return Place(fabric.device, fabric.global_rank, fabric.world_size, lambda: fabric.loggers)
+
+
 def _connection_of(options: Options, place: Place, said: ModelSaid, host: Callable[[], str]) -> Connect:
     if options.client is not None:
         given = SchedulerConnection(options.client, options.incarnation)
@@ -334,6 +351,6 @@ def _connection_of(options: Options, place: Place, said: ModelSaid, host: Callab
 def _offload_of(options: Options, device: TrainingDevice, said: ModelSaid) -> Offload | None:
     if options.job.on_hold is OnHold.KEEP or device.type != "cuda":
         return None
-    
+
     known: Any = device
     return Offload(options.job.name, lambda: said.state, known)

@@ -421,7 +421,7 @@ def test_only_the_loss_that_lightning_has_copied_is_private(target: Any, monkeyp
     monkeypatch.setattr(LossMeter, "add_tensor", lambda self, loss, scale, batches, *, private: found.append(private))
 
     class Metrics:
-        has_validation = False
+        has_validation, without_loss = False, ""
 
         def computed(self) -> dict[str, Any]:
             return {}

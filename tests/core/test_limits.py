@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.autojoin import read
+from lightning_core.agent.environment import read
 from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.commands import SetDeadline, SetTerms
 from lightning_core.core.control import WallClock
