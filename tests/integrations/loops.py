@@ -1,0 +1,205 @@
+"""The loops that the library has adapters for, each as the conformance suite trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric import Fabric
+from torch.utils.data import DataLoader, TensorDataset
+
+import lightning_core
+from lightning_core.callbacks import CoreCallback
+from lightning_core.integrations.fabric import CoreFabricCallback
+from lightning_core.testing.loop_conformance import NAME, Lesson
+from tests.tiny import QUIET
+
+HOUR = "1h"
+
+
+class Taught(torch.nn.Module):
+    """A model whose loss is that of the lesson, and whose weights nevertheless have gradients."""
+
+    def __init__(self, lesson: Lesson, done: int = 0) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.lesson, self.done = lesson, done
+
+    def batch(self) -> torch.Tensor:
+        self.done += 1
+        self.lesson.in_batch(self.done)
+        return (self.weight * 0).sum() + self.lesson.losses[self.done - 1]
+
+
+def _epochs(lesson: Lesson, done: int) -> range:
+    return range(done // lesson.per_epoch, len(lesson.losses) // lesson.per_epoch)
+
+
+class PlainBatches:
+    """A plain loop over ``run.batches(loader)``, with checkpoints."""
+
+    metric = "val_acc"
+    cannot: Mapping[str, str] = {}
+
+    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
+        done = 0 if state is None else state["batches"]
+        model = Taught(lesson, done)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        epochs = _epochs(lesson, done)
+        with lightning_core.track(NAME, HOUR, target, max_epochs=epochs.stop, **terms) as run:
+            if state is not None:
+                run.load_state_dict(state)
+            for epoch in epochs:
+                for _ in run.batches(range(lesson.per_epoch)):
+                    loss = model.batch()
+                    optimizer.zero_grad()
+                    torch.autograd.backward(loss)
+                    optimizer.step()
+                    run.log(loss=loss)
+                if run.over:
+                    break
+                if lesson.evaluations:
+                    run.evaluate(val_acc=lesson.evaluations[epoch])
+                if run.over:
+                    break
+            return run.state_dict()
+
+
+class PlainSteps:
+    """A plain loop without a loader, which calls ``run.step``."""
+
+    metric = "val_acc"
+    cannot: Mapping[str, str] = {"stop_by_epochs": "it does not say where an epoch ends; say batches"}
+
+    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
+        done = 0 if state is None else state["batches"]
+        with lightning_core.track(NAME, HOUR, target, max_batches=len(lesson.losses), **terms) as run:
+            if state is not None:
+                run.load_state_dict(state)
+            while done < len(lesson.losses) and not run.over:
+                done += 1
+                lesson.in_batch(done)
+                run.step(loss=lesson.losses[done - 1])
+                if done % lesson.per_epoch == 0 and lesson.evaluations:
+                    run.evaluate(val_acc=lesson.evaluations[done // lesson.per_epoch - 1])
+            return run.state_dict()
+
+
+class FabricTracked:
+    """A loop on Fabric that is tracked as a plain one."""
+
+    metric = "val_acc"
+    cannot: Mapping[str, str] = {}
+
+    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
+        done = 0 if state is None else state["batches"]
+        fabric = Fabric(accelerator="cpu")
+        taught = Taught(lesson, done)
+        model, optimizer = fabric.setup(taught, torch.optim.SGD(taught.parameters(), lr=0.1))
+        model.mark_forward_method("batch")
+        epochs = _epochs(lesson, done)
+        with lightning_core.track(NAME, HOUR, target, max_epochs=epochs.stop, fabric=fabric, **terms) as run:
+            if state is not None:
+                run.load_state_dict(state)
+            for epoch in epochs:
+                for _ in run.batches(range(lesson.per_epoch)):
+                    loss = model.batch()
+                    fabric.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    run.log(loss=loss)
+                if not run.over and lesson.evaluations:
+                    run.evaluate(val_acc=lesson.evaluations[epoch])
+                if run.over:
+                    break
+            return run.state_dict()
+
+
+class FabricHooks:
+    """A loop on Fabric that calls the hooks of a callback."""
+
+    metric = "val_acc"
+    cannot: Mapping[str, str] = {
+        "stop_by_epochs": "hooks do not say how many batches an epoch has; say batches",
+        "exception": "no hook is called when a loop raises: it is reported when the process ends",
+        "interrupt": "no hook is called when a loop raises: it is reported when the process ends",
+    }
+
+    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
+        done = 0 if state is None else state["batches"]
+        ours = CoreFabricCallback(NAME, HOUR, target, max_batches=len(lesson.losses), **terms)
+        fabric = Fabric(accelerator="cpu", callbacks=[ours])
+        if state is not None:
+            ours.run.load_state_dict(state)
+        taught = Taught(lesson, done)
+        model, optimizer = fabric.setup(taught, torch.optim.SGD(taught.parameters(), lr=0.1))
+        model.mark_forward_method("batch")
+        fabric.call("on_train_start")
+        for epoch in _epochs(lesson, done):
+            fabric.call("on_train_epoch_start")
+            for number in range(lesson.per_epoch):
+                loss = model.batch()
+                fabric.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                fabric.call("on_train_batch_end", {"loss": loss}, None, number)
+                if ours.over:
+                    break
+            if not ours.over and lesson.evaluations:
+                fabric.call("on_validation_epoch_end", {"val_acc": lesson.evaluations[epoch]})
+            if ours.over:
+                break
+        fabric.call("on_train_end")
+        return ours.run.state_dict()
+
+
+class _TaughtModule(pl.LightningModule):
+    def __init__(self, lesson: Lesson) -> None:
+        super().__init__()
+        self.taught = Taught(lesson)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.taught.batch()
+
+    def on_train_epoch_end(self) -> None:
+        if values := self.taught.lesson.evaluations:
+            self.log("val_acc", torch.tensor(values[self.current_epoch]))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class LightningTrainer:
+    """Lightning's Trainer."""
+
+    metric = "val_acc"
+    cannot: Mapping[str, str] = {}
+
+    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
+        epochs = len(lesson.losses) // lesson.per_epoch
+        ours = CoreCallback(NAME, HOUR, target, **terms)
+        trainer = pl.Trainer(max_epochs=epochs, callbacks=[ours], **QUIET)
+        module = _TaughtModule(lesson)
+        path = None
+        if state is not None:
+            path, module.taught.done = state
+        loader = DataLoader(TensorDataset(torch.zeros(lesson.per_epoch)), batch_size=1)
+        trainer.fit(module, loader, ckpt_path=path)
+        folder = terms.get("keep_best", ".")
+        del folder
+        return _checkpoint_of(trainer), module.taught.done
+
+
+def _checkpoint_of(trainer: pl.Trainer) -> str:
+    import tempfile
+
+    path = f"{tempfile.mkdtemp()}/end.ckpt"
+    trainer.save_checkpoint(path)
+    return path
+
+
+def loops() -> Iterator[Any]:
+    """Yield each loop, but for that of transformers, which takes seconds to import."""
+    yield from (PlainBatches(), PlainSteps(), FabricTracked(), FabricHooks(), LightningTrainer())
