@@ -24,11 +24,11 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import Target, newest
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.generations import newest_valid
+from lightning_core.storage.job_specs import MIN_TRAINING_PER_SAVE
 from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, read_manifest
 from lightning_core.view.console_lines import logger
 
 from .checkpoint_io import SafeCheckpointIO
-from .job_checkpointer import MIN_TRAINING_PER_SAVE
 from .job_writer import write
 
 log = logger(__name__)

@@ -35,6 +35,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_core.agent.user_code import random_state
 from lightning_core.core.events import Checkpoint
+from lightning_core.storage.job_specs import MIN_TRAINING_PER_SAVE
 from lightning_core.view.console_lines import logger
 
 from ..elastic.steps import MicroBatches
@@ -53,8 +54,6 @@ log = logger(__name__)
 
 # Name of the file.
 FILE = "last.ckpt"
-# Minimum seconds of training per second that saving took.
-MIN_TRAINING_PER_SAVE = 50
 # Seconds until a failed save is tried again: doubled after each failure, from the first to the second.
 MIN_RETRY_DELAY, MAX_RETRY_DELAY = 1.0, 60.0
 

@@ -11,15 +11,17 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lightning_core.agent.environment import read
 from lightning_core.agent.job_record import JobRecord, notebook_card
+from lightning_core.agent.launched_script import RESUME, LaunchedScript, launched_script
 from lightning_core.agent.options import JobTerms, Options, read_on_refused
 from lightning_core.agent.reporting.hang_watch import Phase
 from lightning_core.agent.reporting.joining import class_path
-from lightning_core.agent.steering.fit_signals import JobEnded
+from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced
 from lightning_core.agent.steering.roll_call import all_ranks_begin
 from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import When, parse_limit, refuse_base_60
@@ -41,6 +43,8 @@ T = TypeVar("T")
 
 # Counts the changes of what a state holds.
 FORMAT = 1
+# Deadline of a launched job in its own process, in seconds. Only its scheduler knows the real one.
+UNKNOWN_DEADLINE = 1.0
 
 
 class Run:
@@ -51,8 +55,16 @@ class Run:
     """
 
     def __init__(
-        self, terms: JobTerms | None, options: Options | None, place: Callable[[], Place], end: LoopEnd, said: ModelSaid
+        self,
+        terms: JobTerms | None,
+        options: Options | None,
+        place: Callable[[], Place],
+        end: LoopEnd,
+        said: ModelSaid,
+        script: LaunchedScript | None = None,
     ) -> None:
+        self._script = script
+        self._save: Callable[[Path], object] | None = None
         self._terms, self._options = terms, options
         self.place = place
         """Returns where this process trains; asked with the first batch."""
@@ -282,6 +294,47 @@ class Run:
             raise ValueError(f"state must be what state_dict() has returned, of format {FORMAT}, got {str(state)[:80]}")
         self._state = dict(state)
 
+    # ------------------------------------------------------------------------ as a job that a pool has launched
+
+    @property
+    def resume_path(self) -> Path | None:
+        """File or folder that this training is to resume from, as it was saved; None to begin.
+
+        A pool that has launched this script says it, by ``LIGHTNING_CORE_RESUME``.
+        """
+        path = os.environ.get(RESUME)
+        return Path(path) if path else None
+
+    def save_with(self, save: Callable[[Path], object]) -> None:
+        """Say how this training is saved, so that a pool that has launched it can move it to another device.
+
+        It is called between two batches, when it is time for a checkpoint, or when the job is to leave its device:
+        then the process ends, with an exit code of its own, and a later one finds the checkpoint at
+        :attr:`resume_path`. A script that no pool has launched is not saved by it.
+
+        Args:
+            save: Writes all that is needed to go on, :meth:`state_dict` included, into a file or a folder that it makes
+                at the path that it is given.
+        """
+        self._save = save
+        if self._training is not None:
+            self._training.save = save
+
+    def saved(self, path: Path | str) -> None:
+        """Note a checkpoint that the loop has saved by itself, for a pool that has launched it to resume from.
+
+        Args:
+            path: File or folder, which is copied.
+        """
+        if self._script is not None and self._training is not None and not self._closed:
+            self._script.saved(path, self._training.batches)
+            self._training.report_checkpoint()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether a job that a pool has launched is to save and leave its device."""
+        return self._training is not None and self._training.steering.leaving
+
     # ------------------------------------------------------------------------------- for loops that have hooks
 
     @property
@@ -324,12 +377,14 @@ class Run:
         said = self._said
         if type(batch_size) is int and 1 <= batch_size <= MAX_COUNT:
             said = said._replace(batch_size=batch_size)
-        found = self._state.get("record") if place.rank == 0 else None
+        found = self._state.get("record") if place.rank == 0 and self._script is None else None
         self._record = record = JobRecord.for_fit(terms.job_now(), terms.deadline_text, found)
         self._training = training = LoopTraining(
             replace(options, job=record.job), record, place, self._values, self.end, said,
             int(self._state.get("batches", 0)), int(self._state.get("epochs", 0)),
+            self._script,
         )  # fmt: skip
+        training.save = self._save
         atexit.register(self._leave)  # a loop that is in no `with`
         training.begin(per_epoch)
         return training
@@ -360,7 +415,9 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         self.close(error)
-        return isinstance(error, JobEnded)
+        if isinstance(error, JobEnded):  # of a launched job, which is over, or has another process
+            raise SystemExit(int(isinstance(error, JobFenced))) from None
+        return False
 
 
 def track(
@@ -430,7 +487,12 @@ def track(
     """
     if is_disabled():
         return Run(None, None, place_here, LoopEnd(), ModelSaid())
-    if job is None:
+    script = launched_script()
+    if script is not None:
+        # The bundle's terms have precedence; only the scheduler knows the deadline.
+        job, deadline, target, hang, every = script.job, UNKNOWN_DEADLINE, script.target, script.hang, script.every
+        on_hold, on_nan, on_miss = script.on_hold, "continue", "continue"
+    elif job is None:
         given = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
         if not given.get(f"{PREFIX}JOB"):
             return Run(None, None, place_here, LoopEnd(), ModelSaid())
@@ -452,9 +514,14 @@ def track(
         terms.job, pool, stop_when_met, every, read_on_refused(on_refused), keep_best=False, hang=parse_limit(hang),
         history=run_history(), requeue=will_be_requeued(),
     )  # fmt: skip
+    if script is not None:
+        options = replace(
+            options, client=script.client(), device_lock=script.device_lock(), launched=True, devices=script.devices,
+            incarnation=script.incarnation, cores=script.cores, give_up=script.give_up, suspender=script.suspender,
+        )  # fmt: skip
     said = ModelSaid("" if model is None else class_path(type(model)), None, hyper_parameters, state)
     where = (lambda: place_here(device)) if fabric is None else (lambda: place_of_fabric(fabric))
-    return Run(terms, options, where, LoopEnd(max_batches, max_epochs), said)
+    return Run(terms, options, where, LoopEnd(max_batches, max_epochs), said, script)
 
 
 def _length_of(loader: object) -> int | None:

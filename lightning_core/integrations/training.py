@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
 from lightning_core.agent.job_record import JobRecord
+from lightning_core.agent.launched_script import RELEASED_CODE, LaunchedScript
 from lightning_core.agent.metric_log import MetricLog
 from lightning_core.agent.options import Options
 from lightning_core.agent.outcome import exit_of
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 # A name of its own, as ``NOTHING`` has one: to look up a member of an enum takes as long as to read a clock.
 _NEXT_BATCH = Phase.NEXT_BATCH
+
+
+class ReleasedError(SystemExit):
+    """Leaves the process of a launched script that was saved and gives its devices back, to be resumed later."""
 
 
 class Place(NamedTuple):
@@ -118,12 +124,18 @@ class LoopTraining(Participant):
         said: What the loop says of what it trains.
         batches: Batches that are done, of a training that was resumed.
         epochs: Epochs that are done.
+        script: What the script was told, if a pool has launched it.
+
+    Attributes:
+        save: Saves the training into a file or folder of its own, at the path that it is given; None if it cannot.
     """
 
     def __init__(
         self, options: Options, record: JobRecord, place: Place, values: Values, end: LoopEnd, said: ModelSaid,
-        batches: int = 0, epochs: int = 0,
+        batches: int = 0, epochs: int = 0, script: LaunchedScript | None = None,
     ) -> None:  # fmt: skip
+        self.save: Callable[[Path], object] | None = None
+        self._script = script
         self._said, self._end = said, end
         self.epochs = epochs
         """Epochs that are done."""
@@ -162,6 +174,7 @@ class LoopTraining(Participant):
         try:
             self._alone(lambda: self._begin_to_report(per_epoch), None)
             self.steering.wait_for_start()
+            self._leave_if_told()  # nothing was trained since what it resumes from
         except Exception as error:
             self.survive(error)
 
@@ -271,9 +284,40 @@ class LoopTraining(Participant):
 
     def _do_after_batch(self) -> None:
         """Do what the scheduler, or all ranks together, want after a batch."""
+        if self.steering.leaving or self.steering.saving:
+            self._save()
+            self._leave_if_told()
         if self.steering.holding:
             self.hangs.done()
             self.steering.between_batches()
+
+    @override
+    def _save_due(self) -> bool:
+        return self.save is not None and self._script is not None and self._script.due() and not self.losses_are_bad
+
+    def _save(self) -> None:
+        """Save a launched training, if it can be and the disk permits."""
+        self.steering.saving = False
+        if self.save is None or self._script is None or not self._script.may_save():
+            return
+        self.hangs.excuse(saves=True)
+        with self._script.saving(self._batches) as path:
+            self.save(path)
+        self.report_checkpoint()
+
+    def report_checkpoint(self) -> None:
+        """Report the newest checkpoint of a launched training."""
+        if self._script is not None and self.mailbox is not None and self._script.last_checkpoint is not None:
+            self.mailbox.report_checkpoint(self._script.last_checkpoint)
+
+    def _leave_if_told(self) -> None:
+        """Leave a device that is to be left, unless what was trained could not be saved.
+
+        Raises:
+            ReleasedError: If it leaves.
+        """
+        if self.steering.leaving and self._script is not None and not self._script.fails:
+            raise ReleasedError(RELEASED_CODE)
 
     def end_validation_batch(self) -> None:
         """Report a batch of validation."""

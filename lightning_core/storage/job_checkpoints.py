@@ -7,6 +7,8 @@ Rules
 2. An incarnation starts from the newest valid checkpoint of an earlier one that the scheduler has accepted. It is
    linked into the new folder before the incarnation is launched; later writes of an earlier one are ignored.
 3. No link is followed out of the job's folder.
+4. A checkpoint is a file of Lightning, or the files of a script with their listing (:mod:`.saved_files`). Either has
+   one digest, which the scheduler accepts.
 
 Nothing here imports torch, since the pool manager uses it.
 """
@@ -27,7 +29,15 @@ from lightning_core.core.events import Checkpoint
 from lightning_core.errors import LightningCoreError
 from lightning_core.storage.atomic_files import link_file, sync_folder
 from lightning_core.storage.generations import generation_path, generation_paths, write_manifest
-from lightning_core.storage.manifests import CorruptCheckpointError, Manifest, TransientReadError, manifest_of, verify
+from lightning_core.storage.manifests import (
+    CorruptCheckpointError,
+    Manifest,
+    TransientReadError,
+    manifest_of,
+    read_manifest,
+    verify,
+)
+from lightning_core.storage.saved_files import check_files, files_of, is_listing, link_files, remove_files
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +59,7 @@ class FoundCheckpoint(NamedTuple):
     """A checkpoint that was valid when it was found."""
 
     path: Path
+    """What is loaded: the file, or the file or folder that a script has saved."""
     checkpoint: Checkpoint
 
 
@@ -78,8 +89,25 @@ def find(folder: Path) -> FoundCheckpoint | None:
     """
     unread: Unread = []
     for path, manifest in _valid_checkpoints(folder, unread):
-        return FoundCheckpoint(path, Checkpoint(manifest.batches or 0, manifest.sha256))
+        found = files_of(path) if is_listing(path) else path
+        return FoundCheckpoint(found, Checkpoint(manifest.batches or 0, manifest.sha256))
     _check_all_read(unread)
+    return None
+
+
+def newest_written(folder: Path) -> FoundCheckpoint | None:
+    """Return the newest checkpoint of an incarnation by its manifest, without reading it; None if there is none.
+
+    The next incarnation verifies it before it starts from it.
+
+    Args:
+        folder: Folder of the incarnation's checkpoints.
+    """
+    with suppress(CorruptCheckpointError):
+        path = folder / FILE
+        if path.exists() and (manifest := read_manifest(path)) is not None:
+            found = files_of(path) if is_listing(path) else path
+            return FoundCheckpoint(found, Checkpoint(manifest.batches or 0, manifest.sha256))
     return None
 
 
@@ -137,11 +165,18 @@ def _accepted(
 
 def _copy(path: Path, manifest: Manifest, place: Path) -> None:
     """Link a checkpoint into another incarnation's folder: exactly the accepted one, or none."""
+    listed = is_listing(path)
+    if listed:
+        link_files(path, place.parent)
     link_file(path, place)
     write_manifest(place, manifest)
     try:
         verify(place)
+        if listed:
+            check_files(place)
     except CorruptCheckpointError as finding:  # its writer has replaced it since it was verified
+        if listed:
+            remove_files(place)
         place.unlink()
         manifest_of(place).unlink()
         raise OSError(f"{path} changed while it was copied: {finding}") from None
@@ -156,7 +191,10 @@ def _valid_checkpoints(folder: Path, unread: Unread) -> Iterator[tuple[Path, Man
         try:
             if path.is_symlink() or manifest_of(path).is_symlink():
                 raise CorruptCheckpointError("it is a link")
-            yield path, verify(path)
+            manifest = verify(path)
+            if is_listing(path):
+                check_files(path)
+            yield path, manifest
         except CorruptCheckpointError as finding:
             if isinstance(finding, TransientReadError):
                 unread.append((path, finding))

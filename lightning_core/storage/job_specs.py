@@ -24,6 +24,8 @@ from lightning_core.storage.private_files import read_own
 MAX_SPEC_BYTES = 2**20
 # Default minimum seconds between two periodic checkpoints of a launched job.
 SAVE_EVERY = 300.0
+# Minimum seconds of training per second that saving took.
+MIN_TRAINING_PER_SAVE = 50
 # Default seconds that any step of a launched job may take before it hangs.
 HANG = 300.0
 FILE = "spec.json"

@@ -14,9 +14,10 @@ from lightning_core.agent.reporting import loss_meter
 from lightning_core.agent.reporting.joining import POOL_TIMEOUT
 from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.agent.steering import busy_timer, offload, ranks, steering, suspension, throttle
-from lightning_core.callbacks.checkpointing import best_model, job_checkpointer
+from lightning_core.callbacks.checkpointing import best_model
 from lightning_core.node import arbiter_client
 from lightning_core.node.device_arbiter import DeviceArbiter
+from lightning_core.storage.job_specs import MIN_TRAINING_PER_SAVE
 from lightning_core.view import console_lines
 from tests.conftest import ROOT
 
@@ -50,6 +51,7 @@ CALLS = {
     "callbacks/checkpointing/checkpoint_io.py": {"load_checkpoint:wait": BELOW},
     "callbacks/checkpointing/job_checkpointer.py": {"_gather:all_gather_object": SAVE, "_postpone:broadcast": SAVE},
     "callbacks/checkpointing/job_writer.py": {"_dump:reduce_boolean_decision": SAVE, "write:broadcast": SAVE},
+    "lightning_core/agent/launched_script.py": {"_claim:lockf": NEVER},
     "lightning_core/agent/steering/busy_timer.py": {"_mark:synchronize": GPU, "end:synchronize": GPU},
     "lightning_core/agent/steering/offload.py": {"_synchronize:synchronize": ROOM},
     "lightning_core/agent/steering/suspension.py": {"read_on_host:sleep": ROOM},
@@ -95,7 +97,7 @@ LIMITS = {
     "ANSWER_TIMEOUT": suspension.ANSWER_TIMEOUT,
     "MOVE_TIMEOUT": suspension.MOVE_TIMEOUT,
     "MAX_AGREEMENT_COST": 100 * ranks.MAX_AGREEMENT_COST,
-    "MIN_TRAINING_PER_SAVE": 100 / job_checkpointer.MIN_TRAINING_PER_SAVE,
+    "MIN_TRAINING_PER_SAVE": 100 / MIN_TRAINING_PER_SAVE,
     "TRAINING_PER_CALL": 100 / metric_log.TRAINING_PER_CALL,
     "MIN_INTERVAL": 1000 * busy_timer.MIN_INTERVAL,
     "MAX_INTERVAL": 1000 * busy_timer.MAX_INTERVAL,

@@ -17,11 +17,12 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_core.agent.steering.fit_signals import JobReleased
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.checkpointing.job_checkpointer import MIN_TRAINING_PER_SAVE, JobCheckpointer
+from lightning_core.callbacks.checkpointing.job_checkpointer import JobCheckpointer
 from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.core.answers import Grant
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
+from lightning_core.storage.job_specs import MIN_TRAINING_PER_SAVE
 from tests.callbacks.test_callback import Script, grant
 from tests.tiny import QUIET, Net, NoisyPoints
 from tests.waiting import until
