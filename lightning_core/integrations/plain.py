@@ -219,7 +219,7 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether the loop is to end: its target is met, or the job was cancelled, or is to leave its device.
+        """Whether the loop is to end: its target is met, or the job was cancelled.
 
         Asked before the first batch, it waits until this process may train.
         """
@@ -325,15 +325,12 @@ class Run:
 
         Args:
             path: File or folder, which is copied.
+
+        Raises:
+            ReleasedError: If the job is to leave its device, which it can now.
         """
         if self._script is not None and self._training is not None and not self._closed:
-            self._script.saved(path, self._training.batches)
-            self._training.report_checkpoint()
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether a job that a pool has launched is to save and leave its device."""
-        return self._training is not None and self._training.steering.leaving
+            self._training.note_saved(Path(path))
 
     # ------------------------------------------------------------------------------- for loops that have hooks
 
@@ -353,6 +350,16 @@ class Run:
         self._said = self._said._replace(
             model=self._said.model or path, batch_size=self._said.batch_size or batch_size
         )  # fmt: skip
+
+    def saves_by_itself(self) -> None:
+        """Say that the loop saves when :attr:`wants_save` asks for it, and calls :meth:`saved` then."""
+        if (training := self._begin()) is not None:
+            training.saves_by_itself = True
+
+    @property
+    def wants_save(self) -> bool:
+        """Whether a loop that saves by itself is to save now."""
+        return self._training is not None and self._training.wants_save
 
     def note_epoch(self, batches: int) -> None:
         """Note how many batches an epoch has, in a loop that does not iterate over :meth:`batches`."""
@@ -413,11 +420,10 @@ class Run:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> None:
         self.close(error)
         if isinstance(error, JobEnded):  # of a launched job, which is over, or has another process
             raise SystemExit(int(isinstance(error, JobFenced))) from None
-        return False
 
 
 def track(

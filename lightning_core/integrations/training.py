@@ -128,6 +128,8 @@ class LoopTraining(Participant):
 
     Attributes:
         save: Saves the training into a file or folder of its own, at the path that it is given; None if it cannot.
+        saves_by_itself: Whether the loop saves at a place of its own when :attr:`wants_save` says so.
+        wants_save: Whether such a loop is to save now.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class LoopTraining(Participant):
         batches: int = 0, epochs: int = 0, script: LaunchedScript | None = None,
     ) -> None:  # fmt: skip
         self.save: Callable[[Path], object] | None = None
+        self.saves_by_itself = self.wants_save = False
         self._script = script
         self._said, self._end = said, end
         self.epochs = epochs
@@ -162,8 +165,8 @@ class LoopTraining(Participant):
 
     @property
     def is_over(self) -> bool:
-        """Whether the loop is to end: the target is met, or the job is told to stop or to leave."""
-        return self.steering.stopping or self.steering.leaving
+        """Whether the loop is to end: the target is met, or the job was cancelled."""
+        return self.steering.stopping
 
     def begin(self, per_epoch: int | None) -> None:
         """Join, report what is known, and wait until this process may train.
@@ -285,28 +288,44 @@ class LoopTraining(Participant):
     def _do_after_batch(self) -> None:
         """Do what the scheduler, or all ranks together, want after a batch."""
         if self.steering.leaving or self.steering.saving:
-            self._save()
-            self._leave_if_told()
+            self.steering.saving = False
+            if self.saves_by_itself:
+                self.wants_save = True
+            else:
+                self._save()
+                self._leave_if_told()
         if self.steering.holding:
             self.hangs.done()
             self.steering.between_batches()
 
     @override
     def _save_due(self) -> bool:
-        return self.save is not None and self._script is not None and self._script.due() and not self.losses_are_bad
+        can = self.save is not None or self.saves_by_itself
+        return can and self._script is not None and self._script.due() and not self.losses_are_bad
 
     def _save(self) -> None:
         """Save a launched training, if it can be and the disk permits."""
-        self.steering.saving = False
         if self.save is None or self._script is None or not self._script.may_save():
             return
         self.hangs.excuse(saves=True)
         with self._script.saving(self._batches) as path:
             self.save(path)
-        self.report_checkpoint()
+        self._report_checkpoint()
 
-    def report_checkpoint(self) -> None:
-        """Report the newest checkpoint of a launched training."""
+    def note_saved(self, path: Path) -> None:
+        """Take what a launched training has saved by itself, and leave if it is to.
+
+        Raises:
+            ReleasedError: If it leaves.
+        """
+        if self._script is not None:
+            self.hangs.excuse(saves=True)
+            self.wants_save = False
+            self._script.saved(path, self._batches)
+            self._report_checkpoint()
+            self._leave_if_told()
+
+    def _report_checkpoint(self) -> None:
         if self._script is not None and self.mailbox is not None and self._script.last_checkpoint is not None:
             self.mailbox.report_checkpoint(self._script.last_checkpoint)
 

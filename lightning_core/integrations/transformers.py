@@ -7,6 +7,7 @@ Trainer's loggers, and it is not told of an exception: the job ends with the pro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
@@ -73,6 +74,7 @@ class CoreTrainerCallback(TrainerCallback, ExportableState):  # type: ignore[mis
             found = _state_in(state, type(self).__name__) or {"format": FORMAT, "record": None}
             run.load_state_dict({**found, "batches": state.global_step, "epochs": int(state.epoch or 0)})
         self._check_losses(state)
+        run.saves_by_itself()
         self._stop_if_over(control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -122,8 +124,19 @@ class CoreTrainerCallback(TrainerCallback, ExportableState):  # type: ignore[mis
         self._stop_if_over(control)
 
     def _stop_if_over(self, control: Any) -> None:
-        if self.run.over:
+        if self.run.wants_save:
+            control.should_save = True
+        elif self.run.over:
             control.should_training_stop = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Give a checkpoint that a pool has asked for to it, and leave if the job is to.
+
+        Raises:
+            SystemExit: If it leaves.
+        """
+        if self.run.wants_save:
+            self.run.saved(Path(args.output_dir, f"checkpoint-{state.global_step}"))
 
     # ----------------------------------------------------------------------------------------------- evaluations
 
