@@ -371,6 +371,14 @@ def place_here(device: str | TrainingDevice | None = None) -> Place:
         ValueError: If a GPU is named and torch is not imported, or there are to be several processes without a group.
     """
     torch = torch_here()
+    distributed: Any = None if torch is None else torch.distributed
+    has_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    expected = os.environ.get("WORLD_SIZE", "")
+    if expected.isdigit() and int(expected) > 1 and not has_group:
+        raise ValueError(
+            f"there must be a process group before the first batch, because WORLD_SIZE={expected}: "
+            "call torch.distributed.init_process_group()"
+        )
     if torch is None:
         if device not in (None, "cpu", HOST):
             raise ValueError(f"device must be 'cpu' where torch is not imported, got {str(device)!r}")
@@ -382,16 +390,7 @@ def place_here(device: str | TrainingDevice | None = None) -> Place:
             found = torch.device(device)
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"device must name a device of torch, such as 'cuda:0', got {device!r}: {error}") from None
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return Place(found, distributed.get_rank(), distributed.get_world_size())
-    expected = os.environ.get("WORLD_SIZE", "")
-    if expected.isdigit() and int(expected) > 1:
-        raise ValueError(
-            f"there must be a process group before the first batch, because WORLD_SIZE={expected}: "
-            "call torch.distributed.init_process_group()"
-        )
-    return Place(found)
+    return Place(found, distributed.get_rank(), distributed.get_world_size()) if has_group else Place(found)
 
 
 def place_of_fabric(fabric: Any) -> Place:

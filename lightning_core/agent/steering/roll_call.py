@@ -88,7 +88,7 @@ def _key(rank: int) -> str:
     return f"lightning_core/callback-{rank}"
 
 
-def all_ranks_begin(rank: int, ranks: int, job: str, terms: Sequence[object], seconds: float = PATIENCE) -> bool:
+def all_ranks_begin(rank: int, ranks: int, job: str, terms: Sequence[object]) -> bool:
     """Return whether all ranks begin the same training, where no barrier follows; all come to the same answer.
 
     The first rank waits for what the others say, takes each word, and writes what it has found. Another rank takes its
@@ -99,13 +99,12 @@ def all_ranks_begin(rank: int, ranks: int, job: str, terms: Sequence[object], se
         ranks: Number of ranks.
         job: Name of the job, for log messages.
         terms: Arguments that must be the same on all ranks, as plain values.
-        seconds: Seconds that a rank waits for another one.
     """
     if ranks < 2:
         return True
     from torch.distributed import distributed_c10d
 
-    number, word, taken = next(_numbers), json.dumps([PROTOCOL, *terms]), "taken"
+    seconds, number, word, taken = PATIENCE, next(_numbers), json.dumps([PROTOCOL, *terms]), "taken"
     store: Any = distributed_c10d._get_default_store()
     own, found = f"lightning_core/loop-{number}-{rank}", f"lightning_core/loop-{number}-found"
     if rank > 0:
