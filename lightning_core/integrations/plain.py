@@ -116,6 +116,8 @@ class Run:
             yield from loader
             return
         if training.is_over:
+            if self._over:
+                training.warn_once("is over, and its loop goes on: end that too, with `if run.over: break`")
             self._over = True
             return
         training.begin_epoch(per_epoch)

@@ -26,9 +26,12 @@ from lightning_core.core.events import Horizon
 from lightning_core.core.jobs import Capability, OnHold
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reported import hyper_parameters
+from lightning_core.view.console_lines import logger
 
 if TYPE_CHECKING:
     from lightning_core.agent.steering.offload import Offload
+
+log = logger(__name__)
 
 # A name of its own, as ``NOTHING`` has one: to look up a member of an enum takes as long as to read a clock.
 _NEXT_BATCH = Phase.NEXT_BATCH
@@ -139,6 +142,7 @@ class LoopTraining(Participant):
         self.save: Callable[[Path], object] | None = None
         self.saves_by_itself = self.wants_save = False
         self._script = script
+        self._warned: set[str] = set()
         self._said, self._end = said, end
         self.epochs = epochs
         """Epochs that are done."""
@@ -337,6 +341,12 @@ class LoopTraining(Participant):
         """
         if self.steering.leaving and self._script is not None and not self._script.fails:
             raise ReleasedError(RELEASED_CODE)
+
+    def warn_once(self, what: str) -> None:
+        """Log a warning, the first time."""
+        if what not in self._warned:
+            self._warned.add(what)
+            log.warning("%s: %s", self.name, what)
 
     def end_validation_batch(self) -> None:
         """Report a batch of validation."""
