@@ -24,6 +24,7 @@ from lightning_core.agent.options import Options
 from lightning_core.agent.outcome import exit_of
 from lightning_core.agent.participant import UNKNOWN, Loop, Participant, never_fails
 from lightning_core.agent.reporting.hang_watch import Phase
+from lightning_core.agent.reporting.lr_watch import LearningRateWatch
 from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
 from lightning_core.agent.steering.ranks import NOTHING, SideAction
@@ -43,7 +44,7 @@ from .reading.description import connection_of, hyper_parameters_of
 from .reading.horizon import epoch_batches, horizon, seconds_left
 from .reading.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of
 from .reading.logged_metrics import TrainerMetrics
-from .reading.lr_watch import LearningRateWatch
+from .reading.schedules import schedules_of
 
 log = logger(__name__)
 
@@ -160,7 +161,7 @@ class Fit(Participant):
                             self._target)  # fmt: skip
             self.mailbox.outbox.ends_by = time.monotonic() + seconds_left(trainer, self._guarded)
             self.mailbox.outbox.horizon = self._horizon(trainer, 0)
-            self._rates.begin(trainer, self._batches)
+            self._rates.begin(lambda: schedules_of(trainer, 0), self._batches)
             self._look_at = self._rates.look_at
             self.mailbox.hurry_and_ask()  # a target that cannot be met is reported at once
 
@@ -174,7 +175,8 @@ class Fit(Participant):
         mailbox.outbox.horizon = self._horizon(self.trainer, self.trainer.fit_loop.epoch_loop.batch_idx + 1)
 
     def _look(self) -> None:
-        self._rates.look(self.trainer, self._batches)
+        in_epoch = self.trainer.fit_loop.epoch_loop.batch_idx + 1
+        self._rates.look(lambda: schedules_of(self.trainer, in_epoch), self._batches)
         self._look_at = self._rates.look_at
 
     def _show(self, forecasts: Sequence[JobForecast]) -> None:

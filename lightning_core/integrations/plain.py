@@ -353,6 +353,10 @@ class Run:
             model=self._said.model or path, batch_size=self._said.batch_size or batch_size
         )  # fmt: skip
 
+    def note_schedule(self, scheduler: Any) -> None:
+        """Note the learning-rate scheduler, stepped after each batch, before the first one."""
+        self._said = self._said._replace(scheduler=self._said.scheduler or scheduler)
+
     def saves_by_itself(self) -> None:
         """Say that the loop saves when :attr:`wants_save` asks for it, and calls :meth:`saved` then."""
         if (training := self._begin()) is not None:
@@ -449,6 +453,8 @@ def track(
     model: Any = None,
     hyper_parameters: Mapping[str, Any] | None = None,
     state: Sequence[object] = (),
+    lr_scheduler: Any = None,
+    lr_interval: str = "step",
     fabric: Any = None,
 ) -> Run:
     """Track a training loop of one's own: report its losses, forecast its end, and obey its pool.
@@ -476,6 +482,8 @@ def track(
         model: Model that is trained, by whose class earlier runs are found.
         hyper_parameters: What it is trained with, for the report.
         state: Model, optimizer and whatever else holds tensors on the GPU, which ``on_hold="offload"`` moves.
+        lr_scheduler: Learning-rate scheduler of torch, whose rates to come the forecast then counts with.
+        lr_interval: ``"step"`` if it is stepped after each batch, ``"epoch"`` if after each epoch.
         fabric: Fabric that trains, which then says device, ranks and loggers.
 
     Raises:
@@ -515,6 +523,8 @@ def track(
     for name, value in (("max_batches", max_batches), ("max_epochs", max_epochs)):
         if value is not None and (type(value) is not int or value < 1):
             raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+    if lr_interval not in ("step", "epoch"):
+        raise ValueError(f"lr_interval must be 'step' or 'epoch', got {lr_interval!r}")
     terms = JobTerms(job, deadline, target, weight, on_miss, on_nan, like, on_hold)
     if terms.job.on_hold is not OnHold.KEEP and not state:
         raise ValueError(f"on_hold={on_hold} needs state=[model, optimizer]: what holds tensors on the GPU")
@@ -527,7 +537,9 @@ def track(
             options, client=script.client(), device_lock=script.device_lock(), launched=True, devices=script.devices,
             incarnation=script.incarnation, cores=script.cores, give_up=script.give_up, suspender=script.suspender,
         )  # fmt: skip
-    said = ModelSaid("" if model is None else class_path(type(model)), None, hyper_parameters, state)
+    said = ModelSaid(
+        "" if model is None else class_path(type(model)), None, hyper_parameters, state, lr_scheduler, lr_interval
+    )
     where = (lambda: place_here(device)) if fabric is None else (lambda: place_of_fabric(fabric))
     return Run(terms, options, where, LoopEnd(max_batches, max_epochs), said, script)
 

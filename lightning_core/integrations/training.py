@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from lightning_core.core.reported import hyper_parameters
 from lightning_core.view.console_lines import logger
 
 if TYPE_CHECKING:
+    from lightning_core.agent.reporting.lr_watch import LearningRateWatch, Schedules
     from lightning_core.agent.steering.offload import Offload
 
 log = logger(__name__)
@@ -84,12 +86,16 @@ class ModelSaid(NamedTuple):
         batch_size: Samples in a batch; None if it is not said.
         hyper_parameters: What it is trained with.
         state: Objects that hold the state on the device, such as model and optimizer.
+        scheduler: Learning-rate scheduler of torch; None if there is none, or it is not said.
+        interval: ``step`` or ``epoch``: after what the scheduler is stepped.
     """
 
     model: str = ""
     batch_size: int | None = None
     hyper_parameters: Mapping[str, Any] | None = None
     state: Sequence[object] = ()
+    scheduler: Any = None
+    interval: str = "step"
 
 
 class Values:
@@ -158,6 +164,12 @@ class LoopTraining(Participant):
             ),
         )  # fmt: skip
         self._batches = batches
+        self._rates: LearningRateWatch | None = None
+        if said.scheduler is not None:
+            from lightning_core.agent.reporting.lr_watch import LearningRateWatch
+
+            self._rates = LearningRateWatch(self.name, self.mailbox, wanted=options.job.target.observes)
+            self._look_at = self._rates.look_at
         self._metric_log = MetricLog(self.name, place.loggers, lambda: self._batches, everywhere=not self.has_ranks)
 
     # ------------------------------------------------------------------------------------------------ the loop's end
@@ -191,6 +203,9 @@ class LoopTraining(Participant):
         self._begin_reports(told or None)
         if self.mailbox is not None:
             self._begin_epoch(per_epoch)
+            if self._rates is not None:
+                self._rates.begin(self._schedules, self._batches)
+                self._look_at = self._rates.look_at
             self.mailbox.hurry_and_ask()  # a target that cannot be met is reported at once
 
     def note_epoch(self, per_epoch: int) -> None:
@@ -231,6 +246,20 @@ class LoopTraining(Participant):
             left = self._epoch_began + (self._end.epochs - self.epochs) * self._per_epoch
             found.append((max(left, self._batches), f"max_epochs={self._end.epochs}"))
         return Horizon(*min(found, default=(None, "")))
+
+    @override
+    def _look(self) -> None:
+        if self._rates is not None:
+            self._rates.look(self._schedules, self._batches)
+            self._look_at = self._rates.look_at
+
+    def _schedules(self) -> Schedules:
+        """Return the learning-rate scheduler of the loop, and where the loop is."""
+        from lightning_core.agent.reporting.lr_watch import Layout, PlainConfig, Schedules
+
+        said, length, done = self._said, self._per_epoch or math.inf, self._batches - self._epoch_began
+        layout = Layout(length, 1, self.epochs + 1, 0) if done >= length else Layout(length, 1, self.epochs, done)
+        return Schedules([said.scheduler.optimizer], [PlainConfig(said.scheduler, said.interval)], layout)
 
     def _ended_by(self) -> str:
         """Return by which limit of its own the loop has ended; empty if by none."""

@@ -56,7 +56,9 @@ class CoreTrainerCallback(TrainerCallback, ExportableState):  # type: ignore[mis
 
     # ------------------------------------------------------------------------------------------ begin and end
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, lr_scheduler: Any = None, **kwargs: Any
+    ) -> None:
         """Join, and wait until this process may train."""
         if self.run.has_begun:  # the training before has ended, by an exception if not well
             self.run.close()
@@ -70,6 +72,8 @@ class CoreTrainerCallback(TrainerCallback, ExportableState):  # type: ignore[mis
             run.end = LoopEnd(state.max_steps, name=name)
         path = "" if model is None else class_path(type(model))
         run.note_model(path, args.train_batch_size * args.gradient_accumulation_steps)
+        if hasattr(lr_scheduler, "optimizer"):
+            run.note_schedule(lr_scheduler)
         if state.global_step:
             found = _state_in(state, type(self).__name__) or {"format": FORMAT, "record": None}
             run.load_state_dict({**found, "batches": state.global_step, "epochs": int(state.epoch or 0)})

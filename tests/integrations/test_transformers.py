@@ -20,7 +20,7 @@ from lightning_core.testing.loop_conformance import LOOP_CHECKS, NAME, Lesson, S
 from tests.integrations.loops import HOUR, Taught
 
 
-class _TaughtModel(torch.nn.Module):
+class TaughtModel(torch.nn.Module):
     """The taught model with the interface that the Trainer wants."""
 
     def __init__(self, lesson: Lesson, done: int) -> None:
@@ -71,7 +71,7 @@ class HuggingFace:
         row = {"x": torch.zeros(1), "labels": torch.zeros(1)}
         ours = CoreTrainerCallback(NAME, HOUR, target, **terms)
         made = trainer_of(
-            _TaughtModel(lesson, done), given, [row] * lesson.per_epoch, ours, eval_dataset=[row],
+            TaughtModel(lesson, done), given, [row] * lesson.per_epoch, ours, eval_dataset=[row],
             compute_metrics=lambda _: {"acc": next(values)},
         )  # fmt: skip
         made.train(resume_from_checkpoint=state)
@@ -94,7 +94,7 @@ def test_a_batch_is_an_optimizer_step(tmp_path: Path) -> None:
     row = {"x": torch.zeros(1), "labels": torch.zeros(1)}
     given = arguments(str(tmp_path), max_steps=12, gradient_accumulation_steps=4)
     with scheduled(client):
-        trainer_of(_TaughtModel(lesson, 0), given, [row] * 60, ours).train()
+        trainer_of(TaughtModel(lesson, 0), given, [row] * 60, ours).train()
     assert client.reports[-1].batches == 12
     assert client.jobs[0].batch_size == 4
     [cell] = client.cells()
@@ -109,7 +109,7 @@ def test_a_loss_that_is_logged_too_seldom_is_said_at_the_beginning(
     given = arguments(str(tmp_path), max_steps=20)
     given.logging_steps = 500
     with scheduled(ScriptedScheduler()):
-        trainer_of(_TaughtModel(Lesson(), 0), given, [row] * 60, ours).train()
+        trainer_of(TaughtModel(Lesson(), 0), given, [row] * 60, ours).train()
     assert "its loss is logged every 500 of 20 steps" in caplog.text
     assert "set logging_steps=1 or less" in caplog.text
 
@@ -118,7 +118,7 @@ def test_a_second_training_of_a_trainer_is_a_run_of_its_own(tmp_path: Path) -> N
     first, second = ScriptedScheduler(), ScriptedScheduler()
     ours = CoreTrainerCallback(NAME, HOUR, "5 batches")
     row = {"x": torch.zeros(1), "labels": torch.zeros(1)}
-    made = trainer_of(_TaughtModel(Lesson(), 0), arguments(str(tmp_path), max_steps=20), [row] * 60, ours)
+    made = trainer_of(TaughtModel(Lesson(), 0), arguments(str(tmp_path), max_steps=20), [row] * 60, ours)
     with scheduled(first):
         made.train()
     with scheduled(second):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import lightning.pytorch as pl
-from lightning.pytorch.utilities.model_helpers import is_overridden
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from lightning_core.agent.reporting.lr_courses import MAX_STEPS, Course, UnknownCourseError, courses_of, numbers_of
 from lightning_core.agent.reporting.lr_points import seen_points
@@ -48,19 +45,21 @@ class LearningRateWatch:
         self._points: Points = []
         self._changes = 0
 
-    def begin(self, trainer: pl.Trainer, batches: int) -> None:
-        """Plan the learning rates before the first batch of a new training; of a resumed one, behind its first."""
+    def begin(self, read: Callable[[], Schedules], batches: int) -> None:
+        """Plan the learning rates before the first batch of a new training; of a resumed one, behind its first.
+
+        Args:
+            read: Returns the schedules; it may raise :class:`UnknownCourseError`.
+            batches: Batches done.
+        """
         if batches == self.look_at == 0:
-            self._look(trainer, 0, 0)
+            self.look(read, 0)
 
-    def look(self, trainer: pl.Trainer, batches: int) -> None:
+    def look(self, read: Callable[[], Schedules], batches: int) -> None:
         """Compare the learning rate with the planned one, after the batch :attr:`look_at`."""
-        self._look(trainer, batches, trainer.fit_loop.epoch_loop.batch_idx + 1)
-
-    def _look(self, trainer: pl.Trainer, batches: int, in_epoch: int) -> None:
         self.look_at = batches + max(MIN_BATCHES, int(GROWTH * batches))
         try:
-            rates = self._compare(trainer, batches, in_epoch)
+            rates = self._compare(read(), batches)
         except UnknownCourseError as error:
             self._give_up(str(error))
         except Exception as error:  # training never fails because of a report
@@ -68,12 +67,11 @@ class LearningRateWatch:
         else:
             self._outbox.learning_rates = self._outbox.learning_rates if rates is None else rates
 
-    def _compare(self, trainer: pl.Trainer, batches: int, in_epoch: int) -> LearningRates | None:
+    def _compare(self, schedules: Schedules, batches: int) -> LearningRates | None:
         """Return what is to be reported anew, if the rate is not as planned."""
         horizon = self._outbox.horizon
         end = None if horizon is None else horizon.batches
-        layout = _Layout.of(trainer, in_epoch)
-        plan = self._plan
+        plan, layout = self._plan, schedules.layout
         # Random state need not be kept: all that a plan asks computes numbers from numbers.
         if plan is not None and plan.holds(layout, end, batches):
             return None
@@ -82,15 +80,15 @@ class LearningRateWatch:
             if self._changes > MAX_CHANGES:
                 raise UnknownCourseError("its schedulers are not all that changes its learning rate")
         with RandomStateKept():
-            return self._plan_anew(trainer, layout, batches, end)
+            return self._plan_anew(schedules, batches, end)
 
-    def _plan_anew(self, trainer: pl.Trainer, layout: _Layout, batches: int, end: int | None) -> LearningRates | None:
-        plan, made = self._plan, _LearningRatePlan.of(trainer, layout, batches, end)
+    def _plan_anew(self, schedules: Schedules, batches: int, end: int | None) -> LearningRates | None:
+        plan, made = self._plan, _LearningRatePlan.of(schedules, batches, end)
         if made is None:
             self.look_at = math.inf
             return None
         self._plan = made
-        self._points, distance = fewer(self._past(plan, made, trainer, batches) + made.points())
+        self._points, distance = fewer(self._past(plan, made, schedules, batches) + made.points())
         if distance > MAX_DISTANCE:
             raise UnknownCourseError("its learning rate goes up and down too often")
         rates = LearningRates.through(self._points)
@@ -98,7 +96,7 @@ class LearningRateWatch:
         return rates if rates != told and (min(rates.rates) < 1.0 or told is not None) else None
 
     def _past(
-        self, before: _LearningRatePlan | None, plan: _LearningRatePlan, trainer: pl.Trainer, batches: int
+        self, before: _LearningRatePlan | None, plan: _LearningRatePlan, schedules: Schedules, batches: int
     ) -> Points:
         """Return the points of the batches that are done: as planned before, or as a new training would have them."""
         if not batches:
@@ -106,7 +104,7 @@ class LearningRateWatch:
         if before is not None:
             points = [point for point in self._points if point[0] < batches]
             return [*points, (batches, before.rate(batches))]
-        began = _LearningRatePlan.from_the_start(trainer, plan)
+        began = _LearningRatePlan.from_the_start(schedules, plan)
         if not math.isclose(began.rate(batches + 1), plan.rate(batches + 1), rel_tol=TOLERANCE):
             return []
         return seen_points(began.rate, 1, batches)
@@ -118,7 +116,31 @@ class LearningRateWatch:
         inform(f"{self._job}: its forecasts do without the learning rates to come: {why}")
 
 
-class _Layout(NamedTuple):
+class SchedulerConfig(Protocol):
+    """What is read of Lightning's configuration of a learning-rate scheduler."""
+
+    @property
+    def scheduler(self) -> Any:
+        """The scheduler."""
+
+    @property
+    def interval(self) -> str:
+        """``step`` or ``epoch``: when it is stepped."""
+
+    @property
+    def frequency(self) -> int:
+        """After how many of these."""
+
+
+class PlainConfig(NamedTuple):
+    """A learning-rate scheduler that a loop steps by itself, as :class:`SchedulerConfig`."""
+
+    scheduler: Any
+    interval: str = "step"
+    frequency: int = 1
+
+
+class Layout(NamedTuple):
     """What an epoch consists of, and where in one the training is; batches count as Lightning counts them."""
 
     length: float
@@ -129,13 +151,6 @@ class _Layout(NamedTuple):
     """Epochs that are done."""
     steps: int
     """Optimizer steps that are done of the next one."""
-
-    @classmethod
-    def of(cls, trainer: pl.Trainer, in_epoch: int) -> _Layout:
-        length, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
-        if in_epoch >= length:
-            return cls(length, accumulated, trainer.current_epoch + 1, 0)
-        return cls(length, accumulated, trainer.current_epoch, in_epoch // accumulated)
 
     def steps_of(self, config: Any, steps: int) -> int:
         """Return how often a learning-rate scheduler is stepped in the next optimizer steps."""
@@ -160,6 +175,20 @@ class _Layout(NamedTuple):
         return count + int(is_rest and batches % frequency == 0)
 
 
+class Schedules(NamedTuple):
+    """The learning-rate schedulers of a training, and where it is.
+
+    Attributes:
+        optimizers: Optimizers; only with one of them a rate is reported.
+        configs: Their schedulers.
+        layout: What an epoch consists of, and where in one the training is.
+    """
+
+    optimizers: Sequence[Any]
+    configs: Sequence[SchedulerConfig]
+    layout: Layout
+
+
 class _LearningRatePlan:
     """The learning rates from the present batch on.
 
@@ -178,7 +207,7 @@ class _LearningRatePlan:
         group: dict[str, Any],
         configs: Sequence[Any],
         courses: Sequence[tuple[int, Course]],
-        layout: _Layout,
+        layout: Layout,
         batches: int,
         end: int | None,
         rate: float,
@@ -191,16 +220,9 @@ class _LearningRatePlan:
         self._one_by_one = None if len(courses) == 1 or lasting else self._step_by_step()
 
     @classmethod
-    def of(cls, trainer: pl.Trainer, layout: _Layout, batches: int, end: int | None) -> _LearningRatePlan | None:
+    def of(cls, schedules: Schedules, batches: int, end: int | None) -> _LearningRatePlan | None:
         """Return the plan of a training; None if there is no learning rate, or nothing to come."""
-        configs, module = trainer.lr_scheduler_configs, trainer.lightning_module
-        if configs and not module.automatic_optimization:
-            raise UnknownCourseError("manual optimization steps its schedulers when it wants")
-        if configs and is_overridden("lr_scheduler_step", module):
-            raise UnknownCourseError("the module has a lr_scheduler_step of its own")
-        if any(config.reduce_on_plateau for config in configs):
-            raise UnknownCourseError("ReduceLROnPlateau waits for a metric")
-        optimizers = trainer.optimizers
+        optimizers, configs, layout = schedules
         if len(optimizers) != 1 or (end is not None and end <= batches):
             return None
         groups = numbers_of(optimizers[0])
@@ -217,10 +239,10 @@ class _LearningRatePlan:
         return cls(group, configs, courses, layout, batches, end, float(groups[largest]["lr"]))
 
     @classmethod
-    def from_the_start(cls, trainer: pl.Trainer, plan: _LearningRatePlan) -> _LearningRatePlan:
+    def from_the_start(cls, schedules: Schedules, plan: _LearningRatePlan) -> _LearningRatePlan:
         """Return the plan of the same training as it would begin."""
-        groups, configs = numbers_of(trainer.optimizers[0]), plan._configs
-        number = next(k for k, group in enumerate(trainer.optimizers[0].param_groups) if group is plan._group)
+        groups, configs = numbers_of(schedules.optimizers[0]), plan._configs
+        number = next(k for k, group in enumerate(schedules.optimizers[0].param_groups) if group is plan._group)
         rate = float(groups[number].get("initial_lr", plan._rate))
         courses = []
         for place, config in enumerate(configs):
@@ -230,7 +252,7 @@ class _LearningRatePlan:
         layout = plan._layout._replace(epoch=0, steps=0)
         return cls(plan._group, configs, courses, layout, 0, max(plan._last, plan._batches + 1), rate)
 
-    def holds(self, layout: _Layout, end: int | None, batches: int) -> bool:
+    def holds(self, layout: Layout, end: int | None, batches: int) -> bool:
         """Return whether the training is as planned."""
         return layout[:2] == self._layout[:2] and end == self._end and self.is_at_rate(batches)
 
