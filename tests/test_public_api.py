@@ -34,7 +34,7 @@ def loaded(code: str) -> set[str]:
 def test_the_public_names_exist() -> None:
     targets = ["BatchTarget", "EpochTarget", "LossTarget"]
     jobs = ["Bundle", "CoreCallback", "Job", "JobHandle", "Pool", "Settings", "Training", "Verdict"]
-    assert set(NAMES) == {*jobs, "LightningCoreError", "Part", "register", *targets}
+    assert set(NAMES) == {*jobs, "LightningCoreError", "Part", "register", "track", *targets}
     assert set(NAMES) <= set(dir(lightning_core))
     assert all(getattr(lightning_core, name).__name__ == name for name in NAMES)
 

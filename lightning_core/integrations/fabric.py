@@ -13,8 +13,8 @@ from typing import Any
 from lightning_core.agent.reporting.joining import class_path
 from lightning_core.core.durations import When
 from lightning_core.core.targets import Target
+from lightning_core.integrations.loop_training import place_here, place_of_fabric
 from lightning_core.integrations.plain import track
-from lightning_core.integrations.training import place_here, place_of_fabric
 
 
 class CoreFabricCallback:
@@ -111,7 +111,7 @@ class CoreFabricCallback:
         """Read the values of a validation.
 
         Args:
-            metrics: Values by name.
+            metrics: LoopMetrics by name.
         """
         self.run.evaluate(**(metrics or {}))
 

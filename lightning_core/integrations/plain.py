@@ -28,12 +28,12 @@ from lightning_core.core.durations import When, parse_limit, refuse_base_60
 from lightning_core.core.jobs import OnHold
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.targets import Target
-from lightning_core.integrations.training import (
+from lightning_core.integrations.loop_training import (
     LoopEnd,
+    LoopMetrics,
     LoopTraining,
     ModelSaid,
     Place,
-    Values,
     place_here,
     place_of_fabric,
 )
@@ -71,7 +71,7 @@ class Run:
         self.end = end
         """Where the loop ends by itself."""
         self._said = said
-        self._values = Values()
+        self._values = LoopMetrics()
         self._outputs: dict[str, Any] = {}
         self._training: LoopTraining | None = None
         self._record: JobRecord | None = None
@@ -211,7 +211,7 @@ class Run:
         With several processes those of rank 0 count, and it need not be called on the others.
 
         Args:
-            metrics: Values by name: numbers, or tensors of one element.
+            metrics: LoopMetrics by name: numbers, or tensors of one element.
         """
         training = self._begin()
         self._values.newest.update(metrics)
@@ -329,7 +329,7 @@ class Run:
             path: File or folder, which is copied.
 
         Raises:
-            ReleasedError: If the job is to leave its device, which it can now.
+            ScriptReleased: If the job is to leave its device, which it can now.
         """
         if self._script is not None and self._training is not None and not self._closed:
             self._training.note_saved(Path(path))

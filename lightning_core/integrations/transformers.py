@@ -16,13 +16,13 @@ from transformers.trainer_callback import ExportableState
 from lightning_core.agent.reporting.joining import class_path
 from lightning_core.core.durations import When
 from lightning_core.core.targets import STEP_LOSS, Target
+from lightning_core.integrations.loop_training import LoopEnd, Place
 from lightning_core.integrations.plain import FORMAT, Run, track
-from lightning_core.integrations.training import LoopEnd, Place
 from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
 
-# Values of the loss that a forecast needs at least.
+# LoopMetrics of the loss that a forecast needs at least.
 ENOUGH_LOSSES = 10
 
 

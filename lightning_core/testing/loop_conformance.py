@@ -40,8 +40,8 @@ from lightning_core.variables import PREFIX
 
 # Seconds within which what is waited for must happen, and for which nothing must.
 PATIENCE, QUIET_SECONDS = 60.0, 0.3
-NAME = "lesson"
-# Batches of an epoch, and of a lesson.
+NAME = "exercise"
+# Batches of an epoch, and of an exercise.
 PER_EPOCH, BATCHES = 10, 60
 
 
@@ -51,7 +51,7 @@ def falling(batches: int = BATCHES) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Exercise:
     """What a loop is to train.
 
     Attributes:
@@ -75,12 +75,12 @@ class LoopUnderTest(Protocol):
     metric: str
     """Name of the metric of its evaluations."""
 
-    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
-        """Train a lesson to its end, or until the adapter ends it.
+    def train(self, exercise: Exercise, target: str, state: Any = None, **terms: Any) -> Any:
+        """Train an exercise to its end, or until the adapter ends it.
 
         Args:
-            lesson: What to train. A resumed training does the batches that are left of it.
-            target: Target of the job, whose name is ``lesson`` and whose deadline is an hour.
+            exercise: What to train. A resumed training does the batches that are left of it.
+            target: Target of the job, whose name is ``exercise`` and whose deadline is an hour.
             state: What an earlier call has returned, to go on from there.
             terms: Other arguments of the adapter.
 
@@ -198,17 +198,17 @@ def stop_of(losses: Sequence[float], target: str) -> int:
 
 
 def _train(
-    loop: LoopUnderTest, target: str, client: ScriptedScheduler, lesson: Lesson | None = None, **terms: Any
+    loop: LoopUnderTest, target: str, client: ScriptedScheduler, exercise: Exercise | None = None, **terms: Any
 ) -> int:
     """Train; return the batches that were trained."""
-    given, done = lesson or Lesson(), [0]
+    given, done = exercise or Exercise(), [0]
 
     def in_batch(number: int) -> None:
         done[0] = number
         given.in_batch(number)
 
     with scheduled(client):
-        loop.train(Lesson(given.losses, given.per_epoch, given.evaluations, in_batch), target, **terms)
+        loop.train(Exercise(given.losses, given.per_epoch, given.evaluations, in_batch), target, **terms)
     return done[0]
 
 
@@ -224,20 +224,20 @@ def _until(holds: Callable[[], object], rule: str) -> None:
 
 def check_losses(loop: LoopUnderTest) -> None:
     """Check that progress and losses arrive whole: the cells are those of the losses, to the bit."""
-    client, lesson = ScriptedScheduler(), Lesson()
-    trained = _train(loop, "loss<=0", client, lesson)
+    client, exercise = ScriptedScheduler(), Exercise()
+    trained = _train(loop, "loss<=0", client, exercise)
     require(trained == BATCHES, f"all {BATCHES} batches must be trained, got {trained}")
     last = max(report.batches for report in client.reports)
     require(last == BATCHES, f"the last report must have {BATCHES} batches, got {last}")
-    require(client.cells() == cells_of(lesson.losses), f"the cells must be those of the losses, got {client.cells()}")
+    require(client.cells() == cells_of(exercise.losses), f"the cells must be those of the losses, got {client.cells()}")
     busy = [report.busy for report in client.reports]
     require(busy == sorted(busy) and busy[-1] > 0, f"busy seconds must grow, got {busy}")
 
 
 def check_stop_by_loss(loop: LoopUnderTest) -> None:
     """Check that the loop ends with the batch that met its target, by the rule of the scheduler."""
-    client, lesson = ScriptedScheduler(), Lesson()
-    expected, trained = stop_of(lesson.losses, "loss<=0.2"), _train(loop, "loss<=0.2", client, lesson)
+    client, exercise = ScriptedScheduler(), Exercise()
+    expected, trained = stop_of(exercise.losses, "loss<=0.2"), _train(loop, "loss<=0.2", client, exercise)
     require(trained == expected, f"the loop must end after batch {expected}, got {trained}")
     require(client.reports[-1].met is not None, "the last report must say what met the target")
 
@@ -257,8 +257,8 @@ def check_stop_by_epochs(loop: LoopUnderTest) -> None:
 def check_evaluations(loop: LoopUnderTest) -> None:
     """Check that a value of an evaluation arrives once, and that the loop ends with the one that met its target."""
     client = ScriptedScheduler()
-    lesson = Lesson(evaluations=[0.5, 0.625, 0.875, 0.9375, 1.0, 1.0])
-    trained = _train(loop, f"{loop.metric}>=0.8", client, lesson)
+    exercise = Exercise(evaluations=[0.5, 0.625, 0.875, 0.9375, 1.0, 1.0])
+    trained = _train(loop, f"{loop.metric}>=0.8", client, exercise)
     require(trained == 3 * PER_EPOCH, f"the loop must end after batch {3 * PER_EPOCH}, got {trained}")
     found = [(cell.batches, cell.value) for cell in client.cells()]
     rule = "each evaluation must be a cell of its own"
@@ -300,7 +300,7 @@ def check_hold(loop: LoopUnderTest) -> None:
 
     thread = threading.Thread(target=go_on)
     thread.start()
-    trained = _train(loop, "loss<=0", client, Lesson(in_batch=in_batch))
+    trained = _train(loop, "loss<=0", client, Exercise(in_batch=in_batch))
     thread.join(PATIENCE)
     require(still[-1] <= 40, f"it must stand still soon after batch 20, got to batch {still[-1]}")
     require(trained == BATCHES, f"it must go on and do all {BATCHES} batches, got {trained}")
@@ -319,7 +319,7 @@ def check_start(loop: LoopUnderTest) -> None:
 
     thread = threading.Thread(target=go_on)
     thread.start()
-    trained = _train(loop, "loss<=0", client, Lesson(in_batch=lambda number: last.__setitem__(0, number)))
+    trained = _train(loop, "loss<=0", client, Exercise(in_batch=lambda number: last.__setitem__(0, number)))
     thread.join(PATIENCE)
     require(seen == [0], f"it must train nothing before it is granted the device, got to batch {seen}")
     require(trained == BATCHES, f"it must do all {BATCHES} batches then, got {trained}")
@@ -352,7 +352,7 @@ def check_turns(loop: LoopUnderTest) -> None:
         thread = threading.Thread(target=compete)
         try:
             client = ScriptedScheduler(share=0.5, arbiter=str(arbiter.path))
-            trained = _train(loop, "loss<=0", client, Lesson(in_batch=in_batch))
+            trained = _train(loop, "loss<=0", client, Exercise(in_batch=in_batch))
         finally:
             over.set()
             thread.join(PATIENCE)
@@ -367,7 +367,7 @@ def check_nan(loop: LoopUnderTest) -> None:
     """Check that losses that are NaN are reported, and spoil no cell."""
     losses = [loss if number < 40 else math.nan for number, loss in enumerate(falling())]
     client = ScriptedScheduler()
-    _train(loop, "loss<=0", client, Lesson(losses))
+    _train(loop, "loss<=0", client, Exercise(losses))
     bad = client.reports[-1].bad_losses
     require(bad is not None and bad.since == 41, f"the losses are bad since batch 41, got {bad}")
     require(client.cells() == cells_of(losses), f"the cells must be those of the good losses, got {client.cells()}")
@@ -378,18 +378,18 @@ def check_exception(loop: LoopUnderTest) -> None:
 
     def fail(number: int) -> None:
         if number == 25:
-            raise ValueError("this lesson fails")
+            raise ValueError("this exercise fails")
 
     client = ScriptedScheduler()
     try:
-        _train(loop, "loss<=0", client, Lesson(in_batch=fail))
+        _train(loop, "loss<=0", client, Exercise(in_batch=fail))
     except ValueError as error:
-        require(str(error) == "this lesson fails", f"the error must be that of the training, got {error}")
+        require(str(error) == "this exercise fails", f"the error must be that of the training, got {error}")
     else:
         raise AssertionError("an error of the training must leave the loop")
     [left] = client.exits
     require(left.cause is ExitCause.RAISED, f"its cause must be {ExitCause.RAISED}, got {left.cause}")
-    require("this lesson fails" in left.detail, f"its exit must have the error, got {left.detail[-200:]!r}")
+    require("this exercise fails" in left.detail, f"its exit must have the error, got {left.detail[-200:]!r}")
 
 
 def check_interrupt(loop: LoopUnderTest) -> None:
@@ -401,7 +401,7 @@ def check_interrupt(loop: LoopUnderTest) -> None:
 
     client = ScriptedScheduler()
     with suppress(KeyboardInterrupt, SystemExit):
-        _train(loop, "loss<=0", client, Lesson(in_batch=interrupt))
+        _train(loop, "loss<=0", client, Exercise(in_batch=interrupt))
     [left] = client.exits
     require(left.cause is ExitCause.INTERRUPTED, f"its cause must be {ExitCause.INTERRUPTED}, got {left.cause}")
 
@@ -416,7 +416,7 @@ def check_lost_scheduler(loop: LoopUnderTest) -> None:
                 client.fails = error
 
         with mock.patch.object(participant, "CLOSE_TIMEOUT", QUIET_SECONDS):
-            trained = _train(loop, "loss<=0", client, Lesson(in_batch=lose))
+            trained = _train(loop, "loss<=0", client, Exercise(in_batch=lose))
         require(trained == BATCHES, f"all {BATCHES} batches must be trained after {error!r}, got {trained}")
 
 
@@ -426,10 +426,10 @@ def check_resume(loop: LoopUnderTest) -> None:
     half = BATCHES // 2
     first, second = ScriptedScheduler(), ScriptedScheduler()
     with scheduled(first):
-        state = loop.train(Lesson(losses[:half]), "loss<=0")
+        state = loop.train(Exercise(losses[:half]), "loss<=0")
     require(state is not None, "a loop with checkpoints must return what they hold of the job")
     with scheduled(second):
-        loop.train(Lesson(losses), "loss<=0", state)
+        loop.train(Exercise(losses), "loss<=0", state)
     before, after = first.cells(), second.cells()
     require(after[: len(before)] == before, f"the curve before must be reported again, got {after}, before {before}")
     require(after[-1].batches == BATCHES, f"progress must go on from batch {half}, got {after[-1].batches} at the end")

@@ -13,28 +13,28 @@ from torch.utils.data import DataLoader, TensorDataset
 import lightning_core
 from lightning_core.callbacks import CoreCallback
 from lightning_core.integrations.fabric import CoreFabricCallback
-from lightning_core.testing.loop_conformance import NAME, Lesson
+from lightning_core.testing.loop_conformance import NAME, Exercise
 from tests.tiny import QUIET
 
 HOUR = "1h"
 
 
 class Taught(torch.nn.Module):
-    """A model whose loss is that of the lesson, and whose weights nevertheless have gradients."""
+    """A model whose loss is that of the exercise, and whose weights nevertheless have gradients."""
 
-    def __init__(self, lesson: Lesson, done: int = 0) -> None:
+    def __init__(self, exercise: Exercise, done: int = 0) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(2))
-        self.lesson, self.done = lesson, done
+        self.exercise, self.done = exercise, done
 
     def batch(self) -> torch.Tensor:
         self.done += 1
-        self.lesson.in_batch(self.done)
-        return (self.weight * 0).sum() + self.lesson.losses[self.done - 1]
+        self.exercise.in_batch(self.done)
+        return (self.weight * 0).sum() + self.exercise.losses[self.done - 1]
 
 
-def _epochs(lesson: Lesson, done: int) -> range:
-    return range(done // lesson.per_epoch, len(lesson.losses) // lesson.per_epoch)
+def _epochs(exercise: Exercise, done: int) -> range:
+    return range(done // exercise.per_epoch, len(exercise.losses) // exercise.per_epoch)
 
 
 class PlainBatches:
@@ -43,16 +43,16 @@ class PlainBatches:
     metric = "val_acc"
     cannot: Mapping[str, str] = {}
 
-    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
+    def train(self, exercise: Exercise, target: str, state: Any = None, **terms: Any) -> Any:
         done = 0 if state is None else state["batches"]
-        model = Taught(lesson, done)
+        model = Taught(exercise, done)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        epochs = _epochs(lesson, done)
+        epochs = _epochs(exercise, done)
         with lightning_core.track(NAME, HOUR, target, max_epochs=epochs.stop, **terms) as run:
             if state is not None:
                 run.load_state_dict(state)
             for epoch in epochs:
-                for _ in run.batches(range(lesson.per_epoch)):
+                for _ in run.batches(range(exercise.per_epoch)):
                     loss = model.batch()
                     optimizer.zero_grad()
                     torch.autograd.backward(loss)
@@ -60,8 +60,8 @@ class PlainBatches:
                     run.log(loss=loss)
                 if run.over:
                     break
-                if lesson.evaluations:
-                    run.evaluate(val_acc=lesson.evaluations[epoch])
+                if exercise.evaluations:
+                    run.evaluate(val_acc=exercise.evaluations[epoch])
                 if run.over:
                     break
             return run.state_dict()
@@ -73,17 +73,17 @@ class PlainSteps:
     metric = "val_acc"
     cannot: Mapping[str, str] = {"stop_by_epochs": "it does not say where an epoch ends; say batches"}
 
-    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
+    def train(self, exercise: Exercise, target: str, state: Any = None, **terms: Any) -> Any:
         done = 0 if state is None else state["batches"]
-        with lightning_core.track(NAME, HOUR, target, max_batches=len(lesson.losses), **terms) as run:
+        with lightning_core.track(NAME, HOUR, target, max_batches=len(exercise.losses), **terms) as run:
             if state is not None:
                 run.load_state_dict(state)
-            while done < len(lesson.losses) and not run.over:
+            while done < len(exercise.losses) and not run.over:
                 done += 1
-                lesson.in_batch(done)
-                run.step(loss=lesson.losses[done - 1])
-                if done % lesson.per_epoch == 0 and lesson.evaluations:
-                    run.evaluate(val_acc=lesson.evaluations[done // lesson.per_epoch - 1])
+                exercise.in_batch(done)
+                run.step(loss=exercise.losses[done - 1])
+                if done % exercise.per_epoch == 0 and exercise.evaluations:
+                    run.evaluate(val_acc=exercise.evaluations[done // exercise.per_epoch - 1])
             return run.state_dict()
 
 
@@ -93,25 +93,25 @@ class FabricTracked:
     metric = "val_acc"
     cannot: Mapping[str, str] = {}
 
-    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
+    def train(self, exercise: Exercise, target: str, state: Any = None, **terms: Any) -> Any:
         done = 0 if state is None else state["batches"]
         fabric = Fabric(accelerator="cpu")
-        taught = Taught(lesson, done)
+        taught = Taught(exercise, done)
         model, optimizer = fabric.setup(taught, torch.optim.SGD(taught.parameters(), lr=0.1))
         model.mark_forward_method("batch")
-        epochs = _epochs(lesson, done)
+        epochs = _epochs(exercise, done)
         with lightning_core.track(NAME, HOUR, target, max_epochs=epochs.stop, fabric=fabric, **terms) as run:
             if state is not None:
                 run.load_state_dict(state)
             for epoch in epochs:
-                for _ in run.batches(range(lesson.per_epoch)):
+                for _ in run.batches(range(exercise.per_epoch)):
                     loss = model.batch()
                     fabric.backward(loss)
                     optimizer.step()
                     optimizer.zero_grad()
                     run.log(loss=loss)
-                if not run.over and lesson.evaluations:
-                    run.evaluate(val_acc=lesson.evaluations[epoch])
+                if not run.over and exercise.evaluations:
+                    run.evaluate(val_acc=exercise.evaluations[epoch])
                 if run.over:
                     break
             return run.state_dict()
@@ -127,19 +127,19 @@ class FabricHooks:
         "interrupt": "no hook is called when a loop raises: it is reported when the process ends",
     }
 
-    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
+    def train(self, exercise: Exercise, target: str, state: Any = None, **terms: Any) -> Any:
         done = 0 if state is None else state["batches"]
-        ours = CoreFabricCallback(NAME, HOUR, target, max_batches=len(lesson.losses), **terms)
+        ours = CoreFabricCallback(NAME, HOUR, target, max_batches=len(exercise.losses), **terms)
         fabric = Fabric(accelerator="cpu", callbacks=[ours])
         if state is not None:
             ours.run.load_state_dict(state)
-        taught = Taught(lesson, done)
+        taught = Taught(exercise, done)
         model, optimizer = fabric.setup(taught, torch.optim.SGD(taught.parameters(), lr=0.1))
         model.mark_forward_method("batch")
         fabric.call("on_train_start")
-        for epoch in _epochs(lesson, done):
+        for epoch in _epochs(exercise, done):
             fabric.call("on_train_epoch_start")
-            for number in range(lesson.per_epoch):
+            for number in range(exercise.per_epoch):
                 loss = model.batch()
                 fabric.backward(loss)
                 optimizer.step()
@@ -147,8 +147,8 @@ class FabricHooks:
                 fabric.call("on_train_batch_end", {"loss": loss}, None, number)
                 if ours.over:
                     break
-            if not ours.over and lesson.evaluations:
-                fabric.call("on_validation_epoch_end", {"val_acc": lesson.evaluations[epoch]})
+            if not ours.over and exercise.evaluations:
+                fabric.call("on_validation_epoch_end", {"val_acc": exercise.evaluations[epoch]})
             if ours.over:
                 break
         fabric.call("on_train_end")
@@ -156,15 +156,15 @@ class FabricHooks:
 
 
 class _TaughtModule(pl.LightningModule):
-    def __init__(self, lesson: Lesson) -> None:
+    def __init__(self, exercise: Exercise) -> None:
         super().__init__()
-        self.taught = Taught(lesson)
+        self.taught = Taught(exercise)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         return self.taught.batch()
 
     def on_train_epoch_end(self) -> None:
-        if values := self.taught.lesson.evaluations:
+        if values := self.taught.exercise.evaluations:
             self.log("val_acc", torch.tensor(values[self.current_epoch]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -177,15 +177,15 @@ class LightningTrainer:
     metric = "val_acc"
     cannot: Mapping[str, str] = {}
 
-    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
-        epochs = len(lesson.losses) // lesson.per_epoch
+    def train(self, exercise: Exercise, target: str, state: Any = None, **terms: Any) -> Any:
+        epochs = len(exercise.losses) // exercise.per_epoch
         ours = CoreCallback(NAME, HOUR, target, **terms)
         trainer = pl.Trainer(max_epochs=epochs, callbacks=[ours], **QUIET)
-        module = _TaughtModule(lesson)
+        module = _TaughtModule(exercise)
         path = None
         if state is not None:
             path, module.taught.done = state
-        loader = DataLoader(TensorDataset(torch.zeros(lesson.per_epoch)), batch_size=1)
+        loader = DataLoader(TensorDataset(torch.zeros(exercise.per_epoch)), batch_size=1)
         trainer.fit(module, loader, ckpt_path=path)
         folder = terms.get("keep_best", ".")
         del folder

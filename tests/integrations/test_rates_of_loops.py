@@ -78,7 +78,7 @@ def test_a_plain_loop_reports_the_rates_that_lightning_reports(per_epoch: bool) 
 def test_the_trainer_of_transformers_reports_its_linear_decay(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from lightning_core.integrations.transformers import CoreTrainerCallback
-    from lightning_core.testing.loop_conformance import Lesson
+    from lightning_core.testing.loop_conformance import Exercise
     from tests.integrations.test_transformers import TaughtModel, arguments, trainer_of
 
     client = ScriptedScheduler()
@@ -86,7 +86,7 @@ def test_the_trainer_of_transformers_reports_its_linear_decay(tmp_path: Path) ->
     given = arguments(str(tmp_path), max_steps=40, lr_scheduler_type="linear", warmup_steps=4)
     with scheduled(client):
         ours = CoreTrainerCallback(NAME, "1h", "loss<=0")
-        trainer_of(TaughtModel(Lesson(), 0), given, [row] * 60, ours).train()
+        trainer_of(TaughtModel(Exercise(), 0), given, [row] * 60, ours).train()
     rates = told_by(client)
     assert rates.batches[0] == 1
     assert rates.batches[-1] == 40

@@ -16,16 +16,16 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from lightning_core.core.targets import parse_target
 from lightning_core.integrations.transformers import CoreTrainerCallback
-from lightning_core.testing.loop_conformance import LOOP_CHECKS, NAME, Lesson, ScriptedScheduler, scheduled
+from lightning_core.testing.loop_conformance import LOOP_CHECKS, NAME, Exercise, ScriptedScheduler, scheduled
 from tests.integrations.loops import HOUR, Taught
 
 
 class TaughtModel(torch.nn.Module):
     """The taught model with the interface that the Trainer wants."""
 
-    def __init__(self, lesson: Lesson, done: int) -> None:
+    def __init__(self, exercise: Exercise, done: int) -> None:
         super().__init__()
-        self.taught = Taught(lesson, done)
+        self.taught = Taught(exercise, done)
         self.accepts_loss_kwargs = False
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
@@ -60,18 +60,18 @@ class HuggingFace:
         "interrupt": "no hook is called when a training raises: it is reported when the process ends",
     }
 
-    def train(self, lesson: Lesson, target: str, state: Any = None, **terms: Any) -> Any:
-        values = iter(lesson.evaluations)
+    def train(self, exercise: Exercise, target: str, state: Any = None, **terms: Any) -> Any:
+        values = iter(exercise.evaluations)
         folder = tempfile.mkdtemp()
         given = arguments(
-            folder, num_train_epochs=len(lesson.losses) // lesson.per_epoch, save_strategy="epoch",
-            eval_strategy="epoch" if lesson.evaluations else "no",
+            folder, num_train_epochs=len(exercise.losses) // exercise.per_epoch, save_strategy="epoch",
+            eval_strategy="epoch" if exercise.evaluations else "no",
         )  # fmt: skip
         done = 0 if state is None else json.loads(Path(state, "trainer_state.json").read_text())["global_step"]
         row = {"x": torch.zeros(1), "labels": torch.zeros(1)}
         ours = CoreTrainerCallback(NAME, HOUR, target, **terms)
         made = trainer_of(
-            TaughtModel(lesson, done), given, [row] * lesson.per_epoch, ours, eval_dataset=[row],
+            TaughtModel(exercise, done), given, [row] * exercise.per_epoch, ours, eval_dataset=[row],
             compute_metrics=lambda _: {"acc": next(values)},
         )  # fmt: skip
         made.train(resume_from_checkpoint=state)
@@ -89,16 +89,16 @@ def test_the_trainer_keeps_what_the_suite_asks(name: str) -> None:
 
 
 def test_a_batch_is_an_optimizer_step(tmp_path: Path) -> None:
-    client, lesson = ScriptedScheduler(), Lesson()
+    client, exercise = ScriptedScheduler(), Exercise()
     ours = CoreTrainerCallback(NAME, HOUR, "loss<=0")
     row = {"x": torch.zeros(1), "labels": torch.zeros(1)}
     given = arguments(str(tmp_path), max_steps=12, gradient_accumulation_steps=4)
     with scheduled(client):
-        trainer_of(TaughtModel(lesson, 0), given, [row] * 60, ours).train()
+        trainer_of(TaughtModel(exercise, 0), given, [row] * 60, ours).train()
     assert client.reports[-1].batches == 12
     assert client.jobs[0].batch_size == 4
     [cell] = client.cells()
-    assert cell.value == pytest.approx(sum(lesson.losses[:40]) / 40)
+    assert cell.value == pytest.approx(sum(exercise.losses[:40]) / 40)
 
 
 def test_a_loss_that_is_logged_too_seldom_is_said_at_the_beginning(
@@ -109,7 +109,7 @@ def test_a_loss_that_is_logged_too_seldom_is_said_at_the_beginning(
     given = arguments(str(tmp_path), max_steps=20)
     given.logging_steps = 500
     with scheduled(ScriptedScheduler()):
-        trainer_of(TaughtModel(Lesson(), 0), given, [row] * 60, ours).train()
+        trainer_of(TaughtModel(Exercise(), 0), given, [row] * 60, ours).train()
     assert "its loss is logged every 500 of 20 steps" in caplog.text
     assert "set logging_steps=1 or less" in caplog.text
 
@@ -118,7 +118,7 @@ def test_a_second_training_of_a_trainer_is_a_run_of_its_own(tmp_path: Path) -> N
     first, second = ScriptedScheduler(), ScriptedScheduler()
     ours = CoreTrainerCallback(NAME, HOUR, "5 batches")
     row = {"x": torch.zeros(1), "labels": torch.zeros(1)}
-    made = trainer_of(TaughtModel(Lesson(), 0), arguments(str(tmp_path), max_steps=20), [row] * 60, ours)
+    made = trainer_of(TaughtModel(Exercise(), 0), arguments(str(tmp_path), max_steps=20), [row] * 60, ours)
     with scheduled(first):
         made.train()
     with scheduled(second):

@@ -39,7 +39,7 @@ log = logger(__name__)
 _NEXT_BATCH = Phase.NEXT_BATCH
 
 
-class ReleasedError(SystemExit):
+class ScriptReleased(SystemExit):
     """Leaves the process of a launched script that was saved and gives its devices back, to be resumed later."""
 
 
@@ -98,7 +98,7 @@ class ModelSaid(NamedTuple):
     interval: str = "step"
 
 
-class Values:
+class LoopMetrics:
     """The metrics of one training, as :class:`~lightning_core.agent.reporting.target_reader.LoggedMetrics`.
 
     Args:
@@ -142,7 +142,7 @@ class LoopTraining(Participant):
     """
 
     def __init__(
-        self, options: Options, record: JobRecord, place: Place, values: Values, end: LoopEnd, said: ModelSaid,
+        self, options: Options, record: JobRecord, place: Place, values: LoopMetrics, end: LoopEnd, said: ModelSaid,
         batches: int = 0, epochs: int = 0, script: LaunchedScript | None = None,
     ) -> None:  # fmt: skip
         self.save: Callable[[Path], object] | None = None
@@ -349,7 +349,7 @@ class LoopTraining(Participant):
         """Take what a launched training has saved by itself, and leave if it is to.
 
         Raises:
-            ReleasedError: If it leaves.
+            ScriptReleased: If it leaves.
         """
         if self._script is not None:
             self.hangs.excuse(saves=True)
@@ -366,10 +366,10 @@ class LoopTraining(Participant):
         """Leave a device that is to be left, unless what was trained could not be saved.
 
         Raises:
-            ReleasedError: If it leaves.
+            ScriptReleased: If it leaves.
         """
         if self.steering.leaving and self._script is not None and not self._script.fails:
-            raise ReleasedError(RELEASED_CODE)
+            raise ScriptReleased(RELEASED_CODE)
 
     def warn_once(self, what: str) -> None:
         """Log a warning, the first time."""
