@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
-
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.limits import shown
 from lightning_core.history.job_history import JobHistory
-from lightning_core.parts.web.api import shapes
 from lightning_core.parts.web.pages.job_pages import log_tail
 from lightning_core.parts.web.status_rows import key_of
+from lightning_core.pool import shapes
+from lightning_core.pool.curve import curve_answer
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import UnknownJobError
 from lightning_core.server.access.people import Person, Right
@@ -157,16 +156,7 @@ def _forecast(_: Sources, asked: CheckedRequest) -> shapes.ForecastAnswer:
 
 
 def _curve(sources: Sources, asked: CheckedRequest) -> shapes.CurveAnswer:
-    def read(job: JobHistory) -> shapes.CurveAnswer:
-        curve, limit = job.curve(), asked.query.limit
-        kept = np.unique(np.linspace(0, max(len(curve) - 1, 0), min(limit, len(curve))).round().astype(int))
-        points = (curve[kept] - [job.submitted, 0.0]).tolist()
-        return {
-            "run": job.run_number, "metric": job.job.target.quantity, "goal": job.goal, "seen": len(curve),
-            "points": [{"time": time, "value": value} for time, value in points],
-        }  # fmt: skip
-
-    return _of_history(sources, asked, read)
+    return _of_history(sources, asked, lambda job: curve_answer(job, asked.query.limit))
 
 
 def _story(sources: Sources, asked: CheckedRequest) -> shapes.StoryAnswer:
@@ -211,7 +201,7 @@ def _counters(_: Sources, asked: CheckedRequest) -> dict[str, Any]:
 
 def _steer(action: str) -> Answer:
     def run(sources: Sources, asked: CheckedRequest) -> shapes.Done:
-        return {"words": sources.steering.ask(asked.person, asked.name, action, asked.body)}
+        return {"words": sources.steering.ask(asked.pool, asked.name, action, asked.body)}
 
     return run
 
