@@ -61,7 +61,7 @@ class NearPool:
 
     def curve(self, job: str, points: int) -> CurveAnswer:
         """Return the reported curve of a job."""
-        from lightning_core.pool.curve import curve_answer
+        from lightning_core.pool.api_answers import curve_answer
         from lightning_core.pool.local_files import history_of
 
         return curve_answer(history_of(self._folder, job, self._sees), points)

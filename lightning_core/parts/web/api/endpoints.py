@@ -18,11 +18,10 @@ from lightning_core.history.job_history import JobHistory
 from lightning_core.parts.web.pages.job_pages import log_tail
 from lightning_core.parts.web.status_rows import key_of
 from lightning_core.pool import shapes
-from lightning_core.pool.curve import curve_answer
+from lightning_core.pool.api_answers import curve_answer, moment_entry, pool_answer
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import UnknownJobError
 from lightning_core.server.access.people import Person, Right
-from lightning_core.server.discovery import kind_of
 from lightning_core.view.job_entry import JobEntry, job_entry
 from lightning_core.view.why import rows
 
@@ -120,16 +119,8 @@ class Endpoint:
 
 
 def _pool(sources: Sources, asked: CheckedRequest) -> shapes.PoolAnswer:
-    about, person = asked.pool.about(), asked.person
-    return {
-        "pid": about["pid"], "folder": about["folder"], "kind": kind_of(about),
-        "devices": about["devices"], "unavailable": about["unavailable"],
-        "manager_silent": about["manager_silent"], "settings": about["settings"],
-        "failed": about["failed"], "controllers": about["controllers"], "shares": about["shares"],
-        "waiting": about["waiting"],
-        "person": {"name": person.name, "rights": [right for right in Right if right in person.rights]},
-        "takes_bundles": sources.submission.allows(person),
-    }  # fmt: skip
+    takes_bundles = sources.submission.allows(asked.person)
+    return pool_answer(asked.pool.about(), asked.person, takes_bundles=takes_bundles)
 
 
 def _jobs(sources: Sources, asked: CheckedRequest) -> shapes.JobsAnswer:
@@ -162,13 +153,7 @@ def _curve(sources: Sources, asked: CheckedRequest) -> shapes.CurveAnswer:
 def _story(sources: Sources, asked: CheckedRequest) -> shapes.StoryAnswer:
     def read(job: JobHistory) -> shapes.StoryAnswer:
         found = rows(job)
-        moments: list[shapes.Moment] = [
-            {
-                "time": row.time, "what": row.what, "share": row.share, "reason": row.reason,
-                "devices": None if row.devices is None else list(row.devices),
-            }
-            for row in found[-asked.query.limit :]
-        ]  # fmt: skip
+        moments = list(map(moment_entry, found[-asked.query.limit :]))
         return {"run": job.run_number, "seen": len(found), "moments": moments}
 
     return _of_history(sources, asked, read)
