@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -122,7 +123,8 @@ def listen(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        raise ValueError(f"{HOST}, port {port}: {error.strerror or error}; name another port, or 0 for any") from None
+        words = error.strerror if error.errno is None else os.strerror(error.errno)
+        raise ValueError(f"{HOST}, port {port}: {words}; name another port, or 0 for any") from None
 
 
 def serve_http(

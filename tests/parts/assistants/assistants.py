@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import pytest
 import uvicorn
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -51,7 +52,7 @@ class Assistant:
         """Return the structured answer of a tool."""
         answer = await self.raw(tool, **arguments)
         if answer.is_error:
-            raise Refused(answer.content[0].text)  # type: ignore[union-attr]
+            raise Refused(answer.content[0].text)
         assert isinstance(answer.structured_content, dict)
         return answer.structured_content
 
@@ -78,15 +79,15 @@ def ask(server: Any, story: Callable[[Assistant], Awaitable[T]], name: str = "cl
 def told(made: AbstractAsyncContextManager[Assistant], story: Callable[[Assistant], Awaitable[T]]) -> T:
     """Return what a story returns, or raise what it raises: not in a group, as tasks around it would."""
 
-    async def run() -> T | Exception:
+    async def run() -> T | BaseException:
         async with made as entered:
             try:
                 return await story(entered)
-            except Exception as error:
+            except (Exception, pytest.fail.Exception) as error:
                 return error
 
     found = anyio.run(run)
-    if isinstance(found, Exception):
+    if isinstance(found, BaseException):
         raise found
     return found
 
